@@ -1,0 +1,69 @@
+# Every target sets up what it needs: a fresh machine has git, make and Python 3.11, nothing else.
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+BIN  := $(VENV)/bin
+JOBS ?= 2
+ARGS ?=
+
+# The first interpreter that is new enough. A recursive variable: looked for only when the virtualenv is to be made.
+PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3.14; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$python && break; done)
+
+# pip is the last thing `venv` puts into a virtualenv, so where it is, the virtualenv is whole.
+PIP        := $(BIN)/pip
+INSTALLED  := $(VENV)/.installed
+DOCS_READY := $(VENV)/.installed-docs
+INSTALL    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: help test lint demo bench docs clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' Makefile
+	@echo
+	@echo "  PYTHON=python3.12   the interpreter to make $(VENV) with (3.11 or newer)"
+	@echo "  JOBS=4              test processes"
+	@echo "  ARGS='-k promote'   more arguments for pytest (test), the demo or the benchmarks"
+
+test: lint ## check style and types, then run all tests in random order
+	@$(BIN)/pytest -n $(JOBS) $(ARGS)
+
+lint: $(INSTALLED) ## check style (ruff) and types (mypy)
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+demo: $(INSTALLED) ## a session on a real repository, from start to eviction
+	@$(BIN)/python examples/demo.py $(ARGS)
+
+bench: $(INSTALLED) ## measure the engine beside plain git, in one run
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(DOCS_READY) ## build the documentation into site/
+	@NO_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict
+
+clean: ## remove the virtualenv and everything generated
+	rm -rf $(VENV) site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .tox
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(INSTALLED): pyproject.toml | $(PIP)
+	@echo "Installing pytest-gittrix and its tools into $(VENV) ..."
+	@$(INSTALL) --editable ".[test,lint]"
+	@touch $@
+
+$(DOCS_READY): pyproject.toml | $(INSTALLED)
+	@echo "Installing the documentation tools into $(VENV) ..."
+	@$(INSTALL) --editable ".[docs]"
+	@touch $@
+
+$(PIP):
+	@test -n "$(PYTHON)" || { \
+		echo "No Python 3.11 or newer was found on PATH; pytest-gittrix needs one." >&2; \
+		echo "Install it, or say where it is: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "$(PYTHON) does not run, or is older than Python 3.11, which pytest-gittrix needs." >&2; \
+		echo "Say which to use: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+		echo "$(PYTHON) cannot make virtualenvs: its ensurepip module is missing." >&2; \
+		echo "Debian and Ubuntu ship it apart: install python3-venv, then run make again." >&2; exit 1; }
+	@echo "Making $(VENV) with $(PYTHON) ..."
+	@$(PYTHON) -m venv $(VENV)

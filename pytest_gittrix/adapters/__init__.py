@@ -1,0 +1,1 @@
+"""Durable and ephemeral backends behind two protocols. Know no session."""

@@ -1,0 +1,314 @@
+"""Repositories and workspaces on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import pygit2
+
+from pytest_gittrix import points
+from pytest_gittrix.adapters.protocol import Drift, Landed
+from pytest_gittrix.errors import CapabilityMissing, GittrixError, InvalidInput
+from pytest_gittrix.git.commit import Built, Commit, Signature, build_commit
+from pytest_gittrix.git.files import read_text
+from pytest_gittrix.git.pack import build_pack, release_pack
+from pytest_gittrix.git.refs import branch_ref
+from pytest_gittrix.git.repository import Repository, require_head
+from pytest_gittrix.git.seed import History, Seed, check_history, prepare
+from pytest_gittrix.git.snapshot import Limits
+from pytest_gittrix.git.tree import Changes, Entry, Item, changed_paths, entry_at
+from pytest_gittrix.git.workspace import Workspace, WorkspaceKind, check_kind, create, open_workspace
+from pytest_gittrix.git.worktree import Forward, Sides, holding
+
+_COUNTED_COMMITS = 1000
+_FALLBACK = ("gittrix", "gittrix@localhost")
+
+
+class LocalDurable:
+    """A git repository on this machine, with a work tree or bare.
+
+    Args:
+        path: the repository, or any directory inside its work tree.
+        branch: the branch that sessions start from and promote to.
+        author: name and address on promoted commits; by default those configured in the repository, then the user's own.
+        protected: branches that commits may not be made on directly, as shell patterns are not: full branch names.
+        sync: write landings through to the disk before saying that they are in.
+
+    Raises:
+        AdapterUnavailable: there is no repository.
+        UnsupportedRepository: it is shallow, partial or of unknown storage.
+        InvalidInput: the branch name is not one.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        branch: str = "main",
+        *,
+        author: tuple[str, str] | None = None,
+        protected: Collection[str] = (),
+        sync: bool = True,
+    ) -> None:
+        branch_ref(branch)
+        self.repository = Repository.open(path)
+        self.branch = branch
+        self.sync = sync
+        self._author = author
+        self._protected = frozenset(protected)
+
+    @cached_property
+    def path(self) -> str:
+        """The work tree's root, or the git directory of a bare repository."""
+        main = self.repository.checkouts()
+        own = next((checkout.path for checkout in main if checkout.git_dir == self.repository.git_dir), None)
+        return own or self.repository.common_dir
+
+    @property
+    def uri(self) -> str:
+        """``local://<path>#<branch>``."""
+        return f"local://{self.path}#{self.branch}"
+
+    def close(self) -> None:
+        """Give back descriptors and processes."""
+        self.repository.close()
+
+    def head(self, branch: str) -> str:
+        """The commit a branch is at. Raises InvalidInput if there is no such branch."""
+        return require_head(self.repository, branch_ref(branch))
+
+    def references(self) -> Mapping[str, str]:
+        """Every branch and tag with its id."""
+        return self.repository.references.below("refs/heads/") | self.repository.references.below("refs/tags/")
+
+    def seed(self, seeds: str, commit: str, history: History) -> Seed:
+        """What workspaces of a commit start from."""
+        return prepare(seeds, self.repository, commit, history, sync=self.sync)
+
+    def drift(self, baseline: str, head: str) -> Drift:
+        """Every path that differs between two commits, in the cost of what differs."""
+        if baseline == head:
+            return {}
+        return changed_paths(self.read_tree, self.repository.tree(baseline), self.repository.tree(head))
+
+    def entry(self, commit: str, path: str) -> Entry | None:
+        """What stands at a path in a commit."""
+        return entry_at(self.read_tree, self.repository.tree(commit), path)
+
+    def read_tree(self, id_: str) -> Mapping[bytes, Item]:
+        """A tree object, parsed."""
+        return self.repository.trees.read(id_)
+
+    def blob(self, id_: str) -> bytes:
+        """The bytes of a blob."""
+        return self.repository.blob(id_)
+
+    def commit(self, id_: str) -> Commit:
+        """A commit, parsed."""
+        return self.repository.commit(id_)
+
+    def contributors(self, branch: str, most: int) -> int:
+        """Different author addresses among the last thousand commits of a branch, counted up to ``most``."""
+        people: set[str] = set()
+        for commit in self.repository.log(self.head(branch), limit=_COUNTED_COMMITS):
+            people.add(commit.author.email.lower())
+            if len(people) >= most:
+                break
+        return len(people)
+
+    def protected(self, branch: str) -> bool:
+        """Whether the branch was declared protected."""
+        return branch.removeprefix("refs/heads/") in self._protected
+
+    @cached_property
+    def identity(self) -> tuple[str, str]:
+        """Name and address that promoted commits carry."""
+        if self._author is not None:
+            return self._author
+        name, email = self.repository.identity
+        if name and email:
+            return name, email
+        try:
+            config = pygit2.Config.get_global_config()
+            return name or str(config["user.name"]), email or str(config["user.email"])
+        except (KeyError, OSError, pygit2.GitError):
+            return name or _FALLBACK[0], email or _FALLBACK[1]
+
+    def _signature(self, seconds: int) -> Signature:
+        return Signature(*self.identity, seconds)
+
+    def build(self, parent: str, changes: Changes, blobs: Mapping[str, bytes], *, message: str, seconds: int) -> Built:
+        """The commit that applies changes to a parent, in memory. Raises TreeClash if they do not fit."""
+        return build_commit(
+            self.read_tree,
+            self.repository.tree(parent),
+            changes,
+            blobs,
+            parent=parent,
+            author=self._signature(seconds),
+            message=message,
+            format_=self.repository.format,
+        )
+
+    def land(
+        self,
+        branch: str,
+        built: Built,
+        changes: Changes,
+        *,
+        expected: str | None,
+        note: str,
+        keep: str,
+        seconds: int,
+        stale: Callable[[str], bool],
+        on_moved: Callable[[], None],
+    ) -> Landed:
+        """Make a built commit the branch's head, and bring work trees on that branch forward.
+
+        Raises:
+            RefMoved: the branch is not at ``expected``.
+            WorktreeDirty: a work tree on the branch has the human's work in the way.
+            DurableLocked: another program holds the branch.
+        """
+        ref = branch_ref(branch)
+        sides = self._sides(built.parent, changes)
+        with ExitStack() as held:
+            forwards = [
+                held.enter_context(holding(checkout, self.repository.format, sides, token=built.id, stale=stale))
+                for checkout in self.repository.checkouts()
+                if checkout.branch == ref and os.path.isdir(checkout.path)
+            ]
+            landing = self.repository.landing(
+                ref,
+                built,
+                signature=self._signature(seconds),
+                note=note,
+                keep=keep,
+                expected=expected,
+                sync=self.sync,
+                stale=stale,
+            )
+            with landing as land:
+                land()
+            on_moved()
+            return self._bring(forwards)
+
+    def _sides(self, parent: str | None, changes: Changes) -> Sides:
+        return {path: (self.entry(parent, path) if parent else None, entry) for path, entry in changes.items()}
+
+    def _bring(self, forwards: list[Forward]) -> Landed:
+        """After the branch has moved nothing may fail any more: what goes wrong is reported."""
+        done: list[str] = []
+        stale: dict[str, str] = {}
+        for forward in forwards:
+            try:
+                forward.bring(self.blob, sync=self.sync)
+                done.append(forward.checkout.path)
+            except (OSError, GittrixError) as error:
+                stale[forward.checkout.path] = str(error)
+        points.reached("land:forwarded")
+        return Landed(tuple(done), stale)
+
+    def contains(self, branch: str, commit: str) -> bool:
+        """Whether a commit is the branch's head or among its ancestors (all parents followed)."""
+        head = self.repository.head(branch_ref(branch))
+        pending, seen = [head] if head else [], set[str]()
+        while pending:
+            here = pending.pop()
+            if here == commit:
+                return True
+            if here in seen:
+                continue
+            seen.add(here)
+            pending.extend(self.repository.commit(here).parents)
+        return False
+
+    def repair(self, branch: str, built: str, pack: str | None) -> list[str]:
+        """Remove the locks and shields that a killed landing of ``built`` left; only what its contents prove to be that landing's."""
+        common = self.repository.common_dir
+        suspects = [self.repository.references.path(branch_ref(branch)) + ".lock"]
+        suspects += [os.path.join(checkout.git_dir, "index.lock") for checkout in self.repository.checkouts()]
+        directories = {common, *(checkout.git_dir for checkout in self.repository.checkouts())}
+        suspects += [os.path.join(directory, name) for directory in directories for name in os.listdir(directory) if name.startswith("gittrix-ref-")]
+        suspects += [os.path.join(directory, name) for directory in directories for name in os.listdir(directory) if name.startswith("gittrix-index-")]
+        removed: list[str] = []
+        for path in suspects:
+            if path.rpartition("/")[2].startswith("gittrix-") or read_text(path) == built:
+                os.unlink(path)
+                removed.append(path)
+        if pack is not None:
+            release_pack(self.repository.objects_dir, pack)
+        return removed
+
+    def bring_forward(self, branch: str, commit: str) -> Landed:
+        """Finish the work trees of a landing that was killed after the branch moved, where they are still as they were before it."""
+        ref = branch_ref(branch)
+        if self.repository.head(ref) != commit:
+            return Landed()
+        parents = self.repository.commit(commit).parents
+        drift = self.drift(parents[0], commit) if parents else {}
+        done: list[str] = []
+        stale: dict[str, str] = {}
+        for checkout in self.repository.checkouts():
+            if checkout.branch != ref or not os.path.isdir(checkout.path):
+                continue
+            try:
+                with holding(checkout, self.repository.format, drift, token=commit) as forward:
+                    forward.bring(self.blob, sync=self.sync)
+                done.append(checkout.path)
+            except (OSError, GittrixError) as error:
+                stale[checkout.path] = str(error)
+        return Landed(tuple(done), stale)
+
+    def pack_name(self, built: Built) -> str:
+        """Name of the pack that landing ``built`` writes."""
+        return build_pack(built.objects, self.repository.format).name
+
+
+@dataclass(frozen=True)
+class LocalEphemeral:
+    """Workspaces on this machine.
+
+    Attributes:
+        kind: ``clone`` (self-contained repository), ``lazy`` (only what was written exists), ``copy`` (files, no git) or
+            ``worktree`` (as the original; shares references with durable).
+        history: how much of the past a ``clone`` may see: ``none``, a number of commits, or ``full``.
+        confine: how the agent's programs are confined; ``off`` runs them as they are.
+        limits: how large a session's changes may be.
+
+    Raises:
+        InvalidInput: a value is not allowed; the message lists those that are.
+    """
+
+    kind: WorkspaceKind = "clone"
+    history: History = "none"
+    confine: Literal["off"] = "off"
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        check_kind(self.kind)
+        check_history(self.history)
+        if self.confine != "off":
+            raise InvalidInput(f"confine={self.confine!r} is not available.", why="This engine runs programs unconfined.", fix="Use confine='off'.")
+
+    def create(self, path: str, state_dir: str, seed: Seed, *, branch: str, durable_path: str | None, name: str) -> Workspace:
+        """Make a workspace at the seed's baseline.
+
+        Raises:
+            CapabilityMissing: a ``worktree`` of a repository that is not on this machine.
+        """
+        common = None
+        if self.kind == "worktree":
+            if durable_path is None:
+                raise CapabilityMissing("A 'worktree' needs a durable repository on this machine.", fix="Use 'clone', 'lazy' or 'copy'.")
+            with Repository.open(durable_path) as repository:
+                common = repository.common_dir
+        return create(self.kind, path, state_dir, seed, branch=branch, durable_common_dir=common, name=name)
+
+    def open(self, path: str, state_dir: str) -> Workspace:
+        """Find a workspace again. Raises AdapterUnavailable if what the engine knows of it is gone."""
+        return open_workspace(path, state_dir)

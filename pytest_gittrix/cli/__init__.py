@@ -1,0 +1,1 @@
+"""The `gittrix` command."""

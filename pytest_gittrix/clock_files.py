@@ -1,0 +1,83 @@
+"""The clock of a process that was started by a test: it shows what the test's clock file says.
+
+Must not know who moves that file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from pytest_gittrix.clock import Clock, SystemClock
+from pytest_gittrix.clock_carriers import CLOCK_VARIABLE, read_instant
+from pytest_gittrix.timers import Schedule, Timer
+from pytest_gittrix.timetext import instant_at, ns_of
+
+
+class FileClock:
+    """Shows the instant in a file that :meth:`FrozenClock.attach_file` keeps up to date. Timers run when :meth:`poll` is called.
+
+    Args:
+        path: the clock file; read anew each time.
+
+    Raises:
+        InvalidInput: the file cannot be read or holds no instant. So does every method that reads it.
+    """
+
+    resolution = timedelta(0)
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._schedule = Schedule()
+        self.now_ns()
+
+    def now(self) -> datetime:
+        """The instant as an aware UTC datetime."""
+        return instant_at(self.now_ns())
+
+    def now_ns(self) -> int:
+        """The instant in nanoseconds since 1970-01-01T00:00:00Z."""
+        return read_instant(self._path)
+
+    def every(self, interval: timedelta, fn: Callable[[], object]) -> Timer:
+        """Have :meth:`poll` call ``fn`` each time ``interval`` has gone by.
+
+        Raises:
+            InvalidInput: ``interval`` is not positive.
+        """
+        return self._schedule.every(interval, fn, now=self.now_ns())
+
+    def at(self, when: datetime, fn: Callable[[], object]) -> Timer:
+        """Have :meth:`poll` call ``fn`` once, when the file shows ``when`` or later.
+
+        Raises:
+            InvalidInput: ``when`` is naive.
+        """
+        return self._schedule.at(ns_of(when), fn)
+
+    def poll(self) -> None:
+        """Run each timer that has fallen due, once, in order. What a timer raises propagates; the timers after it stay due."""
+        now = self.now_ns()
+        while due := self._schedule.take_due(now, skip_missed=True):
+            due[1].fn()
+
+    def instant_of(self, kernel_ns: int) -> int:  # noqa: ARG002 - part of the protocol
+        """The instant now. When the test moved its clock is not in the file, so every file counts as changed just now: nothing that is in
+        use can look idle, at the price that nothing looks idle by its files."""
+        return self.now_ns()
+
+    def close(self) -> None:
+        """Cancel every timer."""
+        self._schedule.clear()
+
+
+def clock_from_environment() -> Clock:
+    """The clock a command should run on: the file in ``PYTEST_GITTRIX_CLOCK``, or the real one where that is unset.
+
+    Raises:
+        InvalidInput: the variable is set, but its file cannot be read or holds no instant.
+    """
+    path = os.environ.get(CLOCK_VARIABLE)
+    return FileClock(path) if path else SystemClock()

@@ -1,0 +1,191 @@
+"""The errors a session system can end in, each with a stable code.
+
+Codes are the contract (DESIGN 4.3, after GitTrix): programs match on ``.code``, people read the message. A message has up to
+four parts, one a line: the fact, why it matters, what to do, how to opt out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal
+
+PromoteStage = Literal["staging", "apply", "cleanup"]
+ConflictKind = Literal["path", "text", "tree"]
+
+
+class GittrixError(Exception):
+    """Base of every error this package raises on purpose.
+
+    Args:
+        fact: what happened, naming the thing it happened to.
+        why: why that matters to the reader.
+        fix: what to do about it.
+        opt_out: how to switch the rule off, where that is possible.
+    """
+
+    code: ClassVar[str] = "GITTRIX_ERROR"
+
+    def __init__(self, fact: str, *, why: str = "", fix: str = "", opt_out: str = "") -> None:
+        self.fact, self.why, self.fix, self.opt_out = fact, why, fix, opt_out
+        super().__init__("\n".join(part for part in (fact, why, fix, opt_out) if part))
+
+
+class AdapterUnavailable(GittrixError):
+    """A backend cannot be reached or is not what it was said to be."""
+
+    code = "ADAPTER_UNAVAILABLE"
+
+
+class UnsupportedRepository(AdapterUnavailable):
+    """The repository is real, but of a kind the engine refuses by name (shallow, partial, unknown ref storage)."""
+
+    code = "UNSUPPORTED_REPOSITORY"
+
+
+class AuthFailed(GittrixError):
+    """A remote refused the credentials."""
+
+    code = "AUTH_FAILED"
+
+
+class CapabilityMissing(GittrixError):
+    """The system, adapter or workspace kind cannot do what was asked."""
+
+    code = "CAPABILITY_MISSING"
+
+
+class InvalidInput(GittrixError):
+    """An argument, option, file or record has a value that is not allowed; the message names it."""
+
+    code = "INVALID_INPUT"
+
+
+class SessionNotFound(GittrixError):
+    """No session of that id is in the store."""
+
+    code = "SESSION_NOT_FOUND"
+
+
+class SessionExpired(GittrixError):
+    """The session has ended (promoted, discarded or expired) and can do nothing any more.
+
+    Attributes:
+        state: the ended state.
+    """
+
+    code = "SESSION_EXPIRED"
+
+    def __init__(self, fact: str, *, state: str, why: str = "", fix: str = "", opt_out: str = "") -> None:
+        super().__init__(fact, why=why, fix=fix, opt_out=opt_out)
+        self.state = state
+
+
+class BaselineConflict(GittrixError):
+    """Durable changed, since the session's baseline, at a path that is being promoted (GitTrix; DESIGN rule 4).
+
+    Attributes:
+        conflicting_files: the selected paths that overlap, sorted.
+        durable_sha: the head that promotion met.
+        baseline_sha: the head the session started from.
+        kinds: for each conflicting path ``path`` (would merge as text), ``text`` (would not) or ``tree`` (file/directory or kind clash).
+    """
+
+    code = "BASELINE_CONFLICT"
+
+    def __init__(
+        self,
+        fact: str,
+        *,
+        conflicting_files: Sequence[str],
+        durable_sha: str,
+        baseline_sha: str,
+        kinds: Mapping[str, ConflictKind] | None = None,
+        why: str = "",
+        fix: str = "",
+        opt_out: str = "",
+    ) -> None:
+        super().__init__(fact, why=why, fix=fix, opt_out=opt_out)
+        self.conflicting_files = list(conflicting_files)
+        self.durable_sha = durable_sha
+        self.baseline_sha = baseline_sha
+        self.kinds = dict(kinds or {})
+
+
+class PromoteFailed(GittrixError):
+    """A promotion could not be made; durable is as it was.
+
+    Attributes:
+        stage: ``staging`` (the selection), ``apply`` (the commit) or ``cleanup``.
+    """
+
+    code = "PROMOTE_FAILED"
+
+    def __init__(self, fact: str, *, stage: PromoteStage, why: str = "", fix: str = "", opt_out: str = "") -> None:
+        super().__init__(fact, why=why, fix=fix, opt_out=opt_out)
+        self.stage = stage
+
+
+class WorktreeDirty(PromoteFailed):
+    """The human's checked-out branch has work in the way of the selection, or a merge in progress (DESIGN rule 5)."""
+
+    code = "WORKTREE_DIRTY"
+
+
+class PathCollision(PromoteFailed):
+    """A promoted path would differ from another only by case or unicode form."""
+
+    code = "PATH_COLLISION"
+
+
+class DurableLocked(PromoteFailed):
+    """Another program holds a git lock of durable that is not ours to break; the message names the file."""
+
+    code = "DURABLE_LOCKED"
+
+
+class WriteRejected(GittrixError):
+    """A path or its contents may not be written: it escapes the workspace, is a git directory, or is over a limit."""
+
+    code = "WRITE_REJECTED"
+
+
+class PathNotFound(GittrixError, FileNotFoundError):
+    """No such file in the workspace (a deleted file reads as absent, DESIGN rule 7)."""
+
+    code = "PATH_NOT_FOUND"
+
+    def __init__(self, fact: str, *, why: str = "", fix: str = "", opt_out: str = "") -> None:
+        GittrixError.__init__(self, fact, why=why, fix=fix, opt_out=opt_out)
+
+    def __str__(self) -> str:
+        return "\n".join(part for part in (self.fact, self.why, self.fix, self.opt_out) if part)
+
+
+class EvictionRace(GittrixError):
+    """Another process holds the session's lock and did not let go within the time allowed."""
+
+    code = "EVICTION_RACE"
+
+
+class MetadataVersionUnsupported(GittrixError):
+    """A record was written in a version or shape this engine does not know; it was left untouched."""
+
+    code = "METADATA_VERSION_UNSUPPORTED"
+
+
+class LogDamaged(GittrixError):
+    """A session's event log is damaged in the middle. It is reported, never skipped (DESIGN rule 10)."""
+
+    code = "LOG_DAMAGED"
+
+
+class ClockConflict(GittrixError):
+    """Another time library already holds this process's clock."""
+
+    code = "CLOCK_CONFLICT"
+
+
+class GitFailed(AdapterUnavailable):
+    """The git binary is missing, too old, timed out or refused a command the engine needs."""
+
+    code = "GIT_FAILED"

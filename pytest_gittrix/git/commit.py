@@ -1,0 +1,150 @@
+"""Commits as values: signatures, parsing, and a commit built in memory from a set of changes. Knows no repository."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pytest_gittrix.git.objects import ObjectFormat
+from pytest_gittrix.git.tree import Changes, ReadTree, write_trees
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Who wrote a commit, and when.
+
+    Attributes:
+        name: person's name.
+        email: person's address.
+        seconds: seconds since 1970, UTC.
+        offset: the person's distance from UTC, in minutes.
+    """
+
+    name: str
+    email: str
+    seconds: int
+    offset: int = 0
+
+    @property
+    def when(self) -> datetime:
+        """The instant, aware, in UTC."""
+        return datetime.fromtimestamp(self.seconds, UTC)
+
+    def encode(self) -> bytes:
+        """The signature as a commit object or a reflog holds it."""
+        sign = "-" if self.offset < 0 else "+"
+        hours, minutes = divmod(abs(self.offset), 60)
+        return f"{_clean(self.name)} <{_clean(self.email)}> {self.seconds} {sign}{hours:02d}{minutes:02d}".encode(errors="surrogateescape")
+
+
+def _clean(text: str) -> str:
+    return re.sub(r"[<>\n\0]", "", text).strip()
+
+
+_SIGNATURE = re.compile(rb"(?P<name>.*?) ?<(?P<email>[^>]*)> ?(?P<seconds>-?\d+) (?P<sign>[+-])(?P<hours>\d\d)(?P<minutes>\d\d)$")
+
+
+def _parse_signature(raw: bytes) -> Signature:
+    match = _SIGNATURE.match(raw)
+    if match is None:
+        return Signature(raw.decode(errors="replace"), "", 0)
+    offset = int(match["hours"]) * 60 + int(match["minutes"])
+    return Signature(
+        match["name"].decode(errors="replace"),
+        match["email"].decode(errors="replace"),
+        int(match["seconds"]),
+        -offset if match["sign"] == b"-" else offset,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit as read: ids in hex, parents in order."""
+
+    id: str
+    tree: str
+    parents: tuple[str, ...]
+    author: Signature
+    committer: Signature
+    message: str
+
+
+def parse_commit(id_: str, raw: bytes) -> Commit:
+    """Read a commit object's data."""
+    head, _, message = raw.partition(b"\n\n")
+    fields: dict[bytes, list[bytes]] = {}
+    for line in head.split(b"\n"):
+        if not line.startswith(b" "):
+            key, _, value = line.partition(b" ")
+            fields.setdefault(key, []).append(value)
+    return Commit(
+        id_,
+        fields[b"tree"][0].decode(),
+        tuple(parent.decode() for parent in fields.get(b"parent", ())),
+        _parse_signature(fields[b"author"][0]),
+        _parse_signature(fields[b"committer"][0]),
+        message.decode(errors="replace"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A commit that exists only in memory yet.
+
+    Attributes:
+        id: the id it will have.
+        tree: its root tree.
+        parent: its parent, or None for a first commit.
+        objects: every object that is new with it, kind and data by id.
+    """
+
+    id: str
+    tree: str
+    parent: str | None
+    objects: Mapping[str, tuple[str, bytes]]
+
+
+def build_commit(
+    read_tree: ReadTree,
+    base_tree: str | None,
+    changes: Changes,
+    blobs: Mapping[str, bytes],
+    *,
+    parent: str | None,
+    author: Signature,
+    committer: Signature | None = None,
+    message: str,
+    format_: ObjectFormat,
+) -> Built:
+    """The commit that applies ``changes`` to ``base_tree``, and the objects that come with it.
+
+    Args:
+        read_tree: reader of the parent's trees.
+        base_tree: root tree to change; None for an empty one.
+        changes: new entries by path, None to delete.
+        blobs: contents of the entries by id, as far as the repository lacks them.
+        parent: the parent commit, if any.
+        author: who made the change.
+        committer: who made the commit; the author by default.
+        message: the commit message; a final newline is added.
+        format_: the repository's object format.
+
+    Raises:
+        TreeClash: the changes do not fit on the tree.
+    """
+    root, trees = write_trees(read_tree, base_tree, changes, format_.hash_object)
+    lines = [b"tree " + root.encode()]
+    if parent is not None:
+        lines.append(b"parent " + parent.encode())
+    lines.append(b"author " + author.encode())
+    lines.append(b"committer " + (committer or author).encode())
+    text = message if message.endswith("\n") else message + "\n"
+    raw = b"\n".join(lines) + b"\n\n" + text.encode(errors="surrogateescape").replace(b"\0", b"")
+    id_ = format_.hash_object("commit", raw)
+    objects: dict[str, tuple[str, bytes]] = {id_: ("commit", raw)}
+    objects.update((tree, ("tree", data)) for tree, data in trees.items())
+    wanted = {entry.id for entry in changes.values() if entry is not None}
+    objects.update((blob, ("blob", data)) for blob, data in blobs.items() if blob in wanted)
+    return Built(id_, root, parent, objects)

@@ -1,0 +1,208 @@
+"""Reaching a directory below a root without ever following a link, and saying in typed errors why it could not be reached.
+
+Every component is opened relative to the descriptor of the one before, with ``O_NOFOLLOW``. Nothing is checked by name and then
+opened by name, so there is no gap for a link to be swapped into. Knows no contents: ``guarded`` does the reading and writing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from pytest_gittrix.errors import CapabilityMissing, GittrixError, PathNotFound, WriteRejected
+
+MAX_PATH = 4096
+
+NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_DIRECTORY = getattr(os, "O_DIRECTORY", 0) | NO_FOLLOW
+# O_PATH needs no read permission on a directory that is only passed through.
+PASS = getattr(os, "O_PATH", os.O_RDONLY) | _DIRECTORY
+LIST = os.O_RDONLY | _DIRECTORY
+
+_NEVER = frozenset(("", ".", ".."))
+_KINDS = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "directory",
+    stat.S_IFLNK: "symbolic link",
+    stat.S_IFIFO: "named pipe",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "character device",
+    stat.S_IFBLK: "block device",
+}
+
+
+class ParentNotDirectory(WriteRejected):
+    """A component on the way to a path is a link or a file.
+
+    Attributes:
+        parent: that component, with those before it.
+        kind: what it was found to be, as ``kind_at`` names it.
+    """
+
+    def __init__(self, parent: str, kind: str) -> None:
+        super().__init__(
+            f"{parent!r} is a {kind or 'thing that keeps changing'}, not a directory",
+            why="Following a link could leave the workspace, and git stores nothing beyond a link or a file.",
+            fix="Name the file by its real path, or delete what is in the way first.",
+        )
+        self.parent, self.kind = parent, kind
+
+
+class Root:
+    """Owns a directory's descriptor and closes it when the last user lets go, so its number is never reused under an operation."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, name: str) -> None:
+        """Open a directory. Links on the way to it are the caller's and are followed; it must not be one itself.
+
+        Raises:
+            PathNotFound: nothing is there.
+            WriteRejected: it is not a directory, or the system refused.
+            CapabilityMissing: this platform has no descriptor-relative access.
+        """
+        self._fd = -1
+        if os.open not in os.supports_dir_fd or not hasattr(os, "O_NOFOLLOW"):
+            raise CapabilityMissing(
+                f"{name!r} cannot be guarded on this platform",
+                why="Descriptor-relative access (openat and O_NOFOLLOW) is what keeps an agent's links from leading out of its workspace.",
+                fix="Run on Linux or macOS.",
+            )
+        with typed(name):
+            try:
+                self._fd = os.open(name, PASS)
+            except OSError as error:
+                if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                    raise
+                raise ParentNotDirectory(name, kind_at(None, name)) from error
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def descend(self, parents: Sequence[str], *, last: int = PASS, made: list[int] | None = None) -> int:
+        """A descriptor, the caller's to close, of the directory at ``parents``.
+
+        Args:
+            parents: components, as ``components`` gives them; none for the root itself.
+            last: flags to open the directory with; those before it are only passed through.
+            made: when given, missing directories are made, and their depths (from 1) noted here.
+
+        Raises:
+            OSError: as the system says, for ``typed`` to translate.
+            ParentNotDirectory: a component is not a directory.
+        """
+        fd = os.dup(self._fd) if parents else os.open(".", last, dir_fd=self._fd)
+        try:
+            for depth in range(1, len(parents) + 1):
+                flags = last if depth == len(parents) else PASS
+                child = _enter(fd, parents[:depth], flags) if made is None else _enter_or_make(fd, parents[:depth], flags, made)
+                os.close(fd)
+                fd = child
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def prune(self, parents: Sequence[str], *, keep: int = 0) -> None:
+        """Remove empty directories, the innermost of ``parents`` first, sparing the first ``keep``; stop at one that is not empty."""
+        with suppress(OSError, ParentNotDirectory):
+            for depth in range(len(parents), keep, -1):
+                fd = self.descend(parents[: depth - 1])
+                try:
+                    os.rmdir(parents[depth - 1], dir_fd=fd)
+                finally:
+                    os.close(fd)
+
+
+def components(path: str) -> list[str]:
+    """A canonical path's components.
+
+    Raises:
+        WriteRejected: the path could name something outside the root, or is longer than ``MAX_PATH`` characters.
+    """
+    parts = path.split("/")
+    if _NEVER.isdisjoint(parts) and "\0" not in path and len(path) <= MAX_PATH:
+        return parts
+    shown = repr(path) if len(path) <= MAX_PATH else f"{path[:80]!r}..."
+    raise WriteRejected(
+        f"{shown} is not a canonical path below the directory",
+        why=f"Empty, '.' and '..' components, NUL, or more than {MAX_PATH} characters can name nothing, or something outside.",
+        fix="Pass a relative path such as 'src/app.py'.",
+    )
+
+
+def kind(status: os.stat_result) -> str:
+    """What a file is, in words: ``file``, ``directory``, ``symbolic link``, ``named pipe``, ..."""
+    return _KINDS.get(stat.S_IFMT(status.st_mode), "special file")
+
+
+def kind_at(parent: int | None, name: str) -> str:
+    """The kind of what stands at a name, or an empty string. For messages only: it may have changed by the time it is read."""
+    try:
+        return kind(os.stat(name, dir_fd=parent, follow_symlinks=False))
+    except OSError:
+        return ""
+
+
+def wrong_kind(path: str, found: str, wanted: str) -> WriteRejected:
+    """The error for a path where another kind of file stands than the one asked for."""
+    return WriteRejected(
+        f"{path!r} is a {found or 'thing that keeps changing'}, not a {wanted}",
+        why="Only regular files and symbolic links can be part of a commit, and links are never followed.",
+        fix="Use read_link() for a link and scan() for a directory; choose another path otherwise.",
+    )
+
+
+@contextmanager
+def typed(path: str) -> Iterator[None]:
+    """Turn the ``OSError`` of a body into ``PathNotFound`` or ``WriteRejected`` naming ``path``; typed errors pass.
+
+    A path below a file is not found, like any other that is not there. One beyond a link is refused: it may be somewhere.
+    """
+    try:
+        yield
+    except ParentNotDirectory as error:
+        if error.kind != "file" or error.parent == path:
+            raise
+        raise _not_found(path) from error
+    except GittrixError:  # PathNotFound is an OSError too
+        raise
+    except FileNotFoundError as error:
+        raise _not_found(path) from error
+    except OSError as error:
+        raise WriteRejected(
+            f"{path!r} cannot be used: {error.strerror}",
+            why="The operating system refused; nothing was changed.",
+            fix="Mend the cause, then repeat the call.",
+        ) from error
+
+
+def _enter(fd: int, parents: Sequence[str], flags: int) -> int:
+    try:
+        return os.open(parents[-1], flags, dir_fd=fd)
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+            raise
+        raise ParentNotDirectory("/".join(parents), kind_at(fd, parents[-1])) from error
+
+
+def _enter_or_make(fd: int, parents: Sequence[str], flags: int, made: list[int]) -> int:
+    try:
+        return _enter(fd, parents, flags)
+    except FileNotFoundError:
+        with suppress(FileExistsError):
+            os.mkdir(parents[-1], dir_fd=fd)
+            made.append(len(parents))
+        return _enter(fd, parents, flags)
+
+
+def _not_found(path: str) -> PathNotFound:
+    return PathNotFound(
+        f"no file at {path!r}",
+        why="A file that was deleted, or never made, reads as absent.",
+        fix="List the directory to see what is there.",
+    )

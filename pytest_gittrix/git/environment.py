@@ -1,0 +1,219 @@
+"""The hermetic environment in which git runs, and the one thin runner over the git binary.
+
+A leaked ``GIT_DIR`` from a hook, a user's signing or hooks configuration, a template or a credential helper must change nothing
+(RELIABILITY 3.17; the list of dangers is pytest-plugin-anchors 3.1). Knows no repository.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from pytest_gittrix.errors import GitFailed
+
+OLDEST_GIT: Final = (2, 32)
+
+_DROPPED: Final = (
+    "SSH_AUTH_SOCK",
+    "SSH_ASKPASS",
+    "GPG_AGENT_INFO",
+    "GNUPGHOME",
+    "XDG_CONFIG_HOME",
+    "EMAIL",
+    "PREFIX",
+    "LANGUAGE",
+    "LC_MESSAGES",
+)
+
+_SETTINGS: Final = """\
+[init]
+	defaultBranch = main
+[user]
+	name = gittrix
+	email = gittrix@localhost
+	useConfigOnly = true
+[core]
+	hooksPath = /dev/null
+	autocrlf = false
+	fsmonitor = false
+	untrackedCache = false
+	attributesFile = /dev/null
+	excludesFile = /dev/null
+	pager = cat
+	protectHFS = true
+	protectNTFS = true
+[commit]
+	gpgSign = false
+[tag]
+	gpgSign = false
+[push]
+	gpgSign = false
+[gc]
+	auto = 0
+	autoDetach = false
+[maintenance]
+	auto = false
+	autoDetach = false
+[credential]
+	helper =
+[safe]
+	directory = *
+[advice]
+	detachedHead = false
+[protocol "file"]
+	allow = always
+"""
+
+
+@lru_cache(maxsize=1)
+def git_binary() -> str:
+    """The absolute path of git, found once.
+
+    Raises:
+        GitFailed: there is none on PATH, or ``PYTEST_GITTRIX_GIT`` names none.
+    """
+    wanted = os.environ.get("PYTEST_GITTRIX_GIT") or "git"
+    found = shutil.which(wanted)
+    if found is None:
+        raise GitFailed(
+            f"No git binary was found as {wanted!r}.",
+            why="Some steps (merge of a work tree, sha256 objects, your own git calls) need git's own word.",
+            fix="Install git, or name it with --gittrix-git, the ini value gittrix_git or PYTEST_GITTRIX_GIT.",
+        )
+    return os.path.abspath(found)
+
+
+@lru_cache(maxsize=1)
+def git_version() -> tuple[int, ...]:
+    """The version of that binary, as numbers.
+
+    Raises:
+        GitFailed: it is missing, or older than the hermetic environment needs (2.32, for GIT_CONFIG_GLOBAL).
+    """
+    text = subprocess.run([git_binary(), "version"], capture_output=True, check=True, timeout=30).stdout.decode()
+    version = tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+    if version < OLDEST_GIT:
+        raise GitFailed(
+            f"{git_binary()} is git {'.'.join(map(str, version))}.",
+            why="Before 2.32 git cannot be told to leave the user's own configuration out.",
+            fix="Install git 2.32 or newer, or name another with PYTEST_GITTRIX_GIT.",
+        )
+    return version
+
+
+@lru_cache(maxsize=1)
+def _shared_home() -> str:
+    path = tempfile.mkdtemp(prefix="gittrix-home-")
+    _write_settings(path)
+    import atexit
+
+    atexit.register(shutil.rmtree, path, True)
+    return path
+
+
+def _write_settings(home: str) -> None:
+    with open(os.path.join(home, ".gitconfig"), "x", encoding="utf-8") as file:
+        file.write(_SETTINGS)
+
+
+@lru_cache(maxsize=4)
+def empty_repository(format_name: str) -> str:
+    """A bare repository of that object format with nothing in it: a place to run git over another object directory
+    without its configuration."""
+    path = os.path.join(_shared_home(), f"empty-{format_name}.git")
+    run_git(["init", "-q", "--bare", f"--object-format={format_name}", path])
+    return path
+
+
+def hermetic_env(home: Path | None = None, *, base: Mapping[str, str] | None = None, when: datetime | None = None) -> dict[str, str]:
+    """Environment variables for a git that sees nothing of the user's and prompts for nothing.
+
+    Args:
+        home: directory to serve as HOME; a generated ``.gitconfig`` is put there. A directory of this process by default.
+        base: variables to start from, ``os.environ`` by default. Everything named ``GIT_*`` is dropped.
+        when: date of authors and committers, and git's own idea of now; the real time by default.
+    """
+    settled = str(home) if home is not None else _shared_home()
+    if home is not None and not os.path.exists(os.path.join(settled, ".gitconfig")):
+        os.makedirs(settled, exist_ok=True)
+        _write_settings(settled)
+    source = os.environ if base is None else base
+    environment = {name: value for name, value in source.items() if not name.startswith("GIT_") and name not in _DROPPED}
+    environment.update(
+        HOME=settled,
+        USERPROFILE=settled,
+        XDG_CONFIG_HOME=os.path.join(settled, ".config"),
+        GNUPGHOME=os.path.join(settled, ".gnupg"),
+        GIT_CONFIG_GLOBAL=os.path.join(settled, ".gitconfig"),
+        GIT_CONFIG_SYSTEM=os.devnull,
+        GIT_CONFIG_NOSYSTEM="1",
+        GIT_ATTR_NOSYSTEM="1",
+        GIT_TEMPLATE_DIR="",
+        GIT_CEILING_DIRECTORIES=os.path.dirname(settled),
+        GIT_NO_REPLACE_OBJECTS="1",
+        GIT_NO_LAZY_FETCH="1",
+        GIT_OPTIONAL_LOCKS="0",
+        GIT_TERMINAL_PROMPT="0",
+        GIT_ASKPASS="true",
+        GIT_EDITOR=":",
+        GIT_SEQUENCE_EDITOR=":",
+        GIT_PAGER="cat",
+        GIT_MERGE_AUTOEDIT="no",
+        GIT_ALLOW_PROTOCOL="file",
+        LC_ALL="C",
+        TZ="UTC",
+    )
+    if when is not None:
+        seconds = int(when.timestamp())
+        environment.update(GIT_AUTHOR_DATE=f"{seconds} +0000", GIT_COMMITTER_DATE=f"{seconds} +0000", GIT_TEST_DATE_NOW=str(seconds))
+    return environment
+
+
+def run_git(
+    arguments: Sequence[str],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: bytes | None = None,
+    timeout: float = 120.0,
+) -> bytes:
+    """Run git once and return its standard output.
+
+    Args:
+        arguments: constant options first; values only after ``--end-of-options`` or ``--``, or through ``stdin``.
+        cwd: working directory, the root by default, so that no repository is discovered by accident.
+        env: variables; ``hermetic_env()`` by default.
+        stdin: bytes to feed; nothing by default.
+        timeout: seconds.
+
+    Raises:
+        GitFailed: git is missing, failed (its standard error is in the message) or took too long.
+    """
+    command = [git_binary(), *arguments]
+    shown = " ".join(["git", *arguments])
+    try:
+        done = subprocess.run(
+            command,
+            cwd=cwd or "/",
+            env=dict(env) if env is not None else hermetic_env(),
+            input=stdin if stdin is not None else b"",
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise GitFailed(f"`{shown}` took longer than {timeout:g} s and was ended.", why="The engine does not wait for ever.") from error
+    if done.returncode != 0:
+        raise GitFailed(
+            f"`{shown}` failed with status {done.returncode}: {done.stderr.decode(errors='replace').strip()}",
+            why="The engine needs git's own word for this step, and does not guess.",
+        )
+    return done.stdout

@@ -1,0 +1,397 @@
+"""Files of a directory, read and changed without ever leaving it, whoever else is moving things inside it.
+
+Each operation takes a descriptor of the parent (``descent``) and acts on the last name relative to it, never through a link.
+Knows no names policy (``names``), no git and no session.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, TypeVar
+
+from pytest_gittrix.errors import InvalidInput, PathNotFound, WriteRejected
+from pytest_gittrix.git import descent
+
+TEMPORARY_PREFIX = ".gittrix-tmp-"
+
+# O_NONBLOCK: opening a pipe, or a file somebody holds a lease on, must not wait for them.
+_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | descent.NO_FOLLOW
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | descent.NO_FOLLOW
+# A writer may find its parent pruned by a concurrent delete; this often in a row is somebody else's doing.
+_ATTEMPTS = 16
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a scan met: a path below the root, and its own status (of the link, where it is one)."""
+
+    path: str
+    stat: os.stat_result
+
+    @property
+    def is_dir(self) -> bool:
+        """Whether it is a real directory."""
+        return stat.S_ISDIR(self.stat.st_mode)
+
+
+def _is_git_directory(path: str) -> bool:
+    return path == ".git"
+
+
+class GuardedDir:
+    """A directory whose files can be read and changed, and nothing outside it.
+
+    Paths are canonical: relative, ``/``-separated, no ``.`` or ``..`` components, bytes that are not UTF-8 by surrogateescape. Safe to
+    use from several threads; ``close`` lets operations under way finish. A context manager.
+
+    Every method may raise:
+        InvalidInput: the directory is closed.
+        WriteRejected: the path is not canonical, a parent on it is a symbolic link, or the system refused (the message has its reason).
+    """
+
+    def __init__(self, root: descent.Root, name: str) -> None:
+        self._held: descent.Root | None = root
+        self._name = name
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Hold a directory by descriptor; later renames of it change nothing.
+
+        Args:
+            path: the root. Links on the way to it are the caller's and are followed; it must not be one itself.
+
+        Raises:
+            PathNotFound: nothing is there.
+            WriteRejected: it is not a directory, or the system refused.
+            CapabilityMissing: this platform has no descriptor-relative access.
+        """
+        name = os.fspath(path)
+        return cls(descent.Root(name), name)
+
+    def close(self) -> None:
+        """Let go of the directory. Closing twice is allowed."""
+        self._held = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"GuardedDir({self._name!r}{'' if self._held else ', closed'})"
+
+    def read(self, path: str, *, max_bytes: int | None = None) -> tuple[bytes, os.stat_result]:
+        """The contents of a regular file, and its status from before they were read (so that a change meanwhile shows in a second look).
+
+        Args:
+            path: the file.
+            max_bytes: refuse more than this; None reads anything that fits in memory.
+
+        Raises:
+            PathNotFound: nothing is there.
+            WriteRejected: it is not a regular file (links: see ``read_link``), or is over the limit.
+        """
+        with self._file(path) as (fd, status):
+            if max_bytes is not None and status.st_size > max_bytes:
+                raise _too_large(path, status.st_size, max_bytes)
+            data = os.read(fd, status.st_size + 1)
+            if len(data) != status.st_size:  # changing while it is read, or a file system that does not say its size
+                data = _read_rest(fd, data, max_bytes)
+                if max_bytes is not None and len(data) > max_bytes:
+                    raise _too_large(path, max(len(data), os.fstat(fd).st_size), max_bytes)
+            return data, status
+
+    def read_link(self, path: str) -> bytes:
+        """Where a symbolic link points, as its raw bytes.
+
+        Raises:
+            PathNotFound: nothing is there.
+            WriteRejected: it is not a symbolic link.
+        """
+        with self._at(path) as (parent, name):
+            try:
+                return os.readlink(os.fsencode(name), dir_fd=parent)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                raise descent.wrong_kind(path, descent.kind_at(parent, name), "symbolic link") from error
+
+    def lstat(self, path: str) -> os.stat_result | None:
+        """The status of what stands at a path, or None where nothing does. A path beyond a link or a file is nothing, as git sees it."""
+        try:
+            with self._at(path) as (parent, name):
+                return os.stat(name, dir_fd=parent, follow_symlinks=False)
+        except (PathNotFound, descent.ParentNotDirectory):
+            return None
+
+    def exists(self, path: str) -> bool:
+        """Whether a regular file or a symbolic link (dangling or not) is at a path."""
+        status = self.lstat(path)
+        return status is not None and (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode))
+
+    def write(self, path: str, data: bytes, *, executable: bool | None = None) -> os.stat_result:
+        """Put a file at a path, whole or not at all: readers see the old contents or the new. A link there is replaced, not followed.
+
+        Args:
+            path: the file; missing parents are made.
+            data: its contents.
+            executable: whether it may be run; None keeps what a replaced file had.
+
+        Returns:
+            The status of the file that was put there.
+
+        Raises:
+            WriteRejected: a directory is there, a parent is not a directory, or the system refused (disk full, quota, read-only). Nothing
+                is left behind then.
+        """
+
+        def place(parent: int, name: str, temporary: str) -> os.stat_result:
+            fd = os.open(temporary, _CREATE, 0o666, dir_fd=parent)
+            try:
+                fresh = stat.S_IMODE(os.fstat(fd).st_mode)
+                mode = _mode(_file_mode_at(parent, name, fresh), executable)
+                if mode != fresh:
+                    os.fchmod(fd, mode)
+                _write_all(fd, data)
+                os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+                return os.fstat(fd)  # of this very file, whatever is over it by now; after the rename, which moves its ctime
+            finally:
+                os.close(fd)
+
+        return self._replace(path, place)
+
+    def make_link(self, path: str, target: bytes) -> None:
+        """Put a symbolic link at a path, over a file or link that is there.
+
+        Args:
+            path: the link; missing parents are made.
+            target: where it points, raw; may lead anywhere, since no method here follows it.
+
+        Raises:
+            WriteRejected: as for ``write``, or the target is empty or holds a NUL.
+        """
+        if not target or b"\0" in target:
+            raise WriteRejected(
+                f"{path!r} cannot link to {target!r}",
+                why="A link needs a target of at least one byte and no NUL.",
+                fix="Pass the path it should point to.",
+            )
+
+        def place(parent: int, name: str, temporary: str) -> None:
+            os.symlink(target, temporary, dir_fd=parent)
+            os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
+
+        self._replace(path, place)
+
+    def delete(self, path: str) -> bool:
+        """Remove a file, link, pipe or socket, and the parents that this leaves empty, as git does.
+
+        Returns:
+            Whether something was there.
+
+        Raises:
+            WriteRejected: it is a directory.
+        """
+        root = self._root
+        try:
+            with self._at(path) as (parent, name):
+                try:
+                    os.unlink(name, dir_fd=parent)
+                except OSError as error:
+                    if descent.kind_at(parent, name) != "directory":
+                        raise
+                    raise descent.wrong_kind(path, "directory", "file") from error
+        except PathNotFound:
+            return False
+        root.prune(descent.components(path)[:-1])
+        return True
+
+    def chmod(self, path: str, executable: bool) -> None:
+        """Set or clear a regular file's executable bits (set: for whoever may read it).
+
+        Raises:
+            PathNotFound: nothing is there.
+            WriteRejected: it is not a regular file.
+        """
+        with self._file(path) as (fd, status):
+            mode = stat.S_IMODE(status.st_mode)
+            if _mode(mode, executable) == mode:
+                return
+            if status.st_nlink == 1:
+                os.fchmod(fd, _mode(mode, executable))
+                return
+        # The same file has another name, perhaps outside: this one gets a copy of its own instead.
+        self.write(path, self.read(path)[0], executable=executable)
+
+    def scan(self, path: str = ".", *, skip: Callable[[str], bool] = _is_git_directory) -> Iterator[Found]:
+        """Walk everything below a directory: parents before children, siblings by name, links never followed.
+
+        Args:
+            path: where to start; ``.`` is the root.
+            skip: paths to leave out, with all below them; by default the top ``.git``.
+
+        Yields:
+            Everything met. What disappears during the walk is left out.
+
+        Raises:
+            PathNotFound: the start is not there.
+            WriteRejected: the start is not a directory, or a path is longer than any that can be written.
+        """
+        pending = [path]
+        while pending:
+            base = pending.pop()
+            try:
+                everything = self._list(base)
+            except (PathNotFound, descent.ParentNotDirectory):
+                if base == path:
+                    raise
+                continue
+            kept = [found for found in everything if not skip(found.path)]
+            yield from kept
+            pending.extend(found.path for found in reversed(kept) if found.is_dir)
+
+    def _list(self, base: str) -> list[Found]:
+        # The whole directory at once: no descriptor is open while a caller holds the walk, however deep it goes.
+        parts, prefix = ([], "") if base == "." else (descent.components(base), f"{base}/")
+        found = []
+        with descent.typed(base):
+            fd = self._root.descend(parts, last=descent.LIST)
+            try:
+                with os.scandir(fd) as entries:
+                    for entry in entries:
+                        with suppress(FileNotFoundError):
+                            found.append(Found(prefix + entry.name, entry.stat(follow_symlinks=False)))
+            finally:
+                os.close(fd)
+        found.sort(key=_by_path)
+        return found
+
+    @contextmanager
+    def _at(self, path: str) -> Iterator[tuple[int, str]]:
+        """The parent's descriptor and the last name, for a body whose ``OSError`` becomes a typed error."""
+        *parents, name = descent.components(path)
+        with descent.typed(path):
+            parent = self._root.descend(parents)
+            try:
+                yield parent, name
+            finally:
+                os.close(parent)
+
+    @contextmanager
+    def _file(self, path: str) -> Iterator[tuple[int, os.stat_result]]:
+        """A descriptor to read a regular file by, and its status."""
+        with self._at(path) as (parent, name):
+            try:
+                fd = os.open(name, _READ, dir_fd=parent)
+            except OSError as error:
+                kind = descent.kind_at(parent, name)
+                if kind in ("", "file"):
+                    raise
+                raise descent.wrong_kind(path, kind, "file") from error
+            try:
+                status = os.fstat(fd)
+                if not stat.S_ISREG(status.st_mode):
+                    raise descent.wrong_kind(path, descent.kind(status), "file")
+                yield fd, status
+            finally:
+                os.close(fd)
+
+    @property
+    def _root(self) -> descent.Root:
+        if self._held is not None:
+            return self._held
+        raise InvalidInput(
+            f"{self!r} was used after it was closed",
+            why="Its descriptor is gone, and the number may already belong to another file.",
+            fix="Open the directory again, or keep the with block around every use.",
+        )
+
+    def _replace(self, path: str, place: Callable[[int, str, str], _T]) -> _T:
+        """Run ``place(parent, name, temporary)``, which makes ``temporary`` and renames it to ``name``; leave nothing if it fails."""
+        root, (*parents, name) = self._root, descent.components(path)
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return _try_replace(root, parents, name, place)
+            except IsADirectoryError as error:
+                raise descent.wrong_kind(path, "directory", "file") from error
+            except OSError as error:
+                if not isinstance(error, FileNotFoundError) or attempt == _ATTEMPTS:
+                    raise _failed(path, error) from error
+        raise AssertionError("unreachable")
+
+
+def _try_replace(root: descent.Root, parents: list[str], name: str, place: Callable[[int, str, str], _T]) -> _T:
+    temporary = TEMPORARY_PREFIX + secrets.token_hex(8)
+    made: list[int] = []
+    try:
+        parent = root.descend(parents, made=made)
+        try:
+            return place(parent, name, temporary)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=parent)
+            raise
+        finally:
+            os.close(parent)
+    except BaseException:
+        if made:
+            root.prune(parents, keep=made[0] - 1)
+        raise
+
+
+def _by_path(found: Found) -> str:
+    return found.path
+
+
+def _file_mode_at(parent: int, name: str, default: int) -> int:
+    try:
+        status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        return default
+    return status.st_mode & 0o777 if stat.S_ISREG(status.st_mode) else default
+
+
+def _mode(mode: int, executable: bool | None) -> int:
+    if executable is None:
+        return mode
+    return mode | (mode & 0o444) >> 2 if executable else mode & ~0o111
+
+
+def _read_rest(fd: int, head: bytes, max_bytes: int | None) -> bytes:
+    chunks, size = [head], len(head)
+    while chunks[-1] and (max_bytes is None or size <= max_bytes):
+        chunks.append(os.read(fd, 1 << 20))
+        size += len(chunks[-1])
+    return b"".join(chunks)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def _failed(path: str, error: OSError) -> WriteRejected:
+    return WriteRejected(
+        f"{path!r} was not written: {error.strerror}",
+        why="The operating system refused; what stood there before still does, and nothing half-written is left.",
+        fix="Mend the cause (free space, quota, permissions, a directory removed meanwhile), then write again.",
+    )
+
+
+def _too_large(path: str, size: int, limit: int) -> WriteRejected:
+    return WriteRejected(
+        f"{path!r} has {size} bytes, over the limit of {limit}",
+        why="A file is read whole into memory.",
+        fix="Leave it out, make it smaller, or raise the limit.",
+    )

@@ -1,0 +1,183 @@
+"""The index file: written whole for a fresh workspace, and changed in place for a human's checkout.
+
+Changing keeps every byte that is not about a changed path (stat data, flags, resolve-undo), so that what the human has
+staged stays staged. Formats this module does not write (version 4, split or sparse indexes) are refused by name. Knows no repository.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pytest_gittrix.errors import UnsupportedRepository
+from pytest_gittrix.git.objects import ObjectFormat
+
+_STAT: Final = struct.Struct(">10I")
+_HEADER: Final = struct.Struct(">4sII")
+_EXTENDED: Final = 0x4000
+_SKIP_WORKTREE: Final = 0x4000
+_STAGES: Final = 0x3000
+_NAME_MASK: Final = 0x0FFF
+_LOW: Final = 0xFFFFFFFF
+# These describe entries that change under them; git rebuilds them when it next wants them.
+_DROPPED_EXTENSIONS: Final = (b"TREE", b"EOIE", b"IEOT", b"UNTR", b"FSMN")
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One staged path.
+
+    Attributes:
+        mode: git mode.
+        id: object id in hex.
+        stat: ten 32-bit numbers as git keeps them (ctime and mtime in seconds and nanoseconds, dev, ino, mode, uid, gid, size).
+        stage: 0, or 1 to 3 while a merge is unresolved.
+        skip_worktree: the path is not to be present in the work tree.
+    """
+
+    mode: int
+    id: str
+    stat: tuple[int, ...] = (0,) * 10
+    stage: int = 0
+    skip_worktree: bool = False
+
+    def matches(self, status: os.stat_result) -> bool:
+        """Whether a file's present stat is the recorded one, as git judges an unchanged file."""
+        return self.stat[:6] == stat_numbers(status, self.mode)[:6] and self.stat[9] == status.st_size & _LOW
+
+
+def stat_numbers(status: os.stat_result, mode: int) -> tuple[int, ...]:
+    """A file's stat as an index entry keeps it."""
+    return (
+        status.st_ctime_ns // 10**9 & _LOW,
+        status.st_ctime_ns % 10**9,
+        status.st_mtime_ns // 10**9 & _LOW,
+        status.st_mtime_ns % 10**9,
+        status.st_dev & _LOW,
+        status.st_ino & _LOW,
+        mode,
+        status.st_uid & _LOW,
+        status.st_gid & _LOW,
+        status.st_size & _LOW,
+    )
+
+
+def _encode(path: bytes, entry: IndexEntry) -> bytes:
+    flags = min(len(path), _NAME_MASK) | entry.stage << 12
+    numbers = (*entry.stat[:6], entry.mode, *entry.stat[7:])
+    body = _STAT.pack(*numbers) + bytes.fromhex(entry.id)
+    body += struct.pack(">HH", flags | _EXTENDED, _SKIP_WORKTREE) if entry.skip_worktree else struct.pack(">H", flags)
+    return body + path + b"\0" * (8 - (len(body) + len(path)) % 8)
+
+
+def build_index(entries: Iterable[tuple[bytes, IndexEntry]], format_: ObjectFormat) -> bytes:
+    """A whole index (version 2) of unconflicted entries, given in the byte order of their paths."""
+    parts = [_encode(path, entry) for path, entry in entries]
+    body = _HEADER.pack(b"DIRC", 2, len(parts)) + b"".join(parts)
+    return body + format_.digest(body)
+
+
+class IndexFile:
+    """An index as read, able to answer for single paths and to be written with some of them changed.
+
+    Args:
+        data: the file's bytes; empty for a repository that has none yet.
+        format_: the repository's object format.
+
+    Raises:
+        UnsupportedRepository: a version or a mandatory extension this module does not write.
+    """
+
+    def __init__(self, data: bytes, format_: ObjectFormat) -> None:
+        self._format = format_
+        self._data = data or build_index((), format_)
+        magic, self._version, self._count = _HEADER.unpack_from(self._data)
+        if magic != b"DIRC" or self._version not in (2, 3):
+            raise _unsupported(f"version {self._version}")
+        self._fixed = _STAT.size + format_.size + 2
+        self._scan()
+
+    def _scan(self) -> None:
+        """Note where each entry starts and what it is called; entries stand sorted by name, then stage."""
+        data, fixed, flags_at = self._data, self._fixed, self._fixed - 2
+        starts: list[int] = []
+        keys: list[bytes] = []
+        at = _HEADER.size
+        for _ in range(self._count):
+            flags = data[at + flags_at] << 8 | data[at + flags_at + 1]
+            name_at = at + fixed + (2 if flags & _EXTENDED else 0)
+            length = flags & _NAME_MASK
+            if length == _NAME_MASK:
+                length = data.index(b"\0", name_at) - name_at
+            starts.append(at)
+            keys.append(data[name_at : name_at + length])
+            at = at + (name_at - at + length + 8 & ~7)
+        self._starts, self._keys, self._end = [*starts, at], keys, at
+        self._tail = self._extensions(at)
+
+    def _extensions(self, at: int) -> bytes:
+        kept: list[bytes] = []
+        limit = len(self._data) - self._format.size
+        while at < limit:
+            name, size = self._data[at : at + 4], int.from_bytes(self._data[at + 4 : at + 8], "big")
+            if name[:1].islower():
+                raise _unsupported(f"extension {name.decode(errors='replace')!r}")
+            if name not in _DROPPED_EXTENSIONS:
+                kept.append(self._data[at : at + 8 + size])
+            at += 8 + size
+        return b"".join(kept)
+
+    def _range(self, path: bytes) -> tuple[int, int]:
+        first = bisect_left(self._keys, path)
+        last = first
+        while last < self._count and self._keys[last] == path:
+            last += 1
+        return first, last
+
+    def entries(self, path: str) -> list[IndexEntry]:
+        """The entries of a path: none, one, or several while a merge is unresolved."""
+        first, last = self._range(os.fsencode(path))
+        return [self._decode(number) for number in range(first, last)]
+
+    def holds_below(self, path: str) -> bool:
+        """Whether something is staged below a directory of that name."""
+        prefix = os.fsencode(path) + b"/"
+        at = bisect_left(self._keys, prefix)
+        return at < self._count and self._keys[at].startswith(prefix)
+
+    def _decode(self, number: int) -> IndexEntry:
+        at = self._starts[number]
+        stat = _STAT.unpack_from(self._data, at)
+        id_ = self._data[at + _STAT.size : at + self._fixed - 2].hex()
+        flags = int.from_bytes(self._data[at + self._fixed - 2 : at + self._fixed], "big")
+        more = int.from_bytes(self._data[at + self._fixed : at + self._fixed + 2], "big") if flags & _EXTENDED else 0
+        return IndexEntry(stat[6], id_, stat, (flags & _STAGES) >> 12, bool(more & _SKIP_WORKTREE))
+
+    def replaced(self, changes: Mapping[str, IndexEntry | None]) -> bytes:
+        """The file's bytes with some paths changed (None unstages); everything else is copied as it stands."""
+        parts: list[bytes] = []
+        count, number = self._count, 0
+        for path, entry in sorted((os.fsencode(path), entry) for path, entry in changes.items()):
+            first, last = self._range(path)
+            parts.append(self._data[self._starts[number] : self._starts[first]])
+            count -= last - first
+            if entry is not None:
+                parts.append(_encode(path, entry))
+                count += 1
+            number = last
+        parts.append(self._data[self._starts[number] : self._end])
+        version = 3 if self._version == 3 or any(entry is not None and entry.skip_worktree for entry in changes.values()) else 2
+        body = _HEADER.pack(b"DIRC", version, count) + b"".join(parts) + self._tail
+        return body + self._format.digest(body)
+
+
+def _unsupported(what: str) -> UnsupportedRepository:
+    return UnsupportedRepository(
+        f"The work tree's index uses {what}.",
+        why="Bringing a promoted file forward means writing the index, and the engine writes only what it fully knows.",
+        fix="Run `git update-index --index-version 2 --no-split-index`, or promote to a branch that is not checked out.",
+    )

@@ -1,0 +1,139 @@
+"""Which names may be written into a workspace or a commit.
+
+A name is judged for every file system a checkout may land on, not only the one here: git's own ``core.protectHFS`` and
+``core.protectNTFS`` rules are both always on, and slightly widened where two readings meet. Pure functions over names; must not
+know the disk (``guarded`` does the access), trees, or policy such as whether ``.gitmodules`` may change.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+
+from pytest_gittrix.errors import InvalidInput, WriteRejected
+
+MAX_COMPONENT = 255
+MAX_PATH = 4096
+
+_SHOWN = 120
+
+# Code points HFS+ drops when it compares names (git's utf8.c, next_hfs_char): ".g<U+200C>it" opens ".git" there.
+_HFS_IGNORED = dict.fromkeys([*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF])
+
+# What may follow a git directory's name and still be it. NTFS drops trailing dots and spaces and reads ":" as the start of a stream;
+# HFS+ as git reads it stops at bytes that are not UTF-8 (surrogate-escaped here) and at the two noncharacters.
+# NTFS gives ".git" the short name "git~1", or a later number when that one is taken.
+_GIT_DIRECTORY = re.compile(r"(?:\.git|git~[0-9]+)[. ]*(?:\Z|[:\udc80-\udcff\ufffe\uffff])", re.IGNORECASE | re.ASCII)
+
+
+def check_path(path: str, *, what: str = "path") -> str:
+    """Judge a path that someone wants written, and return its one canonical spelling.
+
+    Args:
+        path: relative to the workspace, ``/``-separated; bytes that are not UTF-8 by surrogateescape.
+        what: how the message calls the argument.
+
+    Returns:
+        The path without leading ``./`` and doubled slashes.
+
+    Raises:
+        InvalidInput: ``path`` is not a ``str``.
+        WriteRejected: the path is empty, absolute, has a ``.`` or ``..`` component, ends in a slash, holds a NUL or a character
+            that cannot be encoded, has a component that some file system reads as a git directory, or is too long.
+
+    The rule is git's ``verify_path`` with both protections on (git-config(1), ``core.protectNTFS``): everything accepted here
+    is accepted there.
+    """
+    if not isinstance(path, str):
+        raise InvalidInput(
+            f"{what} is {type(path).__name__}, not str: {_shown(path)}",
+            why="Names are text everywhere in this interface, so that one file has one spelling.",
+            fix="Pass a str; os.fsdecode() turns the bytes of a name into one without loss.",
+        )
+    reason = _whole_path_fault(path)
+    if reason:
+        raise _rejected(what, path, reason)
+    components = [component for component in path.split("/") if component]
+    while len(components) > 1 and components[0] == ".":
+        del components[0]
+    for component in components:
+        reason = _component_fault(component)
+        if reason:
+            raise _rejected(what, path, reason)
+    return "/".join(components)
+
+
+def is_safe_component(name: bytes) -> bool:
+    """Whether one component, as a directory listing gives it, may be written.
+
+    Args:
+        name: the raw name, without ``/``.
+
+    Returns:
+        False for everything ``check_path`` would refuse as a component, and for a name with ``/`` or NUL in it.
+    """
+    if not name or b"/" in name or b"\0" in name:
+        return False
+    return _component_fault(os.fsdecode(name)) is None
+
+
+def collision_key(path: str) -> str:
+    """The spelling under which a file system that folds case or normalises Unicode would file a path.
+
+    Args:
+        path: any path; surrogate escapes pass through unchanged.
+
+    Returns:
+        NFC of the case-folded NFC form. Two paths with one key cannot both be checked out on macOS or Windows.
+    """
+    if path.isascii():
+        return path.lower()
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
+
+
+def _whole_path_fault(path: str) -> str | None:
+    if not path:
+        return "it is empty"
+    if "\0" in path:
+        return "it contains a NUL"
+    if path[0] == "/":
+        return "it is absolute"
+    if path[-1] == "/":
+        return "it ends in a slash, which only a directory's name may"
+    try:
+        size = len(os.fsencode(path))
+    except UnicodeEncodeError:
+        return "it has a character that no file name can hold"
+    return f"it is {size} bytes long, over the {MAX_PATH} a path may have" if size > MAX_PATH else None
+
+
+def _component_fault(component: str) -> str | None:
+    if component in (".", ".."):
+        return f"it has the component '{component}'"
+    # Windows separates at a backslash too; read there, "a\..\.git" has three components.
+    for part in component.split("\\") if "\\" in component else (component,):
+        if part in (".", ".."):
+            return f"it has the component '{part}' where a backslash separates"
+        if _GIT_DIRECTORY.match(part if part.isascii() else part.translate(_HFS_IGNORED)):
+            return f"its component {_shown(component)} is, or can be read as, a git directory"
+    if len(component) > MAX_COMPONENT // 4:  # no character takes more than four bytes
+        size = len(os.fsencode(component))
+        if size > MAX_COMPONENT:
+            return f"its component {_shown(component)} is {size} bytes long, over the {MAX_COMPONENT} a name may have"
+    return None
+
+
+def _rejected(what: str, path: str, reason: str) -> WriteRejected:
+    return WriteRejected(
+        f"{what} {_shown(path)} may not be written: {reason}",
+        why="Such a name can leave the workspace, or become repository data, where the commit is checked out.",
+        fix="Use a relative path of ordinary components separated by '/', for example 'src/app.py'.",
+        opt_out="This rule cannot be switched off.",
+    )
+
+
+def _shown(value: object) -> str:
+    # repr() escapes control characters, lone surrogates and bidirectional marks: a hostile name cannot rewrite the message.
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 20]}...{text[-10:]}"

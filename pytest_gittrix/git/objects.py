@@ -1,0 +1,194 @@
+"""Reading and hashing git objects: through libgit2 where it can, through the git binary for sha256.
+
+Opens an object directory only, never a repository, so that no configuration is read. Knows nothing of references.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import threading
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, Protocol
+
+import pygit2
+
+from pytest_gittrix.errors import AdapterUnavailable, UnsupportedRepository
+from pytest_gittrix.git.environment import empty_repository, git_binary, hermetic_env
+from pytest_gittrix.git.tree import Item, parse_tree
+
+_KINDS: Final = {1: "commit", 2: "tree", 3: "blob", 4: "tag"}
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectFormat:
+    """A hash that git names objects by.
+
+    Attributes:
+        name: ``sha1`` or ``sha256``.
+        size: length of a binary id in bytes.
+    """
+
+    name: str
+    size: int
+
+    @property
+    def hex_size(self) -> int:
+        """Length of a hex id in characters."""
+        return self.size * 2
+
+    @property
+    def zero(self) -> str:
+        """The id that stands for no object."""
+        return "0" * self.hex_size
+
+    def digest(self, data: bytes) -> bytes:
+        """The plain hash of some bytes, as a pack or an index ends in."""
+        return hashlib.new(self.name, data, usedforsecurity=False).digest()
+
+    def hash_object(self, kind: str, data: bytes) -> str:
+        """The id git gives an object of that kind (``blob``, ``tree``, ``commit``) and data."""
+        hasher = hashlib.new(self.name, b"%s %d\0" % (kind.encode(), len(data)), usedforsecurity=False)
+        hasher.update(data)
+        return hasher.hexdigest()
+
+
+SHA1: Final = ObjectFormat("sha1", 20)
+SHA256: Final = ObjectFormat("sha256", 32)
+FORMATS: Final = {format_.name: format_ for format_ in (SHA1, SHA256)}
+
+
+def object_format(name: str) -> ObjectFormat:
+    """The format of that name.
+
+    Raises:
+        UnsupportedRepository: it is neither sha1 nor sha256.
+    """
+    if name not in FORMATS:
+        raise UnsupportedRepository(
+            f"The repository names its objects by {name!r}.",
+            why="The engine can hash only what it knows.",
+            fix=f"Use one of: {', '.join(FORMATS)}.",
+        )
+    return FORMATS[name]
+
+
+class MissingObject(AdapterUnavailable):
+    """An object that should be there cannot be read: the repository is damaged, or it was pruned meanwhile."""
+
+
+class Objects(Protocol):
+    """A read-only object database."""
+
+    format: ObjectFormat
+
+    def read(self, id_: str) -> tuple[str, bytes]:
+        """Kind and data of an object. Raises MissingObject."""
+
+    def close(self) -> None:
+        """Give back descriptors and processes."""
+
+
+class Libgit2Objects:
+    """sha1 objects, loose and packed, alternates followed; sees packs written after it was opened."""
+
+    format = SHA1
+
+    def __init__(self, objects_dir: Path) -> None:
+        self._directory = objects_dir
+        self._odb: pygit2.Odb | None = pygit2.Odb(str(objects_dir))
+
+    def read(self, id_: str) -> tuple[str, bytes]:
+        """Kind and data of an object."""
+        if self._odb is None:
+            self._odb = pygit2.Odb(str(self._directory))
+        try:
+            kind, data = self._odb.read(id_)
+        except (KeyError, ValueError, pygit2.GitError) as error:
+            raise _missing(id_, self._directory) from error
+        return _KINDS[kind], data
+
+    def close(self) -> None:
+        """Let libgit2 unmap its packs."""
+        self._odb = None
+
+
+class CatFileObjects:
+    """sha256 objects, which libgit2 refuses, through one long-lived ``git cat-file --batch``."""
+
+    format = SHA256
+
+    def __init__(self, objects_dir: Path) -> None:
+        self._directory = objects_dir
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def _pipes(self) -> subprocess.Popen[bytes]:
+        if self._process is None or self._process.poll() is not None:
+            environment = hermetic_env() | {"GIT_DIR": empty_repository("sha256"), "GIT_OBJECT_DIRECTORY": str(self._directory)}
+            self._process = subprocess.Popen(
+                [git_binary(), "cat-file", "--batch"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=environment,
+                cwd="/",
+            )
+        return self._process
+
+    def read(self, id_: str) -> tuple[str, bytes]:
+        """Kind and data of an object."""
+        with self._lock:
+            process = self._pipes()
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(id_.encode() + b"\n")
+            process.stdin.flush()
+            header = process.stdout.readline().split()
+            if len(header) != 3:
+                raise _missing(id_, self._directory)
+            data = process.stdout.read(int(header[2]))
+            process.stdout.read(1)
+            return header[1].decode(), data
+
+    def close(self) -> None:
+        """End the git process."""
+        with self._lock:
+            process, self._process = self._process, None
+        if process is None:
+            return
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+        process.wait(10)
+
+
+def _missing(id_: str, directory: Path) -> MissingObject:
+    return MissingObject(
+        f"Object {id_} cannot be read from {directory}.",
+        why="Without it the engine cannot tell what is in the repository, and will not guess.",
+        fix="Run `git fsck` there; if it was pruned, restore it from a clone.",
+    )
+
+
+def open_objects(objects_dir: Path, format_: ObjectFormat) -> Objects:
+    """A reader for an object directory of that format."""
+    if format_ is SHA1:
+        return Libgit2Objects(objects_dir)
+    return CatFileObjects(objects_dir)
+
+
+class Trees:
+    """Parsed tree objects of one database, the most recent ones remembered (they never change)."""
+
+    def __init__(self, objects: Objects, remember: int = 4096) -> None:
+        self._objects = objects
+        self.read = lru_cache(maxsize=remember)(self._read)
+
+    def _read(self, id_: str) -> dict[bytes, Item]:
+        kind, data = self._objects.read(id_)
+        if kind != "tree":
+            raise MissingObject(f"Object {id_} is a {kind}, not a tree.", why="The repository is damaged.", fix="Run `git fsck`.")
+        return parse_tree(data, self._objects.format.size)

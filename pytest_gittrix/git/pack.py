@@ -1,0 +1,122 @@
+"""Objects written as one pack, and the pack put into a repository.
+
+One pack is what survives a concurrent ``git gc --prune=now`` (with its ``.keep``) and costs a constant number of syncs, where loose objects
+cost one each (RELIABILITY 3.13, PERFORMANCE "Promote"). Objects are stored whole: what a promotion adds is small. Knows no references.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from pytest_gittrix.git.files import sync_directory, write_file
+from pytest_gittrix.git.objects import ObjectFormat
+
+_TYPES: Final = {"commit": 1, "tree": 2, "blob": 3, "tag": 4}
+_LARGE: Final = 0x80000000
+_LEVEL: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """A pack and its index, in memory.
+
+    Attributes:
+        name: the pack's checksum in hex, as in ``pack-<name>.pack``.
+        data: the pack file.
+        index: the index file (version 2).
+    """
+
+    name: str
+    data: bytes
+    index: bytes
+
+
+def _header(kind: int, size: int) -> bytes:
+    first = (kind << 4) | (size & 0x0F)
+    size >>= 4
+    header = bytearray()
+    while size:
+        header.append(first | 0x80)
+        first = size & 0x7F
+        size >>= 7
+    header.append(first)
+    return bytes(header)
+
+
+def build_pack(objects: Mapping[str, tuple[str, bytes]], format_: ObjectFormat) -> Pack:
+    """Pack objects (kind and data by hex id) in the order of their ids, so that the same objects give the same bytes."""
+    ids = sorted(objects)
+    parts = [b"PACK" + struct.pack(">II", 2, len(ids))]
+    at = len(parts[0])
+    offsets: list[int] = []
+    checksums: list[int] = []
+    for id_ in ids:
+        kind, data = objects[id_]
+        packed = _header(_TYPES[kind], len(data)) + zlib.compress(data, _LEVEL)
+        offsets.append(at)
+        checksums.append(zlib.crc32(packed))
+        parts.append(packed)
+        at += len(packed)
+    body = b"".join(parts)
+    checksum = format_.digest(body)
+    return Pack(checksum.hex(), body + checksum, _index([bytes.fromhex(id_) for id_ in ids], offsets, checksums, checksum, format_))
+
+
+def _index(ids: list[bytes], offsets: list[int], checksums: list[int], pack_checksum: bytes, format_: ObjectFormat) -> bytes:
+    fanout = [0] * 256
+    for id_ in ids:
+        fanout[id_[0]] += 1
+    for value in range(1, 256):
+        fanout[value] += fanout[value - 1]
+    large = [offset for offset in offsets if offset >= _LARGE]
+    places = {offset: _LARGE | number for number, offset in enumerate(large)}
+    body = b"".join(
+        [
+            b"\xfftOc" + struct.pack(">I", 2),
+            struct.pack(">256I", *fanout),
+            *ids,
+            struct.pack(f">{len(ids)}I", *checksums),
+            struct.pack(f">{len(ids)}I", *(places.get(offset, offset) for offset in offsets)),
+            struct.pack(f">{len(large)}Q", *large),
+            pack_checksum,
+        ]
+    )
+    return body + format_.digest(body)
+
+
+def install_pack(objects_dir: str, pack: Pack, *, keep: str | None = None, sync: bool = False) -> None:
+    """Put a pack into an object directory; it becomes visible, whole, when its index does.
+
+    Args:
+        objects_dir: the ``objects`` directory.
+        pack: what ``build_pack`` made.
+        keep: text of a ``.keep`` file, which stops gc from taking the pack before a reference leads to it.
+        sync: write through to the disk before returning.
+
+    Raises:
+        OSError: the disk refused; nothing visible is left.
+    """
+    directory = os.path.join(objects_dir, "pack")
+    stem = os.path.join(directory, f"pack-{pack.name}")
+    os.makedirs(directory, exist_ok=True)
+    if keep is not None:
+        write_file(stem + ".keep", keep.encode() + b"\n", mode=0o444, sync=sync, prefix="tmp_keep_")
+    if os.path.exists(stem + ".idx"):
+        return
+    write_file(stem + ".pack", pack.data, mode=0o444, sync=sync, prefix="tmp_pack_")
+    write_file(stem + ".idx", pack.index, mode=0o444, sync=sync, prefix="tmp_idx_")
+    if sync:
+        sync_directory(directory)
+
+
+def release_pack(objects_dir: str, name: str) -> None:
+    """Remove a pack's ``.keep``, now that a reference leads to its objects (or never will); gc may do with it as it likes."""
+    try:
+        os.unlink(os.path.join(objects_dir, "pack", f"pack-{name}.keep"))
+    except FileNotFoundError:
+        return

@@ -1,0 +1,144 @@
+"""Unified diffs in git's own format, which ``git apply`` takes back exactly, forwards and in reverse.
+
+Pure functions from contents to bytes: names, modes, symlinks, submodules and binary contents are written as git writes them, with full
+object ids and no rename guessing. Knows no repository and reads no file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import zlib
+from base64 import b85encode
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from pytest_gittrix.git.hunks import CONTEXT, is_binary, unified_body
+
+_LETTERS: Final = {7: b"a", 8: b"b", 9: b"t", 10: b"n", 11: b"v", 12: b"f", 13: b"r", 34: b'"', 92: b"\\"}
+_ESCAPES: Final = {
+    **{byte: b"\\%03o" % byte for byte in (*range(0x20), *range(0x7F, 0x100))},
+    **{byte: b"\\" + letter for byte, letter in _LETTERS.items()},
+}
+
+# Git's base 85 writes 52 bytes a line as 65 characters, after a letter for their number.
+_LINE_BYTES: Final = 52
+_LINE_CHARACTERS: Final = 65
+_LENGTHS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What stands at a path before or after a change.
+
+    Attributes:
+        mode: git mode of a file, executable, symlink or submodule.
+        data: contents; of a symlink its target, of a submodule ``b"Subproject commit <id>\\n"``.
+        id: full hex object id; of a submodule its commit.
+    """
+
+    mode: int
+    data: bytes
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """One path and what stands there before and after; None for nothing."""
+
+    path: str
+    old: Side | None
+    new: Side | None
+
+
+def patch_bytes(changes: Iterable[FileChange], *, context: int = CONTEXT) -> bytes:
+    """A patch of these changes, sorted by the bytes of their paths, which ``git apply`` turns into exactly their new sides.
+
+    A change of kind (file, symlink, submodule) is a deletion and a creation, as git writes it. A change whose sides are equal is
+    left out.
+
+    Args:
+        changes: one for each path, in any order.
+        context: unchanged lines around each change of text; ``git apply`` takes 0 only with ``--unidiff-zero``.
+    """
+    ordered = sorted(changes, key=lambda change: os.fsencode(change.path))
+    return b"".join(part for change in ordered for part in _file_patch(change, context))
+
+
+def patch_text(changes: Iterable[FileChange], *, context: int = CONTEXT) -> str:
+    """The same as text to show; bytes that are not UTF-8 by surrogateescape, so that encoding it likewise gives the patch back."""
+    return patch_bytes(changes, context=context).decode("utf-8", "surrogateescape")
+
+
+def _file_patch(change: FileChange, context: int) -> Iterator[bytes]:
+    old, new = change.old, change.new
+    if old == new:
+        return
+    if old and new and stat.S_IFMT(old.mode) != stat.S_IFMT(new.mode):
+        yield from _one_kind(change.path, old, None, context)
+        yield from _one_kind(change.path, None, new, context)
+        return
+    yield from _one_kind(change.path, old, new, context)
+
+
+def _one_kind(path: str, old: Side | None, new: Side | None, context: int) -> Iterator[bytes]:
+    raw = os.fsencode(path)
+    old_name, new_name = _quoted(b"a/" + raw), _quoted(b"b/" + raw)
+    yield b"diff --git %s %s\n" % (old_name, new_name)
+    yield from _modes(old, new)
+    before, after = old.data if old else b"", new.data if new else b""
+    if old and new and before == after:
+        return
+    yield _index(old, new)
+    if is_binary(before) or is_binary(after):
+        yield b"GIT binary patch\n" + _literal(after) + _literal(before)
+    elif body := unified_body(before, after, context):
+        yield b"--- %s\n+++ %s\n" % (_ended(old_name) if old else b"/dev/null", _ended(new_name) if new else b"/dev/null")
+        yield body
+
+
+def _modes(old: Side | None, new: Side | None) -> Iterator[bytes]:
+    if old and new:
+        if old.mode != new.mode:
+            yield b"old mode %06o\nnew mode %06o\n" % (old.mode, new.mode)
+    elif new:
+        yield b"new file mode %06o\n" % new.mode
+    elif old:
+        yield b"deleted file mode %06o\n" % old.mode
+
+
+def _index(old: Side | None, new: Side | None) -> bytes:
+    known = old or new
+    assert known is not None
+    nothing = "0" * len(known.id)
+    ids = f"index {old.id if old else nothing}..{new.id if new else nothing}"
+    mode = f" {old.mode:06o}" if old and new and old.mode == new.mode else ""
+    return f"{ids}{mode}\n".encode("ascii")
+
+
+def _literal(data: bytes) -> bytes:
+    """One direction of a binary patch: the whole contents, deflated."""
+    deflated = zlib.compress(data)
+    encoded = b85encode(deflated, pad=True)
+    rows = [b"literal %d\n" % len(data)]
+    for row, at in enumerate(range(0, len(deflated), _LINE_BYTES)):
+        size = min(_LINE_BYTES, len(deflated) - at)
+        rows.append(_LENGTHS[size - 1 : size] + encoded[row * _LINE_CHARACTERS : (row + 1) * _LINE_CHARACTERS] + b"\n")
+    rows.append(b"\n")
+    return b"".join(rows)
+
+
+def _quoted(name: bytes) -> bytes:
+    """A name as git writes it with ``core.quotePath``: in quotes, with C escapes, if it has a byte that needs one.
+
+    Git itself leaves a directory whose name ends in a space unquoted, and then cannot read the header of its own patch; here it is quoted.
+    """
+    if not any(byte in _ESCAPES for byte in name) and b" /" not in name:
+        return name
+    return b'"%s"' % b"".join(_ESCAPES.get(byte) or bytes((byte,)) for byte in name)
+
+
+def _ended(name: bytes) -> bytes:
+    # Git ends a name that has a space by a tab, or a reader may take what follows the space for a date.
+    return name + b"\t" if b" " in name else name

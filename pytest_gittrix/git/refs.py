@@ -1,0 +1,235 @@
+"""References kept as files: reading, and compare-and-swap against any other writer.
+
+Git's own protocol (a ``<ref>.lock`` beside the reference, held by whoever created it) is followed to the letter, so that
+git, libgit2 and we exclude each other. One thing differs: our lock is linked into place with its contents already in
+it, the id the branch is about
+to get. A lock that a kill left behind therefore always says whose it was (RELIABILITY 3.22), which an empty file cannot. Knows no objects.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from pytest_gittrix import points
+from pytest_gittrix.errors import DurableLocked, InvalidInput, UnsupportedRepository
+from pytest_gittrix.git.files import read_text, sync_directory, write_all, write_temporary
+from pytest_gittrix.git.objects import ObjectFormat
+
+_FORBIDDEN: Final = re.compile(r"[\x00-\x20~^:?*\[\\\x7f]|\.\.|@\{|//|/\.|\.$|\.lock(/|$)|^[./]|/$|^@$")
+
+
+class RefMoved(Exception):
+    """The reference is not where the swap expected it; ``current`` says where it is."""
+
+    def __init__(self, ref: str, current: str | None) -> None:
+        super().__init__(f"{ref} is at {current}")
+        self.current = current
+
+
+def branch_ref(branch: str) -> str:
+    """The full reference of a branch: ``main`` gives ``refs/heads/main``.
+
+    Raises:
+        InvalidInput: the name is not one git would take (never a tag, an expression or an option).
+    """
+    name = branch.removeprefix("refs/heads/")
+    if not name or name.startswith("-") or name == "HEAD" or _FORBIDDEN.search(name):
+        raise InvalidInput(
+            f"{branch!r} is not a branch name.",
+            why="The engine moves branches by their full name only, so that no tag, option or expression can stand in for one.",
+            fix="Give a name such as 'main' or 'feature/x' (see `git help check-ref-format`).",
+        )
+    return f"refs/heads/{name}"
+
+
+class References:
+    """The references of one repository with the ``files`` storage.
+
+    Args:
+        common_dir: the repository's common git directory.
+        format_: how its ids look.
+    """
+
+    def __init__(self, common_dir: str, format_: ObjectFormat) -> None:
+        self._directory = common_dir
+        self._id = re.compile(rf"[0-9a-f]{{{format_.hex_size}}}")
+
+    def path(self, ref: str) -> str:
+        """Where the loose reference stands."""
+        return os.path.join(self._directory, ref)
+
+    def read(self, ref: str) -> str | None:
+        """The id a reference holds, loose or packed, or None.
+
+        Raises:
+            UnsupportedRepository: it is symbolic or holds something that is no id.
+        """
+        text = None if os.path.isdir(self.path(ref)) else read_text(self.path(ref))
+        if text is None:
+            return self._packed().get(ref)
+        if self._id.fullmatch(text):
+            return text
+        raise UnsupportedRepository(
+            f"{ref} holds {text[:80]!r}, which is not an object id.",
+            why="A branch that points at another branch, or a damaged one, cannot be moved by compare-and-swap.",
+            fix="Name the branch it leads to, or repair it with `git update-ref`.",
+        )
+
+    def _packed(self) -> dict[str, str]:
+        text = read_text(os.path.join(self._directory, "packed-refs"))
+        lines = (line.split(" ", 1) for line in (text or "").splitlines() if line[:1] not in ("#", "^", ""))
+        return {name: id_ for id_, name in lines}
+
+    def below(self, prefix: str) -> dict[str, str]:
+        """Every reference whose name starts with ``prefix`` (``refs/heads/``), with its id, sorted."""
+        found = {name: id_ for name, id_ in self._packed().items() if name.startswith(prefix)}
+        base = os.path.join(self._directory, prefix.rsplit("/", 1)[0])
+        for parent, _, names in os.walk(base):
+            for name in names:
+                ref = os.path.relpath(os.path.join(parent, name), self._directory)
+                if ref.startswith(prefix) and not ref.endswith(".lock"):
+                    text = read_text(os.path.join(parent, name))
+                    if text and self._id.fullmatch(text):
+                        found[ref] = text
+        return dict(sorted(found.items()))
+
+    @contextmanager
+    def swapping(
+        self,
+        ref: str,
+        new: str,
+        *,
+        expected: str | None,
+        wait: float = 10.0,
+        sync: bool = False,
+        stale: Callable[[str], bool] | None = None,
+    ) -> Iterator[Callable[[], None]]:
+        """Hold a reference's lock, with the reference known to be at ``expected``, and move it when told.
+
+        Args:
+            ref: full name.
+            new: the id it is to get; also the contents of the lock.
+            expected: the id it must hold now; None if it must not exist.
+            wait: seconds to wait for another holder.
+            sync: write the move through to the disk.
+            stale: asked, with the contents of a lock that is in the way, whether its owner is known to be dead.
+
+        Yields:
+            A function that moves the reference, once. Leaving the block without calling it moves nothing.
+
+        Raises:
+            RefMoved: the reference is elsewhere.
+            DurableLocked: somebody else held the lock for longer than ``wait``.
+        """
+        path = self.path(ref)
+        lock = path + ".lock"
+        self._acquire(ref, lock, new, wait, sync, stale)
+        moved = False
+        try:
+            current = self.read(ref)
+            if current != expected:
+                raise RefMoved(ref, current)
+            if expected is None:
+                self._refuse_clash(ref)
+            points.reached("ref:locked")
+
+            def move() -> None:
+                nonlocal moved
+                if os.path.isdir(path):
+                    os.removedirs(path)
+                os.rename(lock, path)
+                moved = True
+                if sync:
+                    sync_directory(os.path.dirname(path))
+
+            yield move
+        finally:
+            if not moved:
+                os.unlink(lock)
+
+    def _refuse_clash(self, ref: str) -> None:
+        packed = self._packed()
+        taken = next((name for name in packed if name.startswith(ref + "/") or ref.startswith(name + "/")), None)
+        if taken is not None:
+            raise InvalidInput(f"{ref} cannot be made: {taken} exists.", why="Git cannot hold both.", fix="Choose another branch name.")
+
+    def _acquire(self, ref: str, lock: str, new: str, wait: float, sync: bool, stale: Callable[[str], bool] | None) -> None:
+        deadline = time.monotonic() + wait
+        pause = 0.0005
+        while True:
+            try:
+                self._link(lock, new, sync)
+            except FileExistsError:
+                if stale is not None and self._break(lock, stale):
+                    continue
+            except FileNotFoundError:
+                # Git removes a directory that a deleted branch left empty, also just before we use it.
+                os.makedirs(os.path.dirname(lock), exist_ok=True)
+                continue
+            except NotADirectoryError as error:
+                raise InvalidInput(
+                    f"{ref} cannot be made: a branch stands where its directory would be.",
+                    why="Git cannot hold both.",
+                    fix="Choose another branch name.",
+                ) from error
+            else:
+                return
+            points.reached("ref:busy")
+            if time.monotonic() > deadline:
+                raise DurableLocked(
+                    f"{lock} is held by another program.",
+                    stage="apply",
+                    why="While it stands no writer may move the branch, and a lock that is not provably ours is not ours to break.",
+                    fix="Wait for the other git to end; if none is running, remove the file.",
+                )
+            time.sleep(pause)
+            pause = min(pause * 2, 0.02)
+
+    def _link(self, lock: str, new: str, sync: bool) -> None:
+        contents = new.encode() + b"\n"
+        if _occupied(lock):
+            raise FileExistsError(errno.EEXIST, "locked", lock)
+        temporary = write_temporary(self._directory, contents, sync=sync, prefix="gittrix-ref-")
+        try:
+            os.link(temporary, lock)
+        except (PermissionError, OSError) as error:
+            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV):
+                raise
+            # A file system without hard links: the lock is made as git makes it, and may be found empty after a kill.
+            descriptor = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            try:
+                write_all(descriptor, contents)
+            finally:
+                os.close(descriptor)
+        finally:
+            os.unlink(temporary)
+
+    def _break(self, lock: str, stale: Callable[[str], bool]) -> bool:
+        held = read_text(lock)
+        if held is None:
+            return True
+        if not stale(held):
+            return False
+        aside = f"{lock}.{os.getpid()}-{time.monotonic_ns()}"
+        try:
+            os.rename(lock, aside)
+        except FileNotFoundError:
+            return True
+        try:
+            if read_text(aside) != held:
+                # Someone else's lock slipped in between reading and renaming: give it back.
+                os.link(aside, lock)
+                return False
+        finally:
+            os.unlink(aside)
+        return True
+
+
+def _occupied(lock: str) -> bool:
+    return os.path.lexists(lock)

@@ -1,0 +1,348 @@
+"""A durable repository: opened by name of its storage, read at a commit, and moved by one commit at a time.
+
+Everything goes through the object database and the references; the human's work tree and index are another module's
+(``worktree.py``). No git is spawned, so no hook, filter or signing program can run. Knows no session.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import pygit2
+
+from pytest_gittrix import points
+from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, PathNotFound, UnsupportedRepository
+from pytest_gittrix.git.commit import Built, Commit, Signature, parse_commit
+from pytest_gittrix.git.files import read_text
+from pytest_gittrix.git.objects import MissingObject, ObjectFormat, Trees, object_format, open_objects
+from pytest_gittrix.git.pack import build_pack, install_pack, release_pack
+from pytest_gittrix.git.refs import References
+from pytest_gittrix.git.tree import Entry, entry_at, flatten
+
+_KNOWN_EXTENSIONS: Final = {
+    "noop",
+    "noop-v1",
+    "objectformat",
+    "preciousobjects",
+    "worktreeconfig",
+    "relativeworktrees",
+    "refstorage",
+    "partialclone",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Checkout:
+    """A work tree of the repository: the main one or a linked one.
+
+    Attributes:
+        git_dir: where its HEAD and index are.
+        path: the work tree's root.
+        branch: full reference it is on, or None when detached.
+    """
+
+    git_dir: str
+    path: str
+    branch: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Config:
+    format: ObjectFormat
+    bare: bool
+    worktree: str | None
+    log_all_updates: str | None
+    identity: tuple[str | None, str | None]
+
+
+def _discover(start: str) -> str:
+    """The git directory that serves ``start``: the directory itself, or the nearest one above it."""
+    here = start
+    while True:
+        dotgit = os.path.join(here, ".git")
+        if os.path.isdir(dotgit):
+            return dotgit
+        pointer = read_text(dotgit) if os.path.isfile(dotgit) else None
+        if pointer is not None and pointer.startswith("gitdir:"):
+            return os.path.normpath(os.path.join(here, pointer.removeprefix("gitdir:").strip()))
+        if all(os.path.exists(os.path.join(here, name)) for name in ("HEAD", "objects", "refs")):
+            return here
+        above = os.path.dirname(here)
+        if above == here:
+            raise AdapterUnavailable(
+                f"{start} is not in a git repository.",
+                why="The durable side of a session is a real git repository; nothing was found there or above it.",
+                fix="Give the path of a repository, or make one with `git init`.",
+            )
+        here = above
+
+
+def _option(config: pygit2.Config, name: str) -> str | None:
+    return str(config[name]) if name in config else None
+
+
+def _read_config(common_dir: str) -> _Config:
+    try:
+        config = pygit2.Config(os.path.join(common_dir, "config"))
+        names = {entry.name.lower(): entry.value for entry in config}
+    except (pygit2.GitError, OSError, UnicodeDecodeError) as error:
+        raise AdapterUnavailable(
+            f"The configuration of {common_dir} cannot be read: {error}.", fix="Repair it with `git config -e`."
+        ) from error
+    extensions = {name.removeprefix("extensions.") for name in names if name.startswith("extensions.")}
+    partial = "partialclone" in extensions or any(name.startswith("remote.") and name.endswith(".promisor") for name in names)
+    storage = names.get("extensions.refstorage", "files")
+    reasons = [
+        (
+            os.path.exists(os.path.join(common_dir, "shallow")),
+            "shallow: part of its history is missing",
+            "run `git fetch --unshallow` there",
+        ),
+        (partial, "a partial clone: part of its objects is missing", "use a full clone"),
+        (storage != "files", f"one that keeps references as {storage!r}", "convert it with `git refs migrate --ref-format=files`"),
+        (
+            bool(extensions - _KNOWN_EXTENSIONS),
+            f"using unknown extensions {sorted(extensions - _KNOWN_EXTENSIONS)}",
+            "use a repository without them",
+        ),
+    ]
+    for refused, name, fix in reasons:
+        if refused:
+            raise UnsupportedRepository(
+                f"{common_dir} is {name}.",
+                why="A promotion there could lose or misread commits, so the engine refuses it by name.",
+                fix=f"To go on, {fix}.",
+            )
+    return _Config(
+        object_format(names.get("extensions.objectformat") or "sha1"),
+        (names.get("core.bare") or "false").lower() in ("true", "yes", "on", "1"),
+        names.get("core.worktree"),
+        names.get("core.logallrefupdates"),
+        (names.get("user.name"), names.get("user.email")),
+    )
+
+
+class Repository:
+    """A repository that promotions may land in. Use ``Repository.open``; close it, or use it as a context manager.
+
+    Attributes:
+        git_dir: this work tree's git directory.
+        common_dir: where objects and branches are (the same, but for a linked work tree).
+        format: its object format.
+    """
+
+    def __init__(self, git_dir: str, common_dir: str, config: _Config) -> None:
+        self.git_dir = git_dir
+        self.common_dir = common_dir
+        self.format = config.format
+        self._config = config
+        self.references = References(common_dir, config.format)
+        self.objects = open_objects(Path(common_dir, "objects"), config.format)
+        self.trees = Trees(self.objects)
+        self.commit = lru_cache(maxsize=1024)(self._commit)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Repository:
+        """Open the repository that ``path`` is, or is inside of (bare, with a work tree, or a linked work tree).
+
+        Raises:
+            AdapterUnavailable: there is none.
+            UnsupportedRepository: it is shallow, partial, or of a storage the engine does not know; the message names which.
+        """
+        start = os.path.realpath(path)
+        if not os.path.isdir(start):
+            raise AdapterUnavailable(f"{start} is not a directory.", fix="Give the path of a git repository.")
+        git_dir = _discover(start)
+        pointer = read_text(os.path.join(git_dir, "commondir"))
+        common_dir = os.path.normpath(os.path.join(git_dir, pointer)) if pointer else git_dir
+        return cls(git_dir, common_dir, _read_config(common_dir))
+
+    def __enter__(self) -> Repository:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back descriptors and processes; a later read opens them again."""
+        self.objects.close()
+
+    @property
+    def bare(self) -> bool:
+        """Whether it has no main work tree."""
+        return self._config.bare
+
+    @property
+    def objects_dir(self) -> str:
+        """Its object directory."""
+        return os.path.join(self.common_dir, "objects")
+
+    @property
+    def identity(self) -> tuple[str | None, str | None]:
+        """The name and address configured in this repository itself, each None if not."""
+        return self._config.identity
+
+    def head(self, ref: str) -> str | None:
+        """The commit a branch (full reference) is at, or None if there is no such branch."""
+        return self.references.read(ref)
+
+    def current_branch(self) -> str | None:
+        """The full reference HEAD of this work tree is on, born or not; None when detached."""
+        return _symbolic(self.git_dir)
+
+    def _commit(self, id_: str) -> Commit:
+        kind, raw = self.objects.read(id_)
+        if kind != "commit":
+            raise MissingObject(f"Object {id_} is a {kind}, not a commit.", why="A branch must lead to a commit.", fix="Run `git fsck`.")
+        return parse_commit(id_, raw)
+
+    def tree(self, commit: str) -> str:
+        """The root tree of a commit."""
+        return self.commit(commit).tree
+
+    def entries(self, commit: str) -> dict[str, Entry]:
+        """Everything in a commit, by path."""
+        return flatten(self.trees.read, self.tree(commit))
+
+    def blob(self, id_: str) -> bytes:
+        """The contents of a blob."""
+        return self.objects.read(id_)[1]
+
+    def read(self, path: str, at: str) -> bytes:
+        """The bytes of a file (or a symlink's target) in a commit.
+
+        Raises:
+            PathNotFound: the commit has no file there.
+        """
+        entry = entry_at(self.trees.read, self.tree(at), path)
+        if entry is None or entry.kind == "submodule":
+            raise PathNotFound(f"{path!r} is not a file in {at}.")
+        return self.blob(entry.id)
+
+    def log(self, at: str, limit: int | None = None) -> Iterator[Commit]:
+        """Commits from ``at`` backwards along first parents."""
+        next_id: str | None = at
+        while next_id is not None and (limit is None or limit > 0):
+            commit = self.commit(next_id)
+            yield commit
+            next_id = commit.parents[0] if commit.parents else None
+            limit = None if limit is None else limit - 1
+
+    def checkouts(self) -> list[Checkout]:
+        """Every work tree, the main one first."""
+        found: list[Checkout] = []
+        if not self.bare:
+            root = os.path.join(self.common_dir, self._config.worktree) if self._config.worktree else os.path.dirname(self.common_dir)
+            found.append(Checkout(self.common_dir, os.path.normpath(root), _symbolic(self.common_dir)))
+        linked = os.path.join(self.common_dir, "worktrees")
+        for name in sorted(os.listdir(linked)) if os.path.isdir(linked) else ():
+            git_dir = os.path.join(linked, name)
+            pointer = read_text(os.path.join(git_dir, "gitdir"))
+            if pointer:
+                found.append(Checkout(git_dir, os.path.dirname(os.path.normpath(os.path.join(git_dir, pointer))), _symbolic(git_dir)))
+        return found
+
+    @contextmanager
+    def landing(
+        self,
+        ref: str,
+        built: Built,
+        *,
+        signature: Signature,
+        note: str,
+        keep: str,
+        expected: str | None = None,
+        sync: bool = False,
+        wait: float = 10.0,
+        stale: Callable[[str], bool] | None = None,
+    ) -> Iterator[Callable[[], None]]:
+        """Hold a branch where a built commit can land on it: locked, and known to be at ``expected``.
+
+        Objects are written only once the lock is held and the head is right, so a refused promotion leaves no byte behind.
+
+        Args:
+            ref: full name of the branch.
+            built: the commit to land.
+            signature: who moves the branch, for the reflog.
+            note: text for the reflog.
+            keep: text of the ``.keep`` that shields the pack until the branch leads to it.
+            expected: where the branch must be; None for a branch that must not exist.
+            sync: write everything through to the disk.
+            wait: seconds to wait for another holder of the lock.
+            stale: see ``References.swapping``.
+
+        Yields:
+            A function that lands the commit, once.
+
+        Raises:
+            RefMoved: the branch is elsewhere.
+            DurableLocked: another program holds the lock.
+        """
+        with self.references.swapping(ref, built.id, expected=expected, wait=wait, sync=sync, stale=stale) as move:
+
+            def land() -> None:
+                pack = build_pack(built.objects, self.format)
+                install_pack(self.objects_dir, pack, keep=keep, sync=sync)
+                points.reached("land:packed")
+                try:
+                    move()
+                    points.reached("land:moved")
+                    self._append_reflog(ref, expected, built.id, signature, note)
+                finally:
+                    release_pack(self.objects_dir, pack.name)
+
+            yield land
+
+    def _append_reflog(self, ref: str, old: str | None, new: str, signature: Signature, note: str) -> None:
+        if (self._config.log_all_updates or "").lower() in ("false", "no", "off", "0"):
+            return
+        line = b"%s %s %s\t%s\n" % (
+            (old or self.format.zero).encode(),
+            new.encode(),
+            signature.encode(),
+            " ".join(note.split()).encode(errors="surrogateescape"),
+        )
+        logs = [os.path.join(self.common_dir, "logs", ref)]
+        logs += [os.path.join(checkout.git_dir, "logs", "HEAD") for checkout in self.checkouts() if checkout.branch == ref]
+        for log in logs:
+            if self.bare and not os.path.exists(log):
+                continue
+            os.makedirs(os.path.dirname(log), exist_ok=True)
+            descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                os.write(descriptor, line)
+            finally:
+                os.close(descriptor)
+
+    def write_objects(self, objects: Mapping[str, tuple[str, bytes]], *, sync: bool = False) -> None:
+        """Add objects to the database (kind and data by id), as one pack."""
+        if objects:
+            install_pack(self.objects_dir, build_pack(objects, self.format), sync=sync)
+
+
+def _symbolic(git_dir: str) -> str | None:
+    head = read_text(os.path.join(git_dir, "HEAD")) or ""
+    return head.removeprefix("ref:").strip() if head.startswith("ref:") else None
+
+
+def require_head(repository: Repository, ref: str) -> str:
+    """The commit a branch is at.
+
+    Raises:
+        InvalidInput: there is no such branch; the message lists those there are.
+    """
+    head = repository.head(ref)
+    if head is not None:
+        return head
+    known = [name.removeprefix("refs/heads/") for name in repository.references.below("refs/heads/")]
+    raise InvalidInput(
+        f"{repository.common_dir} has no branch {ref.removeprefix('refs/heads/')!r}.",
+        why="A session starts from the head of a branch.",
+        fix=f"Branches there: {', '.join(known[:20]) or 'none (make a first commit)'}.",
+    )

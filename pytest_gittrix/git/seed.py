@@ -1,0 +1,324 @@
+"""What workspaces start from, prepared once per baseline commit.
+
+A seed holds its own copy of everything a session may see (one pack, an index that fits freshly written files), so a
+workspace borrows nothing from durable and a rewind with ``git gc --prune=now`` there takes nothing from a session
+(RELIABILITY 3.2). Knows no session and no workspace.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Final, Literal
+
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.git.commit import Commit, parse_commit
+from pytest_gittrix.git.environment import hermetic_env, run_git
+from pytest_gittrix.git.files import sync_directory, write_file
+from pytest_gittrix.git.ignore import Ignore
+from pytest_gittrix.git.index import IndexEntry, build_index
+from pytest_gittrix.git.objects import ObjectFormat, Objects, Trees, object_format, open_objects
+from pytest_gittrix.git.pack import build_pack, install_pack
+from pytest_gittrix.git.repository import Repository
+from pytest_gittrix.git.tree import DIRECTORY, FILE, SUBMODULE, Entry, flatten
+
+History = Literal["none", "full"] | int
+
+WRITTEN_AT: Final = 1_000_000_000
+"""Modification time, in seconds since 1970, of the files of a fresh workspace: old, so that git does not take its own index for racy."""
+
+_MANY_OBJECTS: Final = 2000
+_REMEMBERED_BYTES: Final = 256 << 20
+_REMEMBERED_SEEDS: Final = 16
+
+
+@dataclass(frozen=True)
+class Seed:
+    """A prepared baseline. Made by ``prepare``.
+
+    Attributes:
+        directory: where it stands on disk; ``objects/`` below it is an object directory.
+        commit: the baseline commit.
+        format: object format.
+        history: how much of the past it holds.
+    """
+
+    directory: str
+    commit: str
+    format: ObjectFormat
+    history: History
+    _contents: dict[str, bytes] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def objects(self) -> Objects:
+        """Reader of its objects."""
+        return open_objects(Path(self.objects_dir), self.format)
+
+    @cached_property
+    def trees(self) -> Trees:
+        """Its parsed trees."""
+        return Trees(self.objects)
+
+    @property
+    def objects_dir(self) -> str:
+        """Its object directory."""
+        return os.path.join(self.directory, "objects")
+
+    @cached_property
+    def root(self) -> str:
+        """The baseline's root tree."""
+        return self.baseline.tree
+
+    @cached_property
+    def baseline(self) -> Commit:
+        """The baseline commit, parsed."""
+        return parse_commit(self.commit, self.objects.read(self.commit)[1])
+
+    @cached_property
+    def entries(self) -> Mapping[str, Entry]:
+        """Everything in the baseline, by path, in git's order."""
+        return flatten(self.trees.read, self.root)
+
+    @cached_property
+    def directories(self) -> Mapping[str, Mapping[str, Entry]]:
+        """The baseline's files by directory ('' is the root) and name; parents come before their children."""
+        found: dict[str, dict[str, Entry]] = {"": {}}
+        for path, entry in self.entries.items():
+            directory, _, name = path.rpartition("/")
+            if directory not in found:
+                at = directory.find("/")
+                while at != -1:
+                    found.setdefault(directory[:at], {})
+                    at = directory.find("/", at + 1)
+                found[directory] = {}
+            found[directory][name] = entry
+        return found
+
+    @cached_property
+    def ignore(self) -> Ignore:
+        """The ignore rules that the baseline itself holds."""
+        sources = {
+            path.rpartition("/")[0]: self.blob(entry.id) for path, entry in self.entries.items() if path.rpartition("/")[2] == ".gitignore"
+        }
+        return Ignore(sources)
+
+    def blob(self, id_: str) -> bytes:
+        """A file's bytes; small repositories are remembered whole."""
+        known = self._contents.get(id_)
+        if known is not None:
+            return known
+        data = self.objects.read(id_)[1]
+        if self._remembered_bytes + len(data) <= _REMEMBERED_BYTES:
+            self._contents[id_] = data
+            object.__setattr__(self, "_size", self._remembered_bytes + len(data))
+        return data
+
+    @property
+    def _remembered_bytes(self) -> int:
+        return getattr(self, "_size", 0)
+
+    @cached_property
+    def packs(self) -> tuple[str, ...]:
+        """The file names of its pack and the pack's index."""
+        return tuple(sorted(os.listdir(os.path.join(self.objects_dir, "pack"))))
+
+    @cached_property
+    def small_files(self) -> Mapping[str, bytes] | None:
+        """The pack's files in memory, or None if they are large."""
+        base = os.path.join(self.objects_dir, "pack")
+        if sum(os.path.getsize(os.path.join(base, name)) for name in self.packs) > 1 << 20:
+            return None
+        return {name: Path(base, name).read_bytes() for name in self.packs}
+
+    @cached_property
+    def index(self) -> bytes:
+        """An index file that finds every freshly written file of the baseline unchanged (``core.checkStat=minimal``)."""
+        return Path(self.directory, "index").read_bytes()
+
+    @cached_property
+    def shallow(self) -> str:
+        """Contents of a ``shallow`` file: the commits whose parents are left out."""
+        return Path(self.directory, "shallow").read_text()
+
+
+def check_history(history: object) -> History:
+    """Validate a history policy.
+
+    Raises:
+        InvalidInput: it is not ``"none"``, ``"full"`` or a number of commits.
+    """
+    if history in ("none", "full") or (isinstance(history, int) and not isinstance(history, bool) and history >= 0):
+        return history
+    raise InvalidInput(
+        f"history={history!r} is not a history policy.",
+        why="It decides which past commits the agent can read.",
+        fix="Use 'none' (the baseline alone), a number of further commits, or 'full'.",
+    )
+
+
+_recent: OrderedDict[tuple[str, str], Seed] = OrderedDict()
+
+
+def prepare(seeds: str, repository: Repository, commit: str, history: History = "none", *, sync: bool = False) -> Seed:
+    """The seed of a commit, made if this is the first session from it.
+
+    Args:
+        seeds: directory that seeds are kept in; shared by processes.
+        repository: where to read the commit from.
+        commit: the baseline.
+        history: how much of its past a workspace may see.
+        sync: write through to the disk.
+
+    Returns:
+        The seed, whole on disk.
+
+    Raises:
+        MissingObject: the repository lacks an object of the commit.
+    """
+    check_history(history)
+    name = f"{commit}-{history}"
+    key = (seeds, name)
+    if key in _recent and os.path.exists(_recent[key].directory):
+        _recent.move_to_end(key)
+        return _recent[key]
+    directory = os.path.join(seeds, name)
+    if not os.path.exists(directory):
+        _build(seeds, directory, repository, commit, history, sync)
+    return _remember(key, Seed(directory, commit, repository.format, history))
+
+
+def open_seed(seeds: str, commit: str, history: History, format_name: str) -> Seed | None:
+    """The seed of a commit as far as it is on disk, without any repository; None if it is not."""
+    name = f"{commit}-{history}"
+    key = (seeds, name)
+    if key in _recent and os.path.exists(_recent[key].directory):
+        return _recent[key]
+    directory = os.path.join(seeds, name)
+    if not os.path.exists(directory):
+        return None
+    return _remember(key, Seed(directory, commit, object_format(format_name), history))
+
+
+def _remember(key: tuple[str, str], seed: Seed) -> Seed:
+    _recent[key] = seed
+    while len(_recent) > _REMEMBERED_SEEDS:
+        _recent.popitem(last=False)
+    return seed
+
+
+def _history_of(repository: Repository, commit: str, history: History) -> tuple[list[str], list[str]]:
+    """The commits a workspace may see, and those of them whose parents it may not."""
+    depth = history if isinstance(history, int) else {"none": 0, "full": -1}[history]
+    seen: dict[str, None] = {commit: None}
+    edge: list[str] = []
+    level = [commit]
+    while level:
+        if depth == 0:
+            edge = [id_ for id_ in level if repository.commit(id_).parents]
+            break
+        parents = [parent for id_ in level for parent in repository.commit(id_).parents]
+        level = [parent for parent in dict.fromkeys(parents) if parent not in seen]
+        seen.update(dict.fromkeys(level))
+        depth -= 1
+    return list(seen), sorted(edge)
+
+
+def _closure(repository: Repository, commits: Iterable[str]) -> list[str]:
+    """Every object that some commits need, the commits included, submodules excluded."""
+    found: dict[str, None] = {}
+    pending: list[str] = []
+    for commit in commits:
+        found[commit] = None
+        pending.append(repository.tree(commit))
+    while pending:
+        tree = pending.pop()
+        if tree in found:
+            continue
+        found[tree] = None
+        for mode, id_ in repository.trees.read(tree).values():
+            if mode == DIRECTORY:
+                pending.append(id_)
+            elif mode != SUBMODULE:
+                found[id_] = None
+    return list(found)
+
+
+def _build(seeds: str, directory: str, repository: Repository, commit: str, history: History, sync: bool) -> None:
+    building = os.path.join(seeds, f"tmp_{secrets.token_hex(8)}")
+    os.makedirs(os.path.join(building, "objects", "pack"))
+    commits, edge = _history_of(repository, commit, history)
+    ids = _closure(repository, commits)
+    if len(ids) > _MANY_OBJECTS:
+        _pack_by_git(repository, ids, os.path.join(building, "objects", "pack"))
+    else:
+        install_pack(
+            os.path.join(building, "objects"), build_pack({id_: repository.objects.read(id_) for id_ in ids}, repository.format), sync=sync
+        )
+    write_file(os.path.join(building, "shallow"), "".join(f"{id_}\n" for id_ in edge).encode(), sync=sync)
+    write_file(os.path.join(building, "index"), _template_index(repository, commit), sync=sync)
+    try:
+        os.rename(building, directory)
+    except OSError:
+        # Another process made the same seed meanwhile; they are equal.
+        shutil.rmtree(building, ignore_errors=True)
+        if not os.path.exists(directory):
+            raise
+    if sync:
+        sync_directory(seeds)
+
+
+def _pack_by_git(repository: Repository, ids: list[str], directory: str) -> None:
+    """Large seeds go through git, which reuses what durable has already compressed."""
+    environment = hermetic_env() | {"GIT_DIR": repository.common_dir}
+    prefix = os.path.join(directory, "pack")
+    run_git(["pack-objects", "-q", "--window=0", prefix], env=environment, stdin="\n".join(ids).encode() + b"\n", timeout=3600)
+
+
+def _template_index(repository: Repository, commit: str) -> bytes:
+    entries = repository.entries(commit)
+    sizes: dict[str, int] = {}
+
+    def size(entry: Entry) -> int:
+        if entry.mode == SUBMODULE:
+            return 0
+        if entry.id not in sizes:
+            sizes[entry.id] = len(repository.blob(entry.id))
+        return sizes[entry.id]
+
+    return build_index(
+        (
+            (os.fsencode(path), IndexEntry(entry.mode, entry.id, (WRITTEN_AT, 0, WRITTEN_AT, 0, 0, 0, FILE, 0, 0, size(entry))))
+            for path, entry in entries.items()
+        ),
+        repository.format,
+    )
+
+
+def prune_seeds(seeds: str, wanted: Iterable[str], *, older_than: float = 86400.0) -> list[str]:
+    """Remove seeds that no live session needs and nobody has used for ``older_than`` seconds.
+
+    Args:
+        seeds: the directory of seeds.
+        wanted: baseline commits that live sessions still need.
+        older_than: seconds since the seed was last touched.
+
+    Returns:
+        The names removed.
+    """
+    keep = set(wanted)
+    limit = time.clock_gettime(time.CLOCK_REALTIME) - older_than
+    removed: list[str] = []
+    for name in sorted(os.listdir(seeds)) if os.path.isdir(seeds) else ():
+        path = os.path.join(seeds, name)
+        if name.partition("-")[0] in keep or os.stat(path).st_mtime > limit:
+            continue
+        shutil.rmtree(path, ignore_errors=True)
+        removed.append(name)
+    return removed

@@ -1,0 +1,268 @@
+"""Trees as values: entries, changed paths, the overlap rule, and new trees from a set of changes.
+
+Everything here is a pure function over a ``read_tree`` callable, so that cost grows with what changed and no repository is
+needed to test it. Knows neither repositories nor workspaces.
+"""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+FILE = 0o100644
+EXECUTABLE = 0o100755
+SYMLINK = 0o120000
+SUBMODULE = 0o160000
+DIRECTORY = 0o040000
+
+Kind = Literal["file", "executable", "symlink", "submodule"]
+KINDS: Mapping[int, Kind] = {FILE: "file", EXECUTABLE: "executable", SYMLINK: "symlink", SUBMODULE: "submodule"}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What stands at a path: a git mode and an object id (hex)."""
+
+    mode: int
+    id: str
+
+    @property
+    def kind(self) -> Kind:
+        """``file``, ``executable``, ``symlink`` or ``submodule``."""
+        return KINDS[self.mode]
+
+
+Item = tuple[int, str]
+"""One line of a tree object: mode (directories included) and hex id."""
+
+Changes = Mapping[str, Entry | None]
+"""New entries by path; None deletes."""
+
+ReadTree = Callable[[str], Mapping[bytes, Item]]
+"""Gives the parsed tree object of an id."""
+
+Hash = Callable[[str, bytes], str]
+"""Gives the hex id of an object from its kind and data."""
+
+
+class TreeClash(ValueError):
+    """A change would put a file where a directory stays, or the reverse; ``path`` says where."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{path!r} would be both a file and a directory")
+        self.path = path
+
+
+def parse_tree(raw: bytes, id_size: int) -> dict[bytes, Item]:
+    """Read a tree object's data; ``id_size`` is the length of a binary id in bytes (20 or 32)."""
+    items: dict[bytes, Item] = {}
+    at, end = 0, len(raw)
+    while at < end:
+        space = raw.index(b" ", at)
+        nul = raw.index(b"\0", space)
+        after = nul + 1 + id_size
+        items[raw[space + 1 : nul]] = (int(raw[at:space], 8), raw[nul + 1 : after].hex())
+        at = after
+    return items
+
+
+def serialise_tree(items: Mapping[bytes, Item]) -> bytes:
+    """Write a tree object's data, in git's order (a directory sorts as if its name ended in a slash)."""
+    ordered = sorted(items.items(), key=lambda named: named[0] + b"/" if named[1][0] == DIRECTORY else named[0])
+    return b"".join(b"%o %s\0%s" % (mode, name, bytes.fromhex(id_)) for name, (mode, id_) in ordered)
+
+
+def _leaf(item: Item | None) -> Entry | None:
+    if item is None or item[0] == DIRECTORY:
+        return None
+    mode, id_ = item
+    if mode in KINDS:
+        return Entry(mode, id_)
+    return Entry(EXECUTABLE if mode & 0o100 else FILE, id_)
+
+
+def _subtree(item: Item | None) -> str | None:
+    return item[1] if item is not None and item[0] == DIRECTORY else None
+
+
+def changed_paths(read_tree: ReadTree, old: str | None, new: str | None) -> dict[str, tuple[Entry | None, Entry | None]]:
+    """Every path whose entry differs between two trees, with its old and new entry; no rename guessing.
+
+    Equal subtrees are never read, so the cost grows with what changed. ``None`` stands for the empty tree.
+    """
+    found: dict[str, tuple[Entry | None, Entry | None]] = {}
+    pending: list[tuple[bytes, str | None, str | None]] = [(b"", old, new)]
+    nothing: Mapping[bytes, Item] = {}
+    while pending:
+        prefix, before_id, after_id = pending.pop()
+        if before_id == after_id:
+            continue
+        before = read_tree(before_id) if before_id else nothing
+        after = read_tree(after_id) if after_id else nothing
+        for name in before.keys() | after.keys():
+            left, right = before.get(name), after.get(name)
+            if left == right:
+                continue
+            path = prefix + name
+            if _subtree(left) or _subtree(right):
+                pending.append((path + b"/", _subtree(left), _subtree(right)))
+            leaves = (_leaf(left), _leaf(right))
+            if leaves != (None, None):
+                found[os.fsdecode(path)] = leaves
+    return found
+
+
+def flatten(read_tree: ReadTree, root: str | None) -> dict[str, Entry]:
+    """Every entry below a tree, by path, in git's order of paths."""
+    found: list[tuple[bytes, Entry]] = []
+    pending: list[tuple[bytes, str]] = [(b"", root)] if root else []
+    while pending:
+        prefix, id_ = pending.pop()
+        for name, item in read_tree(id_).items():
+            if item[0] == DIRECTORY:
+                pending.append((prefix + name + b"/", item[1]))
+                continue
+            entry = _leaf(item)
+            assert entry is not None
+            found.append((prefix + name, entry))
+    found.sort(key=lambda named: named[0])
+    return {os.fsdecode(path): entry for path, entry in found}
+
+
+def lookup(read_tree: ReadTree, root: str | None, path: str) -> Item | None:
+    """What stands at ``path`` (a leaf or a directory), or None."""
+    item: Item | None = (DIRECTORY, root) if root else None
+    for name in os.fsencode(path).split(b"/"):
+        subtree = _subtree(item)
+        if subtree is None:
+            return None
+        item = read_tree(subtree).get(name)
+    return item
+
+
+def entry_at(read_tree: ReadTree, root: str | None, path: str) -> Entry | None:
+    """The file, symlink or submodule at ``path``, or None if there is none (a directory is none)."""
+    return _leaf(lookup(read_tree, root, path))
+
+
+def parents(path: str) -> Iterator[str]:
+    """The directories above ``path``, nearest last: ``a/b/c`` gives ``a``, ``a/b``."""
+    at = path.find("/")
+    while at != -1:
+        yield path[:at]
+        at = path.find("/", at + 1)
+
+
+def overlap(selected: Iterable[str], drift: Iterable[str]) -> set[str]:
+    """The selected paths that drift touches: the same path, or one is a directory prefix of the other (DESIGN rule 4)."""
+    drifted = set(drift)
+    if not drifted:
+        return set()
+    directories = {parent for path in drifted for parent in parents(path)}
+    return {path for path in selected if path in drifted or path in directories or not drifted.isdisjoint(parents(path))}
+
+
+def collision_key(name: str) -> str:
+    """Equal for names that a case-insensitive or unicode-normalising file system holds to be the same."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
+def collisions(read_tree: ReadTree, root: str | None, added: Iterable[str]) -> dict[str, str]:
+    """Added paths that differ from another path of the tree only by case or unicode form, each with that other path.
+
+    ``root`` is the tree with the additions in it. Only the directories on the way to an added path are read.
+    """
+    clashes: dict[str, str] = {}
+    for path in added:
+        node = root
+        for depth, name in enumerate(names := os.fsencode(path).split(b"/")):
+            if node is None:
+                break
+            items = read_tree(node)
+            key = collision_key(os.fsdecode(name))
+            twin = next((other for other in items if other != name and collision_key(os.fsdecode(other)) == key), None)
+            if twin is not None:
+                clashes[path] = os.fsdecode(b"/".join([*names[:depth], twin]))
+                break
+            node = _subtree(items.get(name))
+    return clashes
+
+
+class _Pending:
+    """Changes of one directory: direct entries, and directories further down."""
+
+    __slots__ = ("directories", "entries")
+
+    def __init__(self) -> None:
+        self.entries: dict[bytes, Entry | None] = {}
+        self.directories: dict[bytes, _Pending] = {}
+
+
+def _nested(changes: Changes) -> _Pending:
+    root = _Pending()
+    for path, entry in changes.items():
+        *above, name = os.fsencode(path).split(b"/")
+        node = root
+        for directory in above:
+            node = node.directories.setdefault(directory, _Pending())
+        node.entries[name] = entry
+    return root
+
+
+def write_trees(read_tree: ReadTree, base: str | None, changes: Changes, hash_object: Hash) -> tuple[str, dict[str, bytes]]:
+    """The tree that ``base`` becomes by ``changes``, in O(changed paths and the directories above them).
+
+    Returns:
+        The new root's id and the data of each new tree object by id. A directory left empty vanishes, as git has it.
+
+    Raises:
+        TreeClash: a changed path is a directory that keeps other files, or stands below a file that stays.
+    """
+    written: dict[str, bytes] = {}
+
+    def rewrite(tree: str | None, pending: _Pending, prefix: bytes) -> str | None:
+        items = dict(read_tree(tree)) if tree else {}
+        for name, entry in pending.entries.items():
+            if entry is not None:
+                if name not in pending.directories and _subtree(items.get(name)):
+                    raise TreeClash(os.fsdecode(prefix + name))
+                continue
+            if _subtree(items.get(name)) is None:
+                items.pop(name, None)
+        for name, below in pending.directories.items():
+            item = items.get(name)
+            subtree = _subtree(item)
+            adds = _adds(below)
+            if item is not None and subtree is None and adds:
+                raise TreeClash(os.fsdecode(prefix + name))
+            if subtree is None and not adds:
+                continue
+            rewritten = rewrite(subtree, below, prefix + name + b"/")
+            if rewritten is None:
+                items.pop(name, None)
+            else:
+                items[name] = (DIRECTORY, rewritten)
+        for name, entry in pending.entries.items():
+            if entry is None:
+                continue
+            if _subtree(items.get(name)):
+                raise TreeClash(os.fsdecode(prefix + name))
+            items[name] = (entry.mode, entry.id)
+        if not items and prefix:
+            return None
+        raw = serialise_tree(items)
+        id_ = hash_object("tree", raw)
+        if id_ != tree:
+            written[id_] = raw
+        return id_
+
+    root = rewrite(base, _nested(changes), b"")
+    assert root is not None
+    return root, written
+
+
+def _adds(pending: _Pending) -> bool:
+    return any(pending.entries.values()) or any(map(_adds, pending.directories.values()))

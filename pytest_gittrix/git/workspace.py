@@ -1,0 +1,352 @@
+"""Workspaces: where the agent works, made from a seed and thrown away by a rename.
+
+``clone`` is a self-contained repository of its own; ``lazy`` holds only what was written and reads through to the
+baseline; ``copy`` has the files and no git; ``worktree`` is a linked work tree of durable, as the original GitTrix made it,
+and shares references and configuration with it. Knows no session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import stat
+import threading
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal, get_args
+
+from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
+from pytest_gittrix.git.files import write_file
+from pytest_gittrix.git.guarded import GuardedDir
+from pytest_gittrix.git.seed import WRITTEN_AT, Seed, open_seed
+from pytest_gittrix.git.snapshot import Limits, Origin, Snapshot, boot_offset, take
+from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK
+
+WorkspaceKind = Literal["clone", "lazy", "copy", "worktree"]
+KINDS: Final[tuple[WorkspaceKind, ...]] = get_args(WorkspaceKind)
+
+_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_STAMP: Final = (WRITTEN_AT * 10**9, WRITTEN_AT * 10**9)
+_CONFIG: Final = """\
+[core]
+	repositoryformatversion = {version}
+	filemode = true
+	bare = false
+	logallrefupdates = true
+	checkStat = minimal
+	trustctime = false
+{extensions}[user]
+	name = agent
+	email = agent@localhost
+[gc]
+	auto = 0
+[maintenance]
+	auto = false
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a kind of workspace can do, and what it cannot promise.
+
+    Attributes:
+        git: it is a git repository the agent can use.
+        shell: a program can work in it and finds every file there.
+        isolated: nothing the agent does in it reaches durable.
+        warning: why not, where it is not.
+    """
+
+    git: bool
+    shell: bool
+    isolated: bool
+    warning: str = ""
+
+
+CAPABILITIES: Final[Mapping[WorkspaceKind, Capabilities]] = {
+    "clone": Capabilities(git=True, shell=True, isolated=True),
+    "lazy": Capabilities(git=False, shell=False, isolated=True),
+    "copy": Capabilities(git=False, shell=True, isolated=True),
+    "worktree": Capabilities(
+        git=True,
+        shell=True,
+        isolated=False,
+        warning="shares references, configuration, hooks and stash with durable; unsafe for untrusted agents",
+    ),
+}
+
+
+def check_kind(kind: object) -> WorkspaceKind:
+    """Validate a workspace kind.
+
+    Raises:
+        InvalidInput: it is none; the message lists those there are.
+    """
+    if kind in KINDS:
+        return kind
+    raise InvalidInput(
+        f"workspace={kind!r} is not a kind of workspace.", why="It decides what the agent finds.", fix=f"Use one of: {', '.join(KINDS)}."
+    )
+
+
+class Workspace:
+    """One workspace on disk. Made by ``create``, found again by ``open_workspace``.
+
+    Attributes:
+        kind: its kind.
+        path: its root directory.
+        seed: its baseline.
+    """
+
+    def __init__(self, kind: WorkspaceKind, path: str, seed: Seed, origin: Origin, admin: str | None) -> None:
+        self.kind = kind
+        self.path = path
+        self.seed = seed
+        self._origin = origin
+        self._admin = admin
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it can do."""
+        return CAPABILITIES[self.kind]
+
+    @cached_property
+    def files(self) -> GuardedDir:
+        """Its files, by descriptors that cannot be led outside.
+
+        Raises:
+            AdapterUnavailable: the directory is gone.
+        """
+        return GuardedDir.open(self.path)
+
+    def snapshot(self, *, limits: Limits | None = None, named: Collection[str] = (), deleted: Collection[str] = ()) -> Snapshot:
+        """The workspace as a tree; see ``snapshot.take`` for arguments and errors."""
+        return take(self.path, self.seed, self._origin, limits=limits, named=named, deleted=deleted)
+
+    def close(self) -> None:
+        """Give back its descriptor."""
+        if "files" in self.__dict__:
+            self.files.close()
+            del self.__dict__["files"]
+
+    def remove(self, trash: Trash) -> None:
+        """Take the workspace away at once; its bytes are deleted later. Removing what is gone already is no error."""
+        self.close()
+        if self._admin is not None:
+            shutil.rmtree(self._admin, ignore_errors=True)
+        trash.put(self.path)
+
+
+def create(
+    kind: WorkspaceKind,
+    path: str,
+    state_dir: str,
+    seed: Seed,
+    *,
+    branch: str = "main",
+    durable_common_dir: str | None = None,
+    name: str = "workspace",
+) -> Workspace:
+    """Make a workspace that is the seed's baseline.
+
+    Args:
+        kind: what to make.
+        path: where; must not exist.
+        state_dir: the engine's own directory, outside the workspace, where what it needs to know later is kept.
+        seed: the baseline.
+        branch: name of the branch a ``clone`` is on.
+        durable_common_dir: the common git directory of durable; only ``worktree`` uses it.
+        name: what durable calls a ``worktree``.
+
+    Raises:
+        CapabilityMissing: ``worktree`` without a local durable repository.
+        OSError: the disk refused.
+    """
+    os.makedirs(path)
+    directories: Mapping[str, int] = {"": os.stat(path).st_ino}
+    admin = None
+    if kind != "lazy":
+        directories = _materialise(path, seed)
+    if kind == "clone":
+        _own_repository(os.path.join(path, ".git"), seed, branch)
+    elif kind == "worktree":
+        if durable_common_dir is None:
+            raise CapabilityMissing("A 'worktree' needs a durable repository on this machine.", fix="Use 'clone', 'lazy' or 'copy'.")
+        admin = _link_worktree(path, durable_common_dir, seed, name)
+    os.makedirs(state_dir, exist_ok=True)
+    write_file(os.path.join(state_dir, "stamp"), b"")
+    origin = Origin(os.stat(os.path.join(state_dir, "stamp")).st_ctime_ns, boot_offset(), directories, kind != "lazy")
+    state = {
+        "kind": kind,
+        "commit": seed.commit,
+        "history": seed.history,
+        "format": seed.format.name,
+        "seeds": os.path.dirname(seed.directory),
+        "admin": admin,
+        "stamp": origin.stamp,
+        "boot": origin.boot,
+        "directories": {json_name(name): inode for name, inode in directories.items()},
+    }
+    write_file(os.path.join(state_dir, "workspace.json"), json.dumps(state).encode())
+    return Workspace(kind, path, seed, origin, admin)
+
+
+def json_name(name: str) -> str:
+    """A path as JSON can hold it, whatever bytes it has; reversible, and the same text for ordinary names."""
+    return os.fsencode(name).decode("latin-1")
+
+
+def open_workspace(path: str, state_dir: str) -> Workspace:
+    """A workspace made earlier, perhaps by another process.
+
+    Raises:
+        AdapterUnavailable: its state or its seed is gone or damaged; the message names which.
+    """
+    try:
+        with open(os.path.join(state_dir, "workspace.json"), "rb") as file:
+            state = json.load(file)
+        kind, history = check_kind(state["kind"]), state["history"]
+        directories = {os.fsdecode(name.encode("latin-1")): inode for name, inode in state["directories"].items()}
+        origin = Origin(state["stamp"], state["boot"], directories, kind != "lazy")
+        seed = open_seed(state["seeds"], state["commit"], history, state["format"])
+        admin = state["admin"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise AdapterUnavailable(
+            f"What the engine noted about the workspace {path} cannot be read: {error}.", fix="Discard the session."
+        ) from error
+    if seed is None:
+        raise AdapterUnavailable(
+            f"The seed of {state['commit']} is gone from {state['seeds']}.",
+            why="Without the baseline nobody can say what the agent changed.",
+            fix="Restore the directory, or copy the workspace's files by hand and discard the session.",
+        )
+    return Workspace(kind, path, seed, origin, admin)
+
+
+def _materialise(path: str, seed: Seed) -> dict[str, int]:
+    """Write every file of the baseline, with one old time; gives each directory's inode."""
+    inodes: dict[str, int] = {}
+    for directory, names in seed.directories.items():
+        here = os.path.join(path, directory) if directory else path
+        if directory:
+            os.mkdir(here)
+        descriptor = os.open(here, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            inodes[directory] = os.fstat(descriptor).st_ino
+            for name, entry in names.items():
+                if entry.mode == SUBMODULE:
+                    os.mkdir(name, dir_fd=descriptor)
+                elif entry.mode == SYMLINK:
+                    os.symlink(seed.blob(entry.id), os.fsencode(name), dir_fd=descriptor)
+                    os.utime(name, ns=_STAMP, dir_fd=descriptor, follow_symlinks=False)
+                else:
+                    _write(descriptor, name, 0o777 if entry.mode == EXECUTABLE else 0o666, seed.blob(entry.id))
+        finally:
+            os.close(descriptor)
+    return inodes
+
+
+def _write(directory: int, name: str, mode: int, data: bytes) -> None:
+    descriptor = os.open(name, _CREATE, mode, dir_fd=directory)
+    try:
+        written = os.write(descriptor, data)
+        while written < len(data):
+            written += os.write(descriptor, data[written:])
+        os.utime(descriptor, ns=_STAMP)
+    finally:
+        os.close(descriptor)
+
+
+def _own_repository(git_dir: str, seed: Seed, branch: str) -> None:
+    """A git directory that is whole in itself: no remote, no alternates, no history but what the seed holds."""
+    packs = os.path.join(git_dir, "objects", "pack")
+    os.makedirs(packs)
+    os.mkdir(os.path.join(git_dir, "refs"))
+    if seed.small_files is not None:
+        for name, data in seed.small_files.items():
+            _plain(os.path.join(packs, name), data, 0o444)
+    else:
+        for name in seed.packs:
+            shutil.copyfile(os.path.join(seed.objects_dir, "pack", name), os.path.join(packs, name))
+    sha256 = seed.format.name != "sha1"
+    config = _CONFIG.format(version=int(sha256), extensions=f"[extensions]\n\tobjectFormat = {seed.format.name}\n" if sha256 else "")
+    _plain(os.path.join(git_dir, "HEAD"), f"ref: refs/heads/{branch}\n".encode())
+    _plain(os.path.join(git_dir, "config"), config.encode())
+    _plain(
+        os.path.join(git_dir, "packed-refs"), f"# pack-refs with: peeled fully-peeled sorted \n{seed.commit} refs/heads/{branch}\n".encode()
+    )
+    _plain(os.path.join(git_dir, "index"), seed.index)
+    if seed.shallow:
+        _plain(os.path.join(git_dir, "shallow"), seed.shallow.encode())
+
+
+def _plain(path: str, data: bytes, mode: int = 0o644) -> None:
+    descriptor = os.open(path, _CREATE, mode)
+    try:
+        written = os.write(descriptor, data)
+        while written < len(data):
+            written += os.write(descriptor, data[written:])
+    finally:
+        os.close(descriptor)
+
+
+def _link_worktree(path: str, common_dir: str, seed: Seed, name: str) -> str:
+    admin = os.path.join(common_dir, "worktrees", name)
+    os.makedirs(admin)
+    _plain(os.path.join(admin, "HEAD"), seed.commit.encode() + b"\n")
+    _plain(os.path.join(admin, "commondir"), b"../..\n")
+    _plain(os.path.join(admin, "gitdir"), os.fsencode(os.path.join(path, ".git")) + b"\n")
+    _plain(os.path.join(admin, "index"), seed.index)
+    _plain(os.path.join(path, ".git"), b"gitdir: " + os.fsencode(admin) + b"\n")
+    return admin
+
+
+class Trash:
+    """Where removed directories go: away in one rename, deleted when there is time.
+
+    Args:
+        directory: on the same file system as what will be thrown away.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._emptying: threading.Thread | None = None
+
+    def put(self, path: str) -> None:
+        """Move a directory out of the way. One that is gone already is no error."""
+        os.makedirs(self._directory, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(path, os.path.join(self._directory, secrets.token_hex(8)))
+
+    def empty(self) -> None:
+        """Delete everything in it now; what cannot be deleted yet stays for the next time."""
+        if not os.path.isdir(self._directory):
+            return
+        for name in os.listdir(self._directory):
+            shutil.rmtree(os.path.join(self._directory, name), onerror=_unlock)
+
+    def empty_soon(self) -> None:
+        """Delete everything in it on a thread of its own."""
+        if self._emptying is None or not self._emptying.is_alive():
+            self._emptying = threading.Thread(target=self.empty, name="gittrix-trash", daemon=True)
+            self._emptying.start()
+
+    def wait(self) -> None:
+        """Wait for the thread, if there is one."""
+        if self._emptying is not None:
+            self._emptying.join()
+
+
+def _unlock(_function: object, path: str, _error: object) -> None:
+    """An agent may have taken its own permissions away: give them back and delete once more."""
+    parent = os.path.dirname(path)
+    with contextlib.suppress(OSError):
+        os.chmod(parent, stat.S_IRWXU)
+        if os.path.isdir(path) and not os.path.islink(path):
+            os.chmod(path, stat.S_IRWXU)
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            os.unlink(path)

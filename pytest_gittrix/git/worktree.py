@@ -1,0 +1,203 @@
+"""A human's checkout, brought forward when a commit lands on the branch it is on.
+
+Left alone, the checkout would show the landed change as undone, and the human's next ``git commit -a`` would undo it
+(RELIABILITY 3.12). So the selected paths, and no others, get their new contents, provided that they were clean. While this
+goes on ``index.lock`` is held, as git holds it, with the landing commit's id in it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pytest_gittrix import points
+from pytest_gittrix.errors import WorktreeDirty
+from pytest_gittrix.git.files import read_text, sync_directory, write_temporary
+from pytest_gittrix.git.guarded import GuardedDir
+from pytest_gittrix.git.index import IndexEntry, IndexFile, stat_numbers
+from pytest_gittrix.git.objects import ObjectFormat
+from pytest_gittrix.git.repository import Checkout
+from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Entry, parents
+
+Sides = Mapping[str, tuple[Entry | None, Entry | None]]
+"""Old and new entry of each selected path."""
+
+_UNDER_WAY: Final = {
+    "MERGE_HEAD": "a merge",
+    "rebase-merge": "a rebase",
+    "rebase-apply": "a rebase",
+    "CHERRY_PICK_HEAD": "a cherry-pick",
+    "REVERT_HEAD": "a revert",
+    "sequencer": "a sequence of picks",
+    "BISECT_LOG": "a bisection",
+}
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A checkout that is held and known to be clean where it matters. Made by ``holding``."""
+
+    checkout: Checkout
+    format: ObjectFormat
+    sides: Sides
+    index: IndexFile
+
+    def bring(self, contents: Callable[[str], bytes], *, sync: bool = False) -> None:
+        """Give the selected paths their new contents, in the work tree and in the index.
+
+        Args:
+            contents: the bytes of an object by its id.
+            sync: write the index through to the disk.
+
+        Raises:
+            WriteRejected: the disk refused; what was written stays, and the index is as it was.
+        """
+        staged: dict[str, IndexEntry | None] = {}
+        with GuardedDir.open(self.checkout.path) as files:
+            for path in self._here(removed=True):
+                files.delete(path)
+            for path, (_, new) in self.sides.items():
+                staged[path] = None if new is None else self._placed(files, path, new, contents)
+        points.reached("worktree:files-written")
+        index = os.path.join(self.checkout.git_dir, "index")
+        temporary = write_temporary(self.checkout.git_dir, self.index.replaced(staged), sync=sync, prefix="gittrix-index-")
+        os.rename(temporary, index)
+        if sync:
+            sync_directory(self.checkout.git_dir)
+
+    def _here(self, *, removed: bool) -> list[str]:
+        """Selected paths that are present in this checkout, and are (or are not) to be removed; deepest first."""
+        return [path for path, (_, new) in sorted(self.sides.items(), reverse=True) if (new is None) == removed and not self._skipped(path)]
+
+    def _skipped(self, path: str) -> bool:
+        return any(entry.skip_worktree for entry in self.index.entries(path))
+
+    def _placed(self, files: GuardedDir, path: str, new: Entry, contents: Callable[[str], bytes]) -> IndexEntry:
+        if self._skipped(path):
+            return IndexEntry(new.mode, new.id, skip_worktree=True)
+        if new.mode == SUBMODULE:
+            os.makedirs(os.path.join(self.checkout.path, path), exist_ok=True)
+            return IndexEntry(new.mode, new.id)
+        data = contents(new.id)
+        if new.mode == SYMLINK:
+            files.make_link(path, data)
+        else:
+            files.write(path, data, executable=new.mode == EXECUTABLE)
+        status = files.lstat(path)
+        return IndexEntry(new.mode, new.id, stat_numbers(status, new.mode) if status is not None else (0,) * 10)
+
+
+@contextmanager
+def holding(
+    checkout: Checkout, format_: ObjectFormat, sides: Sides, *, token: str, stale: Callable[[str], bool] | None = None
+) -> Iterator[Forward]:
+    """Hold a checkout's index lock and see that every selected path is clean there.
+
+    Args:
+        checkout: the work tree.
+        format_: the repository's object format.
+        sides: old and new entry of each selected path.
+        token: contents of the lock, by which a dead owner is known: the id of the commit that lands.
+        stale: asked, with the contents of a lock in the way, whether its owner is known to be dead.
+
+    Raises:
+        WorktreeDirty: a selected path has the human's work in it or in its way, an operation such as a merge is under way, or another
+            program holds the index.
+    """
+    lock = os.path.join(checkout.git_dir, "index.lock")
+    _acquire(checkout, lock, token, stale)
+    try:
+        under_way = next((name for file, name in _UNDER_WAY.items() if os.path.exists(os.path.join(checkout.git_dir, file))), None)
+        if under_way is not None:
+            raise _refused(checkout, f"{under_way} is in progress", "Finish or abort it, then promote again.")
+        index_path = Path(checkout.git_dir, "index")
+        index = IndexFile(index_path.read_bytes() if index_path.exists() else b"", format_)
+        with GuardedDir.open(checkout.path) as files:
+            for path, (old, new) in sides.items():
+                reason = _obstacle(files, index, format_, sides, path, old, new)
+                if reason:
+                    raise _refused(checkout, f"{path!r} {reason}", "Commit, stash or remove it, then promote again.")
+        yield Forward(checkout, format_, sides, index)
+    finally:
+        if read_text(lock) == token:
+            os.unlink(lock)
+
+
+def _acquire(checkout: Checkout, lock: str, token: str, stale: Callable[[str], bool] | None) -> None:
+    temporary = write_temporary(checkout.git_dir, token.encode() + b"\n", prefix="gittrix-index-")
+    try:
+        for _ in range(2):
+            try:
+                os.link(temporary, lock)
+            except FileExistsError:
+                held = read_text(lock)
+                if stale is None or held is None or not stale(held):
+                    break
+                os.unlink(lock)
+            else:
+                return
+    finally:
+        os.unlink(temporary)
+    raise _refused(checkout, f"another program holds {lock}", "Wait for it to end; if no git is running there, remove the file.")
+
+
+def _obstacle(
+    files: GuardedDir, index: IndexFile, format_: ObjectFormat, sides: Sides, path: str, old: Entry | None, new: Entry | None
+) -> str:
+    """Why a path cannot be brought forward; empty if it can."""
+    staged = index.entries(path)
+    if any(entry.stage for entry in staged):
+        return "is in an unresolved merge"
+    if [(entry.mode, entry.id) for entry in staged] != ([(old.mode, old.id)] if old is not None else []):
+        return "has staged changes"
+    if any(entry.skip_worktree for entry in staged):
+        return ""
+    if old is not None:
+        return "" if old.mode == SUBMODULE or _clean(files, format_, path, staged[0]) else "has changes that are not committed"
+    removed = {other for other, (_, after) in sides.items() if after is None}
+    if any(parent not in removed and _is_leaf(files, parent) for parent in parents(path)):
+        return "would go below a file that is not committed"
+    return _in_the_way(files, path, removed) if new is not None else ""
+
+
+def _in_the_way(files: GuardedDir, path: str, removed: set[str]) -> str:
+    status = files.lstat(path)
+    if status is None:
+        return ""
+    if not stat.S_ISDIR(status.st_mode):
+        return "is there already, untracked"
+    left = [found.path for found in files.scan(path) if not found.is_dir and found.path not in removed]
+    return f"is a directory there, with {left[0]!r} in it" if left else ""
+
+
+def _is_leaf(files: GuardedDir, path: str) -> bool:
+    status = files.lstat(path)
+    return status is not None and not stat.S_ISDIR(status.st_mode)
+
+
+def _clean(files: GuardedDir, format_: ObjectFormat, path: str, staged: IndexEntry) -> bool:
+    status = files.lstat(path)
+    if status is None:
+        return False
+    if stat.S_ISLNK(status.st_mode):
+        return staged.mode == SYMLINK and format_.hash_object("blob", files.read_link(path)) == staged.id
+    if not stat.S_ISREG(status.st_mode) or staged.mode == SYMLINK or bool(status.st_mode & 0o100) != (staged.mode == EXECUTABLE):
+        return False
+    # A file that a filter or line-ending rule rewrote differs in bytes, yet its recorded stat says that git found it clean.
+    return format_.hash_object("blob", files.read(path)[0]) == staged.id or staged.matches(status)
+
+
+def _refused(checkout: Checkout, what: str, fix: str) -> WorktreeDirty:
+    branch = (checkout.branch or "").removeprefix("refs/heads/")
+    return WorktreeDirty(
+        f"{branch!r} is checked out in {checkout.path}, and {what}.",
+        stage="staging",
+        why="Promoting would have to overwrite your work there, or leave the checkout showing the promotion as undone.",
+        fix=fix,
+        opt_out="Or promote with strategy='branch', which leaves the checked-out branch alone.",
+    )

@@ -1,0 +1,1 @@
+"""Worlds, rivals, races and crashes for tests. Imports no pytest."""

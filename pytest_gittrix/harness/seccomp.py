@@ -1,0 +1,372 @@
+"""A gate in the kernel through which every call that changes a file must pass, and a view of who is waiting at it.
+
+Linux *seccomp user notification*, through ctypes: the filtered process and its descendants stop inside each listed system call
+until the holder of the listener answers. Needs no privilege, no ptrace and no compiler. Knows nothing of faults, process trees or
+tests; who answers what is decided above. It is a testing tool, not a sandbox: another thread may rewrite a path between the look and
+the call. Sources: seccomp(2), seccomp_unotify(2), ``linux/seccomp.h``, and the system call tables of the two architectures.
+
+Not seen: files changed through ``mmap``, ``io_uring`` or ``ioctl`` (reflink), ``sync`` and ``syncfs``, and 32-bit programs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import stat
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+# name: (number on x86_64, on aarch64, arguments). One letter an argument: p path, d directory of the next path, f descriptor, - other.
+_TABLE: Mapping[str, tuple[int | None, int | None, str]] = {
+    "open": (2, None, "p"),
+    "openat": (257, 56, "dp"),
+    "openat2": (437, 437, "dp"),
+    "creat": (85, None, "p"),
+    "write": (1, 64, "f"),
+    "pwrite64": (18, 68, "f"),
+    "writev": (20, 66, "f"),
+    "pwritev": (296, 70, "f"),
+    "pwritev2": (328, 287, "f"),
+    "copy_file_range": (326, 285, "--f"),
+    "sendfile": (40, 71, "f"),
+    "splice": (275, 76, "--f"),
+    "truncate": (76, 45, "p"),
+    "ftruncate": (77, 46, "f"),
+    "fallocate": (285, 47, "f"),
+    "rename": (82, None, "pp"),
+    "renameat": (264, 38, "dpdp"),
+    "renameat2": (316, 276, "dpdp"),
+    "link": (86, None, "pp"),
+    "linkat": (265, 37, "dpdp"),
+    "symlink": (88, None, "-p"),
+    "symlinkat": (266, 36, "-dp"),
+    "unlink": (87, None, "p"),
+    "unlinkat": (263, 35, "dp"),
+    "rmdir": (84, None, "p"),
+    "mkdir": (83, None, "p"),
+    "mkdirat": (258, 34, "dp"),
+    "mknod": (133, None, "p"),
+    "mknodat": (259, 33, "dp"),
+    "chmod": (90, None, "p"),
+    "fchmod": (91, 52, "f"),
+    "fchmodat": (268, 53, "dp"),
+    "fchmodat2": (452, 452, "dp"),
+    "chown": (92, None, "p"),
+    "lchown": (94, None, "p"),
+    "fchown": (93, 55, "f"),
+    "fchownat": (260, 54, "dp"),
+    "utime": (132, None, "p"),
+    "utimes": (235, None, "p"),
+    "futimesat": (261, None, "dp"),
+    "utimensat": (280, 88, "dp"),
+    "setxattr": (188, 5, "p"),
+    "lsetxattr": (189, 6, "p"),
+    "fsetxattr": (190, 7, "f"),
+    "setxattrat": (463, 463, "dp"),
+    "removexattr": (197, 14, "p"),
+    "lremovexattr": (198, 15, "p"),
+    "fremovexattr": (199, 16, "f"),
+    "removexattrat": (466, 466, "dp"),
+    "fsync": (74, 82, "f"),
+    "fdatasync": (75, 83, "f"),
+    "sync_file_range": (277, 84, "f"),
+}
+# For opens the kernel's filter looks at the flags, so that opening to read costs nothing. openat2 keeps them in memory: see Stopped.paths.
+_OPEN_FLAGS_ARGUMENT = {"open": 1, "openat": 2}
+_OPENS = frozenset({"open", "openat", "openat2", "creat"})
+_CHANGING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+
+_ARCHITECTURES = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}  # column in _TABLE, AUDIT_ARCH_*, seccomp(2)
+_PIDFD_GETFD = 438  # the same everywhere
+
+_LD, _JEQ, _JSET, _RET = 0x20, 0x15, 0x45, 0x06  # classic BPF: load a word, jump if equal, jump if any bit, return
+_ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
+_NEW_LISTENER, _WAIT_KILLABLE = 1 << 3, 1 << 5
+_RECEIVE, _SEND, _SET_FLAGS = map(ctypes.c_ulong, (0xC0502100, 0xC0182101, 0x40082104))  # ioctl(2) on the listener
+_PROCEED = 1
+_PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 4, 36, 38
+_AT_FDCWD = -100
+_PATH_MAX = 4096
+
+
+class _Data(ctypes.Structure):
+    _fields_ = (("nr", ctypes.c_int), ("arch", ctypes.c_uint32), ("ip", ctypes.c_uint64), ("args", ctypes.c_uint64 * 6))
+
+
+class _Notification(ctypes.Structure):
+    # The kernel copies its own size of this structure, which may grow in later versions.
+    _fields_ = (
+        ("id", ctypes.c_uint64),
+        ("pid", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("data", _Data),
+        ("room", ctypes.c_char * 176),
+    )
+
+
+class _Response(ctypes.Structure):
+    _fields_ = (
+        ("id", ctypes.c_uint64),
+        ("value", ctypes.c_int64),
+        ("error", ctypes.c_int32),
+        ("flags", ctypes.c_uint32),
+        ("room", ctypes.c_char * 40),
+    )
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+
+
+@cache
+def _libc() -> Any:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+@cache
+def _architecture() -> tuple[int, int, int]:
+    machine = os.uname().machine
+    bits = 8 * struct.calcsize("P")
+    if machine not in _ARCHITECTURES or bits != 64:
+        raise OSError(errno.ENOSYS, f"no system call table for {bits}-bit {machine}; there is one for 64-bit x86_64 and aarch64")
+    return _ARCHITECTURES[machine]
+
+
+@cache
+def _numbers() -> Mapping[int, str]:
+    column = _architecture()[0]
+    return MappingProxyType({number: name for name, row in _TABLE.items() if (number := row[:2][column]) is not None})
+
+
+def _filter() -> bytes:
+    """Return the BPF program: notify for each number in the table (an open only when its flags can change something), allow the rest."""
+
+    def instruction(code: int, value: int, skip_if: int = 0, skip_else: int = 0) -> bytes:
+        return struct.pack("=HBBI", code, skip_if, skip_else, value)
+
+    program = [instruction(_LD, 4), instruction(_JEQ, _architecture()[1], 1), instruction(_RET, _ALLOW), instruction(_LD, 0)]
+    for number, name in _numbers().items():
+        if name not in _OPEN_FLAGS_ARGUMENT:
+            program += [instruction(_JEQ, number, 0, 1), instruction(_RET, _NOTIFY)]
+            continue
+        flags = instruction(_LD, 16 + 8 * _OPEN_FLAGS_ARGUMENT[name])
+        program += [instruction(_JEQ, number, 0, 4), flags, instruction(_JSET, _CHANGING_FLAGS, 0, 1)]
+        program += [instruction(_RET, _NOTIFY), instruction(_RET, _ALLOW)]
+    program.append(instruction(_RET, _ALLOW))
+    return b"".join(program)
+
+
+def _failure(what: str) -> OSError:
+    code = ctypes.get_errno()
+    return OSError(code, f"{what}: {os.strerror(code)}")
+
+
+def _prctl(option: int, value: int, what: str) -> None:
+    # prctl refuses rubbish in unused arguments, and is variadic: every one is passed as a full word.
+    if _libc().prctl(option, *map(ctypes.c_ulong, (value, 0, 0, 0))) != 0:
+        raise _failure(what)
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of any descendant whose own parent dies, so that none can get out of sight. Raises OSError."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1, "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def allow_inspection() -> None:
+    """Let the same user look into this process and its children, which the kernel forbids after a change of user. Raises OSError."""
+    _prctl(_PR_SET_DUMPABLE, 1, "prctl(PR_SET_DUMPABLE)")
+
+
+def install() -> int:
+    """Put this thread, and all it will start, behind the gate for good.
+
+    Returns:
+        the listener, a descriptor to be handed to another process, which wraps it in `Gate`.
+
+    Raises:
+        OSError: the kernel refuses; EBUSY means that this process is already behind such a gate.
+    """
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1, "prctl(PR_SET_NO_NEW_PRIVS)")
+    code = _filter()
+    program = _Program(len(code) // 8, code)
+    # Without WAIT_KILLABLE (Linux 5.19) a signal restarts the waiting call, which is then met twice; the first answer says so.
+    for flags in (_NEW_LISTENER | _WAIT_KILLABLE, _NEW_LISTENER):
+        listener: int = _libc().syscall(*map(ctypes.c_long, (_architecture()[2], 1, flags, ctypes.addressof(program))))
+        if listener >= 0:
+            return listener
+        if ctypes.get_errno() != errno.EINVAL:
+            break
+    raise _failure("seccomp(SECCOMP_SET_MODE_FILTER)")
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A thread waiting inside a system call.
+
+    Attributes:
+        id: the kernel's name for this stop.
+        pid: the thread.
+        name: the system call, as in the manual.
+        args: its six arguments, as unsigned words.
+    """
+
+    id: int
+    pid: int
+    name: str
+    args: tuple[int, ...]
+
+    def paths(self) -> list[str]:
+        """Return the absolute paths the call would change, the one it creates last; nothing if it changes no file or directory on disk.
+
+        Raises:
+            PermissionError: the kernel lets nobody look into this process.
+        """
+        try:
+            if self.name == "openat2" and not struct.unpack("=Q", self._memory(self.args[2], 8))[0] & _CHANGING_FLAGS:
+                return []
+            found = [path for path in self._arguments() if path.startswith("/") and not path.startswith("/memfd:")]
+            return [path for path in found if _is_on_disk(path)] if self.name in _OPENS else found
+        except PermissionError:
+            raise
+        except (OSError, struct.error):
+            # A closed descriptor, a bad pointer, a process that has just died: the call will fail or never be made.
+            return []
+
+    def size(self) -> int | None:
+        """Return how many bytes a plain write asks to write; None for every other call."""
+        if self.name in {"write", "pwrite64"}:
+            return self.args[2]
+        if self.name in {"writev", "pwritev", "pwritev2"}:
+            return sum(length for _, length in self._vectors())
+        return None
+
+    def write_part(self, length: int) -> int:
+        """Write the first ``length`` bytes of this write for it, at its place in its file, and return how many there were.
+
+        Raises:
+            OSError: the file cannot take them, or the kernel lets nobody borrow the descriptor.
+        """
+        vectors = self._vectors() if self.name not in {"write", "pwrite64"} else [(self.args[1], self.args[2])]
+        data = b"".join(self._memory(address, min(size, length)) for address, size in vectors)[:length]
+        descriptor = self._borrow(_signed(self.args[0]))
+        # A pwritev2 at -1 writes at the file's own position, as write does.
+        positioned = self.name.startswith("pwrite") and not (self.name == "pwritev2" and self.args[3] == 2**64 - 1)
+        try:
+            done = 0
+            while done < len(data):
+                rest = data[done:]
+                done += os.pwrite(descriptor, rest, self.args[3] + done) if positioned else os.write(descriptor, rest)
+            return done
+        finally:
+            os.close(descriptor)
+
+    def _arguments(self) -> list[str]:
+        paths: list[str] = []
+        directory = _AT_FDCWD
+        for kind, value in zip(_TABLE[self.name][2], self.args, strict=False):
+            if kind == "d":
+                directory = _signed(value)
+            elif kind == "f":
+                paths += self._descriptor(_signed(value))
+            elif kind == "p" and value:
+                paths.append(self._resolve(directory, value))
+            elif kind == "p":  # utimensat(fd, NULL): the descriptor itself is meant
+                paths += self._descriptor(directory)
+        return paths
+
+    def _descriptor(self, number: int) -> list[str]:
+        link = f"/proc/{self.pid}/fd/{number}"
+        mode = os.stat(link).st_mode
+        return [os.readlink(link)] if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else []
+
+    def _resolve(self, directory: int, address: int) -> str:
+        name = os.fsdecode(self._memory(address, _PATH_MAX).partition(b"\0")[0])
+        if name.startswith("/"):
+            return os.path.normpath(name)
+        base = os.readlink(f"/proc/{self.pid}/cwd" if directory == _AT_FDCWD else f"/proc/{self.pid}/fd/{directory}")
+        return os.path.normpath(os.path.join(base, name))
+
+    def _memory(self, address: int, length: int) -> bytes:
+        memory = os.open(f"/proc/{self.pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.pread(memory, length, address)
+        finally:
+            os.close(memory)
+
+    def _vectors(self) -> list[tuple[int, int]]:
+        raw = self._memory(self.args[1], 16 * self.args[2])
+        return list(struct.iter_unpack("=QQ", raw))
+
+    def _borrow(self, number: int) -> int:
+        """Return our own handle on the waiting process's open file; unlike /proc/PID/fd it shares position and append mode."""
+        with open(f"/proc/{self.pid}/status", "rb") as status:
+            process = next(int(line.split()[1]) for line in status if line.startswith(b"Tgid:"))
+        handle = os.pidfd_open(process)
+        try:
+            descriptor: int = _libc().syscall(*map(ctypes.c_long, (_PIDFD_GETFD, handle, number, 0)))
+        finally:
+            os.close(handle)
+        if descriptor < 0:
+            raise _failure("pidfd_getfd")
+        return descriptor
+
+
+def _signed(word: int) -> int:
+    return ctypes.c_int(word & 0xFFFFFFFF).value
+
+
+def _is_on_disk(path: str) -> bool:
+    """Whether opening ``path`` opens a file or directory, or creates one; a device such as /dev/null is neither."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return True
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+
+
+class Gate:
+    """The answering side of an installed filter; readable (poll) when somebody waits, hung up when nobody is left behind it."""
+
+    def __init__(self, listener: int) -> None:
+        self._listener = listener
+        self._notification = _Notification()
+        self._response = _Response()
+        # Linux 6.6 can wake the waiting thread on our own processor, which halves the cost of a stop; older kernels refuse harmlessly.
+        _libc().ioctl(listener, _SET_FLAGS, ctypes.c_ulong(1))
+
+    def fileno(self) -> int:
+        """Return the listener, for poll."""
+        return self._listener
+
+    def receive(self) -> Stopped | None:
+        """Return who has waited longest, or None if they died or were interrupted meanwhile. Raises OSError."""
+        notification = self._notification
+        ctypes.memset(ctypes.addressof(notification), 0, ctypes.sizeof(notification))  # the kernel insists
+        if _libc().ioctl(self._listener, _RECEIVE, ctypes.byref(notification)) != 0:
+            if ctypes.get_errno() in {errno.ENOENT, errno.EINTR}:
+                return None
+            raise _failure("SECCOMP_IOCTL_NOTIF_RECV")
+        data = notification.data
+        return Stopped(notification.id, notification.pid, _numbers()[data.nr], tuple(data.args))
+
+    def proceed(self, stopped: Stopped) -> bool:
+        """Let the call happen. Returns False if the caller is no longer waiting. Raises OSError."""
+        return self._answer(stopped, 0, 0, _PROCEED)
+
+    def answer(self, stopped: Stopped, *, value: int = 0, error: int = 0) -> bool:
+        """Have the call return ``value``, or fail with errno ``error``, without happening; else as `proceed`."""
+        return self._answer(stopped, value, -error, 0)
+
+    def _answer(self, stopped: Stopped, value: int, error: int, flags: int) -> bool:
+        response = self._response
+        response.id, response.value, response.error, response.flags = stopped.id, value, error, flags
+        if _libc().ioctl(self._listener, _SEND, ctypes.byref(response)) == 0:
+            return True
+        if ctypes.get_errno() == errno.ENOENT:
+            return False
+        raise _failure("SECCOMP_IOCTL_NOTIF_SEND")

@@ -1,0 +1,275 @@
+"""The vocabulary of what can happen to a session, and how one event is written as one line.
+
+The vocabulary is closed: a new kind of event is a new row in ``VOCABULARY`` and nothing else here. It must not know where lines
+are kept (``log``) nor what they add up to (``state``).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, cast, get_args
+from zlib import crc32
+
+from pytest_gittrix.errors import InvalidInput, LogDamaged, MetadataVersionUnsupported
+from pytest_gittrix.timetext import instant_at, ns_of, parse_instant
+
+Actor = Literal["human", "agent", "system"]
+ACTORS: tuple[str, ...] = get_args(Actor)
+
+# A line ends in `,"crc":"0123abcd"}`, always this long, so the part that is summed can be cut off without parsing.
+_SEAL = b',"crc":"%08x"}'
+_SEAL_SIZE = len(_SEAL % 0)
+_FIELDS = ("v", "seq", "ts", "stream", "type", "actor", "data", "crc")
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened.
+
+    Attributes:
+        seq: place in its stream, from 0, without a gap. -1 for a live event, which has no place.
+        ts: nanoseconds since 1970 UTC, in whole microseconds (what a line can hold). Order is by ``seq``, never by ``ts``.
+        stream: the session's id.
+        type: a row of ``VOCABULARY`` or ``LIVE``.
+        actor: who did it: ``human``, ``agent`` or ``system``.
+        data: JSON, with the keys the row asks for. Not to be changed.
+    """
+
+    seq: int
+    ts: int
+    stream: str
+    type: str
+    actor: str
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One row of the vocabulary: what the event says, and the keys its data must and may have."""
+
+    doc: str
+    required: frozenset[str]
+    optional: frozenset[str]
+
+
+def _kind(doc: str, required: str = "", *, optional: str = "") -> Kind:
+    return Kind(doc, frozenset(required.split()), frozenset(optional.split()))
+
+
+# Times in data are nanoseconds and end in _ns; a text that may not be UTF-8 (a path) goes through path_fields.
+VOCABULARY: Mapping[str, Kind] = {
+    "session.created": _kind(
+        "A session was started from durable's head; policy is {ttl_idle_ns, ttl_absolute_ns, until_promote, manual}.",
+        "task durable_ref durable_path durable_branch baseline ephemeral_ref workspace workspace_kind git_backed policy format",
+        optional="id_seed history",
+    ),
+    "session.imported": _kind("A session of a TypeScript store got a log; metadata is its record as it was.", "metadata"),
+    "workspace.ready": _kind("The workspace is complete and the agent may use it.", "path"),
+    "session.accessed": _kind("Somebody used the session without changing it, so its idle time starts again.", optional="op"),
+    "session.write": _kind('A file was written or deleted through the session (op is "write" or "delete").', "path op"),
+    "session.commit": _kind("The agent committed in its workspace.", "sha message"),
+    "session.extended": _kind("The idle limit was replaced; null means none.", "ttl_idle_ns"),
+    "session.activity": _kind("Files changed in the workspace behind the session's back, last at observed_ns.", "observed_ns"),
+    "promote.intent": _kind(
+        "A promotion is about to move ref from parent to commit; owner says which process would do it.",
+        "commit parent ref tree paths_digest count owner",
+        optional="branch strategy message",
+    ),
+    "promote.done": _kind(
+        "The selection is on the branch: the session is promoted.", "commit ref branch strategy", optional="pr_url patch"
+    ),
+    "promote.aborted": _kind("The intended commit did not reach the branch; nothing moved.", "commit reason"),
+    "promote.conflict": _kind("Durable's head overlaps the selection; nothing moved.", "paths_digest count head"),
+    "worktree.updated": _kind("The human's checked-out files were brought forward to the promoted commit.", "commit"),
+    "worktree.stale": _kind("The human's checked-out files were left behind the promoted commit, for this reason.", "commit reason"),
+    "archive.written": _kind("Work that was not promoted was set aside as a commit, a patch or both.", "touched", optional="commit patch ref"),
+    "session.ended": _kind('The session ended (state is "promoted", "discarded" or "expired").', "state", optional="reason"),
+    "workspace.removed": _kind("The workspace is gone; the record stays."),
+    "durable.moved": _kind("A ref of durable moved and no promotion moved it.", "ref old new"),
+    "log.recovered": _kind("The torn end of the log, left by a killed writer, was cut off.", "dropped_bytes"),
+}
+
+# Announced to listeners, never stored: nothing can depend on them after the fact.
+LIVE: Mapping[str, Kind] = {
+    "sweep.finished": _kind("A sweep went over every session; problems are the records it could not read.", "evicted problems"),
+    "engine.error": _kind("Background work failed; there was no caller to raise to.", "code message"),
+}
+
+
+def check(type: str, data: Mapping[str, Any], actor: str = "system", *, vocabulary: Mapping[str, Kind] = VOCABULARY) -> None:
+    """Refuse an event the vocabulary does not know.
+
+    Raises:
+        InvalidInput: unknown type or actor, a required key is missing, or a key is not in the row; the message names it.
+    """
+    kind = vocabulary.get(type)
+    if kind is None:
+        raise _unknown_type(type, vocabulary)
+    if actor not in ACTORS:
+        raise InvalidInput(f"{actor!r} is not an actor of the event {type!r}.", fix=f"Use one of: {', '.join(ACTORS)}.")
+    given = data.keys()
+    if given == kind.required:
+        return
+    names = {key.removesuffix("_b64") for key in given}
+    if missing := kind.required - names:
+        raise InvalidInput(
+            f"The event {type!r} lacks {_listed(missing)}.",
+            why="What reads the log relies on it.",
+            fix=f"Give each of: {_listed(kind.required)}.",
+        )
+    if extra := names - kind.required - kind.optional:
+        raise InvalidInput(
+            f"The event {type!r} has no place for {_listed(extra)}.",
+            why="A key nobody knows is a key nobody reads.",
+            fix=f"Its keys are: {_listed(kind.required | kind.optional)}; a new one is added to VOCABULARY first.",
+        )
+
+
+def live_event(type: str, data: Mapping[str, Any], *, ts: int, stream: str = "", actor: Actor = "system") -> Event:
+    """An event that is announced and not stored (``seq`` is -1).
+
+    Raises:
+        InvalidInput: the type is no row of ``LIVE``, or the data do not fit it.
+    """
+    check(type, data, actor, vocabulary=LIVE)
+    return Event(-1, ts - ts % 1000, stream, type, actor, data)
+
+
+def path_fields(path: str, key: str = "path") -> dict[str, str]:
+    """The entry of ``data`` that holds a path: ``{"path": ...}``, or ``{"path_b64": ...}`` for a name that is not UTF-8.
+
+    Args:
+        path: text, with bytes that are not UTF-8 as surrogate escapes.
+        key: the name of the field.
+
+    Raises:
+        InvalidInput: the text stands for no bytes at all (a lone surrogate that is not an escape).
+    """
+    if path.isascii():
+        return {key: path}
+    try:
+        raw = path.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{path!r} is not a path: it holds a surrogate that stands for no byte.") from None
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return {f"{key}_b64": base64.b64encode(raw).decode("ascii")}
+    return {key: path}
+
+
+def path_of(data: Mapping[str, Any], key: str = "path") -> str:
+    """The path ``path_fields`` put into ``data``."""
+    encoded = data.get(f"{key}_b64")
+    if encoded is None:
+        return cast(str, data[key])
+    return base64.b64decode(encoded).decode("utf-8", "surrogateescape")
+
+
+def encode(event: Event) -> bytes:
+    """Write an event as one line of UTF-8, without its line end; it closes with the CRC-32 of everything before the checksum.
+
+    Raises:
+        InvalidInput: the data are not JSON, hold text that is not Unicode, or the time is outside the years 1 to 9999.
+    """
+    try:
+        body = (
+            f'{{"v":{_VERSION},"seq":{event.seq},"ts":"{_time_text(event.ts)}","stream":{_json(event.stream)}'
+            f',"type":"{event.type}","actor":"{event.actor}","data":{_json(event.data)}'
+        ).encode()
+    except UnicodeEncodeError as problem:
+        raise InvalidInput(
+            f"The event {event.type!r} holds text that is not Unicode: {problem.object[problem.start : problem.end]!r}.",
+            why="It could not be read back.",
+            fix="Put a path that is not UTF-8 through path_fields.",
+        ) from None
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise InvalidInput(f"The data of the event {event.type!r} are not JSON: {problem}.") from None
+    return body + _SEAL % crc32(body)
+
+
+def sealed(line: bytes) -> bool:
+    """Whether a line ends in the checksum of what comes before: then it is as it was written, and otherwise nothing in it counts."""
+    return line[-_SEAL_SIZE:] == _SEAL % crc32(line[:-_SEAL_SIZE])
+
+
+def decode(line: bytes) -> Event:
+    """Read one line, without its line end.
+
+    Raises:
+        LogDamaged: the line is not what ``encode`` wrote: cut short, changed, or not an event.
+        MetadataVersionUnsupported: it is whole, but of a version this engine does not know.
+    """
+    if not sealed(line):
+        raise LogDamaged("The line does not match its checksum.")
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as problem:
+        raise LogDamaged(f"The line is not JSON: {problem}.") from None
+    if not isinstance(fields, dict):
+        raise LogDamaged("The line is not a JSON object.")
+    if fields.get("v") != _VERSION:
+        raise MetadataVersionUnsupported(
+            f"The event is of version {fields.get('v')!r}.",
+            why=f"This engine reads version {_VERSION}; another engine wrote this log.",
+            fix="Use the engine that wrote it, or a newer one.",
+        )
+    if tuple(fields) != _FIELDS:
+        raise LogDamaged(f"The line has the fields {list(fields)}, not {list(_FIELDS)}.")
+    _, seq, ts, stream, type, actor, data, _ = fields.values()
+    if not (
+        isinstance(seq, int) and isinstance(ts, str) and isinstance(stream, str)
+        and isinstance(type, str) and actor in ACTORS and isinstance(data, dict)
+    ):  # fmt: skip
+        raise LogDamaged("A field of the line is not of its type.")
+    return Event(seq, _time_ns(ts), stream, type, actor, data)
+
+
+_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+def _time_text(ns: int) -> str:
+    second, rest = divmod(ns, 1_000_000_000)
+    return f"{_second_text(second)}.{rest // 1000:06d}Z"
+
+
+def _time_ns(text: str) -> int:
+    micros = text[20:26]
+    if len(text) != 27 or text[19] != "." or text[26] != "Z" or not (micros.isascii() and micros.isdigit()):
+        raise LogDamaged(f"{text!r} is not the time of an event.")
+    return _second_ns(text[:19]) + int(micros) * 1000
+
+
+# Neighbouring events share their second, and under a frozen clock they share it for a whole test.
+@lru_cache(maxsize=256)
+def _second_text(second: int) -> str:
+    return instant_at(second * 1_000_000_000).isoformat()[:19]
+
+
+@lru_cache(maxsize=256)
+def _second_ns(text: str) -> int:
+    try:
+        return ns_of(parse_instant(text + "Z"))
+    except InvalidInput:
+        raise LogDamaged(f"{text!r} is not the time of an event.") from None
+
+
+def _listed(names: frozenset[str] | set[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _unknown_type(type: str, vocabulary: Mapping[str, Kind]) -> InvalidInput:
+    if type in LIVE and vocabulary is not LIVE:
+        return InvalidInput(
+            f"The event {type!r} is announced, not stored.", why="It says nothing about one session.", fix="Make it with live_event()."
+        )
+    return InvalidInput(
+        f"There is no event {type!r}.",
+        why="What reads the log would not know it.",
+        fix=f"Use one of: {', '.join(vocabulary)}; a new one is added to VOCABULARY first.",
+    )

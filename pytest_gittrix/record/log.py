@@ -1,0 +1,391 @@
+"""One session's history: an append-only file of events, one a line.
+
+The file is the truth; what is in it happened, in that order, and what is not did not (DESIGN rule 10). It must not know what
+events mean, nor how the writer got the right to write: whoever appends or repairs holds the session's lease. Readers never wait.
+
+No descriptor is kept between calls, so that thousands of open sessions cost none; opening the file anew takes 3 us.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, LogDamaged, MetadataVersionUnsupported
+from pytest_gittrix.record.events import Actor, Event, check, decode, encode, sealed
+
+Durability = Literal["full", "fast"]
+Listener = Callable[[Event], None]
+
+_READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
+_APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+# macOS has no fdatasync.
+_sync_data = getattr(os, "fdatasync", os.fsync)
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A place between two events: the byte the next one starts at, and its seq."""
+
+    offset: int = 0
+    seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A line that cannot be believed: its number from 1, the byte it starts at, and why."""
+
+    line: int
+    offset: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What a stretch of a log holds.
+
+    Attributes:
+        events: the whole events, in order.
+        end: the place after the last of them.
+        damaged: lines that cannot be believed although more follows.
+        torn: bytes after ``end`` that a killed writer left: a last line without its end, or one that fails its checksum.
+    """
+
+    events: list[Event] = field(default_factory=list)
+    end: Cursor = Cursor()
+    damaged: tuple[Damage, ...] = ()
+    torn: int = 0
+
+
+def scan(raw: bytes, stream: str, start: Cursor = Cursor()) -> Scan:  # noqa: B008  (frozen)
+    """Sort the bytes from ``start`` to the end of a log into events, damaged lines and a torn end. Never raises for damage.
+
+    Args:
+        raw: the bytes.
+        stream: the session they must belong to.
+        start: where in the log they begin.
+
+    Raises:
+        MetadataVersionUnsupported: a whole line is of a version this engine does not know.
+    """
+    *lines, rest = raw.split(b"\n")
+    events: list[Event] = []
+    damaged: list[Damage] = []
+    offset, seq = start.offset, start.seq
+    end = start
+    for number, line in enumerate(lines, start.seq + 1):
+        if number == start.seq + len(lines) and not rest and not sealed(line):
+            return Scan(events, end, tuple(damaged), len(line) + 1)
+        try:
+            event = decode(line)
+        except LogDamaged as problem:
+            damaged.append(Damage(number, offset, problem.fact))
+        else:
+            # A damaged line may have been one event or several, so after one the count may jump.
+            if event.stream != stream:
+                damaged.append(Damage(number, offset, f"It belongs to the session {event.stream!r}."))
+            elif event.seq < seq or (event.seq > seq and not damaged):
+                damaged.append(Damage(number, offset, f"Its seq is {event.seq}, and {seq} comes next."))
+            else:
+                events.append(event)
+                seq = event.seq + 1
+        offset += len(line) + 1
+        if not damaged:
+            end = Cursor(offset, seq)
+    return Scan(events, end, tuple(damaged), len(rest))
+
+
+class EventLog:
+    """The events of one session.
+
+    Args:
+        path: the file; made by the first append, in a directory that exists.
+        stream: the session's id; a line of another session is damage.
+        durability: ``full`` has commit points reach the disk before they return, ``fast`` leaves that to the system.
+    """
+
+    def __init__(self, path: Path | str, stream: str, *, durability: Durability = "full") -> None:
+        if durability not in ("full", "fast"):
+            raise InvalidInput(f"{durability!r} is not a durability.", fix="Use full (survives a power cut) or fast (survives a crash).")
+        self.path = Path(path)
+        self.stream = stream
+        self._file = os.fspath(path)
+        self._full = durability == "full"
+        self._tail = Cursor()
+        self._reader = Cursor()
+        self._poison: OSError | None = None
+        self._listeners: list[tuple[Listener, Collection[str] | None]] = []
+        self._unpublished: deque[Event] = deque()
+        self._publishing = False
+
+    @property
+    def poisoned(self) -> bool:
+        """Whether the disk refused to keep an event, so that only :meth:`repair` may write again."""
+        return self._poison is not None
+
+    def append(
+        self, type: str, data: Mapping[str, Any], *, ts: int, actor: Actor = "system", commit_point: bool = False
+    ) -> Event:
+        """Store an event, then announce it. The caller holds the session's lease.
+
+        What another process appended since is read first, so ``seq`` is right whoever wrote before; a torn end is repaired.
+        Either the whole event is stored, or none of it and an error is raised; only after a failed sync is that unknown.
+
+        Args:
+            type: a row of the vocabulary, with its ``data``.
+            ts: nanoseconds since 1970 UTC; stored in whole microseconds.
+            actor: ``human``, ``agent`` or ``system``.
+            commit_point: with full durability, do not return before this event and all before it are on the disk.
+
+        Raises:
+            InvalidInput: the vocabulary does not have such an event, or it cannot be written as JSON.
+            LogDamaged: the log is damaged before its last line, or a sync failed, now or earlier: the event may or may not be kept.
+            AdapterUnavailable: the file cannot be opened or written (no space, no directory); nothing was stored.
+        """
+        check(type, data, actor)
+        self._refuse_poison()
+        with self._opened(_APPEND) as fd:
+            self._catch_up(fd, ts)
+            event = self._store(fd, type, data, ts, actor, commit_point)
+        self._publish(event)
+        return event
+
+    def read(self, policy: Literal["repair-tail", "strict"] = "repair-tail") -> list[Event]:
+        """All events from the first. ``repair-tail`` takes a torn end for absent, ``strict`` for damage.
+
+        Raises:
+            LogDamaged: a line is damaged; the message names file, line and byte.
+            AdapterUnavailable: the file cannot be read. (No file at all means no events.)
+        """
+        return self._read_from(Cursor(), strict=policy == "strict")
+
+    def refresh(self) -> list[Event]:
+        """The events this object has not handed out yet: neither from here, nor from :meth:`read`, nor from :meth:`append` in turn.
+
+        When ``append`` met events of another process first, they and its own all come from here, in order. So
+        ``fold(log.refresh() or [event], state)`` is right in every case.
+
+        Raises:
+            LogDamaged, AdapterUnavailable: as :meth:`read`.
+        """
+        if self._size() == self._reader.offset:
+            return []
+        return self._read_from(self._reader)
+
+    def salvage(self) -> Scan:
+        """Everything that can still be believed, and what cannot: for a person looking at a damaged log. Never raises for damage."""
+        return scan(self._bytes_from(0), self.stream)
+
+    def repair(self, *, ts: int) -> Event | None:
+        """Cut off a torn end and say so with ``log.recovered``; after a failed sync, also write the log anew. Needs the lease.
+
+        A log of which not one line is whole becomes empty and says nothing: what it began never happened.
+
+        Returns:
+            The ``log.recovered`` event, or None when there was nothing to cut.
+
+        Raises:
+            LogDamaged: a line before the last is damaged (that is never repaired), or the disk still refuses.
+            AdapterUnavailable: the file cannot be read or written.
+        """
+        if self._poison is not None:
+            self._rewrite()
+        if self._size() == self._tail.offset:
+            return None
+        with self._opened(_APPEND) as fd:
+            return self._catch_up(fd, ts)
+
+    def subscribe(self, listener: Listener, types: Collection[str] | None = None) -> Callable[[], None]:
+        """Have ``listener(event)`` called for each event this object appends (of ``types``, if given), after it is stored, in order.
+
+        A listener that raises neither undoes the event nor reaches the caller of ``append``: its exception goes to
+        ``sys.unraisablehook``, which pytest turns into a warning of the test.
+
+        Returns:
+            A function that ends the subscription.
+        """
+        entry = (listener, types)
+        self._listeners.append(entry)
+
+        def unsubscribe() -> None:
+            if entry in self._listeners:
+                self._listeners.remove(entry)
+
+        return unsubscribe
+
+    def _store(self, fd: int, type: str, data: Mapping[str, Any], ts: int, actor: str, commit_point: bool) -> Event:
+        before = self._tail
+        event = Event(before.seq, ts - ts % 1000, self.stream, type, actor, data)
+        line = encode(event) + b"\n"
+        try:
+            _write_all(fd, line)
+        except OSError as problem:
+            with suppress(OSError):  # what stays is a torn end, and the next append repairs it
+                os.ftruncate(fd, before.offset)
+            raise _unavailable(self._file, problem) from problem
+        if self._full and (commit_point or not before.seq):
+            self._sync(fd, new=not before.seq)
+        self._tail = Cursor(before.offset + len(line), before.seq + 1)
+        if self._reader == before:
+            self._reader = self._tail
+        return event
+
+    def _sync(self, fd: int, *, new: bool) -> None:
+        try:
+            _sync_data(fd)
+            if new:
+                _sync_directory(os.path.dirname(self._file))
+        except OSError as problem:
+            # The kernel may have dropped the pages and will call the next sync a success: nothing may be built on this file.
+            self._poison = problem
+            self._refuse_poison()
+
+    def _refuse_poison(self) -> None:
+        if self._poison is not None:
+            raise LogDamaged(
+                f"The disk did not keep the last event of {self._file}: {self._poison.strerror}.",
+                why="A second try could succeed without the event being there after a power cut.",
+                fix="See to the disk, then call repair() or `gittrix recover`, which writes the log anew.",
+            ) from self._poison
+
+    def _catch_up(self, fd: int, ts: int) -> Event | None:
+        if os.fstat(fd).st_size == self._tail.offset:
+            return None
+        found = self._scan(self._tail, lambda: _read_fd(fd, self._tail.offset))
+        self._tail = found.end
+        if not found.torn:
+            return None
+        os.ftruncate(fd, found.end.offset)
+        if not found.end.seq:
+            return None
+        event = self._store(fd, "log.recovered", {"dropped_bytes": found.torn}, ts, "system", True)
+        self._unpublished.append(event)
+        return event
+
+    def _read_from(self, start: Cursor, *, strict: bool = False) -> list[Event]:
+        found = self._scan(start, lambda: self._bytes_from(start.offset), strict=strict)
+        self._reader = found.end
+        if found.end.offset > self._tail.offset:
+            self._tail = found.end
+        return found.events
+
+    def _scan(self, start: Cursor, read: Callable[[], bytes], *, strict: bool = False) -> Scan:
+        if self._size() < start.offset:
+            raise LogDamaged(f"{self._file} lost events: it is shorter than the {start.offset} bytes that were read before.")
+        try:
+            found = scan(read(), self.stream, start)
+            if found.damaged or (strict and found.torn):
+                # A reader that does not hold the lease can meet a repair half way and see a mixture; damage is there twice.
+                found = scan(read(), self.stream, start)
+        except MetadataVersionUnsupported as problem:
+            raise MetadataVersionUnsupported(f"{self._file} cannot be read. {problem.fact}", why=problem.why, fix=problem.fix) from None
+        torn = (Damage(found.end.seq + 1, found.end.offset, "It is cut short."),) if strict and found.torn else ()
+        for damage in found.damaged + torn:
+            raise LogDamaged(
+                f"{self._file} is damaged in line {damage.line}, at byte {damage.offset}: {damage.reason}",
+                why="A history with a hole cannot be trusted, so nothing is read past it and nothing is skipped.",
+                fix="Put the file back from a copy, or see what is left of it with EventLog.salvage().",
+            )
+        return found
+
+    def _size(self) -> int:
+        try:
+            return os.stat(self._file).st_size
+        except FileNotFoundError:
+            return 0
+        except OSError as problem:
+            raise _unavailable(self._file, problem) from problem
+
+    def _bytes_from(self, offset: int) -> bytes:
+        try:
+            with self._opened(_READ) as fd:
+                return _read_fd(fd, offset)
+        except AdapterUnavailable as problem:
+            if isinstance(problem.__cause__, FileNotFoundError):
+                return b""
+            raise
+
+    @contextmanager
+    def _opened(self, flags: int) -> Iterator[int]:
+        try:
+            fd = os.open(self._file, flags, 0o666)
+        except OSError as problem:
+            raise _unavailable(self._file, problem) from problem
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _rewrite(self) -> None:
+        found = self._scan(Cursor(), lambda: self._bytes_from(0))
+        fresh = f"{self._file}.{os.getpid()}.tmp"
+        try:
+            fd = os.open(fresh, _APPEND | os.O_TRUNC, 0o666)
+            try:
+                _write_all(fd, self._bytes_from(0)[: found.end.offset])
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.replace(fresh, self._file)
+            _sync_directory(os.path.dirname(self._file))
+        except OSError as problem:
+            self._poison = problem
+            self._refuse_poison()
+        self._poison = None
+
+    def _publish(self, event: Event) -> None:
+        self._unpublished.append(event)
+        if self._publishing:
+            return  # a listener appended; the loop below, further up, announces it when everybody has heard the present one
+        self._publishing = True
+        try:
+            while self._unpublished:
+                self._announce(self._unpublished.popleft())
+        finally:
+            self._publishing = False
+
+    def _announce(self, event: Event) -> None:
+        for listener, types in tuple(self._listeners):
+            if types is not None and event.type not in types:
+                continue
+            try:
+                listener(event)
+            except Exception as problem:  # noqa: BLE001  (whatever a listener raises is its own affair)
+                text = f"Exception ignored in a listener to {event.type!r} of session {event.stream!r}"
+                sys.unraisablehook(sys.UnraisableHookArgs((type(problem), problem, problem.__traceback__, text, listener)))
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    done = os.write(fd, data)
+    while done < len(data):
+        done += os.write(fd, data[done:])
+
+
+def _read_fd(fd: int, offset: int) -> bytes:
+    pieces = []
+    while piece := os.pread(fd, max(os.fstat(fd).st_size - offset, 1), offset):
+        pieces.append(piece)
+        offset += len(piece)
+    return b"".join(pieces)
+
+
+def _sync_directory(path: str) -> None:
+    fd = os.open(path or ".", os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _unavailable(path: str, problem: OSError) -> AdapterUnavailable:
+    return AdapterUnavailable(
+        f"The event log {path} cannot be used: {problem.strerror}.",
+        why="What cannot be recorded must not be done.",
+        fix="See that its directory exists, is writable and has space.",
+    )

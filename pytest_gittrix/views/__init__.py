@@ -1,0 +1,1 @@
+"""One session, five dialects: pure functions over the fold."""

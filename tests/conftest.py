@@ -1,0 +1,31 @@
+"""What every test here shares: pytester, the Hypothesis profiles, and an environment no outer git can reach into.
+
+There is no autouse fixture: what a test needs, it names.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+pytest_plugins = ["pytester"]
+
+# Examples work on real repositories: how long one takes says nothing about the code, so none has a deadline.
+settings.register_profile("quick", deadline=None, max_examples=25, stateful_step_count=20, derandomize=True)
+settings.register_profile("default", deadline=None, max_examples=100, stateful_step_count=50, print_blob=True)
+settings.register_profile(
+    "soak",
+    deadline=None,
+    max_examples=5_000,
+    stateful_step_count=100,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile(os.environ.get("PYTEST_GITTRIX_PROFILE", "quick"))
+
+
+def pytest_configure() -> None:
+    """Forget every ``GIT_*`` variable: started from a git hook, ``GIT_DIR`` would send a test's commits to the repository of the hook."""
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        del os.environ[name]

@@ -1,0 +1,314 @@
+"""Writing, linking, deleting and chmod in a guarded directory: whole or not at all, nothing left behind, nothing outside touched."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from pytest_gittrix.errors import PathNotFound, WriteRejected
+from pytest_gittrix.git.guarded import TEMPORARY_PREFIX, Found, GuardedDir
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    path = tmp_path / "root"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    path = tmp_path / "outside"
+    path.mkdir()
+    (path / "secret").write_bytes(b"outside")
+    return path
+
+
+@pytest.fixture
+def guarded(root: Path) -> Iterator[GuardedDir]:
+    with GuardedDir.open(root) as directory:
+        yield directory
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def paths(found: Iterator[Found]) -> list[str]:
+    return [each.path for each in found]
+
+
+def test_write_makes_parents_and_returns_the_status_of_the_file(guarded: GuardedDir, root: Path) -> None:
+    status = guarded.write("a/b/c.txt", b"hello")
+    on_disk = (root / "a" / "b" / "c.txt").lstat()
+    assert (status.st_ino, status.st_size, status.st_ctime_ns) == (on_disk.st_ino, 5, on_disk.st_ctime_ns)
+    assert guarded.read("a/b/c.txt")[0] == b"hello"
+
+
+def test_an_empty_and_a_large_file_are_written_whole(guarded: GuardedDir) -> None:
+    large = os.urandom(1 << 20) * 5
+    for data in (b"", large):
+        guarded.write("f", data)
+        assert guarded.read("f")[0] == data
+
+
+@pytest.mark.parametrize(
+    ("before", "told", "after"),
+    [(0o644, None, 0o644), (0o755, None, 0o755), (0o755, False, 0o644), (0o600, True, 0o700)],
+)
+def test_a_replaced_file_keeps_its_mode_unless_told(guarded: GuardedDir, root: Path, before: int, told: bool | None, after: int) -> None:
+    (root / "f").write_bytes(b"old")
+    (root / "f").chmod(before)
+    status = guarded.write("f", b"new", executable=told)
+    assert stat.S_IMODE(status.st_mode) == stat.S_IMODE((root / "f").stat().st_mode) == after
+
+
+def test_a_new_file_follows_the_umask() -> None:
+    script = """
+        import os, stat, sys, tempfile
+        from pytest_gittrix.git.guarded import GuardedDir
+        os.umask(0o027)
+        with tempfile.TemporaryDirectory() as root, GuardedDir.open(root) as guarded:
+            for name, told in (("plain", None), ("no", False), ("yes", True)):
+                print(oct(stat.S_IMODE(guarded.write("d/" + name, b"", executable=told).st_mode)))
+            print(oct(stat.S_IMODE(guarded.lstat("d").st_mode)))
+    """
+    assert run_python(script).split() == ["0o640", "0o640", "0o750", "0o750"]
+
+
+def test_a_replaced_link_lends_the_file_no_mode(guarded: GuardedDir, root: Path) -> None:
+    guarded.make_link("f", b"x")
+    reference = guarded.write("g", b"")
+    assert guarded.write("f", b"").st_mode == reference.st_mode
+
+
+def test_writing_a_hard_linked_name_leaves_the_other_name_alone(guarded: GuardedDir, root: Path, outside: Path) -> None:
+    os.link(outside / "secret", root / "f")
+    guarded.write("f", b"mine")
+    assert (outside / "secret").read_bytes() == b"outside"
+
+
+@pytest.mark.parametrize("occupied", ["dir", "dir/full"])
+def test_a_directory_in_the_way_is_refused(guarded: GuardedDir, root: Path, occupied: str) -> None:
+    (root / "dir" / "full").mkdir(parents=True)
+    (root / "dir" / "full" / "file").write_bytes(b"1")
+    for use in (lambda: guarded.write(occupied, b"x"), lambda: guarded.make_link(occupied, b"x"), lambda: guarded.delete(occupied)):
+        with pytest.raises(WriteRejected, match=f"'{occupied}' is a directory"):
+            use()
+    assert paths(guarded.scan()) == ["dir", "dir/full", "dir/full/file"]
+
+
+def test_a_file_in_a_parents_place_is_refused_and_kept(guarded: GuardedDir) -> None:
+    guarded.write("a/file", b"1")
+    with pytest.raises(WriteRejected, match="'a/file' is a file, not a directory"):
+        guarded.write("a/file/b/c", b"2")
+    assert guarded.read("a/file")[0] == b"1"
+
+
+def test_a_name_too_long_for_the_system_is_refused_and_its_new_parents_are_gone(guarded: GuardedDir, root: Path) -> None:
+    (root / "kept").mkdir()
+    with pytest.raises(WriteRejected, match="too long"):
+        guarded.write("kept/new/" + "n" * 256, b"")
+    with pytest.raises(WriteRejected, match="too long"):
+        guarded.write("kept/" + "n" * 256 + "/f", b"")
+    assert paths(guarded.scan()) == ["kept"]
+
+
+def test_a_reader_never_sees_half_a_file(guarded: GuardedDir) -> None:
+    contents = [bytes([letter]) * (1 << 18) for letter in b"ab"]
+    guarded.write("f", contents[0])
+    stop = threading.Event()
+
+    def write() -> None:
+        turn = 0
+        while not stop.is_set():
+            turn += 1
+            guarded.write("f", contents[turn % 2])
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        seen = [guarded.read("f")[0] for _ in range(100)]
+    finally:
+        stop.set()
+        thread.join()
+    assert all(data in contents for data in seen)
+    assert paths(guarded.scan()) == ["f"]
+
+
+def test_a_full_disk_is_a_typed_error_and_the_old_file_stays(root: Path) -> None:
+    script = """
+        import subprocess, sys
+        from pytest_gittrix.errors import WriteRejected
+        from pytest_gittrix.git.guarded import GuardedDir
+        root = sys.argv[1]
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", root], capture_output=True).returncode:
+            sys.exit("no tmpfs")
+        with GuardedDir.open(root) as guarded:
+            guarded.write("old", b"old")
+            for path in ("old", "new/file"):
+                try:
+                    guarded.write(path, b"x" * 1_000_000)
+                except WriteRejected as error:
+                    print(error.fact)
+            print([found.path for found in guarded.scan()], guarded.read("old")[0])
+    """
+    probe = subprocess.run(["unshare", "-Urm", "mount", "-t", "tmpfs", "none", str(root)], capture_output=True)
+    if probe.returncode:
+        pytest.skip("needs user namespaces, to mount a small disk")
+    assert run_python(script, str(root), before=("unshare", "-Urm")).splitlines() == [
+        "'old' was not written: No space left on device",
+        "'new/file' was not written: No space left on device",
+        "['old'] b'old'",
+    ]
+
+
+def test_a_write_over_the_systems_limit_leaves_no_trace(root: Path) -> None:
+    script = """
+        import resource, sys
+        from pytest_gittrix.errors import WriteRejected
+        from pytest_gittrix.git.guarded import GuardedDir
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        with GuardedDir.open(sys.argv[1]) as guarded:
+            guarded.write("old", b"old")
+            for path in ("old", "new/deep/file"):
+                try:
+                    guarded.write(path, b"x" * 10_000)
+                except WriteRejected as error:
+                    print(error.fact)
+    """
+    assert run_python(script, str(root)).splitlines() == [
+        "'old' was not written: File too large",
+        "'new/deep/file' was not written: File too large",
+    ]
+    assert os.listdir(root) == ["old"]
+    assert (root / "old").read_bytes() == b"old"
+
+
+def test_temporary_names_are_hidden_and_recognisable() -> None:
+    assert TEMPORARY_PREFIX == ".gittrix-tmp-"
+
+
+def test_a_writer_killed_half_way_leaves_only_a_recognisable_file(root: Path) -> None:
+    script = """
+        import os, signal, sys
+        from pytest_gittrix.git.guarded import GuardedDir
+        os.rename = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
+        with GuardedDir.open(sys.argv[1]) as guarded:
+            guarded.write("f", b"new")
+    """
+    (root / "f").write_bytes(b"old")
+    killed = subprocess.run([sys.executable, "-c", textwrap.dedent(script), str(root)], timeout=60, capture_output=True)
+    assert killed.returncode == -9
+    assert (root / "f").read_bytes() == b"old"
+    [left] = [name for name in os.listdir(root) if name != "f"]
+    assert left.startswith(TEMPORARY_PREFIX)
+
+
+# delete, exists, chmod
+
+
+def test_delete_prunes_the_parents_it_empties_up_to_the_root(guarded: GuardedDir, root: Path) -> None:
+    guarded.write("a/b/c/f", b"")
+    guarded.write("a/g", b"")
+    assert guarded.delete("a/b/c/f") is True
+    assert paths(guarded.scan()) == ["a", "a/g"]
+    assert guarded.delete("a/g") is True
+    assert guarded.delete("a/g") is False
+    assert os.listdir(root) == []
+
+
+def test_delete_removes_a_link_and_not_what_it_points_to(guarded: GuardedDir, root: Path, outside: Path) -> None:
+    (root / "file").symlink_to(outside / "secret")
+    (root / "dir").symlink_to(outside)
+    assert guarded.delete("file")
+    assert guarded.delete("dir")
+    assert os.listdir(root) == []
+    assert (outside / "secret").read_bytes() == b"outside"
+
+
+def test_only_files_and_links_exist(guarded: GuardedDir, root: Path) -> None:
+    guarded.write("d/f", b"")
+    guarded.make_link("dangling", b"nowhere")
+    os.mkfifo(root / "pipe")
+    assert [path for path in ("d", "d/f", "dangling", "pipe", "gone") if guarded.exists(path)] == ["d/f", "dangling"]
+
+
+@pytest.mark.parametrize(
+    ("before", "executable", "after"),
+    [(0o644, True, 0o755), (0o640, True, 0o750), (0o755, False, 0o644), (0o644, False, 0o644)],
+)
+def test_chmod_sets_execution_for_whoever_may_read(guarded: GuardedDir, root: Path, before: int, executable: bool, after: int) -> None:
+    (root / "f").write_bytes(b"1")
+    (root / "f").chmod(before)
+    guarded.chmod("f", executable)
+    assert stat.S_IMODE((root / "f").stat().st_mode) == after
+
+
+def test_chmod_of_a_hard_linked_name_leaves_the_other_name_alone(guarded: GuardedDir, root: Path, outside: Path) -> None:
+    os.link(outside / "secret", root / "f")
+    guarded.chmod("f", True)
+    assert (root / "f").stat().st_mode & 0o111
+    assert not (outside / "secret").stat().st_mode & 0o111
+    assert guarded.read("f")[0] == b"outside"
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors through /proc")
+def test_no_descriptor_outlives_its_operation_even_a_failed_one(root: Path, outside: Path) -> None:
+    with GuardedDir.open(root) as warm:
+        warm.write("a/f", b"1")
+    (root / "link").symlink_to(outside)
+    os.mkfifo(root / "pipe")
+    before = open_descriptors()
+    with GuardedDir.open(root) as guarded:
+        held = open_descriptors()
+        for path in ("a/f", "a", "gone/x", "link/secret", "link", "pipe", "a/f/x", "../x", "n/" + "x" * 256):
+            for use in (
+                lambda path=path: guarded.read(path, max_bytes=0),
+                lambda path=path: guarded.read_link(path),
+                lambda path=path: guarded.lstat(path),
+                lambda path=path: guarded.chmod(path, True),
+                lambda path=path: next(guarded.scan(path), None),
+                lambda path=path: guarded.make_link(path + "/l", b"t"),
+                lambda path=path: guarded.write(path, b"1"),
+                lambda path=path: guarded.delete(path),
+            ):
+                with suppress(PathNotFound, WriteRejected):
+                    use()
+                assert open_descriptors() == held, path
+        walk = guarded.scan()
+        next(walk)
+        assert open_descriptors() == held
+    assert held == before + 1
+    assert open_descriptors() == before
+
+
+def test_writers_and_deleters_of_one_directory_do_not_trip_over_each_other(guarded: GuardedDir, root: Path) -> None:
+    def work(number: int) -> list[tuple[bytes, bool]]:
+        mine, outcomes = f"shared/deep/{number}", []
+        for turn in range(200):
+            guarded.write(mine, b"%d" % turn)
+            outcomes.append((guarded.read(mine)[0], guarded.delete(mine)))
+        return outcomes
+
+    with ThreadPoolExecutor(4) as pool:
+        for outcomes in pool.map(work, range(4)):
+            assert outcomes == [(b"%d" % turn, True) for turn in range(200)]
+    assert os.listdir(root) == []
+
+
+def run_python(script: str, *args: str, before: tuple[str, ...] = ()) -> str:
+    command = [*before, sys.executable, "-c", textwrap.dedent(script), *args]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -206,7 +206,14 @@ def _load_lazy_modules() -> None:
             for name in sorted(fresh):
                 module = sys.modules.get(name)
                 if isinstance(module, ModuleType) and not name.startswith(IGNORED):
-                    api._get_cached_module_attributes(module)
+                    _read_attributes(module)
+
+
+def _read_attributes(module: ModuleType) -> None:
+    try:
+        api._get_cached_module_attributes(module)
+    except Exception:  # noqa: BLE001 - whatever a lazy import raises belongs to the code that asks for it, not to the freeze
+        api._GLOBAL_MODULES_CACHE[module.__name__] = (api._get_module_attributes_hash(module), [])
 
 
 def _refuse_other_libraries() -> None:

@@ -16,8 +16,8 @@ from pytest_gittrix.adapters.protocol import Drift, Landed
 from pytest_gittrix.errors import CapabilityMissing, GittrixError, InvalidInput
 from pytest_gittrix.git.commit import Built, Commit, Signature, build_commit
 from pytest_gittrix.git.files import read_text
-from pytest_gittrix.git.pack import build_pack, release_pack
-from pytest_gittrix.git.refs import branch_ref
+from pytest_gittrix.git.pack import release_pack
+from pytest_gittrix.git.refs import branch_ref, temporary_prefix
 from pytest_gittrix.git.repository import Repository, require_head
 from pytest_gittrix.git.seed import History, Seed, check_history, prepare
 from pytest_gittrix.git.snapshot import Limits
@@ -232,20 +232,17 @@ class LocalDurable:
         common = self.repository.common_dir
         suspects = [self.repository.references.path(branch_ref(branch)) + ".lock"]
         suspects += [os.path.join(checkout.git_dir, "index.lock") for checkout in self.repository.checkouts()]
-        directories = {common, *(checkout.git_dir for checkout in self.repository.checkouts())}
-        suspects += [os.path.join(directory, name) for directory in directories for name in os.listdir(directory) if name.startswith("gittrix-ref-")]
-        suspects += [os.path.join(directory, name) for directory in directories for name in os.listdir(directory) if name.startswith("gittrix-index-")]
-        removed: list[str] = []
-        for path in suspects:
-            if path.rpartition("/")[2].startswith("gittrix-") or read_text(path) == built:
-                os.unlink(path)
-                removed.append(path)
+        removed = [path for path in suspects if read_text(path) == built]
+        for directory in {common, *(checkout.git_dir for checkout in self.repository.checkouts())}:
+            removed += [os.path.join(directory, name) for name in os.listdir(directory) if name.startswith(temporary_prefix(built))]
+        for path in removed:
+            os.unlink(path)
         if pack is not None:
             release_pack(self.repository.objects_dir, pack)
         return removed
 
     def bring_forward(self, branch: str, commit: str) -> Landed:
-        """Finish the work trees of a landing that was killed after the branch moved, where they are still as they were before it."""
+        """Finish the work trees of a killed landing whose commit is in, where they are still as they were before it."""
         ref = branch_ref(branch)
         if self.repository.head(ref) != commit:
             return Landed()
@@ -263,10 +260,6 @@ class LocalDurable:
             except (OSError, GittrixError) as error:
                 stale[checkout.path] = str(error)
         return Landed(tuple(done), stale)
-
-    def pack_name(self, built: Built) -> str:
-        """Name of the pack that landing ``built`` writes."""
-        return build_pack(built.objects, self.repository.format).name
 
 
 @dataclass(frozen=True)
@@ -293,7 +286,9 @@ class LocalEphemeral:
         check_kind(self.kind)
         check_history(self.history)
         if self.confine != "off":
-            raise InvalidInput(f"confine={self.confine!r} is not available.", why="This engine runs programs unconfined.", fix="Use confine='off'.")
+            raise InvalidInput(
+                f"confine={self.confine!r} is not available.", why="This engine runs programs unconfined.", fix="Use confine='off'."
+            )
 
     def create(self, path: str, state_dir: str, seed: Seed, *, branch: str, durable_path: str | None, name: str) -> Workspace:
         """Make a workspace at the seed's baseline.

@@ -6,8 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 
 from pytest_gittrix.git.objects import ObjectFormat
+from pytest_gittrix.git.pack import Pack, build_pack
 from pytest_gittrix.git.tree import Changes, ReadTree, write_trees
 
 
@@ -89,7 +91,7 @@ def parse_commit(id_: str, raw: bytes) -> Commit:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Built:
     """A commit that exists only in memory yet.
 
@@ -98,12 +100,19 @@ class Built:
         tree: its root tree.
         parent: its parent, or None for a first commit.
         objects: every object that is new with it, kind and data by id.
+        format: the object format of its repository.
     """
 
     id: str
     tree: str
     parent: str | None
     objects: Mapping[str, tuple[str, bytes]]
+    format: ObjectFormat
+
+    @cached_property
+    def pack(self) -> Pack:
+        """Its objects as one pack."""
+        return build_pack(self.objects, self.format)
 
 
 def build_commit(
@@ -147,4 +156,4 @@ def build_commit(
     objects.update((tree, ("tree", data)) for tree, data in trees.items())
     wanted = {entry.id for entry in changes.values() if entry is not None}
     objects.update((blob, ("blob", data)) for blob, data in blobs.items() if blob in wanted)
-    return Built(id_, root, parent, objects)
+    return Built(id_, root, parent, objects, format_)

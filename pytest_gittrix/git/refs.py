@@ -24,6 +24,11 @@ from pytest_gittrix.git.objects import ObjectFormat
 _FORBIDDEN: Final = re.compile(r"[\x00-\x20~^:?*\[\\\x7f]|\.\.|@\{|//|/\.|\.$|\.lock(/|$)|^[./]|/$|^@$")
 
 
+def temporary_prefix(token: str) -> str:
+    """How the names of temporary files of a landing start: by the id of the commit that lands, so that a dead landing's can be told."""
+    return f"gittrix-{token[:20]}-"
+
+
 class RefMoved(Exception):
     """The reference is not where the swap expected it; ``current`` says where it is."""
 
@@ -195,7 +200,7 @@ class References:
         contents = new.encode() + b"\n"
         if _occupied(lock):
             raise FileExistsError(errno.EEXIST, "locked", lock)
-        temporary = write_temporary(self._directory, contents, sync=sync, prefix="gittrix-ref-")
+        temporary = write_temporary(self._directory, contents, sync=sync, prefix=temporary_prefix(new))
         try:
             os.link(temporary, lock)
         except (PermissionError, OSError) as error:

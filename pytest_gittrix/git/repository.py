@@ -287,15 +287,14 @@ class Repository:
         with self.references.swapping(ref, built.id, expected=expected, wait=wait, sync=sync, stale=stale) as move:
 
             def land() -> None:
-                pack = build_pack(built.objects, self.format)
-                install_pack(self.objects_dir, pack, keep=keep, sync=sync)
+                install_pack(self.objects_dir, built.pack, keep=keep, sync=sync)
                 points.reached("land:packed")
                 try:
                     move()
                     points.reached("land:moved")
                     self._append_reflog(ref, expected, built.id, signature, note)
                 finally:
-                    release_pack(self.objects_dir, pack.name)
+                    release_pack(self.objects_dir, built.pack.name)
 
             yield land
 

@@ -21,6 +21,7 @@ from pytest_gittrix.git.files import read_text, sync_directory, write_temporary
 from pytest_gittrix.git.guarded import GuardedDir
 from pytest_gittrix.git.index import IndexEntry, IndexFile, stat_numbers
 from pytest_gittrix.git.objects import ObjectFormat
+from pytest_gittrix.git.refs import temporary_prefix
 from pytest_gittrix.git.repository import Checkout
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Entry, parents
 
@@ -46,6 +47,7 @@ class Forward:
     format: ObjectFormat
     sides: Sides
     index: IndexFile
+    token: str
 
     def bring(self, contents: Callable[[str], bytes], *, sync: bool = False) -> None:
         """Give the selected paths their new contents, in the work tree and in the index.
@@ -65,7 +67,7 @@ class Forward:
                 staged[path] = None if new is None else self._placed(files, path, new, contents)
         points.reached("worktree:files-written")
         index = os.path.join(self.checkout.git_dir, "index")
-        temporary = write_temporary(self.checkout.git_dir, self.index.replaced(staged), sync=sync, prefix="gittrix-index-")
+        temporary = write_temporary(self.checkout.git_dir, self.index.replaced(staged), sync=sync, prefix=temporary_prefix(self.token))
         os.rename(temporary, index)
         if sync:
             sync_directory(self.checkout.git_dir)
@@ -122,14 +124,14 @@ def holding(
                 reason = _obstacle(files, index, format_, sides, path, old, new)
                 if reason:
                     raise _refused(checkout, f"{path!r} {reason}", "Commit, stash or remove it, then promote again.")
-        yield Forward(checkout, format_, sides, index)
+        yield Forward(checkout, format_, sides, index, token)
     finally:
         if read_text(lock) == token:
             os.unlink(lock)
 
 
 def _acquire(checkout: Checkout, lock: str, token: str, stale: Callable[[str], bool] | None) -> None:
-    temporary = write_temporary(checkout.git_dir, token.encode() + b"\n", prefix="gittrix-index-")
+    temporary = write_temporary(checkout.git_dir, token.encode() + b"\n", prefix=temporary_prefix(token))
     try:
         for _ in range(2):
             try:

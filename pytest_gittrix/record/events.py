@@ -87,7 +87,9 @@ VOCABULARY: Mapping[str, Kind] = {
     "promote.conflict": _kind("Durable's head overlaps the selection; nothing moved.", "paths_digest count head"),
     "worktree.updated": _kind("The human's checked-out files were brought forward to the promoted commit.", "commit"),
     "worktree.stale": _kind("The human's checked-out files were left behind the promoted commit, for this reason.", "commit reason"),
-    "archive.written": _kind("Work that was not promoted was set aside as a commit, a patch or both.", "touched", optional="commit patch ref"),
+    "archive.written": _kind(
+        "Work that was not promoted was set aside as a commit, a patch or both.", "touched", optional="commit patch ref"
+    ),
     "session.ended": _kind('The session ended (state is "promoted", "discarded" or "expired").', "state", optional="reason"),
     "workspace.removed": _kind("The workspace is gone; the record stays."),
     "durable.moved": _kind("A ref of durable moved and no promotion moved it.", "ref old new"),

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, LogDamaged, MetadataVersionUnsupported
 from pytest_gittrix.record.events import Actor, Event, check, decode, encode, sealed
@@ -63,7 +63,7 @@ class Scan:
     torn: int = 0
 
 
-def scan(raw: bytes, stream: str, start: Cursor = Cursor()) -> Scan:  # noqa: B008  (frozen)
+def scan(raw: bytes, stream: str, start: Cursor = Cursor()) -> Scan:
     """Sort the bytes from ``start`` to the end of a log into events, damaged lines and a torn end. Never raises for damage.
 
     Args:
@@ -129,9 +129,7 @@ class EventLog:
         """Whether the disk refused to keep an event, so that only :meth:`repair` may write again."""
         return self._poison is not None
 
-    def append(
-        self, type: str, data: Mapping[str, Any], *, ts: int, actor: Actor = "system", commit_point: bool = False
-    ) -> Event:
+    def append(self, type: str, data: Mapping[str, Any], *, ts: int, actor: Actor = "system", commit_point: bool = False) -> Event:
         """Store an event, then announce it. The caller holds the session's lease.
 
         What another process appended since is read first, so ``seq`` is right whoever wrote before; a torn end is repaired.
@@ -224,7 +222,7 @@ class EventLog:
         event = Event(before.seq, ts - ts % 1000, self.stream, type, actor, data)
         line = encode(event) + b"\n"
         try:
-            _write_all(fd, line)
+            write_all(fd, line)
         except OSError as problem:
             with suppress(OSError):  # what stays is a torn end, and the next append repairs it
                 os.ftruncate(fd, before.offset)
@@ -240,7 +238,7 @@ class EventLog:
         try:
             _sync_data(fd)
             if new:
-                _sync_directory(os.path.dirname(self._file))
+                sync_directory(os.path.dirname(self._file))
         except OSError as problem:
             # The kernel may have dropped the pages and will call the next sync a success: nothing may be built on this file.
             self._poison = problem
@@ -328,12 +326,12 @@ class EventLog:
         try:
             fd = os.open(fresh, _APPEND | os.O_TRUNC, 0o666)
             try:
-                _write_all(fd, self._bytes_from(0)[: found.end.offset])
+                write_all(fd, self._bytes_from(0)[: found.end.offset])
                 os.fsync(fd)
             finally:
                 os.close(fd)
             os.replace(fresh, self._file)
-            _sync_directory(os.path.dirname(self._file))
+            sync_directory(os.path.dirname(self._file))
         except OSError as problem:
             self._poison = problem
             self._refuse_poison()
@@ -358,10 +356,11 @@ class EventLog:
                 listener(event)
             except Exception as problem:  # noqa: BLE001  (whatever a listener raises is its own affair)
                 text = f"Exception ignored in a listener to {event.type!r} of session {event.stream!r}"
-                sys.unraisablehook(sys.UnraisableHookArgs((type(problem), problem, problem.__traceback__, text, listener)))
+                sys.unraisablehook(cast(Any, sys).UnraisableHookArgs((type(problem), problem, problem.__traceback__, text, listener)))
 
 
-def _write_all(fd: int, data: bytes) -> None:
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of ``data``, however little the system takes at a time."""
     done = os.write(fd, data)
     while done < len(data):
         done += os.write(fd, data[done:])
@@ -375,7 +374,8 @@ def _read_fd(fd: int, offset: int) -> bytes:
     return b"".join(pieces)
 
 
-def _sync_directory(path: str) -> None:
+def sync_directory(path: str | Path) -> None:
+    """Have the names in a directory reach the disk: a new file's own sync does not cover its name."""
     fd = os.open(path or ".", os.O_RDONLY)
     try:
         os.fsync(fd)

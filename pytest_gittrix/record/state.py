@@ -234,9 +234,7 @@ def state_from_metadata(record: Mapping[str, Any], *, legacy: bool = True) -> Se
         workspace=record.get("ephemeralPath"),
         workspace_kind=record.get("workspaceKind"),
         git_backed=bool(record.get("isGitBacked")),
-        policy=Policy(
-            _nanoseconds(policy["ttlIdleMs"]), _nanoseconds(policy["ttlAbsoluteMs"]), policy["untilPromote"], policy["manual"]
-        ),
+        policy=Policy(_nanoseconds(policy["ttlIdleMs"]), _nanoseconds(policy["ttlAbsoluteMs"]), policy["untilPromote"], policy["manual"]),
         created_ns=ns_of(parse_instant(record["createdAt"])),
         updated_ns=ns_of(parse_instant(record["updatedAt"])),
         last_access_ns=ns_of(parse_instant(record["lastAccessAt"])),
@@ -259,7 +257,7 @@ class Rule:
 
     when: frozenset[str]
     use: bool = False
-    apply: Callable[[SessionState, Event], None] = lambda state, event: None
+    apply: Callable[[SessionState, Event], None] = lambda _state, _event: None
 
 
 def _created(event: Event) -> SessionState:
@@ -340,7 +338,8 @@ def _ended(state: SessionState, event: Event) -> None:
         raise _impossible(state, event, f"{how!r} is not an end ({', '.join(sorted(ENDED))})")
     if state.intent is not None:
         raise _impossible(state, event, f"the promotion of {state.intent.commit} is still open")
-    if state.ended and how != state.state:
+    # promote.done is itself the end; session.ended may still say so.
+    if state.ended and not (how == state.state == "promoted"):
         raise _impossible(state, event, f"the session already ended as {state.state}")
     state.state = cast(StateName, how)
 
@@ -349,7 +348,7 @@ def _archive(state: SessionState, event: Event) -> None:
     state.archive = event.data
 
 
-def _removed(state: SessionState, event: Event) -> None:
+def _removed(state: SessionState, _event: Event) -> None:
     state.workspace_present = False
 
 
@@ -427,10 +426,12 @@ def _impossible(state: SessionState, event: Event, why: str) -> LogDamaged:
 
 # Spellings of the record. -------------------------------------------------------------------------------------------------------
 
-_RECORD_KEYS = frozenset(
-    "metadataVersion id task durableRef durablePath durableBranch ephemeralRef ephemeralPath baselineSha workspaceKind isGitBacked "
-    "state createdAt updatedAt lastAccessAt evictionPolicy touchedFiles promote".split()
-)
+# fmt: off
+_RECORD_KEYS = frozenset({
+    "metadataVersion", "id", "task", "durableRef", "durablePath", "durableBranch", "ephemeralRef", "ephemeralPath", "baselineSha",
+    "workspaceKind", "isGitBacked", "state", "createdAt", "updatedAt", "lastAccessAt", "evictionPolicy", "touchedFiles", "promote",
+})
+# fmt: on
 
 
 def _known(record: Mapping[str, Any]) -> dict[str, Any]:

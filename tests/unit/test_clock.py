@@ -473,9 +473,7 @@ def test_a_clock_file_that_cannot_be_used_is_named(tmp_path: Path, monkeypatch: 
     assert "PYTEST_GITTRIX_CLOCK" in caught.value.fix
 
 
-def test_a_child_process_finds_the_clock_in_its_environment(
-    clock: FrozenClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_child_process_finds_the_clock_in_its_environment(clock: FrozenClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PYTEST_GITTRIX_CLOCK", raising=False)
     assert isinstance(clock_from_environment(), SystemClock)
     clock.attach_file(tmp_path / "clock")

@@ -384,6 +384,20 @@ def test_a_process_that_time_machine_already_holds_is_refused(tmp_path: Path) ->
     assert out["refusal"] == ["ClockConflict", "time-machine already holds this process's clock.", True, True]
 
 
+def test_freezegun_alone_works_beside_this_package(tmp_path: Path) -> None:
+    """It reads every attribute of every module with the clock already frozen: one of ours that loads a room then would break."""
+    out = run(
+        """
+        from freezegun import freeze_time
+        loaded = {name for name in sys.modules if name.startswith("pytest_gittrix")}
+        with freeze_time("2020-01-01"):
+            out["loaded"] = sorted({name for name in sys.modules if name.startswith("pytest_gittrix")} - loaded)
+        """,
+        tmp_path,
+    )
+    assert out == {"loaded": []}
+
+
 def test_a_freezegun_freeze_inside_wins_until_it_ends(tmp_path: Path) -> None:
     out = run(
         """
@@ -475,6 +489,28 @@ def test_modules_that_load_lazily_are_loaded_before_the_clock_stands_still(tmp_p
         tmp_path,
     )
     assert out == {"model": '{"at":"2030-01-01T00:00:00Z"}'}
+
+
+def test_a_module_that_cannot_be_loaded_does_not_stop_the_freeze(tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(
+        dedent(
+            """
+            def __dir__():
+                return ["room"]
+            def __getattr__(name):
+                raise RuntimeError("this room is broken") if name == "room" else AttributeError(name)
+            """
+        )
+    )
+    out = run(
+        """
+        import broken
+        with process_freeze(clock):
+            out["time"] = time.time()
+        """,
+        tmp_path,
+    )
+    assert out == {"time": FROZEN}
 
 
 def test_the_clock_itself_gives_ordinary_datetimes_during_the_freeze(tmp_path: Path) -> None:

@@ -8,14 +8,16 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_gittrix.errors import PathNotFound, WriteRejected
+from pytest_gittrix.git.descent import Root
 from pytest_gittrix.git.guarded import TEMPORARY_PREFIX, Found, GuardedDir
 
 
@@ -199,6 +201,18 @@ def test_temporary_names_are_hidden_and_recognisable() -> None:
     assert TEMPORARY_PREFIX == ".gittrix-tmp-"
 
 
+def test_a_planted_temporary_is_not_written_through(
+    guarded: GuardedDir, root: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("secrets.token_hex", lambda _size: "guessed")
+    for plant in (lambda to: os.link(outside / "secret", to), lambda to: os.symlink(outside / "secret", to)):
+        plant(root / f"{TEMPORARY_PREFIX}guessed")
+        with pytest.raises(WriteRejected, match="File exists"):
+            guarded.write("f", b"mine")
+        assert (outside / "secret").read_bytes() == b"outside"
+        assert not guarded.exists("f")
+
+
 def test_a_writer_killed_half_way_leaves_only_a_recognisable_file(root: Path) -> None:
     script = """
         import os, signal, sys
@@ -291,6 +305,38 @@ def test_no_descriptor_outlives_its_operation_even_a_failed_one(root: Path, outs
         assert open_descriptors() == held
     assert held == before + 1
     assert open_descriptors() == before
+
+
+def test_a_parent_that_is_pruned_under_a_writer_is_made_again(guarded: GuardedDir, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    descend, pruned = Root.descend, []
+
+    def pruned_once(self: Root, parents: Sequence[str], **how: Any) -> int:
+        descriptor = descend(self, parents, **how)
+        if not pruned:
+            pruned.append(os.rmdir(root / "a" / "b"))
+        return descriptor
+
+    monkeypatch.setattr(Root, "descend", pruned_once)
+    guarded.write("a/b/f", b"1")
+    assert pruned == [None]
+    assert guarded.read("a/b/f")[0] == b"1"
+
+
+def test_a_writer_whose_parent_never_stays_gives_up_with_a_typed_error(
+    guarded: GuardedDir, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    descend = Root.descend
+
+    def always_pruned(self: Root, parents: Sequence[str], **how: Any) -> int:
+        descriptor = descend(self, parents, **how)
+        if parents == ["a"]:
+            (root / "a").rmdir()
+        return descriptor
+
+    monkeypatch.setattr(Root, "descend", always_pruned)
+    with pytest.raises(WriteRejected, match="'a/f' was not written: No such file"):
+        guarded.write("a/f", b"1")
+    assert os.listdir(root) == []
 
 
 def test_writers_and_deleters_of_one_directory_do_not_trip_over_each_other(guarded: GuardedDir, root: Path) -> None:

@@ -39,12 +39,10 @@ def test_a_duration_survives_being_written_and_read(duration: timedelta) -> None
 @given(st.text())
 def test_any_text_is_a_duration_or_refused_by_name(text: str) -> None:
     try:
-        duration = parse_duration(text)
+        written = format_duration(parse_duration(text))
     except InvalidInput as problem:
-        refused = problem.fact
-    else:
-        refused = None
-    assert repr(text) in refused or "too long" in refused if refused else duration >= timedelta()
+        written = problem.fact
+    assert parse_duration(written) == parse_duration(text) if written[:1].isdigit() else "duration" in written
 
 
 @pytest.mark.parametrize(

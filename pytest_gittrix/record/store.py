@@ -1,0 +1,239 @@
+"""Where sessions are kept: one directory each, with the event log as the only truth in it.
+
+``metadata.json`` is written for people and for the TypeScript GitTrix and is read only when there is no log. It must not know what
+a workspace or a repository is, and creates nothing until a session does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionNotFound
+from pytest_gittrix.record.lease import Lease
+from pytest_gittrix.record.log import Durability, EventLog, sync_directory, write_all
+from pytest_gittrix.record.state import SessionState, fold, metadata_of, state_from_metadata
+
+if TYPE_CHECKING:
+    from pytest_gittrix.record.model import SessionMetadata
+
+LOG = "events.jsonl"
+METADATA = "metadata.json"
+LOCK = ".lock"
+
+_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A session that could not be read, and why."""
+
+    id: str
+    message: str
+
+
+def default_home(environ: Mapping[str, str] | None = None) -> Path:
+    """``GITTRIX_HOME``, or ``~/.gittrix``."""
+    home = (os.environ if environ is None else environ).get("GITTRIX_HOME")
+    return Path(home).absolute() if home else Path("~/.gittrix").expanduser()
+
+
+def default_store(environ: Mapping[str, str] | None = None) -> Path:
+    """``sessions`` in :func:`default_home`."""
+    return default_home(environ) / "sessions"
+
+
+def valid_id(id: str) -> bool:
+    """Whether ``id`` can name a session: 1 to 128 letters, digits, ``_`` and ``-``; so never a path."""
+    return _ID.fullmatch(id) is not None
+
+
+class Store:
+    """A directory of sessions.
+
+    Args:
+        root: the directory; made with its parents by the first :meth:`create`.
+        durability: see ``EventLog``.
+    """
+
+    def __init__(self, root: Path | str, *, durability: Durability = "full") -> None:
+        self.root = Path(root)
+        self.durability: Durability = durability
+
+    def create(self, id: str) -> Path:
+        """Make the empty directory of a new session; it is no session until its log has an event.
+
+        Raises:
+            InvalidInput: the id is malformed or taken.
+            AdapterUnavailable: the directory cannot be made.
+        """
+        directory = self.directory(id)
+        try:
+            try:
+                directory.mkdir()
+            except FileNotFoundError:
+                self.root.mkdir(parents=True, exist_ok=True)
+                directory.mkdir()
+            if self.durability == "full":
+                sync_directory(self.root)
+        except FileExistsError:
+            raise InvalidInput(f"There is a session {id!r} already in {self.root}.", why="Ids are never used twice.") from None
+        except OSError as problem:
+            raise _unavailable(directory, problem) from problem
+        return directory
+
+    def ids(self) -> list[str]:
+        """The ids in the store, sorted: directories with a log or a record. What else lies there is passed over."""
+        try:
+            names = os.listdir(self.root)
+        except FileNotFoundError:
+            return []
+        except OSError as problem:
+            raise _unavailable(self.root, problem) from problem
+        return sorted(name for name in names if valid_id(name) and self._has_session(name))
+
+    def directory(self, id: str) -> Path:
+        """The directory of a session, there or not.
+
+        Raises:
+            InvalidInput: the id is malformed.
+        """
+        if not valid_id(id):
+            raise InvalidInput(
+                f"{id!r} is not a session id.",
+                why="An id is the name of a directory, and must not lead anywhere else.",
+                fix="An id is 1 to 128 letters, digits, _ and -.",
+            )
+        return self.root / id
+
+    def log(self, id: str) -> EventLog:
+        """The session's event log, there or not. Raises InvalidInput as :meth:`directory`."""
+        return EventLog(self.directory(id) / LOG, id, durability=self.durability)
+
+    def lease(self, id: str, *, wait: float = 10.0) -> Lease:
+        """The right to write the session, not yet taken. Raises InvalidInput as :meth:`directory`."""
+        return Lease(self.directory(id) / LOCK, wait=wait)
+
+    def load(self, id: str) -> SessionState:
+        """The session's state: folded from its log, or from its record when it has no log (a TypeScript store).
+
+        Raises:
+            SessionNotFound: no such session, or its creation was never completed.
+            LogDamaged: the log is damaged.
+            MetadataVersionUnsupported: the log or record is of another version or shape.
+            InvalidInput: the id is malformed, or the record is another session's.
+        """
+        events = self.log(id).read()
+        return fold(events) if events else self._legacy(id)
+
+    def scan(self) -> tuple[list[SessionState], list[Problem]]:
+        """Every session in order of id, and those that cannot be read; one bad record does not stop the rest (DESIGN rule 8)."""
+        states: list[SessionState] = []
+        problems: list[Problem] = []
+        for id in self.ids():
+            try:
+                states.append(self.load(id))
+            except GittrixError as problem:
+                problems.append(Problem(id, str(problem)))
+        return states, problems
+
+    def write_metadata(self, id: str, state: SessionState) -> None:
+        """Write the derived ``metadata.json``, whole or not at all.
+
+        Raises:
+            InvalidInput: the id is malformed, or the state is another session's.
+            AdapterUnavailable: it cannot be written.
+        """
+        directory = self.directory(id)
+        if state.id != id:
+            raise InvalidInput(f"The state of session {state.id!r} is not the record of {id!r}.")
+        path = os.path.join(directory, METADATA)
+        # One name per writer, so that two never write one file, and a killed one leaves no heap of them.
+        fresh = os.path.join(directory, f".{METADATA}.{os.getpid()}-{threading.get_ident()}.tmp")
+        try:
+            self._write_file(fresh, _record_bytes(metadata_of(state)))
+            if self.durability == "fast":
+                # ext4 writes a file out, for 0.3 ms and more, when it replaces another. Without a record for an instant there is
+                # still the log.
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
+            os.replace(fresh, path)
+        except OSError as problem:
+            with suppress(OSError):
+                os.unlink(fresh)
+            raise _unavailable(path, problem) from problem
+
+    def import_legacy(self, id: str, *, ts: int) -> SessionState:
+        """Give a session of a TypeScript store a log, so that it can go on here. The caller holds its lease.
+
+        Its first event, ``session.imported``, holds the record as it was. A session that has a log is left alone.
+
+        Args:
+            ts: now, in nanoseconds since 1970 UTC.
+
+        Raises:
+            SessionNotFound, LogDamaged, MetadataVersionUnsupported, InvalidInput, AdapterUnavailable: as :meth:`load` and ``append``.
+        """
+        log = self.log(id)
+        if not log.read():
+            record = self._record(id).wire()
+            record.setdefault("ephemeralPath", str(self._legacy_workspace(id)))
+            log.append("session.imported", {"metadata": record}, ts=ts, commit_point=True)
+        return fold(log.read())
+
+    def _write_file(self, path: str, data: bytes) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o666)
+        try:
+            write_all(fd, data)
+            if self.durability == "full":
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _legacy(self, id: str) -> SessionState:
+        state = state_from_metadata(self._record(id).wire())
+        state.workspace = state.workspace or str(self._legacy_workspace(id))
+        return state
+
+    def _legacy_workspace(self, id: str) -> Path:
+        return self.directory(id) / "workspace"
+
+    def _record(self, id: str) -> SessionMetadata:
+        from pytest_gittrix.record.model import load_metadata
+
+        path = self.directory(id) / METADATA
+        try:
+            raw = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            raise SessionNotFound(
+                f"There is no session {id!r} in {self.root}.", fix="`gittrix session list` shows those there are."
+            ) from None
+        except OSError as problem:
+            raise _unavailable(path, problem) from problem
+        return load_metadata(raw, expected_id=id)
+
+    def _has_session(self, id: str) -> bool:
+        directory = self.root / id
+        return any(os.path.lexists(directory / name) for name in (LOG, METADATA))
+
+
+def _record_bytes(record: Mapping[str, Any]) -> bytes:
+    # One key a line reads well, and is ten times as fast as an indenting encoder. Plain ASCII holds any name, UTF-8 or not.
+    lines = ",\n".join(f"  {_json(key)}: {_json(value)}" for key, value in record.items())
+    return f"{{\n{lines}\n}}\n".encode("ascii")
+
+
+_json = json.JSONEncoder().encode
+
+
+def _unavailable(path: Path | str, problem: OSError) -> AdapterUnavailable:
+    return AdapterUnavailable(
+        f"{path} cannot be used: {problem.strerror}.", fix="See that the store is a writable directory with space (GITTRIX_HOME)."
+    )

@@ -73,6 +73,11 @@ class LocalDurable:
         """``local://<path>#<branch>``."""
         return f"local://{self.path}#{self.branch}"
 
+    @property
+    def objects_dir(self) -> str:
+        """Its object directory."""
+        return self.repository.objects_dir
+
     def close(self) -> None:
         """Give back descriptors and processes."""
         self.repository.close()
@@ -212,6 +217,14 @@ class LocalDurable:
                 stale[forward.checkout.path] = str(error)
         points.reached("land:forwarded")
         return Landed(tuple(done), stale)
+
+    def admin_of(self, path: str) -> str | None:
+        """The git directory kept for a linked work tree at ``path``, if there is one."""
+        wanted = os.path.realpath(path)
+        for checkout in self.repository.checkouts():
+            if checkout.git_dir != self.repository.common_dir and os.path.realpath(checkout.path) == wanted:
+                return checkout.git_dir
+        return None
 
     def contains(self, branch: str, commit: str) -> bool:
         """Whether a commit is the branch's head or among its ancestors (all parents followed)."""

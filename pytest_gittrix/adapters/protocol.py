@@ -43,8 +43,15 @@ class Durable(Protocol):
     def branch(self) -> str:
         """The branch that sessions start from unless told otherwise."""
 
+    @property
+    def objects_dir(self) -> str | None:
+        """Its object directory, if it is on this machine."""
+
     def head(self, branch: str) -> str:
         """The commit a branch is at."""
+
+    def close(self) -> None:
+        """Give back descriptors and processes."""
 
     def references(self) -> Mapping[str, str]:
         """Every branch and tag with its id, for the detector of moves without a promote."""
@@ -93,6 +100,9 @@ class Durable(Protocol):
 
         ``on_moved`` is called as soon as the branch has moved, before work trees are brought forward.
         """
+
+    def admin_of(self, path: str) -> str | None:
+        """The git directory kept for a linked work tree at ``path``, if there is one."""
 
     def contains(self, branch: str, commit: str) -> bool:
         """Whether a commit is the branch's head or among its ancestors."""

@@ -18,7 +18,8 @@ from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, WriteRejected
-from pytest_gittrix.git.names import is_safe_component
+from pytest_gittrix.git.guarded import TEMPORARY_PREFIX
+from pytest_gittrix.git.names import collision_key, is_safe_component
 from pytest_gittrix.git.seed import Seed
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, write_trees
 
@@ -141,7 +142,7 @@ class _Walk:
         with os.scandir(descriptor) as entries:
             for entry in entries:
                 name = entry.name
-                if name == ".git":
+                if name == ".git" or name.startswith(TEMPORARY_PREFIX):
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     below.append(name)
@@ -191,6 +192,9 @@ class _Walk:
             return
         kind = stat.S_IFMT(status.st_mode)
         if kind == stat.S_IFLNK:
+            if collision_key(name) == ".gitmodules":
+                self.refused[path] = "a .gitmodules that is a symlink leads git outside the repository"
+                return
             mode, data = SYMLINK, os.fsencode(_link(parent, name))
         elif kind == stat.S_IFREG:
             if status.st_size > self.limits.max_file:
@@ -198,7 +202,7 @@ class _Walk:
                 return
             mode, data = _contents(parent, name, self.limits.max_file)
         else:
-            self.refused[path] = "it is neither a file nor a symlink"
+            # Sockets and pipes have no place in a tree; git passes them over too.
             return
         id_ = self.seed.format.hash_object("blob", data)
         if baseline is not None and (baseline.mode, baseline.id) == (mode, id_):
@@ -304,3 +308,19 @@ def take(
         why="A snapshot of moving files would promote what nobody wrote.",
         fix="Let the agent's programs end, then try again.",
     )
+
+
+def latest_change(path: str) -> int:
+    """The newest kernel change time of anything in a workspace, its own git directory included; 0 if it is gone.
+
+    Links are not followed, and what vanishes meanwhile is passed over. In nanoseconds, for ``Clock.instant_of``.
+    """
+    latest = 0
+    # Only times are read, so a directory that is swapped for a link meanwhile can at worst make the session look busier.
+    for parent, directories, names in os.walk(path):
+        for name in (*directories, *names, "."):
+            try:
+                latest = max(latest, os.lstat(os.path.join(parent, name)).st_ctime_ns)
+            except OSError:
+                continue
+    return latest

@@ -7,10 +7,11 @@ needed to test it. Knows neither repositories nor workspaces.
 from __future__ import annotations
 
 import os
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from pytest_gittrix.git.names import collision_key
 
 FILE = 0o100644
 EXECUTABLE = 0o100755
@@ -163,11 +164,6 @@ def overlap(selected: Iterable[str], drift: Iterable[str]) -> set[str]:
         return set()
     directories = {parent for path in drifted for parent in parents(path)}
     return {path for path in selected if path in drifted or path in directories or not drifted.isdisjoint(parents(path))}
-
-
-def collision_key(name: str) -> str:
-    """Equal for names that a case-insensitive or unicode-normalising file system holds to be the same."""
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
 def collisions(read_tree: ReadTree, root: str | None, added: Iterable[str]) -> dict[str, str]:

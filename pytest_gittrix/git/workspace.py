@@ -226,6 +226,27 @@ def open_workspace(path: str, state_dir: str) -> Workspace:
     return Workspace(kind, path, seed, origin, admin)
 
 
+def adopt_workspace(path: str, kind: str, seed: Seed, admin: str | None = None) -> Workspace:
+    """A workspace that another system made (a TypeScript store's): nothing is known of it, so every file in it is looked at.
+
+    Args:
+        path: its root.
+        kind: what its record calls it.
+        seed: its baseline.
+        admin: the git directory that durable keeps for it, if it is a linked work tree.
+
+    Raises:
+        AdapterUnavailable: it is not on this machine.
+    """
+    if kind not in KINDS:
+        raise AdapterUnavailable(
+            f"The workspace is {kind!r}, which is not on this machine.",
+            why="Only local workspaces can be opened here.",
+            fix=f"Local kinds are: {', '.join(KINDS)}.",
+        )
+    return Workspace(check_kind(kind), path, seed, Origin(0, boot_offset(), {}, complete=True), admin)
+
+
 def _materialise(path: str, seed: Seed) -> dict[str, int]:
     """Write every file of the baseline, with one old time; gives each directory's inode."""
     inodes: dict[str, int] = {}

@@ -66,7 +66,7 @@ VOCABULARY: Mapping[str, Kind] = {
     "session.created": _kind(
         "A session was started from durable's head; policy is {ttl_idle_ns, ttl_absolute_ns, until_promote, manual}.",
         "task durable_ref durable_path durable_branch baseline ephemeral_ref workspace workspace_kind git_backed policy format",
-        optional="id_seed history",
+        optional="id_seed history strategy",
     ),
     "session.imported": _kind("A session of a TypeScript store got a log; metadata is its record as it was.", "metadata"),
     "workspace.ready": _kind("The workspace is complete and the agent may use it.", "path"),
@@ -78,7 +78,7 @@ VOCABULARY: Mapping[str, Kind] = {
     "promote.intent": _kind(
         "A promotion is about to move ref from parent to commit; owner says which process would do it.",
         "commit parent ref tree paths_digest count owner",
-        optional="branch strategy message",
+        optional="branch strategy message pack",
     ),
     "promote.done": _kind(
         "The selection is on the branch: the session is promoted.", "commit ref branch strategy", optional="pr_url patch"

@@ -1,57 +1,58 @@
-"""A derived index over a store: which sessions there are, and which are due, without opening every log.
+"""A derived index over a store: which sessions there are and which are due, without opening every log.
 
-Nothing reads it as truth. Before every answer it is brought up to date: a log whose size, time and inode are as they were when it was
-folded is not opened again. It can be deleted, cut short or of another version at any time and is then built anew without a word. It must not know what
-an answer is used for.
+Nothing reads it as truth. :meth:`Index.sync` folds only the logs whose size, time or inode changed since they were last folded. The
+file can be deleted, damaged or of another version at any time, and is then built anew without a word. It must not know what an answer
+is used for.
 
-Small stores get an index in memory: opening a file of SQLite's takes longer than folding a few logs.
+A small store gets its index in memory: opening a file of SQLite's takes longer than folding a few logs.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pytest_gittrix.errors import AdapterUnavailable, GittrixError
-from pytest_gittrix.record.state import SessionState, deadline_ns, metadata_of
-from pytest_gittrix.record.store import LOG, METADATA, Problem, Store, record_text, valid_id
+from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, LogDamaged, MetadataVersionUnsupported
+from pytest_gittrix.record.state import SessionState, StateName, deadline_ns, metadata_of
+from pytest_gittrix.record.store import ID, LOG, METADATA, Problem, Store
 
 FILE = "index.sqlite"
 VERSION = 1
 SMALL = 64
 
-Signature = tuple[int, int, int]
 T = TypeVar("T")
+Signature = tuple[int, int, int]
 
-_LARGEST = 2**63 - 1
-_BUSY_SECONDS = 5.0
-# Of a session that must be read again next time, whatever its files look like.
+# Of a session whose row must be made again next time, whatever its files look like.
 _NEVER: Signature = (-1, -1, -1)
+_LARGEST = 2**63 - 1
 
-# Times are in microseconds, which is all an event's time holds: nanoseconds would end in 2262.
-_SCHEMA = f"""
-BEGIN IMMEDIATE;
-CREATE TABLE session (
-    id TEXT PRIMARY KEY, size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, inode INTEGER NOT NULL,
-    problem TEXT,
-    state TEXT, deadline_us INTEGER, created_us INTEGER, updated_us INTEGER, last_access_us INTEGER,
-    durable BLOB, seq INTEGER, workspace_present INTEGER, legacy INTEGER, metadata TEXT
-) WITHOUT ROWID;
-CREATE INDEX session_due ON session (deadline_us) WHERE state = 'active' OR (state = 'promoted' AND workspace_present);
-PRAGMA user_version = {VERSION};
-COMMIT;
-"""
-_COLUMNS = 15
-_DUE = """
-SELECT id FROM session WHERE deadline_us < ? AND (state = 'active' OR (state = 'promoted' AND workspace_present))
-ORDER BY deadline_us, id
-"""
+# Times are in microseconds, all that an event's time holds; in nanoseconds SQLite's integers would end in the year 2262.
+_COLUMNS = (
+    "id TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, inode INTEGER, problem TEXT, "
+    "state TEXT, deadline_us INTEGER, created_us INTEGER, updated_us INTEGER, last_access_us INTEGER, "
+    "seq INTEGER, workspace_present INTEGER, legacy INTEGER, durable BLOB, metadata TEXT, unsettled INTEGER"
+)
+_WIDTH = _COLUMNS.count(",") + 1
+_EVICTABLE = "(state = 'active' OR (state = 'promoted' AND workspace_present))"
+_SCHEMA = (
+    f"CREATE TABLE session ({_COLUMNS})",
+    f"CREATE INDEX session_due ON session (deadline_us, id) WHERE {_EVICTABLE}",
+    f"PRAGMA user_version = {VERSION}",
+)
+_DUE = f"SELECT id FROM session WHERE deadline_us < ? AND {_EVICTABLE} ORDER BY deadline_us, id"
+_UNSETTLED = "SELECT id FROM session WHERE unsettled ORDER BY id"
+_ROWS = (
+    "SELECT id, state, deadline_us, created_us, updated_us, last_access_us, seq, workspace_present, legacy, size, metadata "
+    "FROM session WHERE problem IS NULL"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +60,14 @@ class Row:
     """What the index says about one session.
 
     Attributes:
-        id, state, seq, workspace_present, legacy: as in ``SessionState``.
-        created_ns, updated_ns, last_access_ns: likewise. deadline_ns: of its TTL, rounded up to a microsecond; None for no limit.
-        log_size: bytes of its log (of its record, when legacy).
-        metadata: the version-1 record, as JSON text.
+        id, state, created_ns, updated_ns, last_access_ns, seq, workspace_present, legacy: as in ``SessionState``.
+        deadline_ns: the end of its TTL, rounded up to a microsecond; None for no limit.
+        log_size: bytes of its log; of its record, when there is no log.
+        metadata: the version-1 record, as JSON text (``SessionMetadata.model_validate_json`` reads it).
     """
 
     id: str
-    state: str
+    state: StateName
     deadline_ns: int | None
     created_ns: int
     updated_ns: int
@@ -79,11 +80,11 @@ class Row:
 
 
 class Index:
-    """The index of one store. May be used by several threads; several processes may use the file at once.
+    """The index of one store. Several threads may share it, and several processes may have one each.
 
     Args:
-        store: whose sessions. Nothing is opened until the first question.
-        persist_from: how many sessions make the file worth its while; with fewer, and no file there, the index is kept in memory.
+        store: whose sessions. Nothing is opened before the first question.
+        persist_from: how many sessions make a file worth while; below that, if there is none yet, the index is kept in memory.
     """
 
     def __init__(self, store: Store, *, persist_from: int = SMALL) -> None:
@@ -94,76 +95,96 @@ class Index:
         self._connection: sqlite3.Connection | None = None
         self._pid = 0
         self._seen: dict[str, Signature] = {}
-        self._seen_version = -1
+        self._seen_version: int | None = None
 
     def sync(self) -> None:
-        """Read the sessions that changed since the index last saw them, and forget those that are gone.
+        """Fold the sessions that changed since the index last saw them, and forget those that are gone.
 
         Raises:
             AdapterUnavailable: the store cannot be listed.
         """
-        found = _signatures(self.store.root)
-        self._with_database(lambda database: self._update(database, found), len(found))
+        self._ask(lambda _database: None, fresh=True)
 
     def due(self, now_ns: int) -> list[str]:
         """The sessions past their TTL at ``now_ns`` (strictly greater, GitTrix), longest overdue first, then by id.
 
         Those are the active ones, and promoted ones that kept their workspace. As of the last :meth:`sync`.
         """
-        now_us = min(-(-now_ns // 1000), _LARGEST)
-        return self._with_database(lambda database: [id for (id,) in database.execute(_DUE, (now_us,))])
+        now_us = -(-now_ns // 1000)
+        return self._ask(lambda database: [id for (id,) in database.execute(_DUE, (min(now_us, _LARGEST),))])
 
-    def list(self, *, state: str | None = None, durable_path: str | None = None, workspace_present: bool | None = None) -> list[Row]:
-        """The sessions of a state, of a durable repository, with or without their workspace; oldest first, then by id.
+    def unsettled(self) -> list[str]:
+        """The sessions in which something was begun and not finished, in order of id, as of the last :meth:`sync`."""
+        return self._ask(lambda database: [id for (id,) in database.execute(_UNSETTLED)])
+
+    def rows(self, *, state: StateName | None = None, durable_path: str | None = None, workspace_present: bool | None = None) -> list[Row]:
+        """The sessions in a state, of a durable repository, with or without their workspace; oldest first, then by id.
 
         As of the last :meth:`sync`. What cannot be read is not here but in :meth:`problems`.
         """
         wanted = {"state": state, "durable": _blob(durable_path), "workspace_present": workspace_present}
         terms = {name: value for name, value in wanted.items() if value is not None}
-        where = "".join(f" AND {name} = :{name}" for name in terms)
-        query = f"SELECT * FROM session WHERE problem IS NULL{where} ORDER BY created_us, id"
-        return self._with_database(lambda database: [_row(fields) for fields in database.execute(query, terms)])
+        query = _ROWS + "".join(f" AND {name} = :{name}" for name in terms) + " ORDER BY created_us, id"
+        return self._ask(lambda database: [_row(*fields) for fields in database.execute(query, terms)])
 
     def problems(self) -> list[Problem]:
         """The sessions that cannot be read, in order of id, as of the last :meth:`sync`."""
         query = "SELECT id, problem FROM session WHERE problem IS NOT NULL ORDER BY id"
-        return self._with_database(lambda database: [Problem(*fields) for fields in database.execute(query)])
+        return self._ask(lambda database: [Problem(*fields) for fields in database.execute(query)])
 
     def rebuild(self) -> None:
-        """Forget everything and read every session again. Raises AdapterUnavailable as :meth:`sync`."""
+        """Forget everything and fold every session again. Raises AdapterUnavailable as :meth:`sync`."""
         with self._lock:
-            self.close()
-            self._delete()
+            self._discard()
             self.sync()
 
     def close(self) -> None:
-        """Let go of the file. The next question opens it again."""
+        """Let go of the file; the next question opens it again."""
         with self._lock:
             connection, self._connection = self._connection, None
-            self._seen, self._seen_version = {}, -1
-            # A connection that came with fork() is the parent's to close.
             if connection is not None and self._pid == os.getpid():
                 connection.close()
 
-    def _update(self, database: sqlite3.Connection, found: Mapping[str, Signature]) -> None:
+    def _ask(self, question: Callable[[sqlite3.Connection], T], *, fresh: bool = False) -> T:
+        """Put a question to the database; if SQLite fails, to one made anew; if that fails too, to one in memory."""
+        with self._lock:
+            try:
+                if fresh or not self._is_open():
+                    self._update(_signatures(self.store.root))
+                return question(self._opened())
+            except sqlite3.DatabaseError:
+                self._discard()
+            try:
+                self._update(_signatures(self.store.root))
+                return question(self._opened())
+            except sqlite3.DatabaseError:
+                self.close()
+            # A read-only store or a full disk. The answer is what matters, the file only made it faster.
+            self._adopt(_in_memory())
+            self._update(_signatures(self.store.root))
+            return question(self._opened())
+
+    def _update(self, found: dict[str, Signature]) -> None:
+        database = self._opened(len(found))
         seen = self._known(database)
         if found == seen:
             return
-        gone = [(id,) for id in seen.keys() - found.keys()]
+        gone = seen.keys() - found.keys()
         rows = [self._read(id, signature) for id, signature in found.items() if seen.get(id) != signature]
-        with _transaction(database):
-            database.executemany("DELETE FROM session WHERE id = ?", gone)
-            database.executemany(f"INSERT OR REPLACE INTO session VALUES ({', '.join('?' * _COLUMNS)})", rows)
-        for (id,) in gone:
+        database.execute("BEGIN IMMEDIATE")
+        with database:
+            database.executemany("DELETE FROM session WHERE id = ?", [(id,) for id in gone])
+            database.executemany(f"INSERT OR REPLACE INTO session VALUES ({', '.join('?' * _WIDTH)})", rows)
+        for id in gone:
             del seen[id]
-        seen.update({row[0]: row[1:4] for row in rows})
+        seen.update((row[0], row[1:4]) for row in rows)
 
     def _known(self, database: sqlite3.Connection) -> dict[str, Signature]:
-        """Signatures as the database has them; read again only when another connection wrote."""
+        """The signatures in the database, read again only when another connection has written to it."""
         (version,) = database.execute("PRAGMA data_version").fetchone()
         if version != self._seen_version:
             rows = database.execute("SELECT id, size, mtime_ns, inode FROM session")
-            self._seen = {id: (size, mtime, inode) for id, size, mtime, inode in rows}
+            self._seen = {id: (size, mtime_ns, inode) for id, size, mtime_ns, inode in rows}
             self._seen_version = version
         return self._seen
 
@@ -171,61 +192,129 @@ class Index:
         try:
             state = self.store.load(id)
         except GittrixError as problem:
-            return (id, *signature, str(problem).encode("utf-8", "replace").decode(), *[None] * (_COLUMNS - 5))
+            lasting = isinstance(problem, (LogDamaged, MetadataVersionUnsupported, InvalidInput))
+            message = str(problem).encode("utf-8", "backslashreplace").decode()
+            return (id, *(signature if lasting else _NEVER), message, *[None] * (_WIDTH - 5))
         if state.legacy and os.path.lexists(self.store.directory(id) / LOG):
-            signature = _NEVER  # its log holds nothing yet, so the record counts, and the signature is the log's
+            signature = _NEVER  # the log holds nothing yet, so the record counts, but the signature is the log's
         return (id, *signature, None, *_fields(state))
 
-    def _with_database(self, ask: Callable[[sqlite3.Connection], T], count: int = 0) -> T:
-        """Ask the database; one that turns out to be damaged is thrown away, and the question asked of a new one."""
-        with self._lock:
-            try:
-                return ask(self._opened(count))
-            except sqlite3.DatabaseError:
-                self.close()
-                self._delete()
-            try:
-                return ask(self._refilled(count))
-            except sqlite3.DatabaseError:
-                self.close()
-            # The file will not do (a full disk, another process that keeps it locked): the answer is more than the file is.
-            self._adopt(_memory())
-            return ask(self._refilled(count))
+    def _is_open(self) -> bool:
+        return self._connection is not None and self._pid == os.getpid()  # a connection does not survive fork()
 
-    def _refilled(self, count: int) -> sqlite3.Connection:
-        database = self._opened(count)
-        self._update(database, _signatures(self.store.root))
-        return database
-
-    def _opened(self, count: int) -> sqlite3.Connection:
-        if self._connection is not None and self._pid == os.getpid():
+    def _opened(self, count: int = 0) -> sqlite3.Connection:
+        if self._connection is not None and self._is_open():
             return self._connection
-        return self._adopt(self._file() if count >= self._persist_from or self.path.exists() else _memory())
+        return self._adopt(_on_disk(self.path) if count >= self._persist_from or self.path.exists() else _in_memory())
 
     def _adopt(self, connection: sqlite3.Connection) -> sqlite3.Connection:
         self._connection, self._pid = connection, os.getpid()
-        self._seen, self._seen_version = {}, -1
+        self._seen, self._seen_version = {}, None
         return connection
 
-    def _file(self) -> sqlite3.Connection:
-        try:
-            connection = _connect(str(self.path))
-        except sqlite3.OperationalError:
-            return _memory()  # a store that cannot be written to, or a file that stays locked
-        try:
-            (version,) = connection.execute("PRAGMA user_version").fetchone()
-            if version not in (0, VERSION):
-                raise sqlite3.DatabaseError("an index of another version")
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = OFF")
-            if version == 0:
-                _create(connection)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    def _delete(self) -> None:
+    def _discard(self) -> None:
+        self.close()
         for suffix in ("", "-wal", "-shm"):
             with suppress(OSError):
                 os.unlink(f"{self.path}{suffix}")
+
+
+def _on_disk(path: Path) -> sqlite3.Connection:
+    connection = _connect(str(path))
+    try:
+        _prepare(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = OFF")
+    connection.execute("BEGIN IMMEDIATE")  # two processes may meet here; the second finds the tables made
+    with connection:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            _make_tables(connection)
+        elif version != VERSION:
+            raise sqlite3.DatabaseError(f"an index of version {version}")
+
+
+def _in_memory() -> sqlite3.Connection:
+    connection = _connect(":memory:")
+    _make_tables(connection)
+    return connection
+
+
+def _connect(name: str) -> sqlite3.Connection:
+    return sqlite3.connect(name, timeout=5.0, isolation_level=None, check_same_thread=False)
+
+
+def _make_tables(connection: sqlite3.Connection) -> None:
+    for statement in _SCHEMA:
+        connection.execute(statement)
+
+
+def _signatures(root: Path) -> dict[str, Signature]:
+    """Size, time and inode of each session's log (of its record, when it has no log) under its id."""
+    try:
+        directory = os.open(root, os.O_RDONLY)
+    except FileNotFoundError:
+        return {}
+    except OSError as problem:
+        raise AdapterUnavailable(f"The store {root} cannot be listed: {problem.strerror}.") from problem
+    try:
+        found = {}
+        for name in filter(ID.fullmatch, os.listdir(directory)):
+            # In line, because this loop is nearly the whole cost of an index with nothing to do.
+            try:
+                stat = os.stat(f"{name}/{LOG}", dir_fd=directory)
+            except OSError:
+                stat = None
+            if stat is None or not stat.st_size:
+                try:
+                    stat = os.stat(f"{name}/{METADATA}", dir_fd=directory)
+                except OSError:
+                    continue
+            found[name] = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
+        return found
+    finally:
+        os.close(directory)
+
+
+def _fields(state: SessionState) -> tuple[Any, ...]:
+    """The columns from ``state`` on."""
+    deadline = deadline_ns(state)
+    return (
+        state.state,
+        None if deadline is None else min(-(-deadline // 1000), _LARGEST),
+        state.created_ns // 1000,
+        state.updated_ns // 1000,
+        state.last_access_ns // 1000,
+        state.seq,
+        state.workspace_present,
+        state.legacy,
+        _blob(state.durable_path),
+        json.dumps(metadata_of(state)),
+        unsettled(state),
+    )
+
+
+def unsettled(state: SessionState) -> bool:
+    """Whether something was begun and not finished: a promotion, a start, or the removal of an ended session's workspace."""
+    if not state.ended:
+        return state.intent is not None or not state.workspace_present
+    return state.workspace_present and (state.state != "promoted" or state.policy.until_promote)
+
+
+def _row(id: str, state: StateName, deadline_us: int | None, created_us: int, updated_us: int, last_access_us: int, *rest: Any) -> Row:
+    seq, present, legacy, log_size, metadata = rest
+    deadline = None if deadline_us is None else deadline_us * 1000
+    times = (created_us * 1000, updated_us * 1000, last_access_us * 1000)
+    return Row(id, state, deadline, *times, seq, bool(present), bool(legacy), log_size, metadata)
+
+
+def _blob(path: str | None) -> bytes | None:
+    """A path as bytes, since SQLite's text cannot hold a name that is not UTF-8."""
+    return None if path is None else path.encode("utf-8", "surrogatepass")

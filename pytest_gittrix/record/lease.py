@@ -14,6 +14,7 @@ import platform
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -61,10 +62,12 @@ class Owner:
             return None
         if self.boot_id != here.boot_id:
             return False if self.boot_id and here.boot_id else None
-        if self.pid_space != here.pid_space:
+        if self.pid_space != here.pid_space or sys.platform == "win32":
             return None
-        if self.start_time is not None:
-            return _start_time(self.pid) == self.start_time
+        status, start_time = _status(self.pid)
+        if start_time is not None and self.start_time is not None:
+            return start_time == self.start_time and status not in ("Z", "X")
+        # /proc may be absent, or hide the processes of others.
         try:
             os.kill(self.pid, 0)
         except ProcessLookupError:
@@ -109,7 +112,7 @@ class Lease:
         self.wait = wait
         self._file = os.fspath(path)
         self._fd: int | None = None
-        self._thread: int | None = None
+        self._holder: tuple[int, int] | None = None
 
     @property
     def held(self) -> bool:
@@ -125,7 +128,8 @@ class Lease:
             EvictionRace: another owner did not let go in time, or this thread already holds it; the message names the owner if known.
             AdapterUnavailable: the directory is missing or read-only, or the file system has no locks.
         """
-        if self._thread == threading.get_ident():
+        here = (os.getpid(), threading.get_ident())
+        if self._holder == here:
             raise EvictionRace(
                 f"{self._file} is already held by this very thread.", why="It would wait for itself.", fix="Release the lease first."
             )
@@ -136,14 +140,22 @@ class Lease:
                 raise self._refused()
             time.sleep(nap)
             nap = min(nap * 2, _LONGEST_NAP)
-        self._fd, self._thread = fd, threading.get_ident()
+        self._fd, self._holder = fd, here
         return self
 
     def release(self) -> None:
         """Give the lease back; does nothing when it is not held."""
-        fd, self._fd, self._thread = self._fd, None, None
-        if fd is not None:
-            _unlock_and_close(fd)
+        fd, holder = self._fd, self._holder
+        self._fd = self._holder = None
+        if fd is None or holder is None:
+            return
+        try:
+            # Unlocked by name: a forked child may have the descriptor too, and closing ours alone would leave it locked. For the same
+            # reason such a child must not unlock what its parent holds.
+            if sys.platform != "win32" and holder[0] == os.getpid():
+                fcntl.flock(fd, fcntl.LOCK_UN)
+        finally:
+            os.close(fd)
 
     def __enter__(self) -> Self:
         return self.acquire()
@@ -168,7 +180,8 @@ class Lease:
                 fd = os.open(self._file, _OPEN, 0o666)
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if _same_file(fd, self._file):
-                    os.pwrite(fd, _note(os.getpid()), 0)
+                    with suppress(OSError):  # a full disk must not keep anybody from making room on it
+                        os.pwrite(fd, _note(os.getpid()), 0)
                     return fd
             except BlockingIOError:
                 assert fd is not None
@@ -213,15 +226,6 @@ def _same_file(fd: int, path: str) -> bool:
     return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
 
 
-def _unlock_and_close(fd: int) -> None:
-    # Unlocked by name, because a forked child may still have the descriptor, and closing ours alone would leave it locked.
-    try:
-        if sys.platform != "win32":
-            fcntl.flock(fd, fcntl.LOCK_UN)
-    finally:
-        os.close(fd)
-
-
 @lru_cache(maxsize=1)
 def _note(pid: int) -> bytes:
     return json.dumps(_owner(pid).to_json()).encode().ljust(_NOTE_SIZE - 1) + b"\n"
@@ -229,16 +233,18 @@ def _note(pid: int) -> bytes:
 
 @lru_cache(maxsize=1)
 def _owner(pid: int) -> Owner:
-    return Owner(pid, _start_time(pid), _boot_id(), platform.node(), _pid_space())
+    return Owner(pid, _status(pid)[1], _boot_id(), platform.node(), _pid_space())
 
 
-def _start_time(pid: int) -> int | None:
+def _status(pid: int) -> tuple[str | None, int | None]:
+    """A process's status letter (``Z``: dead, but not yet waited for) and start time, where ``/proc`` tells."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
-        return None
-    # The second field is the program's name, in parentheses and of its own choosing; start time is the 22nd.
-    return int(stat[stat.rindex(b")") + 2 :].split()[19])
+        return None, None
+    # The second field is the program's name, in parentheses and of its own choosing; status is the 3rd, start time the 22nd.
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    return fields[0].decode(), int(fields[19])
 
 
 def _boot_id() -> str | None:

@@ -9,13 +9,13 @@ No descriptor is kept between calls, so that thousands of open sessions cost non
 from __future__ import annotations
 
 import os
-import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, LogDamaged, MetadataVersionUnsupported
 from pytest_gittrix.record.events import Actor, Event, check, decode, encode, sealed
@@ -151,7 +151,7 @@ class EventLog:
         with self._opened(_APPEND) as fd:
             self._catch_up(fd, ts)
             event = self._store(fd, type, data, ts, actor, commit_point)
-        self._publish(event)
+        self._publish()
         return event
 
     def read(self, policy: Literal["repair-tail", "strict"] = "repair-tail") -> list[Event]:
@@ -160,7 +160,10 @@ class EventLog:
         Raises:
             LogDamaged: a line is damaged; the message names file, line and byte.
             AdapterUnavailable: the file cannot be read. (No file at all means no events.)
+            InvalidInput: there is no such policy.
         """
+        if policy not in ("repair-tail", "strict"):
+            raise InvalidInput(f"{policy!r} is not a way to read a log.", fix="Use repair-tail or strict; salvage() skips damage.")
         return self._read_from(Cursor(), strict=policy == "strict")
 
     def refresh(self) -> list[Event]:
@@ -197,13 +200,14 @@ class EventLog:
         if self._size() == self._tail.offset:
             return None
         with self._opened(_APPEND) as fd:
-            return self._catch_up(fd, ts)
+            event = self._catch_up(fd, ts)
+        self._publish()
+        return event
 
     def subscribe(self, listener: Listener, types: Collection[str] | None = None) -> Callable[[], None]:
         """Have ``listener(event)`` called for each event this object appends (of ``types``, if given), after it is stored, in order.
 
-        A listener that raises neither undoes the event nor reaches the caller of ``append``: its exception goes to
-        ``sys.unraisablehook``, which pytest turns into a warning of the test.
+        A listener that raises neither undoes the event nor reaches the caller of ``append``: see :func:`report_ignored`.
 
         Returns:
             A function that ends the subscription.
@@ -223,15 +227,16 @@ class EventLog:
         line = encode(event) + b"\n"
         try:
             write_all(fd, line)
-        except OSError as problem:
+        except OSError:
             with suppress(OSError):  # what stays is a torn end, and the next append repairs it
                 os.ftruncate(fd, before.offset)
-            raise _unavailable(self._file, problem) from problem
+            raise
         if self._full and (commit_point or not before.seq):
             self._sync(fd, new=not before.seq)
         self._tail = Cursor(before.offset + len(line), before.seq + 1)
         if self._reader == before:
             self._reader = self._tail
+        self._unpublished.append(event)
         return event
 
     def _sync(self, fd: int, *, new: bool) -> None:
@@ -262,9 +267,7 @@ class EventLog:
         os.ftruncate(fd, found.end.offset)
         if not found.end.seq:
             return None
-        event = self._store(fd, "log.recovered", {"dropped_bytes": found.torn}, ts, "system", True)
-        self._unpublished.append(event)
-        return event
+        return self._store(fd, "log.recovered", {"dropped_bytes": found.torn}, ts, "system", True)
 
     def _read_from(self, start: Cursor, *, strict: bool = False) -> list[Event]:
         found = self._scan(start, lambda: self._bytes_from(start.offset), strict=strict)
@@ -313,12 +316,12 @@ class EventLog:
     def _opened(self, flags: int) -> Iterator[int]:
         try:
             fd = os.open(self._file, flags, 0o666)
+            try:
+                yield fd
+            finally:
+                os.close(fd)
         except OSError as problem:
             raise _unavailable(self._file, problem) from problem
-        try:
-            yield fd
-        finally:
-            os.close(fd)
 
     def _rewrite(self) -> None:
         found = self._scan(Cursor(), lambda: self._bytes_from(0))
@@ -333,12 +336,13 @@ class EventLog:
             os.replace(fresh, self._file)
             sync_directory(os.path.dirname(self._file))
         except OSError as problem:
+            with suppress(OSError):
+                os.unlink(fresh)
             self._poison = problem
             self._refuse_poison()
         self._poison = None
 
-    def _publish(self, event: Event) -> None:
-        self._unpublished.append(event)
+    def _publish(self) -> None:
         if self._publishing:
             return  # a listener appended; the loop below, further up, announces it when everybody has heard the present one
         self._publishing = True
@@ -355,8 +359,12 @@ class EventLog:
             try:
                 listener(event)
             except Exception as problem:  # noqa: BLE001  (whatever a listener raises is its own affair)
-                text = f"Exception ignored in a listener to {event.type!r} of session {event.stream!r}"
-                sys.unraisablehook(cast(Any, sys).UnraisableHookArgs((type(problem), problem, problem.__traceback__, text, listener)))
+                report_ignored(problem)
+
+
+def report_ignored(problem: BaseException) -> None:
+    """Report what a listener raised without raising it: ``threading.excepthook`` prints it, and pytest turns it into a warning."""
+    threading.excepthook(threading.ExceptHookArgs((type(problem), problem, problem.__traceback__, threading.current_thread())))
 
 
 def write_all(fd: int, data: bytes) -> None:

@@ -10,7 +10,7 @@ import json
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, PlainSerializer, ValidationError
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StrictInt, ValidationError
 from pydantic.alias_generators import to_camel
 
 from pytest_gittrix.errors import InvalidInput, MetadataVersionUnsupported
@@ -97,11 +97,15 @@ class _Record(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="allow")
 
 
+# JavaScript has one kind of number, and a limit may be any of them.
+Milliseconds = StrictInt | Annotated[float, Field(strict=True, allow_inf_nan=False)] | None
+
+
 class PolicyRecord(_Record):
     """``evictionPolicy`` of the record; durations in milliseconds, null for none."""
 
-    ttl_idle_ms: Annotated[int | FiniteFloat | None, Field(strict=True)] = 14_400_000
-    ttl_absolute_ms: Annotated[int | FiniteFloat | None, Field(strict=True)] = None
+    ttl_idle_ms: Milliseconds = 14_400_000
+    ttl_absolute_ms: Milliseconds = None
     until_promote: bool = True
     manual: bool = False
 
@@ -121,11 +125,16 @@ class PromoteRecord(_Record):
     result: ResultRecord | None = None
 
 
-Instant = Annotated[
-    datetime,
-    BeforeValidator(lambda value: parse_instant(value) if isinstance(value, str) else value),
-    PlainSerializer(format_instant, return_type=str),
-]
+def _instant(value: object) -> object:
+    if isinstance(value, datetime):
+        return value
+    try:
+        return parse_instant(value)  # type: ignore[arg-type]
+    except InvalidInput as problem:
+        raise ValueError(problem.fact) from None
+
+
+Instant = Annotated[AwareDatetime, BeforeValidator(_instant), PlainSerializer(format_instant, return_type=str)]
 
 
 class SessionMetadata(_Record):
@@ -199,8 +208,6 @@ def load_metadata(raw: bytes, *, expected_id: str) -> SessionMetadata:
         metadata = SessionMetadata.model_validate(record)
     except ValidationError as problem:
         raise _unsupported(f"{where} is not a version-1 record: {_told(problem)}.") from None
-    except InvalidInput as problem:
-        raise _unsupported(f"{where} is not a version-1 record: {problem.fact}") from None
     if metadata.id != expected_id:
         raise InvalidInput(
             f"{where} is the record of session {metadata.id!r}.",

@@ -92,7 +92,7 @@ class SessionState:
         policy: the eviction policy now in force.
         created_ns: when it started. updated_ns: when anything last happened. last_access_ns: when it was last used or its files changed.
         state: ``active``, or how it ended.
-        api_touched: paths written or deleted through the session, in the order of their first time.
+        api_touched: paths written or deleted through the session, in the order of their first time; with the last ``op``.
         commits: shas of the agent's commits, oldest first.
         strategy, result: of the promotion.
         intent: the promotion whose end the log does not tell.
@@ -119,7 +119,7 @@ class SessionState:
     last_access_ns: int
     format: str | None = None
     state: StateName = "active"
-    api_touched: dict[str, None] = field(default_factory=dict)
+    api_touched: dict[str, str] = field(default_factory=dict)
     commits: list[str] = field(default_factory=list)
     strategy: str = "auto"
     result: Result | None = None
@@ -239,7 +239,7 @@ def state_from_metadata(record: Mapping[str, Any], *, legacy: bool = True) -> Se
         updated_ns=ns_of(parse_instant(record["updatedAt"])),
         last_access_ns=ns_of(parse_instant(record["lastAccessAt"])),
         state=state,
-        api_touched=dict.fromkeys(record["touchedFiles"]),
+        api_touched=dict.fromkeys(record["touchedFiles"], "write"),
         strategy=promote["strategy"],
         result=result and Result(result["sha"], result["branch"], result.get("prUrl")),
         workspace_present=state == "active" or (state == "promoted" and not policy["untilPromote"]),
@@ -278,6 +278,7 @@ def _created(event: Event) -> SessionState:
         updated_ns=event.ts,
         last_access_ns=event.ts,
         format=data["format"],
+        strategy=data.get("strategy", "auto"),
         seq=event.seq,
     )
 
@@ -294,7 +295,7 @@ def _ready(state: SessionState, event: Event) -> None:
 
 
 def _write(state: SessionState, event: Event) -> None:
-    state.api_touched.setdefault(path_of(event.data))
+    state.api_touched[path_of(event.data)] = event.data["op"]
 
 
 def _commit(state: SessionState, event: Event) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionNotFound
 from pytest_gittrix.record.lease import Lease
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 LOG = "events.jsonl"
 METADATA = "metadata.json"
 LOCK = ".lock"
-
-_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+# What can name a session, and so never a path.
+ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +48,6 @@ def default_home(environ: Mapping[str, str] | None = None) -> Path:
 def default_store(environ: Mapping[str, str] | None = None) -> Path:
     """``sessions`` in :func:`default_home`."""
     return default_home(environ) / "sessions"
-
-
-def valid_id(id: str) -> bool:
-    """Whether ``id`` can name a session: 1 to 128 letters, digits, ``_`` and ``-``; so never a path."""
-    return _ID.fullmatch(id) is not None
 
 
 class Store:
@@ -90,14 +85,14 @@ class Store:
         return directory
 
     def ids(self) -> list[str]:
-        """The ids in the store, sorted: directories with a log or a record. What else lies there is passed over."""
+        """The ids in the store, sorted: directories with a log that is not empty, or a record. What else lies there is passed over."""
         try:
             names = os.listdir(self.root)
         except FileNotFoundError:
             return []
         except OSError as problem:
             raise _unavailable(self.root, problem) from problem
-        return sorted(name for name in names if valid_id(name) and self._has_session(name))
+        return sorted(name for name in names if ID.fullmatch(name) and self._has_session(name))
 
     def directory(self, id: str) -> Path:
         """The directory of a session, there or not.
@@ -105,7 +100,7 @@ class Store:
         Raises:
             InvalidInput: the id is malformed.
         """
-        if not valid_id(id):
+        if not ID.fullmatch(id):
             raise InvalidInput(
                 f"{id!r} is not a session id.",
                 why="An id is the name of a directory, and must not lead anywhere else.",
@@ -158,7 +153,7 @@ class Store:
         # One name per writer, so that two never write one file, and a killed one leaves no heap of them.
         fresh = os.path.join(directory, f".{METADATA}.{os.getpid()}-{threading.get_ident()}.tmp")
         try:
-            self._write_file(fresh, _record_bytes(metadata_of(state)))
+            self._write_file(fresh, (json.dumps(metadata_of(state), indent=2) + "\n").encode("ascii"))
             if self.durability == "fast":
                 # ext4 writes a file out, for 0.3 ms and more, when it replaces another. Without a record for an instant there is
                 # still the log.
@@ -220,17 +215,13 @@ class Store:
         return load_metadata(raw, expected_id=id)
 
     def _has_session(self, id: str) -> bool:
-        directory = self.root / id
-        return any(os.path.lexists(directory / name) for name in (LOG, METADATA))
-
-
-def _record_bytes(record: Mapping[str, Any]) -> bytes:
-    # One key a line reads well, and is ten times as fast as an indenting encoder. Plain ASCII holds any name, UTF-8 or not.
-    lines = ",\n".join(f"  {_json(key)}: {_json(value)}" for key, value in record.items())
-    return f"{{\n{lines}\n}}\n".encode("ascii")
-
-
-_json = json.JSONEncoder().encode
+        directory = os.path.join(self.root, id)
+        try:
+            if os.stat(os.path.join(directory, LOG)).st_size:
+                return True
+        except OSError:
+            pass
+        return os.path.lexists(os.path.join(directory, METADATA))
 
 
 def _unavailable(path: Path | str, problem: OSError) -> AdapterUnavailable:

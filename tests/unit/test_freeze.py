@@ -302,7 +302,7 @@ def test_pytest_and_hypothesis_measure_real_durations(tmp_path: Path, mode: str)
             """
         )
     )
-    options = ["-q", "-W", "error", "-p", "durations", "-p", "no:cacheprovider", "--durations=1"]
+    options = ["-q", "-W", "error", "-p", "durations", "-p", "no:gittrix", "-p", "no:cacheprovider", "--durations=1"]
     python(["-m", "pytest", *options, "test_inner.py"], tmp_path)
     reports = json.loads((tmp_path / "reports.json").read_text())
     assert [when for when, *_ in reports] == ["setup", "call", "teardown"]

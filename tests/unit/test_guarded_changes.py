@@ -205,8 +205,8 @@ def test_a_planted_temporary_is_not_written_through(
     guarded: GuardedDir, root: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("secrets.token_hex", lambda _size: "guessed")
-    for plant in (lambda to: os.link(outside / "secret", to), lambda to: os.symlink(outside / "secret", to)):
-        plant(root / f"{TEMPORARY_PREFIX}guessed")
+    for plant in (os.link, os.symlink):
+        plant(outside / "secret", root / f"{TEMPORARY_PREFIX}guessed")
         with pytest.raises(WriteRejected, match="File exists"):
             guarded.write("f", b"mine")
         assert (outside / "secret").read_bytes() == b"outside"
@@ -308,17 +308,19 @@ def test_no_descriptor_outlives_its_operation_even_a_failed_one(root: Path, outs
 
 
 def test_a_parent_that_is_pruned_under_a_writer_is_made_again(guarded: GuardedDir, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    descend, pruned = Root.descend, []
+    descend = Root.descend
+    pruned: list[Path] = []
 
     def pruned_once(self: Root, parents: Sequence[str], **how: Any) -> int:
         descriptor = descend(self, parents, **how)
         if not pruned:
-            pruned.append(os.rmdir(root / "a" / "b"))
+            pruned.append(root / "a" / "b")
+            pruned[0].rmdir()
         return descriptor
 
     monkeypatch.setattr(Root, "descend", pruned_once)
     guarded.write("a/b/f", b"1")
-    assert pruned == [None]
+    assert pruned
     assert guarded.read("a/b/f")[0] == b"1"
 
 

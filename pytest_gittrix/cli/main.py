@@ -1,0 +1,78 @@
+"""The entry point of ``gittrix``: parse, run one command, say how it went.
+
+Exit status 0 is done, 1 refused or failed, 2 misused, 130 interrupted. ``gittrix --help`` loads no engine: commands do that when they run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from pytest_gittrix.cli.output import error_data, put_error, put_json, say
+from pytest_gittrix.cli.parser import Misuse, parser
+
+DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
+DEBUG_VARIABLE = "GITTRIX_DEBUG"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: what follows the program's name; ``sys.argv[1:]`` by default.
+
+    Returns:
+        The exit status. Nothing is raised: what goes wrong is said on standard error, or in the envelope with ``--json``.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(arguments)
+    except SystemExit as end:  # --help and --version
+        return int(end.code or 0)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001  (the last line of defence: people get a sentence, never a traceback)
+        return _failed(error, as_json=_wants_json(arguments))
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        options = parser().parse_args(arguments or ["--help"])
+        answer = options.run(options)
+    except Misuse as misuse:
+        if _wants_json(arguments):
+            put_json({"ok": False, "error": {"code": "USAGE", "message": str(misuse)}})
+        else:
+            print(misuse.usage, end="", file=sys.stderr)
+            put_error(str(misuse))
+        return MISUSED
+    say(answer, as_json=options.json)
+    return DONE
+
+
+def _failed(error: Exception, *, as_json: bool) -> int:
+    if os.environ.get(DEBUG_VARIABLE) == "1":
+        import traceback
+
+        traceback.print_exception(error)
+    told = error_data(error)
+    if as_json:
+        try:
+            put_json({"ok": False, "error": told})
+        except OSError:
+            put_error(told["message"])
+        return FAILED
+    unexpected = f"{type(error).__name__}: " if told["code"] == "UNKNOWN" else ""
+    put_error(unexpected + told["message"])
+    return FAILED
+
+
+def _wants_json(arguments: list[str]) -> bool:
+    """Whether the envelope was asked for, told before or without parsing: a command line that cannot be parsed gets one too."""
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return not {"--json", "-j"}.isdisjoint(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

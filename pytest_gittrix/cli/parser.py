@@ -1,0 +1,268 @@
+"""The words of the command line: verbs, flags, and values that are well formed.
+
+Verbs and flags are those of the TypeScript CLI, by addition. Must not know how a command does its work, and loads nothing but the
+standard library.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Literal, NoReturn
+
+from pytest_gittrix import __version__
+from pytest_gittrix.cli import commands
+from pytest_gittrix.cli.output import Answer, put
+
+Run = Callable[[argparse.Namespace], Answer]
+
+STATES = ("active", "promoted", "discarded", "expired")
+STRATEGIES = ("auto", "commit", "branch", "patch", "pr")
+WORKSPACES = ("clone", "lazy", "copy", "worktree")
+ON_OVERLAP = ("refuse", "allow-identical", "merge")
+
+_EXAMPLES = {
+    "": ['gittrix session start --task "fix the bug"', "gittrix session diff sess_V1St", 'gittrix promote sess_V1St -m "Fix the bug"'],
+    "start": [
+        'gittrix session start --task "fix the bug" --ttl 4h',
+        'id=$(gittrix session start -t "fix the bug" | head -1)',
+        'gittrix session start -t "try it" -d ~/project -b main --workspace lazy --json',
+    ],
+    "list": ["gittrix session list", "gittrix session list --status active", "gittrix session list -d . --json"],
+    "info": ["gittrix session info sess_V1St"],
+    "read": ["gittrix session read sess_V1St app.py > app.py"],
+    "write": ["gittrix session write sess_V1St app.py < new.py"],
+    "delete": ["gittrix session delete sess_V1St old.py"],
+    "list-files": ["gittrix session list-files sess_V1St", "gittrix session list-files sess_V1St src"],
+    "touched": ["gittrix session touched sess_V1St"],
+    "diff": ["gittrix session diff sess_V1St | git apply --check", "gittrix session diff sess_V1St app.py --hunks"],
+    "log": ["gittrix session log sess_V1St"],
+    "commit": ['gittrix session commit sess_V1St -m "First half"'],
+    "discard": ["gittrix session discard sess_V1St"],
+    "extend": ["gittrix session extend sess_V1St 2h"],
+    "evict": ["gittrix session evict sess_V1St", "gittrix session evict sess_V1St --state discarded"],
+    "promote": [
+        "gittrix promote sess_V1St",
+        'gittrix promote sess_V1St --files app.py,README.md -m "Fix the bug"',
+        'gittrix promote sess_V1St --hunks "app.py:1,3" --on-overlap merge',
+        "gittrix promote sess_V1St --strategy patch > work.patch",
+    ],
+    "sweep": ["gittrix sweep"],
+    "recover": ["gittrix recover --json"],
+}
+
+
+class Misuse(Exception):
+    """The command line is not one; the message says where.
+
+    Attributes:
+        usage: the line that shows how it is meant.
+    """
+
+    def __init__(self, message: str, usage: str) -> None:
+        super().__init__(message)
+        self.usage = usage
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that raises :class:`Misuse` and prints as all output is printed."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise Misuse, with this verb's usage."""
+        raise Misuse(message, self.format_usage())
+
+    def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002  (help and version go to standard output)
+        if message:
+            put(message.encode())
+
+
+def parser() -> Parser:
+    """The whole command line. Parsing sets ``run``, the command, and an attribute for each flag.
+
+    Returns:
+        A parser whose ``parse_args`` raises Misuse.
+    """
+    root = Parser(
+        prog="gittrix",
+        description="Sessions of coding agents on real git: start, look, promote.",
+        epilog=_epilog(""),
+        parents=[_common()],
+    )
+    root.add_argument("--version", action="version", version=f"gittrix {__version__}")
+    root.set_defaults(json=False, store=None)
+    areas = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    what = "start, look into, change and end sessions"
+    session = areas.add_parser("session", aliases=["s"], help=what, description=_sentence(what), parents=[_common()])
+    _session_verbs(session.add_subparsers(title="verbs", metavar="VERB", required=True))
+    _promote(_verb(areas, "promote", commands.promote, "make one commit of a session's work on durable", "p", of_session=True))
+    _verb(areas, "sweep", commands.sweep, "evict every session past its time")
+    _verb(areas, "recover", commands.recover, "put sessions in order after a kill")
+    return root
+
+
+def _session_verbs(verbs: Any) -> None:
+    _start(_verb(verbs, "start", commands.start, "start a session; prints its id, then its workspace"))
+    _list(_verb(verbs, "list", commands.list_sessions, "list sessions", "ls"))
+    one = _of_session(verbs)
+    one("info", commands.info, "how a session stands; ended ones too")
+    _path(one("read", commands.read, "print a file, byte for byte"))
+    _path(one("write", commands.write, "write standard input to a file"))
+    _path(one("delete", commands.delete, "delete a file"))
+    one("list-files", commands.list_files, "list files and directories").add_argument(
+        "path", nargs="?", default=".", metavar="DIRECTORY", help="where to start; the workspace's root by default"
+    )
+    one("touched", commands.touched, "list the paths that differ from the baseline")
+    _diff(one("diff", commands.diff, "print what was changed, as git apply takes it"))
+    one("log", commands.log, "list the agent's own commits, newest first")
+    one("commit", commands.commit, "commit in the workspace, as the agent").add_argument(
+        "-m", "--message", required=True, metavar="TEXT", help="the commit message"
+    )
+    one("discard", commands.discard, "end a session without a promotion; its work is archived")
+    one("extend", commands.extend, "replace the time a session may lie idle").add_argument(
+        "ttl", type=duration, metavar="DURATION", help="such as 2h, 30m or 1d"
+    )
+    one("evict", commands.evict, "end a session and remove its workspace; its work is archived").add_argument(
+        "--state", choices=("expired", "discarded"), default="expired", help="how it ends (%(default)s)"
+    )
+
+
+def _start(verb: Parser) -> None:
+    verb.add_argument("-t", "--task", metavar="TEXT", help="what the session is for")
+    verb.add_argument("-d", "--durable", metavar="PATH", help="the durable repository; by default the one around the current directory")
+    verb.add_argument("-b", "--branch", metavar="NAME", help="the durable branch; by default the one the repository is on")
+    verb.add_argument("--workspace", choices=WORKSPACES, default="clone", help="what the agent works in (%(default)s)")
+    verb.add_argument(
+        "--history", type=history, default="none", metavar="none|N|full", help="how much of the past the agent may see (%(default)s)"
+    )
+    # Only what was given is there afterwards: the engine has its own defaults.
+    policy = verb.add_argument_group("eviction", argument_default=argparse.SUPPRESS)
+    policy.add_argument("--ttl", dest="ttl_idle", type=limit, metavar="TIME", help="how long it may lie idle: 4h by default, or none")
+    policy.add_argument("--ttl-absolute", type=limit, metavar="TIME", help="how long it may live; no limit by default")
+    policy.add_argument("--manual", action="store_true", help="never evict it by time")
+    policy.add_argument("--keep-after-promote", dest="until_promote", action="store_false", help="keep the workspace after a promotion")
+    _by_place(verb, "task", "durable", "branch", required="task")
+
+
+def _list(verb: Parser) -> None:
+    verb.add_argument("-s", "--status", choices=(*STATES, "all"), help="only sessions in this state")
+    verb.add_argument("-d", "--durable", metavar="PATH", help="only sessions of this repository")
+    _by_place(verb, "status", choices=(*STATES, "all"))
+
+
+def _diff(verb: Parser) -> None:
+    verb.add_argument("paths", nargs="*", metavar="PATH", help="only these")
+    verb.add_argument("--hunks", action="store_true", help="each hunk under the name that promote --hunks knows it by")
+
+
+def _promote(verb: Parser) -> None:
+    verb.add_argument("paths", nargs="*", metavar="PATH", help="promote only these; everything touched by default")
+    verb.add_argument("-f", "--files", type=names, action="extend", metavar="A,B", help="the same, separated by commas; repeatable")
+    verb.add_argument(
+        "--hunks",
+        type=hunks,
+        action="append",
+        metavar="PATH:1,3",
+        help="only these hunks of a file, as session diff --hunks names them; repeatable",
+    )
+    verb.add_argument("-m", "--message", metavar="TEXT", help="the commit message; by default 'gittrix: <task>'")
+    verb.add_argument("-s", "--strategy", choices=STRATEGIES, default="auto", help="where the work lands (%(default)s)")
+    verb.add_argument(
+        "--on-overlap", choices=ON_OVERLAP, default="refuse", help="what to do where durable changed a selected file too (%(default)s)"
+    )
+
+
+def _by_place(verb: Parser, *flags: str, required: str | None = None, **settings: Any) -> None:
+    """Let flags be given by place too, as the TypeScript CLI does; twice is misuse."""
+    for flag in flags:
+        verb.add_argument(f"{flag}_by_place", nargs="?", metavar=flag.upper(), help=f"as --{flag}", **settings)
+    run: Run = verb.get_default("run")
+
+    def settled(options: argparse.Namespace) -> Answer:
+        for flag in flags:
+            placed = getattr(options, f"{flag}_by_place")
+            if placed is not None and getattr(options, flag) is not None:
+                verb.error(f"{flag.upper()} is given twice, by place and as --{flag}")
+            if placed is not None:
+                setattr(options, flag, placed)
+        if required is not None and getattr(options, required) is None:
+            verb.error(f"the following arguments are required: --{required}")
+        return run(options)
+
+    verb.set_defaults(run=settled)
+
+
+def _path(verb: Parser) -> None:
+    verb.add_argument("path", metavar="PATH", help="from the workspace's root")
+
+
+def _of_session(verbs: Any) -> Callable[[str, Run, str], Parser]:
+    return lambda name, run, what: _verb(verbs, name, run, what, of_session=True)
+
+
+def _verb(verbs: Any, name: str, run: Run, what: str, *aliases: str, of_session: bool = False) -> Parser:
+    verb: Parser = verbs.add_parser(
+        name, aliases=aliases, help=what, description=_sentence(what), epilog=_epilog(name), parents=[_common()]
+    )
+    if of_session:
+        verb.add_argument("id", metavar="ID", help="the session's id, or enough of its beginning")
+    verb.set_defaults(run=run)
+    return verb
+
+
+def _common() -> Parser:
+    """Flags that may stand anywhere; a verb that was not given one must not undo what stood before it."""
+    common = Parser(add_help=False, argument_default=argparse.SUPPRESS)
+    common.add_argument("-j", "--json", action="store_true", help="answer with one JSON object")
+    common.add_argument("--store", metavar="PATH", help="where sessions are kept; by default sessions in GITTRIX_HOME or ~/.gittrix")
+    return common
+
+
+def _sentence(what: str) -> str:
+    return f"{what[0].upper()}{what[1:]}."
+
+
+def _epilog(name: str) -> str:
+    return "\n".join(["examples:", *(f"  {example}" for example in _EXAMPLES[name])])
+
+
+def duration(text: str) -> timedelta:
+    """Read ``4h``, ``30m``, ``2d``."""
+    from pytest_gittrix.errors import InvalidInput
+    from pytest_gittrix.timetext import parse_duration
+
+    try:
+        return parse_duration(text)
+    except InvalidInput as problem:
+        raise argparse.ArgumentTypeError(f"{problem.fact} {problem.fix}") from None
+
+
+def limit(text: str) -> timedelta | None:
+    """Read a duration, or ``none`` for no limit."""
+    return None if text == "none" else duration(text)
+
+
+def history(text: str) -> Literal["none", "full"] | int:
+    """Read ``none``, ``full`` or a number of commits."""
+    if text in ("none", "full"):
+        return text  # type: ignore[return-value]
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a history: write none, full or a number of commits.")
+
+
+def names(text: str) -> Sequence[str]:
+    """Read paths separated by commas; space around them is not theirs (TypeScript)."""
+    return [name for part in text.split(",") if (name := part.strip())]
+
+
+def hunks(text: str) -> tuple[str, tuple[int, ...]]:
+    """Read ``app.py:1,3``: a path and the numbers of its hunks, from 1."""
+    path, _, numbers = text.rpartition(":")
+    if not path or not re.fullmatch(r"[1-9][0-9]{0,8}(,[1-9][0-9]{0,8})*", numbers):
+        raise argparse.ArgumentTypeError(f"{text!r} names no hunks: write a path and numbers from 1, such as app.py:1,3.")
+    return path, tuple(int(number) for number in numbers.split(","))

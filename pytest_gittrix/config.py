@@ -1,0 +1,275 @@
+"""What a run and a test ask for: the options, resolved once into one frozen object, and the marker.
+
+An option is looked for on the command line, then in the environment, then in the pytest configuration; the first that has it wins. pytest
+loads this in every run, so it imports little. It must not know how a world is made.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_gittrix.git.tree import Entry
+    from pytest_gittrix.record.model import EvictionPolicy
+
+FREEZES: Final = ("wall", "all", "none")
+WORKSPACES: Final = ("clone", "worktree", "copy", "lazy")
+KEEPS: Final = ("failed", "all", "none")
+PROFILES: Final = ("quick", "default", "soak")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: ``--gittrix-NAME``, ``PYTEST_GITTRIX_NAME``, ``gittrix_NAME``.
+
+    Attributes:
+        name: the last part of all three.
+        default: as text.
+        help: one line.
+        choices: the values it takes, where they can be listed.
+    """
+
+    name: str
+    default: str
+    help: str
+    choices: tuple[str, ...] = ()
+
+    @property
+    def flag(self) -> str:
+        """On the command line."""
+        return f"--gittrix-{self.name}"
+
+    @property
+    def variable(self) -> str:
+        """In the environment."""
+        return f"PYTEST_GITTRIX_{self.name.upper()}"
+
+    @property
+    def ini(self) -> str:
+        """In the pytest configuration; also the attribute of ``config.option``."""
+        return f"gittrix_{self.name}"
+
+
+OPTIONS: Final = (
+    Option("epoch", "2030-01-01T00:00:00Z", "where clocks start: an instant of ISO 8601 with a time zone"),
+    Option("freeze", "wall", "which of the test process's own clocks follow gittrix_clock", FREEZES),
+    Option("workspace", "clone", "what agents work in", WORKSPACES),
+    Option("keep", "failed", "which tests' worlds stay on disk", KEEPS),
+    Option("artifacts", "", "directory for a readable bundle of each failed test's world"),
+    Option("git", "git", "the git program"),
+    Option("profile", "default", "how many examples gittrix's own state machines try", PROFILES),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """An option's value as text, and where it was found."""
+
+    option: Option
+    text: str
+    origin: str
+
+    @property
+    def given(self) -> bool:
+        """Whether somebody asked for it."""
+        return self.origin != "default"
+
+
+@dataclass(frozen=True, slots=True)
+class GittrixConfig:
+    """The options of one run.
+
+    Attributes:
+        epoch: where clocks start; aware.
+        freeze: ``wall``, ``all`` or ``none``.
+        workspace: kind of workspace, unless a test's marker names another.
+        keep: ``failed``, ``all`` or ``none``.
+        artifacts: where bundles of failed tests go, if anywhere; absolute.
+        git: absolute path of the git program, or the plain name if PATH is to decide.
+        profile: ``quick``, ``default`` or ``soak``.
+    """
+
+    epoch: datetime
+    freeze: Literal["wall", "all", "none"]
+    workspace: Literal["clone", "worktree", "copy", "lazy"]
+    keep: Literal["failed", "all", "none"]
+    artifacts: Path | None
+    git: str
+    profile: Literal["quick", "default", "soak"]
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare every option to pytest, on the command line and as a configuration value."""
+    group = parser.getgroup("gittrix", "gittrix: sessions of agents on real git")
+    for option in OPTIONS:
+        values = f"{{{','.join(option.choices)}}}" if option.choices else option.name.upper()
+        text = f"{option.help} (default: {option.default or 'none'}; also {option.variable} and ini {option.ini})"
+        group.addoption(option.flag, dest=option.ini, default=None, metavar=values, help=text)
+        parser.addini(option.ini, f"{option.help}; see {option.flag}", default=None)
+    group.addoption("--gittrix-show-config", action="store_true", help="show each gittrix option, its value and where it comes from, and exit")
+
+
+def settings(config: pytest.Config) -> Iterator[Setting]:
+    """Every option with its value as given, in the order of ``OPTIONS``."""
+    for option in OPTIONS:
+        if (text := config.getoption(option.ini, None)) is not None:
+            yield Setting(option, str(text), option.flag)
+        elif text := os.environ.get(option.variable):
+            yield Setting(option, text, option.variable)
+        elif text := config.getini(option.ini):
+            where = config.inipath.name if config.inipath else "-o"
+            yield Setting(option, str(text), f"{option.ini} in {where}")
+        else:
+            yield Setting(option, option.default, "default")
+
+
+def resolve(config: pytest.Config) -> GittrixConfig:
+    """Read and check every option.
+
+    Raises:
+        pytest.UsageError: a value is not allowed; the message says where it was given and lists those that are.
+    """
+    return GittrixConfig(**{setting.option.name: _value(setting, config) for setting in settings(config)})
+
+
+def table(config: pytest.Config) -> list[str]:
+    """What ``--gittrix-show-config`` prints: option, value and origin, one option a line.
+
+    Raises:
+        pytest.UsageError: as :func:`resolve`.
+    """
+    resolve(config)
+    rows = [(setting.option.name, setting.text or "none", setting.origin) for setting in settings(config)]
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    return [f"{name:{widths[0]}}  {value:{widths[1]}}  ({origin})" for name, value, origin in rows]
+
+
+def _value(setting: Setting, config: pytest.Config) -> Any:
+    choices = setting.option.choices
+    if choices:
+        return setting.text if setting.text in choices else _refuse(setting, f"Valid values: {', '.join(choices)}.")
+    return _READERS[setting.option.name](setting, config)
+
+
+def _epoch(setting: Setting, _config: pytest.Config) -> datetime:
+    from pytest_gittrix.errors import InvalidInput
+    from pytest_gittrix.timetext import parse_instant
+
+    try:
+        return parse_instant(setting.text)
+    except InvalidInput as problem:
+        _refuse(setting, f"{problem.fact} Valid values: instants with a time zone, such as 2030-01-01T00:00:00Z.")
+
+
+def _artifacts(setting: Setting, config: pytest.Config) -> Path | None:
+    if not setting.text:
+        return None
+    beside = config.inipath.parent if config.inipath and setting.origin.startswith(setting.option.ini) else config.invocation_params.dir
+    path = Path(os.path.abspath(beside / setting.text))
+    if path.exists() and not path.is_dir():
+        _refuse(setting, "Valid values: a directory, there or to be made.")
+    return path
+
+
+def _git(setting: Setting, _config: pytest.Config) -> str:
+    if not setting.given:
+        return setting.text
+    found = shutil.which(setting.text)
+    return os.path.abspath(found) if found else _refuse(setting, "Valid values: the name or path of a program that can be run.")
+
+
+_READERS: Final[Mapping[str, Callable[[Setting, pytest.Config], object]]] = {"epoch": _epoch, "artifacts": _artifacts, "git": _git}
+
+
+def _refuse(setting: Setting, valid: str) -> Any:
+    raise pytest.UsageError(f"{setting.text!r} is not a valid gittrix {setting.option.name} (from {setting.origin}). {valid}")
+
+
+def gittrix(
+    *,
+    files: Mapping[str, str | bytes | Entry | None] | None = None,
+    history: object = None,
+    branch: str = "main",
+    bare: bool = False,
+    workspace: str | None = None,
+    eviction: EvictionPolicy | None = None,
+    epoch: datetime | str | None = None,
+    task: str | None = None,
+    freeze: str | None = None,
+    object_format: str = "sha1",
+) -> None:
+    """The signature of ``@pytest.mark.gittrix``; what each argument means is in the reference of fixtures."""
+
+
+MARKER: Final = "gittrix(*, files, history, branch, bare, workspace, eviction, epoch, task, freeze, object_format): \
+what the gittrix fixtures of this test are made from"
+
+_KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
+    "files": ((Mapping,), "a mapping of path to contents"),
+    "branch": ((str,), "the name of a branch"),
+    "bare": ((bool,), "True or False"),
+    "epoch": ((datetime, str), "an aware datetime, or ISO 8601 with a time zone"),
+    "task": ((str,), "a text"),
+}
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"workspace": WORKSPACES, "freeze": FREEZES, "object_format": ("sha1", "sha256")}
+
+
+def marker_arguments(item: pytest.Item) -> dict[str, Any]:
+    """The arguments of a test's markers, merged: of two that give the same one, the nearer to the test wins.
+
+    Raises:
+        pytest.fail.Exception: an argument is unknown or wrong; the message points at the test and lists what is valid.
+    """
+    merged: dict[str, Any] = {}
+    for mark in item.iter_markers("gittrix"):
+        if mark.args:
+            _fail(item, f"takes keyword arguments only, and was given {mark.args[0]!r}", f"Arguments: {', '.join(_names())}.")
+        for name, value in mark.kwargs.items():
+            _check_argument(item, name, value)
+            merged.setdefault(name, value)
+    if isinstance(merged.get("epoch"), str | datetime):
+        merged["epoch"] = _instant(item, merged["epoch"])
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def _names() -> list[str]:
+    code = gittrix.__code__
+    return list(code.co_varnames[: code.co_kwonlyargcount])
+
+
+def _check_argument(item: pytest.Item, name: str, value: object) -> None:
+    if name not in _names():
+        near = get_close_matches(name, _names(), 1)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        _fail(item, f"has no argument {name!r}", f"{hint}Arguments: {', '.join(_names())}.")
+    if value is None:
+        return
+    types, wanted = _KINDS.get(name, ((object,), ""))
+    if not isinstance(value, types):
+        _fail(item, f"was given {name}={value!r}", f"It takes {wanted}.")
+    if name in _CHOICES and value not in _CHOICES[name]:
+        _fail(item, f"was given {name}={value!r}", f"Valid values: {', '.join(_CHOICES[name])}.")
+
+
+def _instant(item: pytest.Item, epoch: datetime | str) -> datetime:
+    from pytest_gittrix.errors import InvalidInput
+    from pytest_gittrix.timetext import instant_at, ns_of, parse_instant
+
+    try:
+        return parse_instant(epoch) if isinstance(epoch, str) else instant_at(ns_of(epoch))
+    except InvalidInput as problem:
+        _fail(item, f"was given epoch={epoch!r}", f"{problem.fact} It takes {_KINDS['epoch'][1]}.")
+
+
+def _fail(item: pytest.Item, fact: str, fix: str) -> Any:
+    path, line, _ = item.location
+    pytest.fail(f"{path}:{(line or 0) + 1}: the gittrix marker of {item.name} {fact}.\n{fix}", pytrace=False)

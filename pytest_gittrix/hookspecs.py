@@ -1,0 +1,42 @@
+"""The hooks a ``conftest.py`` or another plugin can implement. pytest loads this in every run, so it imports nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
+
+    from pytest_gittrix.harness.world import World
+
+
+def pytest_gittrix_git_env(config: pytest.Config, env: dict[str, str]) -> None:
+    """Change the hermetic environment of a world before anything runs in it.
+
+    Called once for each world. Change ``env`` in place; ``gittrix_env``, ``world.env`` and every git command of the harness see the result.
+    It does not reach the engine, which runs git in an environment of its own.
+
+    In ``conftest.py``, to let agents find a tool of yours and fetch by ssh::
+
+        def pytest_gittrix_git_env(env):
+            env["PATH"] = f"/opt/agent/bin:{env['PATH']}"
+            env["GIT_ALLOW_PROTOCOL"] = "file:ssh"
+
+    Args:
+        config: of this run.
+        env: every variable, by name.
+    """
+
+
+def pytest_gittrix_world(config: pytest.Config, world: World) -> None:
+    """Act on a world that has just been opened, before the test or the example has it.
+
+    In ``conftest.py``, to give every durable repository of a test run a protected file::
+
+        def pytest_gittrix_world(world):
+            world.durable.commit({"CODEOWNERS": "* @maintainers\\n"}, message="owners")
+
+    Args:
+        config: of this run.
+        world: open; the fixtures of the test show the same one.
+    """

@@ -1,0 +1,106 @@
+"""What ``assert a == b`` says about trees and fingerprints: which paths differ, and how.
+
+pytest asks about every failed comparison of every test, so ``explain`` looks at types by name before anything else. It imports nothing of
+the package: whoever has such a value has loaded what it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+_TREES = "pytest_gittrix.git.tree"
+_FINGERPRINTS = "pytest_gittrix.harness.fingerprint"
+_SHOWN = 40
+
+
+def explain(operator: str, left: object, right: object) -> list[str] | None:
+    """The lines pytest should show for ``assert left <operator> right``, or None where this module has nothing better to say."""
+    if operator != "==":
+        return None
+    if _is_fingerprint(left) and type(left) is type(right):
+        return ["fingerprints differ", *_shortened(list(_fingerprint_lines(left, right)))]
+    if isinstance(left, Mapping) and isinstance(right, Mapping) and _is_tree(left, right):
+        return _tree_lines(left, right)
+    return None
+
+
+def _is_fingerprint(value: object) -> bool:
+    return type(value).__module__ == _FINGERPRINTS
+
+
+def _is_tree(left: Mapping[Any, Any], right: Mapping[Any, Any]) -> bool:
+    # None is what a deletion is in a mapping of changes.
+    values = [*left.values(), *right.values()]
+    kinds = {type(value).__module__ for value in values if value is not None}
+    return kinds == {_TREES}
+
+
+def _tree_lines(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[str]:
+    paths = [path for path in sorted(left.keys() | right.keys()) if path not in left or path not in right or left[path] != right[path]]
+    moved = dict(_moves(left, right))
+    arrived = set(moved.values())
+    lines = [_path_line(path, left, right, moved) for path in paths if path not in arrived]
+    count = len(left.keys() | right.keys())
+    return [f"trees differ at {len(paths)} of {count} path{'s' if count != 1 else ''}", *_shortened(lines)]
+
+
+def _moves(left: Mapping[str, Any], right: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Paths only in ``left``, each with a path only in ``right`` that holds the same entry."""
+    gone = {path: entry for path, entry in left.items() if path not in right and entry is not None}
+    new = [path for path in sorted(right) if path not in left]
+    for path in sorted(gone):
+        twin = next((other for other in new if right[other] == gone[path]), None)
+        if twin is not None:
+            new.remove(twin)
+            yield path, twin
+
+
+def _path_line(path: str, left: Mapping[str, Any], right: Mapping[str, Any], moved: Mapping[str, str]) -> str:
+    if path in moved:
+        return f"{path!r}: is {moved[path]!r} on the right ({_entry(left[path])})"
+    if path not in right:
+        return f"{path!r}: only on the left ({_entry(left[path])})"
+    if path not in left:
+        return f"{path!r}: only on the right ({_entry(right[path])})"
+    return f"{path!r}: {_entry(left[path])} != {_entry(right[path])}{_hint(left[path], right[path])}"
+
+
+def _entry(entry: Any) -> str:
+    return "deleted" if entry is None else f"{entry.kind} {entry.mode:06o} {entry.id[:10]}"
+
+
+def _hint(left: Any, right: Any) -> str:
+    return " (same bytes, other mode)" if left and right and left.id == right.id else ""
+
+
+def _fingerprint_lines(left: Any, right: Any) -> Iterator[str]:
+    for name in (field.name for field in fields(left)):
+        before, after = getattr(left, name), getattr(right, name)
+        if before == after:
+            continue
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            yield from _mapping_lines(name, before, after)
+        else:
+            yield f"{name}: {_brief(before)} != {_brief(after)}"
+
+
+def _mapping_lines(name: str, before: Mapping[Any, Any], after: Mapping[Any, Any]) -> Iterator[str]:
+    for key in sorted(before.keys() | after.keys(), key=str):
+        if key not in after:
+            yield f"{name} {key!r}: only on the left"
+        elif key not in before:
+            yield f"{name} {key!r}: only on the right"
+        elif before[key] != after[key]:
+            yield f"{name} {key!r}: {_brief(before[key])} != {_brief(after[key])}"
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _shortened(lines: list[str]) -> list[str]:
+    left_out = len(lines) - _SHOWN
+    return lines if left_out <= 0 else [*lines[:_SHOWN], f"... {left_out} more"]

@@ -1,0 +1,110 @@
+"""What is set aside of work that was not promoted, before its workspace goes: a patch to read, and a commit to fetch (DESIGN rule 8).
+
+The commit is in a bare repository beside the record (``archive.git``, ``refs/gittrix/archive/<id>``), never in durable:
+an eviction changes nothing there. Knows no session object.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pytest_gittrix.git.commit import Signature, build_commit
+from pytest_gittrix.git.files import write_file
+from pytest_gittrix.git.pack import install_pack
+from pytest_gittrix.git.patch import patch_text
+from pytest_gittrix.git.snapshot import Snapshot
+from pytest_gittrix.git.tree import Changes, Entry
+from pytest_gittrix.session.content import file_changes
+
+AGENT: Final = ("agent", "agent@localhost")
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """Work that was set aside.
+
+    Attributes:
+        patch: a file that ``git apply`` turns the baseline into that work with.
+        repository: a bare repository that holds it as a commit.
+        ref: the commit's reference there.
+        commit: the commit.
+        touched: the paths in it.
+    """
+
+    patch: Path
+    repository: Path
+    ref: str
+    commit: str
+    touched: tuple[str, ...]
+
+
+def unpromoted(snapshot: Snapshot, promoted: Changes | None) -> dict[str, Entry | None]:
+    """The changes of a snapshot that were not promoted just so."""
+    if promoted is None:
+        return dict(snapshot.changes)
+    return {path: entry for path, entry in snapshot.changes.items() if path not in promoted or promoted[path] != entry}
+
+
+def write_archive(
+    directory: str,
+    session_id: str,
+    task: str,
+    snapshot: Snapshot,
+    changes: Mapping[str, Entry | None],
+    *,
+    seconds: int,
+    borrow: str | None,
+    sync: bool,
+) -> Archive:
+    """Set changes aside in a session's directory; an earlier archive is replaced.
+
+    Args:
+        directory: the session's directory.
+        session_id: its id.
+        task: for the commit message.
+        snapshot: the workspace.
+        changes: what of it to keep.
+        seconds: date of the commit, since 1970.
+        borrow: an object directory that holds the baseline (durable's), so that the archive need not; None takes the seed's.
+        sync: write through to the disk.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    seed = snapshot.seed
+    patch = Path(directory, "archive.patch")
+    text = patch_text(file_changes(snapshot, changes))
+    write_file(str(patch), text.encode(errors="surrogateescape"), sync=sync)
+    built = build_commit(
+        seed.trees.read,
+        seed.root,
+        changes,
+        snapshot.blobs,
+        parent=seed.commit,
+        author=Signature(*AGENT, seconds),
+        message=f"gittrix: set aside from {task or session_id}",
+        format_=seed.format,
+    )
+    repository = Path(directory, "archive.git")
+    ref = f"refs/gittrix/archive/{session_id}"
+    open_bare(repository, seed.format.name, borrow or seed.objects_dir)
+    install_pack(str(repository / "objects"), built.pack, sync=sync)
+    write_file(str(repository / "packed-refs"), f"# pack-refs with: peeled fully-peeled sorted \n{built.id} {ref}\n".encode(), sync=sync)
+    return Archive(patch, repository, ref, built.id, tuple(changes))
+
+
+def open_bare(path: Path, format_name: str, borrow: str) -> None:
+    """Make a small bare repository that borrows the objects of another, if it is not there yet."""
+    if (path / "HEAD").exists():
+        return
+    (path / "objects" / "info").mkdir(parents=True, exist_ok=True)
+    (path / "refs").mkdir(exist_ok=True)
+    sha256 = format_name != "sha1"
+    extensions = f"[extensions]\n\tobjectFormat = {format_name}\n" if sha256 else ""
+    (path / "config").write_text(f"[core]\n\trepositoryformatversion = {int(sha256)}\n\tbare = true\n{extensions}[gc]\n\tauto = 0\n")
+    (path / "objects" / "info" / "alternates").write_bytes(os.fsencode(borrow) + b"\n")
+    write_file(str(path / "HEAD"), b"ref: refs/heads/main\n")

@@ -1,0 +1,563 @@
+"""GitTrix: the engine that starts, finds, promotes and evicts sessions of a durable repository (GitTrix; DESIGN 4.3)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import string
+import weakref
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gittrix import points
+from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
+from pytest_gittrix.adapters.protocol import Durable
+from pytest_gittrix.clock import Clock, SystemClock, Timer
+from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionNotFound
+from pytest_gittrix.git.files import write_file
+from pytest_gittrix.git.seed import prune_seeds
+from pytest_gittrix.git.workspace import Trash, Workspace, WorkspaceKind, adopt_workspace, json_name
+from pytest_gittrix.record.events import path_fields
+from pytest_gittrix.record.index import Index
+from pytest_gittrix.record.lease import Lease
+from pytest_gittrix.record.log import Durability
+from pytest_gittrix.record.state import Policy, SessionState, StateName
+from pytest_gittrix.record.store import Problem, Store, default_home
+from pytest_gittrix.session.archive import Archive
+from pytest_gittrix.session.content import Review
+from pytest_gittrix.session.eviction import check_end, evict, set_aside, sweep_one
+from pytest_gittrix.session.promotion import PromoteResult, Promotion
+from pytest_gittrix.session.recorder import Emitter, Listener, Recorder, require_live
+from pytest_gittrix.session.recovery import Recovery, RecoveryReport, owner_is_dead
+from pytest_gittrix.session.selection import check_on_overlap
+from pytest_gittrix.session.session import SessionInfo, UserSession, info_of
+from pytest_gittrix.session.strategy import Ask, Preferences, Strategy, check_strategy, decide
+
+if TYPE_CHECKING:
+    from pytest_gittrix.record.model import EvictionPolicy, SessionMetadata
+
+__all__ = ["GitTrix", "MovedRef", "RecoveryReport"]
+
+_ALPHABET: Final = string.ascii_letters + string.digits + "_-"
+_ID_LENGTH: Final = 12
+_FOLLOWED: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class MovedRef:
+    """A branch or tag of durable that moved without a promotion.
+
+    Attributes:
+        ref: its full name.
+        old: where it was when the session started; None if it is new.
+        new: where it is now; None if it is gone.
+    """
+
+    ref: str
+    old: str | None
+    new: str | None
+
+
+def random_id() -> str:
+    """A session id as GitTrix makes them: ``sess_`` and twelve random URL-safe characters."""
+    return "sess_" + "".join(secrets.choice(_ALPHABET) for _ in range(_ID_LENGTH))
+
+
+class GitTrix:
+    """The engine. Use it as a context manager, or call ``init`` and ``close``.
+
+    Args:
+        durable: the human's repository: an adapter or a path. None for an engine that only works on sessions there are.
+        ephemeral: how workspaces are made; ``LocalEphemeral()`` by default.
+        store: directory of sessions; ``<home>/sessions`` by default.
+        home: directory of everything else the engine keeps (seeds, locks, preferences); ``GITTRIX_HOME`` or ``~/.gittrix``.
+        clock: the time; ``SystemClock`` by default.
+        eviction: policy of sessions that are started without one of their own.
+        sweep_interval: how often the sweep runs by itself; None for never.
+        durability: ``full`` (what was reported survives a power cut) or ``fast`` (a crash).
+        strategy: what ``auto`` means before the contributor heuristic is asked.
+        ask: how to ask a person for a strategy; see ``strategy.Question``.
+        ids: makes session ids; random by default.
+
+    Raises:
+        AdapterUnavailable: ``durable`` is no repository.
+        InvalidInput: an argument has a value that is not allowed.
+    """
+
+    def __init__(
+        self,
+        durable: Durable | str | os.PathLike[str] | None,
+        ephemeral: LocalEphemeral | None = None,
+        *,
+        store: str | os.PathLike[str] | None = None,
+        home: str | os.PathLike[str] | None = None,
+        clock: Clock | None = None,
+        eviction: EvictionPolicy | None = None,
+        sweep_interval: timedelta | None = timedelta(minutes=5),
+        durability: Durability = "full",
+        strategy: str = "auto",
+        ask: Ask | None = None,
+        ids: Callable[[], str] | None = None,
+    ) -> None:
+        self.home = Path(home) if home is not None else Path(store).parent if store is not None else default_home()
+        self.store = Store(Path(store) if store is not None else self.home / "sessions", durability=durability)
+        self.clock: Clock = clock if clock is not None else SystemClock()
+        self.ephemeral = ephemeral or LocalEphemeral()
+        self.durable = self._adapter(durable) if isinstance(durable, (str, os.PathLike)) else durable
+        self._own_clock = clock is None
+        self._policy = eviction.policy() if eviction is not None else Policy()
+        self._sweep_interval = sweep_interval
+        self._strategy: Strategy = check_strategy(strategy)
+        self._ask = ask
+        self._ids = ids or random_id
+        self._emitter = Emitter()
+        self._index = Index(self.store)
+        self._trash = Trash(str(self.store.root / ".trash"))
+        self._preferences = Preferences(self.home / "preferences.json")
+        self._durables: dict[str, LocalDurable] = {}
+        self._timer: Timer | None = None
+
+    def __enter__(self) -> GitTrix:
+        return self.init()
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def init(self) -> GitTrix:
+        """Make the store, recover from whatever was killed, sweep once, and start the timer. Calling it again does nothing more."""
+        self.store.root.mkdir(parents=True, exist_ok=True)
+        self.recover()
+        self.sweep()
+        if self._timer is None and self._sweep_interval is not None:
+            self._timer = self.clock.every(self._sweep_interval, _weakly(self))
+        return self
+
+    def close(self) -> None:
+        """Stop the timer and give back descriptors and processes. Sessions stay; calling it again is no error."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._own_clock:
+            self.clock.close()
+        self._index.close()
+        if self.store.durability == "full":
+            self._trash.wait()
+            self._trash.empty()
+        for durable in self._durables.values():
+            durable.close()
+        if self.durable is not None:
+            self.durable.close()
+
+    def on(self, event: str, listener: Listener) -> Callable[[], None]:
+        """Have ``listener(event)`` called after each stored event of a name.
+
+        Args:
+            event: a GitTrix name (``session.start``, ``session.write``, ``session.commit``, ``session.promote``, ``session.evict``), a
+                stored event's name (``promote.conflict``), or ``*``.
+            listener: gets the ``Event``; what it raises goes to ``sys.unraisablehook``.
+
+        Returns:
+            A function that ends the subscription.
+        """
+        return self._emitter.on(event, listener)
+
+    # Sessions ------------------------------------------------------------------------------------------------------------------
+
+    def start_session(
+        self,
+        task: str,
+        *,
+        durable_branch: str | None = None,
+        durable_path: str | os.PathLike[str] | None = None,
+        durable_ref: str | None = None,
+        eviction: EvictionPolicy | None = None,
+        workspace: WorkspaceKind | None = None,
+        strategy: str | None = None,
+    ) -> UserSession:
+        """Start a session from the head of a branch.
+
+        Args:
+            task: what the agent is to do; free text, used in the commit message.
+            durable_branch: the branch; the durable adapter's by default.
+            durable_path: another repository on this machine than the engine's.
+            durable_ref: the same as ``local://<path>#<branch>``.
+            eviction: this session's policy.
+            workspace: this session's kind of workspace.
+            strategy: what ``auto`` means for this session.
+
+        Raises:
+            InvalidInput: there is no such branch, or an argument is not allowed.
+            AdapterUnavailable, UnsupportedRepository: the repository cannot be used; nothing is left behind.
+        """
+        durable, branch = self._resolve(durable_path, durable_ref, durable_branch)
+        ephemeral = self.ephemeral if workspace is None else replace(self.ephemeral, kind=workspace)
+        policy = eviction.policy() if eviction is not None else self._policy
+        baseline = durable.head(branch)
+        points.reached("start:head-read")
+        id_ = self._new_directory()
+        recorder = self._recorder(id_)
+        try:
+            with self.store.lease(id_):
+                space = str(self.store.directory(id_) / "workspace")
+                created = {
+                    "task": task,
+                    "durable_ref": f"local://{durable.path}#{branch}",
+                    **path_fields(durable.path or "", "durable_path"),
+                    "durable_branch": branch,
+                    "baseline": baseline,
+                    "ephemeral_ref": f"local://{space}",
+                    **path_fields(space, "workspace"),
+                    "workspace_kind": ephemeral.kind,
+                    "git_backed": ephemeral.kind in ("clone", "worktree"),
+                    "policy": policy.to_data(),
+                    "format": "sha256" if len(baseline) == 64 else "sha1",
+                    "history": ephemeral.history,
+                }
+                if strategy is not None:
+                    created["strategy"] = check_strategy(strategy)
+                recorder.append("session.created", created, actor="human", commit_point=True)
+                points.reached("start:created")
+                made = self._make_workspace(id_, durable, ephemeral, baseline, branch, space)
+                recorder.append("workspace.ready", path_fields(space), commit_point=True)
+                points.reached("start:ready")
+        except BaseException:
+            self._trash.put(str(self.store.directory(id_)))
+            raise
+        return UserSession(recorder, made, ephemeral.limits, self)
+
+    def _make_workspace(self, id_: str, durable: Durable, ephemeral: LocalEphemeral, baseline: str, branch: str, space: str) -> Workspace:
+        seeds = self.home / "seeds"
+        seeds.mkdir(parents=True, exist_ok=True)
+        seed = durable.seed(str(seeds), baseline, ephemeral.history)
+        points.reached("start:seeded")
+        engine = self.store.directory(id_) / "engine"
+        made = ephemeral.create(space, str(engine), seed, branch=branch, durable_path=durable.path, name=id_)
+        references = {json_name(ref): id_ for ref, id_ in durable.references().items()}
+        write_file(str(engine / "refs.json"), json.dumps(references).encode())
+        return made
+
+    def _new_directory(self) -> str:
+        for _ in range(10_000):
+            id_ = self._ids()
+            if not os.path.lexists(self.store.directory(id_)):
+                self.store.create(id_)
+                return id_
+        raise InvalidInput(
+            "Ten thousand session ids in a row were taken.", why="Ids are never used twice.", fix="Pass ids= that makes new ones."
+        )
+
+    def get_session(self, id_: str) -> UserSession:
+        """A live session.
+
+        Raises:
+            SessionNotFound: there is none of that id.
+            SessionExpired: it has ended; ``.state`` says how.
+            MetadataVersionUnsupported, LogDamaged: its record cannot be read.
+            AdapterUnavailable: its workspace or durable repository is gone.
+        """
+        recorder = self._recorder(id_)
+        state = recorder.read()
+        require_live(state)
+        return UserSession(recorder, self._open_workspace(state), self.ephemeral.limits, self)
+
+    def info(self, id_: str) -> SessionInfo:
+        """What a session is or was, ended ones too. Raises as ``get_session``, but not for having ended."""
+        state = self._recorder(id_).read()
+        if state.ended:
+            return info_of(state, None, state.api_touched)
+        return self.get_session(id_).info()
+
+    def list_sessions(self, state: StateName | None = None) -> list[SessionMetadata]:
+        """Every session that can be read, oldest first; ``problems`` tells of those that cannot.
+
+        Args:
+            state: only those in this state.
+        """
+        from pytest_gittrix.record.model import SessionMetadata
+
+        self._index.sync()
+        return [SessionMetadata.model_validate_json(row.metadata) for row in self._index.rows(state=state)]
+
+    def problems(self) -> list[Problem]:
+        """The records that cannot be read, each with the reason."""
+        self._index.sync()
+        return self._index.problems()
+
+    # Ends ----------------------------------------------------------------------------------------------------------------------
+
+    def promote_session(
+        self,
+        session: UserSession,
+        what: Review | Iterable[str] | None,
+        *,
+        files: Iterable[str] | None,
+        hunks: Mapping[str, Collection[int]] | None,
+        strategy: str,
+        message: str | None,
+        on_overlap: str,
+    ) -> PromoteResult:
+        """Promote a session; ``UserSession.promote`` says how and what it raises."""
+        overlap_rule = check_on_overlap(on_overlap)
+        asked = check_strategy(strategy)
+        recorder = self._recorder(session.id)
+        with recorder.working("promote", "human") as state:
+            if isinstance(what, Review):
+                if what.session_id != session.id:
+                    raise InvalidInput(f"The review is of session {what.session_id}, not {session.id}.", fix="Review this session first.")
+                snapshot = what.snapshot
+                files = [*what.changes] if files is None and not hunks else files
+            else:
+                if what is not None and files is not None:
+                    raise InvalidInput("Paths were given twice, as the first argument and as files=.", fix="Give them once.")
+                files = files if what is None else what
+                snapshot = session._snapshot(state)
+            durable = self._durable_of(state)
+            promotion = Promotion(
+                recorder,
+                state,
+                durable,
+                snapshot,
+                lambda: self._repository_lease(durable),
+                self._is_stale,
+                str(self.store.directory(state.id)),
+            )
+            landing = decide(
+                durable,
+                state.durable_branch or durable.branch,
+                asked=asked,
+                session=check_strategy(state.strategy),
+                default=self._strategy,
+                preferences=self._preferences,
+                ask=self._ask,
+            )
+            result, selection = promotion.run(files, hunks, strategy=landing, message=message, on_overlap=overlap_rule)
+            state = recorder.read()
+            if not (state.ended and state.policy.until_promote):
+                return result
+            try:
+                evict(
+                    recorder,
+                    state,
+                    "promoted",
+                    open_workspace=self._open_workspace,
+                    trash=self._trash,
+                    promoted=selection.changes,
+                    snapshot=None if isinstance(what, Review) else snapshot,
+                    limits=self.ephemeral.limits,
+                    borrow=durable.objects_dir,
+                )
+            except (GittrixError, OSError) as problem:
+                result = replace(result, warnings=(*result.warnings, f"the workspace is still there: {problem}"))
+            self._tidy()
+            return result
+
+    def evict(self, id_: str, state: str = "expired") -> None:
+        """End a session now, whatever its TTL: archive what was not promoted, remove its workspace, keep its record.
+
+        Args:
+            id_: the session.
+            state: how it ends, ``expired`` or ``discarded``.
+
+        Raises:
+            InvalidInput: ``state`` is no end.
+            SessionNotFound, SessionExpired: there is no such live session.
+            EvictionRace: somebody works on it and does not let go.
+        """
+        how = check_end(state)
+        recorder = self._recorder(id_)
+        require_live(recorder.read())
+        with recorder.leased() as now:
+            require_live(now)
+            evict(
+                recorder,
+                now,
+                how,
+                open_workspace=self._open_workspace,
+                trash=self._trash,
+                limits=self.ephemeral.limits,
+                borrow=self._borrow(now),
+            )
+        self._tidy()
+
+    def sweep(self) -> list[str]:
+        """Evict every session past its TTL; gives their ids. One bad record does not stop it, nor does another sweep beside it."""
+        self._index.sync()
+        evicted: list[str] = []
+        for id_ in self._index.due(self.clock.now_ns()):
+            points.reached("sweep:found-due")
+            try:
+                gone = sweep_one(
+                    self._recorder(id_),
+                    open_workspace=self._open_workspace,
+                    trash=self._trash,
+                    limits=self.ephemeral.limits,
+                    borrow=self._borrow,
+                )
+            except SessionNotFound:
+                continue
+            except (GittrixError, OSError) as problem:
+                self._complain(id_, problem)
+                continue
+            if gone:
+                evicted.append(id_)
+        if evicted:
+            self._tidy()
+        return evicted
+
+    def recover(self) -> RecoveryReport:
+        """Bring every session that a kill left half-way to a state somebody meant; see ``session.recovery``."""
+        self._index.sync()
+        recovery = Recovery(self.store, self._recorder, self._durable_of, self._open_workspace, self._trash)
+        report = recovery.run(self._index.unsettled())
+        report.problems.extend(self._index.problems())
+        live = [str(json.loads(row.metadata)["baselineSha"]) for row in self._index.rows(state="active")] if self._has_seeds() else []
+        if live or self._has_seeds():
+            prune_seeds(str(self.home / "seeds"), live)
+        return report
+
+    def _has_seeds(self) -> bool:
+        return self.store.durability == "full" and (self.home / "seeds").is_dir()
+
+    def archive_session(self, session: UserSession) -> Archive | None:
+        """Set aside what a session holds; see ``UserSession.archive``."""
+        recorder = self._recorder(session.id)
+        with recorder.working("archive", "human") as state:
+            return set_aside(recorder, state, self._open_workspace(state), limits=self.ephemeral.limits, borrow=self._borrow(state))
+
+    def moved_refs(self, id_: str) -> list[MovedRef]:
+        """The detector of moves without a promote: branches and tags of durable that this store's promotions do not explain.
+
+        A person's own commits show up too: whether a move was meant is for a person to say.
+        """
+        state = self._recorder(id_).read()
+        path = self.store.directory(id_) / "engine" / "refs.json"
+        try:
+            then = {os.fsdecode(ref.encode("latin-1")): sha for ref, sha in json.loads(path.read_bytes()).items()}
+        except (OSError, ValueError) as problem:
+            raise AdapterUnavailable(f"What durable's references were is not known for session {id_}.", why=str(problem)) from problem
+        durable = self._durable_of(state)
+        now = durable.references()
+        promoted = self._promoted_commits()
+        moved = [MovedRef(ref, then.get(ref), now.get(ref)) for ref in sorted(then.keys() | now.keys()) if then.get(ref) != now.get(ref)]
+        return [move for move in moved if not _explained(durable, move, promoted)]
+
+    def _promoted_commits(self) -> set[str]:
+        self._index.sync()
+        results = (json.loads(row.metadata)["promote"]["result"] for row in self._index.rows(state="promoted"))
+        return {result["sha"] for result in results if result}
+
+    # Parts ---------------------------------------------------------------------------------------------------------------------
+
+    def _recorder(self, id_: str) -> Recorder:
+        return Recorder(self.store, id_, self.clock, self._emitter)
+
+    def _adapter(self, path: str | os.PathLike[str], branch: str = "main") -> LocalDurable:
+        return LocalDurable(path, branch, sync=self.store.durability == "full")
+
+    def _resolve(self, path: str | os.PathLike[str] | None, ref: str | None, branch: str | None) -> tuple[Durable, str]:
+        if ref is not None:
+            place, _, named = ref.removeprefix("local://").partition("#")
+            if not ref.startswith("local://") or path is not None:
+                raise InvalidInput(
+                    f"durable_ref={ref!r} cannot be used.", fix="Give local://<absolute path>#<branch>, without durable_path."
+                )
+            path, branch = place, branch or named or None
+        durable = self.durable if path is None else self._at(os.fspath(path))
+        if durable is None:
+            raise InvalidInput("The engine has no durable repository.", fix="Give one to GitTrix(), or durable_path= here.")
+        return durable, branch or durable.branch
+
+    def _at(self, path: str) -> Durable:
+        real = os.path.realpath(path)
+        if self.durable is not None and self.durable.path == real:
+            return self.durable
+        if real not in self._durables:
+            self._durables[real] = self._adapter(real)
+        return self._durables[real]
+
+    def _durable_of(self, state: SessionState) -> Durable:
+        if state.durable_path is None:
+            raise AdapterUnavailable(
+                f"The durable repository of session {state.id} ({state.durable_ref}) is not on this machine.",
+                fix="Promote it with the system that started it.",
+            )
+        return self._at(state.durable_path)
+
+    def _borrow(self, state: SessionState) -> str | None:
+        try:
+            return self._durable_of(state).objects_dir
+        except GittrixError:
+            return None
+
+    def _open_workspace(self, state: SessionState) -> Workspace:
+        directory = self.store.directory(state.id)
+        path = state.workspace or str(directory / "workspace")
+        if (directory / "engine" / "workspace.json").exists():
+            return self.ephemeral.open(path, str(directory / "engine"))
+        durable = self._durable_of(state)
+        seeds = self.home / "seeds"
+        seeds.mkdir(parents=True, exist_ok=True)
+        seed = durable.seed(str(seeds), state.baseline, "none")
+        return adopt_workspace(path, state.workspace_kind or "copy", seed, durable.admin_of(path))
+
+    def _repository_lease(self, durable: Durable) -> AbstractContextManager[Any]:
+        """Promotions of this store into one repository take turns, so that they do not wear out git's own lock waiting."""
+        locks = self.home / "locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        name = hashlib.sha256(os.fsencode(durable.objects_dir or durable.uri)).hexdigest()[:32]
+        return Lease(locks / f"{name}.lock", wait=120.0)
+
+    def _is_stale(self, contents: str) -> bool:
+        """Whether a lock's contents are the commit of a promotion of this store whose process is gone."""
+        self._index.sync()
+        for id_ in self._index.unsettled():
+            try:
+                intent = self._recorder(id_).read().intent
+            except GittrixError:
+                continue
+            if intent is not None and intent.commit == contents:
+                return owner_is_dead(intent)
+        return False
+
+    def _tidy(self) -> None:
+        if self.store.durability == "full":
+            self._trash.empty_soon()
+
+    def _complain(self, id_: str, problem: Exception) -> None:
+        from pytest_gittrix.record.events import live_event
+
+        code = problem.code if isinstance(problem, GittrixError) else "OS_ERROR"
+        self._emitter.emit(live_event("engine.error", {"code": code, "message": str(problem)}, ts=self.clock.now_ns(), stream=id_))
+
+
+def _explained(durable: Durable, move: MovedRef, promoted: Collection[str]) -> bool:
+    """Whether every commit between a reference's old and new place is a promotion."""
+    here = move.new
+    for _ in range(_FOLLOWED):
+        if here is None or here == move.old:
+            return here is not None
+        if here not in promoted:
+            return False
+        if move.old is None:
+            return True
+        parents = durable.commit(here).parents
+        here = parents[0] if parents else None
+    return False
+
+
+def _weakly(engine: GitTrix) -> Callable[[], None]:
+    """A timer's callback that does not keep the engine alive, nor lead from the clock (which agents see) to durable."""
+    reference = weakref.ref(engine)
+
+    def sweep() -> None:
+        held = reference()
+        if held is not None:
+            held.sweep()
+
+    return sweep

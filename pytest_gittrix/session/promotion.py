@@ -1,0 +1,291 @@
+"""Promotion: select -> snapshot -> drift -> intent -> swap -> record, as one commit or not at all (RELIABILITY 5, DESIGN rules 1 to 5).
+
+The order is the protocol. Drift is judged against the very head that the swap expects; the swap holds durable's own
+reference lock; objects are written only under it; the intent is
+on disk before, so that whoever comes after a kill knows what was meant. Once the branch has moved, nothing may raise any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Final
+
+from pytest_gittrix import points
+from pytest_gittrix.adapters.protocol import Durable, Landed
+from pytest_gittrix.errors import BaselineConflict, GittrixError, PathCollision, PromoteFailed
+from pytest_gittrix.git.commit import Built
+from pytest_gittrix.git.patch import FileChange, patch_text
+from pytest_gittrix.git.refs import RefMoved, branch_ref
+from pytest_gittrix.git.snapshot import Snapshot
+from pytest_gittrix.git.tree import Item, TreeClash, collisions
+from pytest_gittrix.record.lease import Owner
+from pytest_gittrix.record.state import SessionState
+from pytest_gittrix.session.content import Review, side
+from pytest_gittrix.session.recorder import Recorder
+from pytest_gittrix.session.selection import OnOverlap, Selection, reconcile, select
+from pytest_gittrix.session.strategy import Strategy, branch_name
+
+__all__ = ["PromoteResult", "Promotion", "Review", "digest_of"]
+
+_ATTEMPTS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class PromoteResult:
+    """How a promotion ended.
+
+    Attributes:
+        sha: the commit that was made; empty for a patch.
+        branch: the branch it is on, or the patch is for.
+        pr_url: address of the pull request, if one was opened.
+        patch: the patch itself, with strategy ``patch``.
+        warnings: what did not go well after the branch had moved (a checkout left behind, for instance).
+    """
+
+    sha: str
+    branch: str
+    pr_url: str | None = None
+    patch: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """One promotion of one session. The caller holds the session's lease; ``run`` takes the repository's.
+
+    Attributes:
+        recorder: the session's record.
+        state: its state, read under the lease.
+        durable: where to promote to.
+        snapshot: what is promoted from.
+        repository: makes the lease under which this store's promotions into one repository take turns.
+        is_stale: says whether a lock's contents are the commit of a promotion whose owner is dead.
+        directory: the session's own directory.
+    """
+
+    recorder: Recorder
+    state: SessionState
+    durable: Durable
+    snapshot: Snapshot
+    repository: Callable[[], AbstractContextManager[object]]
+    is_stale: Callable[[str], bool]
+    directory: str
+    warnings: list[str] = field(default_factory=list)
+
+    def run(
+        self,
+        files: Iterable[str] | None,
+        hunks: Mapping[str, Collection[int]] | None,
+        *,
+        strategy: Strategy,
+        message: str | None,
+        on_overlap: OnOverlap,
+    ) -> tuple[PromoteResult, Selection]:
+        """Promote.
+
+        Returns:
+            The result, and the selection that was promoted.
+
+        Raises:
+            BaselineConflict: durable drifted over the selection.
+            PromoteFailed: nothing is selected, it does not fit on durable, a checkout is in the way, or durable is locked.
+            WriteRejected, InvalidInput: see ``selection.select``.
+        """
+        selection = select(self.snapshot, files, hunks)
+        points.reached("promote:selected")
+        text = message or (f"gittrix: {self.state.task}" if self.state.task else f"gittrix: promote session {self.state.id}")
+        with self.repository():
+            if strategy == "patch":
+                return self._as_patch(selection, on_overlap), selection
+            for attempt in range(1, _ATTEMPTS):
+                result = self._try(selection, strategy, text, on_overlap, attempt)
+                if result is not None:
+                    return result, selection
+        raise PromoteFailed(
+            f"The branch moved {_ATTEMPTS} times while the promotion was made.",
+            stage="apply",
+            why="Each time drift had to be judged anew.",
+            fix="Promote again when fewer programs write to it.",
+        )
+
+    @property
+    def _branch(self) -> str:
+        return self.state.durable_branch or self.durable.branch
+
+    def _fitted(self, selection: Selection, head: str, on_overlap: OnOverlap) -> Selection:
+        """The selection as it goes onto ``head``, or the conflict that forbids it."""
+        points.reached("promote:head-read")
+        drift = self.durable.drift(self.state.baseline, head)
+        try:
+            return reconcile(
+                selection,
+                drift,
+                baseline=self.snapshot.seed.entries.get,
+                blob=self._blob,
+                hash_object=self.snapshot.seed.format.hash_object,
+                on_overlap=on_overlap,
+                baseline_sha=self.state.baseline,
+                head=head,
+            )
+        except BaselineConflict as conflict:
+            paths = conflict.conflicting_files
+            self.recorder.append("promote.conflict", {"paths_digest": digest_of(paths), "count": len(paths), "head": head}, actor="human")
+            raise
+
+    def _blob(self, id_: str) -> bytes:
+        try:
+            return self.snapshot.seed.blob(id_)
+        except GittrixError:
+            return self.durable.blob(id_)
+
+    def _try(self, selection: Selection, strategy: Strategy, message: str, on_overlap: OnOverlap, attempt: int) -> PromoteResult | None:
+        """Promote onto the head as it is now; None if somebody moved the branch, so that all must be judged anew."""
+        head = self.durable.head(self._branch)
+        fitted = self._fitted(selection, head, on_overlap)
+        points.reached("promote:drift-checked")
+        built = self._build(fitted, head, message)
+        target, expected = (self._branch, head) if strategy == "commit" else (branch_name(self.state.task, attempt), None)
+        self._intend(built, fitted, target, strategy)
+        landed: list[str] = []
+
+        def moved() -> None:
+            landed.append(built.id)
+            self._record_done(built, target, strategy)
+
+        try:
+            end = self.durable.land(
+                target,
+                built,
+                fitted.changes,
+                expected=expected,
+                note=f"promote: session {self.state.id}",
+                keep=f"gittrix-{self.state.id}",
+                seconds=self.recorder.clock.now_ns() // 10**9,
+                stale=self.is_stale,
+                on_moved=moved,
+            )
+        except RefMoved as error:
+            self._abort(built, f"{target} moved to {error.current}")
+            points.reached("promote:lost-race")
+            return None
+        except (GittrixError, OSError) as error:
+            if landed:
+                self.warnings.append(str(error))
+                end = Landed()
+            else:
+                self._abort(built, str(error).partition("\n")[0])
+                if isinstance(error, GittrixError):
+                    raise
+                raise PromoteFailed(
+                    f"Durable refused the commit: {error.strerror or error}.",
+                    stage="apply",
+                    why="Nothing moved.",
+                    fix="Make room, then promote again.",
+                ) from error
+        self._record_checkouts(built, end)
+        return PromoteResult(built.id, target, warnings=tuple(self.warnings))
+
+    def _build(self, selection: Selection, head: str, message: str) -> Built:
+        seconds = self.recorder.clock.now_ns() // 10**9
+        try:
+            built = self.durable.build(head, selection.changes, selection.blobs, message=message, seconds=seconds)
+        except TreeClash as clash:
+            raise PromoteFailed(
+                f"{clash.path!r} would be both a file and a directory in durable.",
+                stage="staging",
+                why="The selection holds only one half of a file that became a directory, or the reverse.",
+                fix="Select the other half too.",
+            ) from clash
+        added = [path for path, entry in selection.changes.items() if entry is not None and self.snapshot.seed.entries.get(path) is None]
+        clashes = collisions(_with(built, self.durable), built.tree, added)
+        if clashes:
+            path, twin = next(iter(clashes.items()))
+            raise PathCollision(
+                f"{path!r} differs from {twin!r} only by case or unicode form.",
+                stage="staging",
+                why="On many file systems the two are one file, and a checkout there loses one of them.",
+                fix="Rename it in the workspace, or leave it out of the selection.",
+            )
+        return built
+
+    def _intend(self, built: Built, selection: Selection, target: str, strategy: Strategy) -> None:
+        intent = {
+            "commit": built.id,
+            "parent": built.parent,
+            "ref": branch_ref(target),
+            "tree": built.tree,
+            "paths_digest": digest_of(selection.changes),
+            "count": len(selection.changes),
+            "owner": Owner.current().to_json(),
+            "branch": target,
+            "strategy": strategy,
+            "pack": built.pack.name,
+        }
+        self.recorder.append("promote.intent", intent, actor="human", commit_point=True)
+        points.reached("promote:intent-logged")
+
+    def _abort(self, built: Built, reason: str) -> None:
+        self.recorder.append("promote.aborted", {"commit": built.id, "reason": reason[:500]})
+
+    def _record_done(self, built: Built, target: str, strategy: Strategy) -> None:
+        """The commit is in: say so. That the log cannot be written now is a warning; recovery will find the commit and say it."""
+        points.reached("promote:swapped")
+        done = {"commit": built.id, "ref": branch_ref(target), "branch": target, "strategy": strategy}
+        try:
+            self.recorder.append("promote.done", done, actor="human", commit_point=True)
+        except GittrixError as error:
+            self.warnings.append(f"the promotion is in, but could not be recorded yet: {error.fact}")
+        points.reached("promote:recorded")
+
+    def _record_checkouts(self, built: Built, landed: Landed) -> None:
+        for path, reason in (landed.stale or {}).items():
+            self.warnings.append(f"the checkout {path} was left behind: {reason.partition(chr(10))[0]}")
+        try:
+            for _ in landed.forwarded:
+                self.recorder.append("worktree.updated", {"commit": built.id})
+            for reason in (landed.stale or {}).values():
+                self.recorder.append("worktree.stale", {"commit": built.id, "reason": reason[:500]})
+        except GittrixError as error:
+            self.warnings.append(error.fact)
+
+    def _as_patch(self, selection: Selection, on_overlap: OnOverlap) -> PromoteResult:
+        """A patch for the head as it is now, kept beside the record; no branch moves."""
+        head = self.durable.head(self._branch)
+        fitted = self._fitted(selection, head, on_overlap)
+        seed = self.snapshot.seed
+        changes = []
+        for path, entry in fitted.changes.items():
+            old = self.durable.entry(head, path)
+            blobs = dict(fitted.blobs)
+            if old is not None and old.kind != "submodule" and old.id not in blobs:
+                blobs[old.id] = self.durable.blob(old.id)
+            changes.append(FileChange(path, side(seed, old, blobs), side(seed, entry, blobs)))
+        text = patch_text(changes)
+        path = os.path.join(self.directory, "promote.patch")
+        with open(path, "wb") as file:
+            file.write(text.encode(errors="surrogateescape"))
+        done = {"commit": "", "ref": branch_ref(self._branch), "branch": self._branch, "strategy": "patch", "patch": "promote.patch"}
+        self.recorder.append("promote.done", done, actor="human", commit_point=True)
+        return PromoteResult("", self._branch, patch=text)
+
+
+def _with(built: Built, durable: Durable) -> Callable[[str], Mapping[bytes, Item]]:
+    """A reader of trees that knows the built commit's too."""
+    from pytest_gittrix.git.tree import parse_tree
+
+    def read(id_: str) -> Mapping[bytes, Item]:
+        if id_ in built.objects:
+            return parse_tree(built.objects[id_][1], built.format.size)
+        return durable.read_tree(id_)
+
+    return read
+
+
+def digest_of(paths: Iterable[str]) -> str:
+    """A short name for a set of paths, as events hold it."""
+    names = b"\0".join(sorted(os.fsencode(path) for path in paths))
+    return hashlib.sha256(names).hexdigest()[:32]

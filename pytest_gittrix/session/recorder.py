@@ -1,0 +1,185 @@
+"""One session's log, state and lease in one hand: how every operation begins and how what it did is recorded.
+
+An operation takes the lease, reads the state anew, is refused if the session has ended, does its work, and appends one
+event (DESIGN rule 7).
+Holds nothing that leads to durable, since the agent's object is built on it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Final
+
+from pytest_gittrix.clock import Clock
+from pytest_gittrix.errors import GittrixError, SessionExpired, SessionNotFound
+from pytest_gittrix.record.events import Actor, Event
+from pytest_gittrix.record.log import EventLog
+from pytest_gittrix.record.state import SessionState, fold
+from pytest_gittrix.record.store import Store
+
+Listener = Callable[[Event], object]
+
+PUBLIC_NAMES: Final[Mapping[str, str]] = {
+    "workspace.ready": "session.start",
+    "session.write": "session.write",
+    "session.commit": "session.commit",
+    "promote.done": "session.promote",
+    "workspace.removed": "session.evict",
+}
+"""The names GitTrix gives its events, by the stored event that stands for each."""
+
+_DERIVE_EVERY: Final = timedelta(seconds=60)
+_QUIET: Final = ("session.accessed", "session.write")
+
+
+class Emitter:
+    """Listeners of one engine. What a listener raises is reported and never reaches the operation: that has happened already."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[str, list[Listener]] = {}
+
+    def on(self, name: str, listener: Listener) -> Callable[[], None]:
+        """Call ``listener(event)`` for events of that name; gives a function that ends it."""
+        listeners = self._listeners.setdefault(name, [])
+        listeners.append(listener)
+        return lambda: listeners.remove(listener) if listener in listeners else None
+
+    def emit(self, event: Event) -> None:
+        """Tell everyone who asked for the event's stored name, its GitTrix name, or ``*``."""
+        if not self._listeners:
+            return
+        for name in dict.fromkeys((event.type, PUBLIC_NAMES.get(event.type, event.type), "*")):
+            for listener in tuple(self._listeners.get(name, ())):
+                try:
+                    listener(event)
+                except Exception:  # noqa: BLE001  (a listener is a stranger: nothing it raises may undo what is stored)
+                    report_unraised("A listener of session events failed", listener)
+
+
+def report_unraised(what: str, culprit: object) -> None:
+    """Report the exception being handled where nobody can be made to catch it; pytest turns it into a warning of the test."""
+    kind, value, trace = sys.exc_info()
+    # The type is made by CPython from a sequence; its stub declares it as a protocol.
+    make: Callable[[tuple[object, ...]], sys.UnraisableHookArgs] = sys.UnraisableHookArgs  # type: ignore[assignment]
+    sys.unraisablehook(make((kind, value, trace, what, culprit)))
+
+
+class Recorder:
+    """The record of one session, for operations on it.
+
+    Args:
+        store: where the session is kept.
+        id_: its id.
+        clock: the engine's clock.
+        emitter: whom to tell.
+        wait: real seconds to wait for the session's lease.
+    """
+
+    def __init__(self, store: Store, id_: str, clock: Clock, emitter: Emitter, *, wait: float = 10.0) -> None:
+        self.store = store
+        self.id = id_
+        self.clock = clock
+        self.emitter = emitter
+        self.wait = wait
+        self.log: EventLog = store.log(id_)
+        self._state: SessionState | None = None
+        self._derived_ns = 0
+
+    def twin(self) -> Recorder:
+        """Another recorder of the same session, sharing nothing that changes."""
+        return Recorder(self.store, self.id, self.clock, self.emitter, wait=self.wait)
+
+    def read(self) -> SessionState:
+        """The session's state as the log has it now.
+
+        Raises:
+            SessionNotFound: there is no such session.
+            LogDamaged: the log is damaged in the middle.
+            MetadataVersionUnsupported: it, or the record of a TypeScript store, is of a version this engine does not know.
+        """
+        events = self.log.refresh()
+        if self._state is None or self._state.legacy:
+            self._state = fold(events) if events else self.store.load(self.id)
+        elif events:
+            self._state = fold(events, self._state)
+        return self._state
+
+    def append(self, type_: str, data: Mapping[str, Any], *, actor: Actor = "system", commit_point: bool = False) -> SessionState:
+        """Store an event, fold it, derive the record, tell the listeners. The caller holds the lease.
+
+        Raises:
+            AdapterUnavailable: it could not be stored; nothing happened.
+        """
+        now = self.clock.now_ns()
+        event = self.log.append(type_, data, ts=now, actor=actor, commit_point=commit_point)
+        self._state = fold(self.log.refresh() or [event], self._state)
+        if type_ not in _QUIET or now - self._derived_ns >= _DERIVE_EVERY // timedelta(microseconds=1) * 1000:
+            self.derive()
+        self.emitter.emit(event)
+        return self._state
+
+    def derive(self) -> None:
+        """Write ``metadata.json`` from the state. It is derived: that it cannot be written is no failure of what happened."""
+        if self._state is None:
+            return
+        self._derived_ns = self.clock.now_ns()
+        try:
+            self.store.write_metadata(self.id, self._state)
+        except GittrixError:
+            report_unraised("metadata.json could not be written", self)
+
+    @contextmanager
+    def leased(self, *, wait: float | None = None) -> Iterator[SessionState]:
+        """Hold the session's lease, with its state read under it; a torn end of the log is mended first.
+
+        Raises:
+            EvictionRace: somebody else held it for longer than ``wait``.
+            SessionNotFound: there is no such session (nor will one be made by asking).
+        """
+        if not self.store.directory(self.id).is_dir():
+            raise not_found(self.id, str(self.store.root))
+        with self.store.lease(self.id, wait=self.wait if wait is None else wait):
+            self.log.repair(ts=self.clock.now_ns())
+            state = self.read()
+            if state.legacy:
+                self._state = state = self.store.import_legacy(self.id, ts=self.clock.now_ns())
+                self.log.refresh()
+            yield state
+
+    @contextmanager
+    def working(self, op: str, actor: Actor, *, wait: float | None = None) -> Iterator[SessionState]:
+        """As ``leased``, for an operation on a live session; using it slides the idle deadline.
+
+        Raises:
+            SessionExpired: the session has ended, or its TTL has passed and only the sweep is missing.
+        """
+        with self.leased(wait=wait) as state:
+            require_live(state)
+            if self.clock.now_ns() - state.last_access_ns > self.clock.resolution // timedelta(microseconds=1) * 1000:
+                state = self.append("session.accessed", {"op": op}, actor=actor)
+            yield state
+
+
+def not_found(id_: str, root: str) -> SessionNotFound:
+    """The error for an id that is not in the store."""
+    return SessionNotFound(f"There is no session {id_!r} in {root}.", fix="List them with `gittrix session list`.")
+
+
+def require_live(state: SessionState) -> None:
+    """Refuse to work on a session that has ended.
+
+    Raises:
+        SessionExpired: it has; ``.state`` says how.
+    """
+    if not state.ended:
+        return
+    what = {"promoted": "was promoted", "discarded": "was discarded", "expired": "has expired"}[state.state]
+    raise SessionExpired(
+        f"Session {state.id} {what}.",
+        state=state.state,
+        why="An ended session can do nothing any more, so that its record stays what it was.",
+        fix="Start a new session; what was not promoted is in its archive, if there was anything.",
+    )

@@ -1,0 +1,147 @@
+"""After a kill: every session is brought to a state that somebody meant (DESIGN rule 9).
+
+A logged intent without an end is rolled forward if its commit is in, and back if it is not; an eviction that stopped
+half-way goes on; a start that never finished is
+ended. Recovery takes each session's lease without waiting: what somebody works on is not broken. Run twice, it does
+nothing the second time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pytest_gittrix import points
+from pytest_gittrix.adapters.protocol import Durable
+from pytest_gittrix.errors import EvictionRace, GittrixError
+from pytest_gittrix.git.workspace import Trash
+from pytest_gittrix.record.lease import Owner
+from pytest_gittrix.record.state import Intent, SessionState
+from pytest_gittrix.record.store import Problem, Store
+from pytest_gittrix.session.eviction import OpenWorkspace, evict, remove_workspace
+from pytest_gittrix.session.recorder import Recorder
+
+
+@dataclass
+class RecoveryReport:
+    """What a recovery did.
+
+    Attributes:
+        rolled_forward: sessions whose promotion had landed and is now recorded.
+        rolled_back: sessions whose promotion had not landed and are active again.
+        removed: sessions whose workspace was still to be removed, or whose start never finished.
+        problems: records that could not be read or mended, each with the reason; they were left as they are.
+    """
+
+    rolled_forward: list[str] = field(default_factory=list)
+    rolled_back: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """One recovery of one store.
+
+    Attributes:
+        store: the store.
+        recorder_of: makes the recorder of a session.
+        durable_of: opens the durable repository of a session.
+        open_workspace: finds a session's workspace.
+        trash: where workspaces go.
+        report: what was done, filled by ``run``.
+    """
+
+    store: Store
+    recorder_of: Callable[[str], Recorder]
+    durable_of: Callable[[SessionState], Durable]
+    open_workspace: OpenWorkspace
+    trash: Trash
+    report: RecoveryReport = field(default_factory=RecoveryReport)
+
+    def run(self, unsettled: list[str]) -> RecoveryReport:
+        """Mend the sessions given, and directories that never became a session."""
+        for id_ in unsettled:
+            try:
+                self._mend(id_)
+            except EvictionRace:
+                continue
+            except (GittrixError, OSError) as problem:
+                self.report.problems.append(Problem(id_, str(problem)))
+        self._orphans()
+        self.trash.empty_soon()
+        return self.report
+
+    def _mend(self, id_: str) -> None:
+        recorder = self.recorder_of(id_)
+        with recorder.leased(wait=0) as state:
+            points.reached("recover:leased")
+            if state.intent is not None:
+                state = self._settle(recorder, state, state.intent)
+            if state.ended and state.workspace_present:
+                self._finish(recorder, state)
+            elif not state.ended and not state.workspace_present:
+                state = recorder.append("session.ended", {"state": "discarded", "reason": "its start never finished"}, commit_point=True)
+                if state.workspace is not None:
+                    self.trash.put(state.workspace)
+                remove_workspace(recorder, state, self.open_workspace, self.trash)
+                self.report.removed.append(id_)
+            recorder.derive()
+
+    def _settle(self, recorder: Recorder, state: SessionState, intent: Intent) -> SessionState:
+        """The branch says how an open intent ended."""
+        durable = self.durable_of(state)
+        branch = intent.data.get("branch") or intent.ref.removeprefix("refs/heads/")
+        landed = durable.contains(branch, intent.commit)
+        if landed:
+            self._forward_checkouts(recorder, durable, branch, intent)
+        durable.repair(branch, intent.commit, intent.data.get("pack"))
+        points.reached("recover:repaired")
+        if not landed:
+            self.report.rolled_back.append(state.id)
+            reason = "found unfinished after a crash; the commit is not on the branch"
+            return recorder.append("promote.aborted", {"commit": intent.commit, "reason": reason}, commit_point=True)
+        self.report.rolled_forward.append(state.id)
+        done = {"commit": intent.commit, "ref": intent.ref, "branch": branch, "strategy": intent.data.get("strategy", "commit")}
+        return recorder.append("promote.done", done, commit_point=True)
+
+    def _forward_checkouts(self, recorder: Recorder, durable: Durable, branch: str, intent: Intent) -> None:
+        durable.repair(branch, intent.commit, None)
+        landed = durable.bring_forward(branch, intent.commit)
+        for _ in landed.forwarded:
+            recorder.append("worktree.updated", {"commit": intent.commit})
+        for reason in (landed.stale or {}).values():
+            recorder.append("worktree.stale", {"commit": intent.commit, "reason": reason[:500]})
+
+    def _finish(self, recorder: Recorder, state: SessionState) -> None:
+        """An eviction that was cut short goes on; a promoted session may keep its workspace if its policy says so."""
+        if state.state == "promoted" and not state.policy.until_promote:
+            return
+        evict(recorder, state, "promoted", open_workspace=self.open_workspace, trash=self.trash)
+        self.report.removed.append(state.id)
+
+    def _orphans(self) -> None:
+        """Directories in which no event was ever stored: a start was killed at its very first steps."""
+        for name in sorted(os.listdir(self.store.root)) if self.store.root.is_dir() else ():
+            directory = self.store.root / name
+            if name.startswith(".") or not directory.is_dir() or (directory / "metadata.json").exists():
+                continue
+            log = directory / "events.jsonl"
+            if log.exists() and log.stat().st_size:
+                continue
+            try:
+                with self.store.lease(name, wait=0):
+                    if not log.exists() or not self.store.log(name).read():
+                        self.trash.put(str(directory))
+                        self.report.removed.append(name)
+            except (GittrixError, OSError):
+                continue
+
+
+def owner_is_dead(intent: Intent) -> bool:
+    """Whether the process that logged an intent is known to be gone (by pid, start time and boot)."""
+    try:
+        return Owner.from_json(dict(intent.owner)).alive() is False
+    except GittrixError:
+        return False

@@ -1,0 +1,150 @@
+"""Where a promotion lands: on the branch itself, on a branch of its own, or in a patch.
+
+``auto`` is the contributor heuristic that GitTrix documents, under its order of overrides: branch protection, the
+session, the repository's remembered
+preference, the engine's default, then the number of people who wrote the branch. Knows how to decide, not how to land.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from pytest_gittrix.adapters.protocol import Durable
+from pytest_gittrix.errors import CapabilityMissing, InvalidInput, PromoteFailed
+from pytest_gittrix.git.files import write_file
+
+Strategy = Literal["auto", "commit", "branch", "pr", "patch"]
+STRATEGIES: Final = get_args(Strategy)
+
+_SEVERAL: Final = 2
+_MANY: Final = 6
+_SLUG: Final = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the engine asks a person, once per repository, when several people write the branch.
+
+    Attributes:
+        durable: URI of the repository.
+        branch: the branch in question.
+        contributors: how many people wrote it.
+        default: the answer taken if nobody answers.
+    """
+
+    durable: str
+    branch: str
+    contributors: int
+    default: Strategy = "branch"
+
+
+Ask = Callable[[Question], str]
+
+
+def check_strategy(value: str) -> Strategy:
+    """Validate a strategy.
+
+    Raises:
+        InvalidInput: it is none; the message lists those there are.
+    """
+    if value in STRATEGIES:
+        return value  # type: ignore[return-value]
+    raise InvalidInput(f"strategy={value!r} is not a strategy.", fix=f"Use one of: {', '.join(STRATEGIES)}.")
+
+
+class Preferences:
+    """The strategy each durable repository was given, remembered in one small file.
+
+    Args:
+        path: the file; made when the first answer is remembered.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def get(self, uri: str) -> Strategy | None:
+        """The remembered strategy of a repository. A file that cannot be read remembers nothing."""
+        try:
+            known = json.loads(self._path.read_bytes())
+            return check_strategy(known[uri])
+        except (OSError, ValueError, KeyError, TypeError, InvalidInput):
+            return None
+
+    def remember(self, uri: str, strategy: Strategy) -> None:
+        """Keep an answer. Raises InvalidInput for what is no strategy."""
+        check_strategy(strategy)
+        try:
+            known = json.loads(self._path.read_bytes())
+        except (OSError, ValueError):
+            known = {}
+        os.makedirs(self._path.parent, exist_ok=True)
+        write_file(str(self._path), json.dumps({**known, uri: strategy}, indent=2, sort_keys=True).encode() + b"\n")
+
+
+def decide(
+    durable: Durable, branch: str, *, asked: Strategy, session: Strategy, default: Strategy, preferences: Preferences, ask: Ask | None
+) -> Strategy:
+    """The strategy a promotion takes.
+
+    Args:
+        durable: the repository.
+        branch: the branch the session started from.
+        asked: what this promotion asked for; anything but ``auto`` is taken, unless the branch is protected.
+        session: what the session was started with.
+        default: the engine's default.
+        preferences: what is remembered of repositories.
+        ask: how to ask a person; None takes the default answer.
+
+    Raises:
+        PromoteFailed: a direct commit on a protected branch was asked for.
+        CapabilityMissing: ``pr`` without an adapter that can.
+        InvalidInput: the answer was no strategy.
+    """
+    if durable.protected(branch):
+        if asked == "commit":
+            raise PromoteFailed(
+                f"{branch!r} is protected, so nothing is committed on it directly.", stage="staging", fix="Promote with strategy='branch'."
+            )
+        chosen: Strategy = asked if asked != "auto" else "branch"
+    else:
+        settled = next((one for one in (asked, session, preferences.get(durable.uri), default) if one not in (None, "auto")), None)
+        chosen = settled or _by_contributors(durable, branch, preferences, ask)
+    if chosen == "pr":
+        raise CapabilityMissing(
+            "This durable repository cannot open pull requests.",
+            why="That needs a forge, and this one is a local repository.",
+            fix="Use strategy='branch' and open the pull request by hand.",
+        )
+    return chosen
+
+
+def _by_contributors(durable: Durable, branch: str, preferences: Preferences, ask: Ask | None) -> Strategy:
+    people = durable.contributors(branch, _MANY)
+    if people < _SEVERAL:
+        return "commit"
+    if people >= _MANY:
+        return "branch"
+    question = Question(durable.uri, branch, people)
+    if ask is None:
+        return question.default
+    answer = check_strategy(ask(question))
+    preferences.remember(durable.uri, answer)
+    return answer
+
+
+def slug(task: str) -> str:
+    """A task as the last part of a branch name: ``Fix the bug!`` gives ``fix-the-bug``."""
+    plain = unicodedata.normalize("NFKD", task).encode("ascii", "ignore").decode().lower()
+    return re.sub(r"[^a-z0-9]+", "-", plain)[:_SLUG].strip("-") or "session"
+
+
+def branch_name(task: str, attempt: int) -> str:
+    """The branch a promotion of a task makes: ``gittrix/<slug>``, then ``gittrix/<slug>-2`` and so on while names are taken."""
+    return f"gittrix/{slug(task)}" + (f"-{attempt}" if attempt > 1 else "")

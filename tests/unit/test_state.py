@@ -1,0 +1,312 @@
+"""The fold: what a history adds up to, which histories cannot be, and when a session's time is over."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from pytest_gittrix.errors import InvalidInput, LogDamaged, MetadataVersionUnsupported
+from pytest_gittrix.record.events import VOCABULARY, Event, check
+from pytest_gittrix.record.state import (
+    BIRTHS,
+    ENDED,
+    RULES,
+    Intent,
+    Policy,
+    Result,
+    SessionState,
+    deadline_ns,
+    fold,
+    metadata_of,
+    state_from_metadata,
+)
+
+NOW = 1_893_456_000_000_000_000
+SECOND = 1_000_000_000
+HOUR = 3600 * SECOND
+
+CREATED: dict[str, Any] = {
+    "task": "fix the bug",
+    "durable_ref": "local:///repo#main",
+    "durable_path": "/repo",
+    "durable_branch": "main",
+    "baseline": "b" * 40,
+    "ephemeral_ref": "local:///store/s/workspace",
+    "workspace": "/store/s/workspace",
+    "workspace_kind": "clone",
+    "git_backed": True,
+    "policy": Policy().to_data(),
+    "format": "sha1",
+}
+INTENT: dict[str, Any] = {
+    "commit": "c" * 40,
+    "parent": "b" * 40,
+    "ref": "refs/heads/main",
+    "tree": "e" * 40,
+    "paths_digest": "d",
+    "count": 2,
+    "owner": {"pid": 1},
+}
+DONE = {"commit": "c" * 40, "ref": "refs/heads/main", "branch": "main", "strategy": "commit"}
+
+# One event of each kind that can follow, as it would be at any time.
+SAMPLES: dict[str, dict[str, Any]] = {
+    "workspace.ready": {"path": "/w"},
+    "session.accessed": {},
+    "session.write": {"path": "a", "op": "write"},
+    "session.commit": {"sha": "a" * 40, "message": "m"},
+    "session.extended": {"ttl_idle_ns": HOUR},
+    "session.activity": {"observed_ns": NOW},
+    "promote.intent": INTENT,
+    "promote.done": DONE,
+    "promote.aborted": {"commit": "c" * 40, "reason": "lost"},
+    "promote.conflict": {"paths_digest": "d", "count": 1, "head": "f" * 40},
+    "worktree.updated": {"commit": "c" * 40},
+    "worktree.stale": {"commit": "c" * 40, "reason": "dirty"},
+    "archive.written": {"touched": ["a"], "patch": "archive.patch"},
+    "session.ended": {"state": "discarded"},
+    "workspace.removed": {},
+    "durable.moved": {"ref": "refs/heads/main", "old": "b" * 40, "new": "f" * 40},
+    "log.recovered": {"dropped_bytes": 3},
+}
+
+
+def history(*steps: tuple[str, dict[str, Any]] | str, policy: Policy | None = None) -> list[Event]:
+    """Events one second apart, from a creation on; a bare type stands for its sample."""
+    born = ("session.created", {**CREATED, "policy": (policy or Policy()).to_data()})
+    pairs = [born, *((step, SAMPLES[step]) if isinstance(step, str) else step for step in steps)]
+    for type, data in pairs:
+        check(type, data)
+    return [Event(seq, NOW + seq * SECOND, "sess_a", type, "agent", data) for seq, (type, data) in enumerate(pairs)]
+
+
+def test_a_created_session_is_what_its_event_says() -> None:
+    state = fold(history())
+    assert state == SessionState(
+        id="sess_a",
+        task="fix the bug",
+        durable_ref="local:///repo#main",
+        durable_path="/repo",
+        durable_branch="main",
+        baseline="b" * 40,
+        ephemeral_ref="local:///store/s/workspace",
+        workspace="/store/s/workspace",
+        workspace_kind="clone",
+        git_backed=True,
+        policy=Policy(4 * HOUR, None, True, False),
+        created_ns=NOW,
+        updated_ns=NOW,
+        last_access_ns=NOW,
+        format="sha1",
+        seq=0,
+    )
+    assert not state.ended
+    assert not state.workspace_present
+
+
+def test_paths_that_are_not_utf8_come_back() -> None:
+    data = {**CREATED, "durable_path_b64": "L+k=", "workspace_b64": "L3cv6Q=="}
+    del data["durable_path"], data["workspace"]
+    state = fold([Event(0, NOW, "s", "session.created", "human", data)])
+    assert (state.durable_path, state.workspace) == ("/\udce9", "/w/\udce9")
+
+
+def test_what_the_agent_did_adds_up() -> None:
+    state = fold(
+        history(
+            "workspace.ready",
+            ("session.write", {"path": "b", "op": "write"}),
+            ("session.write", {"path": "a", "op": "delete"}),
+            ("session.write", {"path": "b", "op": "delete"}),
+            ("session.commit", {"sha": "1", "message": "one"}),
+            ("session.commit", {"sha": "2", "message": "two"}),
+        )
+    )
+    assert list(state.api_touched) == ["b", "a"]
+    assert state.commits == ["1", "2"]
+    assert (state.workspace, state.workspace_present) == ("/w", True)
+    assert (state.seq, state.updated_ns, state.last_access_ns) == (6, NOW + 6 * SECOND, NOW + 6 * SECOND)
+
+
+def test_an_intent_stays_open_until_it_is_done_or_aborted() -> None:
+    events = history("promote.intent")
+    assert fold(events).intent == Intent("c" * 40, "b" * 40, "refs/heads/main", "e" * 40, "d", 2, {"pid": 1}, INTENT, 1, NOW + SECOND)
+    aborted = fold(history("promote.intent", "promote.aborted"))
+    assert (aborted.intent, aborted.state) == (None, "active")
+    done = fold(history("promote.intent", ("promote.done", {**DONE, "pr_url": "http://pr", "patch": "p"})))
+    assert (done.intent, done.state, done.strategy) == (None, "promoted", "commit")
+    assert done.result == Result("c" * 40, "main", "http://pr", "p")
+
+
+def test_a_session_ends_once_and_its_record_goes_on() -> None:
+    state = fold(history("workspace.ready", ("session.ended", {"state": "expired"}), "archive.written", "workspace.removed"))
+    assert (state.state, state.ended, state.archived, state.workspace_present) == ("expired", True, True, False)
+    assert fold(history("promote.done", ("session.ended", {"state": "promoted"}))).state == "promoted"
+
+
+# What cannot happen ----------------------------------------------------------------------------------------------------------------
+
+
+def test_every_stored_event_has_a_rule_and_a_sample() -> None:
+    assert BIRTHS.keys() | RULES.keys() == VOCABULARY.keys()
+    assert SAMPLES.keys() == RULES.keys()
+
+
+@pytest.mark.parametrize("end", [("session.ended", {"state": state}) for state in sorted(ENDED)] + ["promote.done"])
+@pytest.mark.parametrize("type", [type for type, rule in RULES.items() if "ended" not in rule.when] + ["session.ended", *BIRTHS])
+def test_an_ended_session_can_do_nothing_any_more(type: str, end: tuple[str, dict[str, Any]] | str) -> None:
+    data = {**SAMPLES, "session.created": CREATED, "session.imported": {"metadata": {}}}[type]
+    with pytest.raises(LogDamaged, match=f"Event 2 of session 'sess_a' is '{type}', which cannot happen"):
+        fold(history(end, (type, data)))
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ["promote.intent", "promote.intent"],
+        ["promote.intent", ("promote.done", {**DONE, "commit": "other"})],
+        ["promote.intent", ("promote.aborted", {"commit": "other", "reason": ""})],
+        ["promote.intent", ("session.ended", {"state": "expired"})],
+        [("session.ended", {"state": "active"})],
+        [("session.ended", {"state": "bogus"})],
+        ["promote.done", ("session.ended", {"state": "expired"})],
+        [("session.created", CREATED)],
+    ],
+)
+def test_a_history_that_cannot_have_happened_is_damage(steps: list[Any]) -> None:
+    with pytest.raises(LogDamaged, match="cannot happen"):
+        fold(history(*steps))
+
+
+def test_a_history_begins_with_a_creation() -> None:
+    with pytest.raises(LogDamaged, match=r"begins with 'session\.write'"):
+        fold([Event(0, NOW, "s", "session.write", "agent", {"path": "a", "op": "write"})])
+    with pytest.raises(InvalidInput, match="no event"):
+        fold([])
+
+
+def test_a_hole_in_the_history_is_refused() -> None:
+    events = history("workspace.ready", "session.accessed")
+    with pytest.raises(InvalidInput, match="does not follow"):
+        fold([events[0], events[2]])
+
+
+def test_an_event_of_a_later_engine_is_not_passed_over() -> None:
+    event = Event(1, NOW, "sess_a", "turn.started", "agent", {})
+    with pytest.raises(MetadataVersionUnsupported, match=r"turn\.started"):
+        fold([event], fold(history()))
+
+
+# Piece by piece --------------------------------------------------------------------------------------------------------------------
+
+
+FULL = history(
+    "workspace.ready", "session.write", "session.commit", "session.activity", "promote.intent", "promote.done", "archive.written"
+)
+
+
+@pytest.mark.parametrize("cut", range(1, len(FULL) + 1))
+def test_a_history_folded_in_two_pieces_is_the_same_and_changes_neither(cut: int) -> None:
+    first = fold(FULL[:cut])
+    before = copy.deepcopy(first)
+    assert fold(FULL[cut:], first) == fold(FULL)
+    assert fold(FULL, first) == fold(FULL)  # events it already has are passed over
+    assert first == before
+
+
+# Time ------------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "last"),
+    [
+        (Policy(), 3 * SECOND + 4 * HOUR),
+        (Policy(ttl_idle_ns=None), None),
+        (Policy(ttl_idle_ns=None, ttl_absolute_ns=HOUR), HOUR),
+        (Policy(ttl_idle_ns=HOUR, ttl_absolute_ns=HOUR), HOUR),
+        (Policy(ttl_idle_ns=HOUR, ttl_absolute_ns=2 * HOUR), 3 * SECOND + HOUR),
+        (Policy(ttl_idle_ns=HOUR, ttl_absolute_ns=1, manual=True), None),
+    ],
+)
+def test_idle_time_counts_from_the_last_use_and_absolute_time_from_creation(policy: Policy, last: int | None) -> None:
+    state = fold(history("workspace.ready", "session.accessed", "session.write", "promote.aborted", policy=policy))
+    assert deadline_ns(state) == (None if last is None else NOW + last)
+
+
+def test_extending_replaces_the_idle_limit() -> None:
+    policy = Policy(ttl_idle_ns=HOUR, ttl_absolute_ns=9 * HOUR, until_promote=False)
+    state = fold(history(("session.extended", {"ttl_idle_ns": 2 * HOUR}), policy=policy))
+    assert state.policy == Policy(2 * HOUR, 9 * HOUR, False, False)
+    assert deadline_ns(state) == NOW + SECOND + 2 * HOUR
+
+
+@pytest.mark.parametrize(("seen", "counts"), [(-HOUR, 0), (SECOND // 2, SECOND // 2), (99 * HOUR, SECOND)])
+def test_file_changes_count_as_use_but_never_later_than_they_were_seen(seen: int, counts: int) -> None:
+    state = fold(history(("session.activity", {"observed_ns": NOW + seen})))
+    assert state.last_access_ns == NOW + counts
+    assert state.updated_ns == NOW + SECOND
+
+
+# The record ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_record_of_a_state_is_the_documented_one() -> None:
+    state = fold(history("workspace.ready", "session.write", "promote.intent", "promote.done"))
+    assert metadata_of(state) == {
+        "metadataVersion": 1,
+        "id": "sess_a",
+        "task": "fix the bug",
+        "durableRef": "local:///repo#main",
+        "durablePath": "/repo",
+        "durableBranch": "main",
+        "ephemeralRef": "local:///store/s/workspace",
+        "ephemeralPath": "/w",
+        "baselineSha": "b" * 40,
+        "workspaceKind": "clone",
+        "isGitBacked": True,
+        "state": "promoted",
+        "createdAt": "2030-01-01T00:00:00.000Z",
+        "updatedAt": "2030-01-01T00:00:04.000Z",
+        "lastAccessAt": "2030-01-01T00:00:04.000Z",
+        "evictionPolicy": {"ttlIdleMs": 14_400_000, "ttlAbsoluteMs": None, "untilPromote": True, "manual": False},
+        "touchedFiles": ["a"],
+        "promote": {"strategy": "commit", "result": {"sha": "c" * 40, "branch": "main"}},
+    }
+
+
+def test_a_record_without_optional_parts_leaves_them_out() -> None:
+    data = {**CREATED, "durable_path": None, "durable_branch": None, "workspace": None}
+    record = metadata_of(fold([Event(0, NOW, "s", "session.created", "human", data)]))
+    assert {"durablePath", "durableBranch", "ephemeralPath"}.isdisjoint(record)
+    assert record["promote"] == {"strategy": "auto", "result": None}
+
+
+def test_a_state_survives_its_record_as_far_as_the_record_goes() -> None:
+    record = {**metadata_of(fold(FULL)), "vendor": {"x": 1}}
+    state = state_from_metadata(record)
+    assert state.legacy
+    assert state.seq == -1
+    assert metadata_of(state) == record
+
+
+@pytest.mark.parametrize(
+    ("state", "until_promote", "present"), [("active", True, True), ("promoted", True, False), ("promoted", False, True)]
+)
+def test_a_foreign_record_says_by_its_state_whether_the_workspace_should_be_there(state: str, until_promote: bool, present: bool) -> None:
+    record = metadata_of(fold(history()))
+    record |= {"state": state, "evictionPolicy": {**record["evictionPolicy"], "untilPromote": until_promote}}
+    assert state_from_metadata(record).workspace_present is present
+
+
+def test_an_imported_session_goes_on_as_if_it_had_always_had_a_log() -> None:
+    record = metadata_of(fold(history("session.write")))
+    events = [
+        Event(0, NOW + HOUR, "sess_a", "session.imported", "system", {"metadata": record}),
+        Event(1, NOW + 2 * HOUR, "sess_a", "session.write", "agent", {"path": "z", "op": "write"}),
+    ]
+    state = fold(events)
+    assert not state.legacy
+    assert (state.seq, list(state.api_touched), state.created_ns) == (1, ["a", "z"], NOW)
+    assert fold(events[:1]).last_access_ns == NOW + SECOND  # importing is no use of the session

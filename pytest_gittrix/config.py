@@ -115,7 +115,9 @@ def add_options(parser: pytest.Parser) -> None:
         text = f"{option.help} (default: {option.default or 'none'}; also {option.variable} and ini {option.ini})"
         group.addoption(option.flag, dest=option.ini, default=None, metavar=values, help=text)
         parser.addini(option.ini, f"{option.help}; see {option.flag}", default=None)
-    group.addoption("--gittrix-show-config", action="store_true", help="show each gittrix option, its value and where it comes from, and exit")
+    group.addoption(
+        "--gittrix-show-config", action="store_true", help="show each gittrix option, its value and where it comes from, and exit"
+    )
 
 
 def settings(config: pytest.Config) -> Iterator[Setting]:

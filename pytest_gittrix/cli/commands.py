@@ -277,11 +277,11 @@ def _until(deadline: datetime, now: datetime) -> str:
 
 
 def _brief(span: timedelta) -> str:
-    """A duration without what does not matter at its size: ``2d5h``, ``3h59m``, ``12m40s``."""
+    """A duration, rounded to what matters at its size: ``2d5h``, ``3h59m``, ``12m40s``."""
     from datetime import timedelta
 
     from pytest_gittrix.timetext import format_duration
 
-    seconds = max(span // timedelta(seconds=1), 0)
+    seconds = max(round(span.total_seconds()), 0)
     unit = 3600 if seconds >= 86400 else 60 if seconds >= 3600 else 1
-    return format_duration(timedelta(seconds=seconds - seconds % unit))
+    return format_duration(timedelta(seconds=round(seconds / unit) * unit))

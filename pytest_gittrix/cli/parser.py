@@ -71,6 +71,17 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+        self._intermixing = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse, with flags and places in any order: without being asked, argparse takes optional places only before the first flag."""
+        if self._intermixing or self._subparsers is not None:
+            return super().parse_known_args(args, namespace)
+        self._intermixing = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._intermixing = False
 
     def error(self, message: str) -> NoReturn:
         """Raise Misuse, with this verb's usage."""
@@ -155,12 +166,12 @@ def _list(verb: Parser) -> None:
 
 
 def _diff(verb: Parser) -> None:
-    verb.add_argument("paths", nargs="*", metavar="PATH", help="only these")
+    verb.add_argument("paths", nargs="*", default=(), metavar="PATH", help="only these")
     verb.add_argument("--hunks", action="store_true", help="each hunk under the name that promote --hunks knows it by")
 
 
 def _promote(verb: Parser) -> None:
-    verb.add_argument("paths", nargs="*", metavar="PATH", help="promote only these; everything touched by default")
+    verb.add_argument("paths", nargs="*", default=(), metavar="PATH", help="promote only these; everything touched by default")
     verb.add_argument("-f", "--files", type=names, action="extend", metavar="A,B", help="the same, separated by commas; repeatable")
     verb.add_argument(
         "--hunks",

@@ -173,7 +173,9 @@ class Actors:
         if name in self._actors:
             return self._actors[name]
         raise InvalidInput(
-            f"There is no actor {name!r}.", why="A schedule says which actor goes next.", fix=f"Actors: {', '.join(self._actors) or 'none'}."
+            f"There is no actor {name!r}.",
+            why="A schedule says which actor goes next.",
+            fix=f"Actors: {', '.join(self._actors) or 'none'}.",
         )
 
     def _stuck(self, stuck: _Actor) -> GittrixError:

@@ -63,8 +63,8 @@ class GitShim:
 
     Args:
         directory: where to put it; made here.
-        asked: called with ``before`` or ``after`` and the git command, on the shim's own thread, while that git waits. What it raises is kept in
-            ``errors``, and git goes on.
+        asked: called with ``before`` or ``after`` and the git command, on the shim's own thread, while that git waits. What it raises is
+            kept in ``errors``, and git goes on.
 
     Raises:
         CapabilityMissing: the platform has no named pipes.

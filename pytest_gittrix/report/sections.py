@@ -6,11 +6,13 @@ Everything is read from the disk, past the engine, so that looking changes nothi
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.git.commit import Commit
@@ -26,8 +28,10 @@ from pytest_gittrix.session.eviction import deleted_paths
 from pytest_gittrix.timetext import format_instant, instant_at
 
 if TYPE_CHECKING:
+    from pytest_gittrix.fixtures import Opened
     from pytest_gittrix.harness.world import World
 
+_LONGEST_NAME = 100
 _LONGEST_LINE = 160
 _SHOWN = {"gittrix durable log": 10, "gittrix session events": 30, "gittrix clock": 5, "gittrix diff": 60}
 # The ends of logs matter most, and the beginnings of diffs.
@@ -54,6 +58,35 @@ class Scene:
     def of(cls, world: World) -> Scene:
         """The scene of a world, open or closed."""
         return cls(Path(world.durable.path), world.durable.branch, Path(world.store), world.clock)
+
+
+def explain_failure(worlds: Sequence[Opened], nodeid: str, *, kept: bool, artifacts: Path | None) -> list[tuple[str, str]]:
+    """The sections for a failed test's report.
+
+    Args:
+        worlds: those it used; the last is shown.
+        nodeid: of the test.
+        kept: whether its worlds stay on disk.
+        artifacts: where to put a bundle too, if anywhere.
+    """
+    scene = Scene.of(worlds[-1].world)
+    where = [f"kept in {one.path}" for one in worlds] if kept else ["not kept; --gittrix-keep=failed keeps the worlds of failed tests"]
+    if artifacts is not None:
+        directory = artifacts / slug(nodeid)
+        try:
+            write_bundle(scene, directory)
+            where.append(f"bundle in {directory}")
+        except OSError as problem:
+            where.append(f"no bundle could be written: {problem}")
+    return [*sections(scene), ("gittrix world", "\n".join(_printable(line) for line in where))]
+
+
+def slug(nodeid: str) -> str:
+    """A node id as the name of one directory, different for different ids."""
+    name = re.sub(r"[^A-Za-z0-9_.]+", "-", nodeid).strip("-.")
+    if len(name) <= _LONGEST_NAME and re.fullmatch(r"[A-Za-z0-9_./:]+", nodeid):
+        return name
+    return f"{name[-_LONGEST_NAME:]}-{crc32(nodeid.encode(errors='surrogatepass')):08x}"
 
 
 def sections(scene: Scene) -> list[tuple[str, str]]:

@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import secrets
-import string
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from pytest_gittrix import points
-from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
+from pytest_gittrix.adapters.local import LocalEphemeral
 from pytest_gittrix.adapters.protocol import Durable
 from pytest_gittrix.clock import Clock, SystemClock, Timer
-from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionNotFound
-from pytest_gittrix.git.files import write_file
+from pytest_gittrix.errors import GittrixError, InvalidInput, SessionNotFound
 from pytest_gittrix.git.seed import prune_seeds
-from pytest_gittrix.git.workspace import Trash, Workspace, WorkspaceKind, adopt_workspace, json_name
+from pytest_gittrix.git.workspace import Workspace, WorkspaceKind
 from pytest_gittrix.record.events import path_fields
 from pytest_gittrix.record.index import Index
-from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.log import Durability
-from pytest_gittrix.record.state import Policy, SessionState, StateName
+from pytest_gittrix.record.state import Policy, StateName
 from pytest_gittrix.record.store import Problem, Store, default_home
 from pytest_gittrix.session.archive import Archive
 from pytest_gittrix.session.content import Review
+from pytest_gittrix.session.detector import MovedRef, moved_references, note_references
 from pytest_gittrix.session.eviction import check_end, evict, set_aside, sweep_one
+from pytest_gittrix.session.ids import random_id
 from pytest_gittrix.session.promotion import PromoteResult, Promotion
 from pytest_gittrix.session.recorder import Emitter, Listener, Recorder, require_live
 from pytest_gittrix.session.recovery import Recovery, RecoveryReport, owner_is_dead
+from pytest_gittrix.session.resources import Resources
 from pytest_gittrix.session.selection import check_on_overlap
 from pytest_gittrix.session.session import SessionInfo, UserSession, info_of
 from pytest_gittrix.session.strategy import Ask, Preferences, Strategy, check_strategy, decide
@@ -43,30 +40,6 @@ if TYPE_CHECKING:
     from pytest_gittrix.record.model import EvictionPolicy, SessionMetadata
 
 __all__ = ["GitTrix", "MovedRef", "RecoveryReport"]
-
-_ALPHABET: Final = string.ascii_letters + string.digits + "_-"
-_ID_LENGTH: Final = 12
-_FOLLOWED: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class MovedRef:
-    """A branch or tag of durable that moved without a promotion.
-
-    Attributes:
-        ref: its full name.
-        old: where it was when the session started; None if it is new.
-        new: where it is now; None if it is gone.
-    """
-
-    ref: str
-    old: str | None
-    new: str | None
-
-
-def random_id() -> str:
-    """A session id as GitTrix makes them: ``sess_`` and twelve random URL-safe characters."""
-    return "sess_" + "".join(secrets.choice(_ALPHABET) for _ in range(_ID_LENGTH))
 
 
 class GitTrix:
@@ -109,7 +82,7 @@ class GitTrix:
         self.store = Store(Path(store) if store is not None else self.home / "sessions", durability=durability)
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.ephemeral = ephemeral or LocalEphemeral()
-        self.durable = self._adapter(durable) if isinstance(durable, (str, os.PathLike)) else durable
+        self._resources = Resources(self.home, self.store, durable, self.ephemeral)
         self._own_clock = clock is None
         self._policy = eviction.policy() if eviction is not None else Policy()
         self._sweep_interval = sweep_interval
@@ -118,10 +91,13 @@ class GitTrix:
         self._ids = ids or random_id
         self._emitter = Emitter()
         self._index = Index(self.store)
-        self._trash = Trash(str(self.store.root / ".trash"))
         self._preferences = Preferences(self.home / "preferences.json")
-        self._durables: dict[str, LocalDurable] = {}
         self._timer: Timer | None = None
+
+    @property
+    def durable(self) -> Durable | None:
+        """The engine's own durable repository, if it has one."""
+        return self._resources.durable
 
     def __enter__(self) -> GitTrix:
         return self.init()
@@ -147,12 +123,9 @@ class GitTrix:
             self.clock.close()
         self._index.close()
         if self.store.durability == "full":
-            self._trash.wait()
-            self._trash.empty()
-        for durable in self._durables.values():
-            durable.close()
-        if self.durable is not None:
-            self.durable.close()
+            self._resources.trash.wait()
+            self._resources.trash.empty()
+        self._resources.close()
 
     def on(self, event: str, listener: Listener) -> Callable[[], None]:
         """Have ``listener(event)`` called after each stored event of a name.
@@ -195,7 +168,7 @@ class GitTrix:
             InvalidInput: there is no such branch, or an argument is not allowed.
             AdapterUnavailable, UnsupportedRepository: the repository cannot be used; nothing is left behind.
         """
-        durable, branch = self._resolve(durable_path, durable_ref, durable_branch)
+        durable, branch = self._resources.resolve(durable_path, durable_ref, durable_branch)
         ephemeral = self.ephemeral if workspace is None else replace(self.ephemeral, kind=workspace)
         policy = eviction.policy() if eviction is not None else self._policy
         baseline = durable.head(branch)
@@ -227,19 +200,16 @@ class GitTrix:
                 recorder.append("workspace.ready", path_fields(space), commit_point=True)
                 points.reached("start:ready")
         except BaseException:
-            self._trash.put(str(self.store.directory(id_)))
+            self._resources.trash.put(str(self.store.directory(id_)))
             raise
         return UserSession(recorder, made, ephemeral.limits, self)
 
     def _make_workspace(self, id_: str, durable: Durable, ephemeral: LocalEphemeral, baseline: str, branch: str, space: str) -> Workspace:
-        seeds = self.home / "seeds"
-        seeds.mkdir(parents=True, exist_ok=True)
-        seed = durable.seed(str(seeds), baseline, ephemeral.history)
+        seed = durable.seed(self._resources.seeds(), baseline, ephemeral.history)
         points.reached("start:seeded")
         engine = self.store.directory(id_) / "engine"
         made = ephemeral.create(space, str(engine), seed, branch=branch, durable_path=durable.path, name=id_)
-        references = {json_name(ref): id_ for ref, id_ in durable.references().items()}
-        write_file(str(engine / "refs.json"), json.dumps(references).encode())
+        note_references(engine, durable.references())
         return made
 
     def _new_directory(self) -> str:
@@ -264,7 +234,7 @@ class GitTrix:
         recorder = self._recorder(id_)
         state = recorder.read()
         require_live(state)
-        return UserSession(recorder, self._open_workspace(state), self.ephemeral.limits, self)
+        return UserSession(recorder, self._resources.open_workspace(state), self.ephemeral.limits, self)
 
     def info(self, id_: str) -> SessionInfo:
         """What a session is or was, ended ones too. Raises as ``get_session``, but not for having ended."""
@@ -317,13 +287,13 @@ class GitTrix:
                     raise InvalidInput("Paths were given twice, as the first argument and as files=.", fix="Give them once.")
                 files = files if what is None else what
                 snapshot = session._snapshot(state)
-            durable = self._durable_of(state)
+            durable = self._resources.durable_of(state)
             promotion = Promotion(
                 recorder,
                 state,
                 durable,
                 snapshot,
-                lambda: self._repository_lease(durable),
+                lambda: self._resources.repository_lease(durable),
                 self._is_stale,
                 str(self.store.directory(state.id)),
             )
@@ -345,8 +315,8 @@ class GitTrix:
                     recorder,
                     state,
                     "promoted",
-                    open_workspace=self._open_workspace,
-                    trash=self._trash,
+                    open_workspace=self._resources.open_workspace,
+                    trash=self._resources.trash,
                     promoted=selection.changes,
                     snapshot=None if isinstance(what, Review) else snapshot,
                     limits=self.ephemeral.limits,
@@ -378,10 +348,10 @@ class GitTrix:
                 recorder,
                 now,
                 how,
-                open_workspace=self._open_workspace,
-                trash=self._trash,
+                open_workspace=self._resources.open_workspace,
+                trash=self._resources.trash,
                 limits=self.ephemeral.limits,
-                borrow=self._borrow(now),
+                borrow=self._resources.borrow(now),
             )
         self._tidy()
 
@@ -394,10 +364,10 @@ class GitTrix:
             try:
                 gone = sweep_one(
                     self._recorder(id_),
-                    open_workspace=self._open_workspace,
-                    trash=self._trash,
+                    open_workspace=self._resources.open_workspace,
+                    trash=self._resources.trash,
                     limits=self.ephemeral.limits,
-                    borrow=self._borrow,
+                    borrow=self._resources.borrow,
                 )
             except SessionNotFound:
                 continue
@@ -413,7 +383,7 @@ class GitTrix:
     def recover(self) -> RecoveryReport:
         """Bring every session that a kill left half-way to a state somebody meant; see ``session.recovery``."""
         self._index.sync()
-        recovery = Recovery(self.store, self._recorder, self._durable_of, self._open_workspace, self._trash)
+        recovery = Recovery(self.store, self._recorder, self._resources.durable_of, self._resources.open_workspace, self._resources.trash)
         report = recovery.run(self._index.unsettled())
         report.problems.extend(self._index.problems())
         live = [str(json.loads(row.metadata)["baselineSha"]) for row in self._index.rows(state="active")] if self._has_seeds() else []
@@ -428,90 +398,25 @@ class GitTrix:
         """Set aside what a session holds; see ``UserSession.archive``."""
         recorder = self._recorder(session.id)
         with recorder.working("archive", "human") as state:
-            return set_aside(recorder, state, self._open_workspace(state), limits=self.ephemeral.limits, borrow=self._borrow(state))
+            return set_aside(
+                recorder, state, self._resources.open_workspace(state), limits=self.ephemeral.limits, borrow=self._resources.borrow(state)
+            )
 
     def moved_refs(self, id_: str) -> list[MovedRef]:
-        """The detector of moves without a promote: branches and tags of durable that this store's promotions do not explain.
+        """The branches and tags of durable that moved since a live session started, and that no promotion of this store moved.
 
-        A person's own commits show up too: whether a move was meant is for a person to say.
+        A person's own commits are among them. Raises AdapterUnavailable once the session has ended.
         """
         state = self._recorder(id_).read()
-        path = self.store.directory(id_) / "engine" / "refs.json"
-        try:
-            then = {os.fsdecode(ref.encode("latin-1")): sha for ref, sha in json.loads(path.read_bytes()).items()}
-        except (OSError, ValueError) as problem:
-            raise AdapterUnavailable(f"What durable's references were is not known for session {id_}.", why=str(problem)) from problem
-        durable = self._durable_of(state)
-        now = durable.references()
-        promoted = self._promoted_commits()
-        moved = [MovedRef(ref, then.get(ref), now.get(ref)) for ref in sorted(then.keys() | now.keys()) if then.get(ref) != now.get(ref)]
-        return [move for move in moved if not _explained(durable, move, promoted)]
-
-    def _promoted_commits(self) -> set[str]:
         self._index.sync()
         results = (json.loads(row.metadata)["promote"]["result"] for row in self._index.rows(state="promoted"))
-        return {result["sha"] for result in results if result}
+        promoted = {result["sha"] for result in results if result}
+        return moved_references(self.store.directory(id_) / "engine", self._resources.durable_of(state), promoted)
 
     # Parts ---------------------------------------------------------------------------------------------------------------------
 
     def _recorder(self, id_: str) -> Recorder:
         return Recorder(self.store, id_, self.clock, self._emitter)
-
-    def _adapter(self, path: str | os.PathLike[str], branch: str = "main") -> LocalDurable:
-        return LocalDurable(path, branch, sync=self.store.durability == "full")
-
-    def _resolve(self, path: str | os.PathLike[str] | None, ref: str | None, branch: str | None) -> tuple[Durable, str]:
-        if ref is not None:
-            place, _, named = ref.removeprefix("local://").partition("#")
-            if not ref.startswith("local://") or path is not None:
-                raise InvalidInput(
-                    f"durable_ref={ref!r} cannot be used.", fix="Give local://<absolute path>#<branch>, without durable_path."
-                )
-            path, branch = place, branch or named or None
-        durable = self.durable if path is None else self._at(os.fspath(path))
-        if durable is None:
-            raise InvalidInput("The engine has no durable repository.", fix="Give one to GitTrix(), or durable_path= here.")
-        return durable, branch or durable.branch
-
-    def _at(self, path: str) -> Durable:
-        real = os.path.realpath(path)
-        if self.durable is not None and self.durable.path == real:
-            return self.durable
-        if real not in self._durables:
-            self._durables[real] = self._adapter(real)
-        return self._durables[real]
-
-    def _durable_of(self, state: SessionState) -> Durable:
-        if state.durable_path is None:
-            raise AdapterUnavailable(
-                f"The durable repository of session {state.id} ({state.durable_ref}) is not on this machine.",
-                fix="Promote it with the system that started it.",
-            )
-        return self._at(state.durable_path)
-
-    def _borrow(self, state: SessionState) -> str | None:
-        try:
-            return self._durable_of(state).objects_dir
-        except GittrixError:
-            return None
-
-    def _open_workspace(self, state: SessionState) -> Workspace:
-        directory = self.store.directory(state.id)
-        path = state.workspace or str(directory / "workspace")
-        if (directory / "engine" / "workspace.json").exists():
-            return self.ephemeral.open(path, str(directory / "engine"))
-        durable = self._durable_of(state)
-        seeds = self.home / "seeds"
-        seeds.mkdir(parents=True, exist_ok=True)
-        seed = durable.seed(str(seeds), state.baseline, "none")
-        return adopt_workspace(path, state.workspace_kind or "copy", seed, durable.admin_of(path))
-
-    def _repository_lease(self, durable: Durable) -> AbstractContextManager[Any]:
-        """Promotions of this store into one repository take turns, so that they do not wear out git's own lock waiting."""
-        locks = self.home / "locks"
-        locks.mkdir(parents=True, exist_ok=True)
-        name = hashlib.sha256(os.fsencode(durable.objects_dir or durable.uri)).hexdigest()[:32]
-        return Lease(locks / f"{name}.lock", wait=120.0)
 
     def _is_stale(self, contents: str) -> bool:
         """Whether a lock's contents are the commit of a promotion of this store whose process is gone."""
@@ -527,28 +432,13 @@ class GitTrix:
 
     def _tidy(self) -> None:
         if self.store.durability == "full":
-            self._trash.empty_soon()
+            self._resources.trash.empty_soon()
 
     def _complain(self, id_: str, problem: Exception) -> None:
         from pytest_gittrix.record.events import live_event
 
         code = problem.code if isinstance(problem, GittrixError) else "OS_ERROR"
         self._emitter.emit(live_event("engine.error", {"code": code, "message": str(problem)}, ts=self.clock.now_ns(), stream=id_))
-
-
-def _explained(durable: Durable, move: MovedRef, promoted: Collection[str]) -> bool:
-    """Whether every commit between a reference's old and new place is a promotion."""
-    here = move.new
-    for _ in range(_FOLLOWED):
-        if here is None or here == move.old:
-            return here is not None
-        if here not in promoted:
-            return False
-        if move.old is None:
-            return True
-        parents = durable.commit(here).parents
-        here = parents[0] if parents else None
-    return False
 
 
 def _weakly(engine: GitTrix) -> Callable[[], None]:

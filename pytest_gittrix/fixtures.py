@@ -1,0 +1,211 @@
+"""What the fixtures wrap: context managers that work as well inside ``@given``, state machines and scripts.
+
+Must know neither pytest nor its options: those are given by the plugin.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
+from pytest_gittrix.git.workspace import Trash, Workspace
+from pytest_gittrix.harness.race import Race
+from pytest_gittrix.harness.world import Templates, World
+
+if TYPE_CHECKING:
+    from pytest_gittrix.git.tree import Changes
+
+# Any of these moves a git command to another repository than the one it was pointed at, ``-C`` and working directory notwithstanding.
+LOCATING: Final = (
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_COMMON_DIR",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_NAMESPACE",
+)
+
+_TRASH_LIMIT: Final = 100
+
+
+@dataclass(eq=False)
+class Opened:
+    """A world and what became of it.
+
+    Attributes:
+        world: it.
+        path: its directory.
+        closed: it is no longer in use.
+        failed: the block that used it raised.
+    """
+
+    world: World
+    path: Path
+    closed: bool = False
+    failed: bool = False
+
+
+class Worlds:
+    """Opens worlds, each in a fresh directory below one, and clears them away.
+
+    Args:
+        directory: where; made when needed.
+        shared: where templates are kept, which several processes may share; ``directory`` by default.
+        defaults: arguments of ``World.open`` for worlds that are opened without them.
+        prepare: called with each world before anyone else has it.
+
+    Attributes:
+        opened: the worlds since the last :meth:`settle` that are still on disk.
+        leaked: names of the variables, set when the first world was opened, that would have led git to another repository.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        shared: Path | None = None,
+        defaults: Mapping[str, Any] | None = None,
+        prepare: Callable[[World], object] | None = None,
+    ) -> None:
+        self.opened: list[Opened] = []
+        self.leaked: tuple[str, ...] = ()
+        self._directory = directory
+        self._defaults = {"templates": Templates((shared or directory) / "templates"), **(defaults or {})}
+        self._prepare = prepare
+        self._numbers = count()
+        self._trash = Trash(str(directory / "trash"))
+        self._thrown = 0
+
+    @contextmanager
+    def open(self, **arguments: Any) -> Iterator[World]:
+        """One fresh world, closed and removed when the block ends. If the block raises, its world stays for the report.
+
+        Of several that raise, the last stays: under Hypothesis that is the smallest example.
+
+        Args:
+            arguments: as ``World.open`` takes them.
+        """
+        with self.standing("example", **arguments) as opened:
+            try:
+                yield opened.world
+            except BaseException as error:
+                opened.failed = _is_verdict(error)
+                raise
+            finally:
+                superseded = [other for other in self.opened if other.closed and other.failed] if opened.failed else [opened]
+        for one in superseded:
+            self.discard(one)
+
+    @contextmanager
+    def standing(self, name: str, **arguments: Any) -> Iterator[Opened]:
+        """One fresh world, closed when the block ends, that stays on disk until :meth:`settle`.
+
+        Args:
+            name: to know its directory by.
+            arguments: as ``World.open`` takes them.
+        """
+        number = next(self._numbers)
+        if number == 0:
+            self.leaked = tuple(name for name in LOCATING if name in os.environ)
+            self._directory.mkdir(parents=True, exist_ok=True)
+        path = self._directory / f"{number:04}-{re.sub(r'[^A-Za-z0-9_]+', '-', name)[:40]}"
+        with World.open(path, **{**self._defaults, **arguments}) as world:
+            opened = Opened(world, path)
+            self.opened.append(opened)
+            try:
+                if self._prepare is not None:
+                    self._prepare(world)
+                yield opened
+            finally:
+                opened.closed = True
+
+    def settle(self, *, keep: bool) -> None:
+        """Forget the worlds that are closed; remove them too, unless they are to be kept."""
+        for one in [one for one in self.opened if one.closed]:
+            if keep:
+                self.opened.remove(one)
+            else:
+                self.discard(one)
+
+    def discard(self, opened: Opened) -> None:
+        """Remove a world: out of the way at once, from the disk when there is time."""
+        self.opened.remove(opened)
+        self._trash.put(str(opened.path))
+        self._thrown += 1
+        if self._thrown % _TRASH_LIMIT == 0:
+            self._trash.empty_soon()
+
+    def close(self) -> None:
+        """Delete what was removed."""
+        self._trash.wait()
+        self._trash.empty()
+
+
+def _is_verdict(error: BaseException) -> bool:
+    """Whether an exception says that the test failed, and not that it is skipped or that Hypothesis wants another example."""
+    return type(error).__module__.partition(".")[0] != "hypothesis" and type(error).__name__ != "Skipped"
+
+
+@dataclass(frozen=True)
+class Ephemeral:
+    """A workspace without a session.
+
+    Attributes:
+        path: its root.
+        kind: ``clone``, ``lazy``, ``copy`` or ``worktree``.
+        baseline: the commit it was made from.
+        workspace: the engine's own object, for what is not here.
+    """
+
+    path: Path
+    kind: str
+    baseline: str
+    workspace: Workspace
+
+    def changes(self) -> Changes:
+        """What differs from the baseline now: new entry by path, None for a deletion; sorted by path."""
+        return self.workspace.snapshot().changes
+
+    def touched_files(self) -> list[str]:
+        """The paths that differ from the baseline, sorted."""
+        return [*self.changes()]
+
+
+@contextmanager
+def ephemeral(world: World) -> Iterator[Ephemeral]:
+    """A workspace of the world's durable repository at its head, of the world's kind, that no session knows of."""
+    directory = world.path / "ephemeral"
+    kind = world.workspace
+    durable = LocalDurable(world.durable.path, world.durable.branch, sync=False)
+    try:
+        head = durable.head(durable.branch)
+        seed = durable.seed(str(world.path / "seeds"), head, "none")
+        workspace = LocalEphemeral(kind).create(
+            str(directory / "workspace"),
+            str(directory / "engine"),
+            seed,
+            branch=durable.branch,
+            durable_path=durable.path,
+            name="ephemeral",
+        )
+    finally:
+        durable.close()
+    try:
+        yield Ephemeral(Path(workspace.path), kind, head, workspace)
+    finally:
+        workspace.close()
+
+
+@contextmanager
+def race(world: World) -> Iterator[Race]:
+    """Control over interleavings of whatever acts on the world."""
+    with Race(world.path / "race", lambda: world.env) as race:
+        yield race

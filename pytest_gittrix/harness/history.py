@@ -1,0 +1,297 @@
+"""What a durable repository is made from: contents by path, in steps, and the git objects that those steps are.
+
+A history is data, so the same history gives the same commit ids on every machine and in every process (DESIGN rule 13). Must know no
+disk and no clock: the epoch is an argument.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property, lru_cache
+from typing import Final
+
+from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.git.commit import Signature, build_commit
+from pytest_gittrix.git.names import check_path
+from pytest_gittrix.git.objects import SHA1, ObjectFormat
+from pytest_gittrix.git.tree import EXECUTABLE, FILE, KINDS, SUBMODULE, SYMLINK, Entry, Item, TreeClash, entry_at, flatten, parse_tree
+from pytest_gittrix.timetext import ns_of
+
+AUTHOR: Final = ("Durable Author", "durable@example.com")
+"""Name and address of whoever wrote a history, where a step does not say otherwise."""
+
+_SECONDS_APART: Final = 60
+_HEX: Final = re.compile(r"[0-9a-f]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Executable:
+    """A file that may be run; text is written as UTF-8."""
+
+    data: str | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Symlink:
+    """A symbolic link; the target is kept as it is given and never followed."""
+
+    target: str | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Submodule:
+    """A submodule pointer: the commit that another repository should be at. That repository is not needed."""
+
+    sha: str
+
+
+Content = str | bytes | Executable | Symlink | Submodule | Entry
+"""What stands at a path. Text is UTF-8. An ``Entry`` names an object that the repository has already."""
+
+Contents = Mapping[str, Content | None]
+"""Contents by path; None deletes."""
+
+SMALL_PROJECT: Final[Contents] = {
+    ".gitignore": "__pycache__/\n*.pyc\n",
+    "README.md": "# Greeter\n\nSays hello.\n\n    python app.py Ada\n",
+    "app.py": (
+        "import sys\n\n\n"
+        "def greet(name: str) -> str:\n"
+        '    return f"Hello, {name}!"\n\n\n'
+        'if __name__ == "__main__":\n'
+        '    print(greet(sys.argv[1] if len(sys.argv) > 1 else "world"))\n'
+    ),
+    "pyproject.toml": '[project]\nname = "greeter"\nversion = "1.0.0"\n',
+    "tests/test_app.py": 'from app import greet\n\n\ndef test_greets_by_name():\n    assert greet("Ada") == "Hello, Ada!"\n',
+}
+"""What a world holds when a test does not care."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One commit of a history.
+
+    Attributes:
+        changes: what it changes; a copy is kept.
+        message: its message.
+        author: name and address of who wrote it; ``AUTHOR`` by default.
+    """
+
+    changes: Contents
+    message: str = "Change the project"
+    author: tuple[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "changes", dict(self.changes))
+
+
+@dataclass(frozen=True)
+class Written:
+    """A history as git objects.
+
+    Attributes:
+        commits: the commits' ids, oldest first.
+        entries: everything in the last commit, by path, in git's order.
+        objects: every object, kind and data by id.
+        format: their format.
+    """
+
+    commits: tuple[str, ...]
+    entries: Mapping[str, Entry]
+    objects: Mapping[str, tuple[str, bytes]]
+    format: ObjectFormat
+
+
+@dataclass(frozen=True)
+class History:
+    """The commits a durable repository starts with, oldest first. Made by ``History.of``."""
+
+    steps: tuple[Step, ...]
+
+    @classmethod
+    def of(cls, files: Contents | None = None, history: History | Iterable[Step | Contents] | None = None) -> History:
+        """A history from either of the two arguments that worlds take; from neither, one commit of ``SMALL_PROJECT``.
+
+        Args:
+            files: the contents of one single commit; may be empty.
+            history: steps, or plain contents for a step whose message does not matter.
+
+        Raises:
+            InvalidInput: both were given, or a history without a step.
+        """
+        if isinstance(history, History) and files is None:
+            return history
+        if history is None:
+            return cls((Step(SMALL_PROJECT if files is None else files, "Start the project"),))
+        if files is not None:
+            raise InvalidInput(
+                "Both files= and history= were given.",
+                why="files= is a history of one commit, so the two contradict each other.",
+                fix="Give one of them; the first step of history= may hold the files.",
+            )
+        steps = tuple(step if isinstance(step, Step) else Step(step, f"Step {number}") for number, step in enumerate(history, 1))
+        if not steps:
+            raise InvalidInput(
+                "history= has no step.", why="A session starts from a commit.", fix="Give at least one step; history=[{}] is an empty commit."
+            )
+        return cls(steps)
+
+    @cached_property
+    def digest(self) -> str:
+        """Equal for histories that are equal, step by step."""
+        hasher = hashlib.sha256()
+        for step in self.steps:
+            hasher.update(repr((step.message, step.author, sorted(step.changes.items(), key=_by_path))).encode(errors="surrogatepass"))
+        return hasher.hexdigest()
+
+    def write(self, format_: ObjectFormat = SHA1, *, epoch: datetime = EPOCH) -> Written:
+        """Every commit of the history, in memory.
+
+        Args:
+            format_: how objects are named.
+            epoch: the last commit is made one minute before it, each other one a minute before its successor, so that no clock that
+                starts at the epoch is ever behind the history.
+
+        Raises:
+            InvalidInput: a step does not fit on the one before it, or a content is not allowed; the message names path and step.
+            WriteRejected: a path may not be written (``git.names``).
+        """
+        objects: dict[str, tuple[str, bytes]] = {}
+
+        @lru_cache(maxsize=None)
+        def read_tree(id_: str) -> Mapping[bytes, Item]:
+            return parse_tree(objects[id_][1], format_.size)
+
+        first = ns_of(epoch) // 10**9 - _SECONDS_APART * len(self.steps)
+        commits: list[str] = []
+        tree: str | None = None
+        for number, step in enumerate(self.steps):
+            try:
+                changes, blobs = resolve(step.changes, format_)
+                check_fit(changes, lambda path, root=tree: entry_at(read_tree, root, path), lambda id_: id_ in objects or id_ in blobs)  # noqa: B023
+                built = build_commit(
+                    read_tree,
+                    tree,
+                    changes,
+                    blobs,
+                    parent=commits[-1] if commits else None,
+                    author=Signature(*(step.author or AUTHOR), first + number * _SECONDS_APART),
+                    message=step.message,
+                    format_=format_,
+                )
+            except TreeClash as clash:
+                raise InvalidInput(
+                    f"Step {number + 1} of the history ({step.message!r}) does not fit: {clash}.",
+                    why="Git holds a file or a directory at a path, not both.",
+                    fix="Delete the one (None) in the step that adds the other.",
+                ) from clash
+            objects.update(built.objects)
+            commits.append(built.id)
+            tree = built.tree
+        return Written(tuple(commits), flatten(read_tree, tree), objects, format_)
+
+
+def _by_path(item: tuple[str, object]) -> str:
+    return item[0]
+
+
+def resolve(contents: Contents, format_: ObjectFormat) -> tuple[dict[str, Entry | None], dict[str, bytes]]:
+    """Contents as tree entries by canonical path, and the bytes of the blobs among them by id.
+
+    Raises:
+        InvalidInput: a content is of an unknown type or not allowed, or two paths are one.
+        WriteRejected: a path may not be written (``git.names``).
+    """
+    changes: dict[str, Entry | None] = {}
+    blobs: dict[str, bytes] = {}
+    for given, content in contents.items():
+        path = check_path(given)
+        if path in changes:
+            raise InvalidInput(f"{path!r} is given twice, once as {given!r}.", why="Only one content can stand there.", fix="Give it once.")
+        if content is None:
+            changes[path] = None
+            continue
+        if isinstance(content, Entry | Submodule):
+            changes[path] = _checked(path, Entry(SUBMODULE, content.sha) if isinstance(content, Submodule) else content, format_)
+            continue
+        mode, data = _mode_and_data(path, content)
+        entry = Entry(mode, format_.hash_object("blob", data))
+        changes[path] = entry
+        blobs[entry.id] = data
+    return changes, blobs
+
+
+def check_fit(changes: Mapping[str, Entry | None], before: Callable[[str], Entry | None], has: Callable[[str], bool]) -> None:
+    """Refuse what ``git`` would silently pass over: the deletion of nothing, and an entry without an object.
+
+    Args:
+        changes: resolved contents.
+        before: what stands at a path before them.
+        has: whether an object is known.
+
+    Raises:
+        InvalidInput: the message names the path.
+    """
+    for path, entry in changes.items():
+        if entry is None:
+            if before(path) is None:
+                raise InvalidInput(
+                    f"{path!r} cannot be deleted: there is no file there.",
+                    why="A test that deletes nothing does not test what it says.",
+                    fix="Name a file that is there; a directory goes when its last file does.",
+                )
+        elif entry.mode != SUBMODULE and not has(entry.id):
+            raise InvalidInput(
+                f"The entry for {path!r} names object {entry.id}, which the repository does not have.",
+                why="The commit would be damaged.",
+                fix="Give the bytes instead of an Entry.",
+            )
+
+
+def _mode_and_data(path: str, content: str | bytes | Executable | Symlink) -> tuple[int, bytes]:
+    match content:
+        case str() | bytes():
+            return FILE, _encoded(path, content)
+        case Executable(data):
+            return EXECUTABLE, _encoded(path, data)
+        case Symlink(target):
+            data = _encoded(path, target)
+            if data and b"\0" not in data:
+                return SYMLINK, data
+            raise InvalidInput(f"{path!r} cannot link to {target!r}.", why="A link needs a target without NUL.", fix="Give where it points.")
+        case _:
+            raise _wrong_type(path, content)
+
+
+def _encoded(path: str, data: str | bytes) -> bytes:
+    if isinstance(data, bytes):
+        return data
+    if not isinstance(data, str):
+        raise _wrong_type(path, data)
+    try:
+        return data.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(f"The text for {path!r} is not UTF-8: {error}.", fix="Give its bytes.") from error
+
+
+def _wrong_type(path: str, content: object) -> InvalidInput:
+    return InvalidInput(
+        f"The content of {path!r} is {type(content).__name__}: {content!r:.80}.",
+        why="What is not text or bytes has no one meaning as a file.",
+        fix="Give str (UTF-8), bytes, Executable(...), Symlink(...), Submodule(...), an Entry, or None to delete.",
+    )
+
+
+def _checked(path: str, entry: Entry, format_: ObjectFormat) -> Entry:
+    if entry.mode in KINDS and len(entry.id) == format_.hex_size and _HEX.fullmatch(entry.id) and entry.id != format_.zero:
+        return entry
+    raise InvalidInput(
+        f"{path!r} cannot be {entry!r}.",
+        why="A tree holds known modes and whole object ids only.",
+        fix=f"Give {format_.hex_size} lowercase hex digits, and one of the modes {', '.join(f'0o{mode:o}' for mode in KINDS)}.",
+    )

@@ -1,0 +1,284 @@
+"""What pytest sees: options, marker, fixtures, report sections.
+
+pytest imports this in every run of every project that has the package installed, so everything else is imported by the function that needs
+it. It holds no logic of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gittrix.clock import FrozenClock
+    from pytest_gittrix.config import GittrixConfig
+    from pytest_gittrix.fixtures import Ephemeral, Worlds
+    from pytest_gittrix.harness.durable import DurableRepo, Rival
+    from pytest_gittrix.harness.race import Race
+    from pytest_gittrix.harness.world import World
+    from pytest_gittrix.session.manager import GitTrix
+    from pytest_gittrix.session.session import AgentSession, UserSession
+
+_CONFIG = pytest.StashKey["GittrixConfig"]()
+_WORLDS = pytest.StashKey["Worlds"]()
+_FAILED = pytest.StashKey[bool]()
+_LEAKED = pytest.StashKey[list[str]]()
+_WORKER_KEY = "gittrix_leaked"
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    from pytest_gittrix import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    from pytest_gittrix.config import add_options
+
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    from pytest_gittrix.config import MARKER
+
+    config.addinivalue_line("markers", MARKER)
+    if _given(config):
+        _use_git(config, _resolved(config).git)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    if not config.getoption("gittrix_show_config"):
+        return None
+    from pytest_gittrix.config import table
+
+    print(*table(config), sep="\n")
+    return 0
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    if config.get_verbosity() <= 0 and not _given(config):
+        return None
+    from pytest_gittrix.report.header import header
+
+    return header(_resolved(config))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    worlds = item.config.stash.get(_WORLDS, None)
+    if worlds is None or not worlds.opened:
+        return report
+    options = _resolved(item.config)
+    if report.failed and not item.stash.get(_FAILED, False):
+        from pytest_gittrix.report.sections import explain_failure
+
+        item.stash[_FAILED] = True
+        report.sections += explain_failure(worlds.opened, item.nodeid, kept=options.keep != "none", artifacts=options.artifacts)
+    if report.when == "teardown":
+        failed = item.stash.get(_FAILED, False)
+        item.stash[_FAILED] = False
+        worlds.settle(keep=options.keep == "all" or (options.keep == "failed" and failed))
+    return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    worlds = session.config.stash.get(_WORLDS, None)
+    if worlds is None:
+        return
+    worlds.close()
+    _remember_leaked(session.config, worlds.leaked)
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput[_WORKER_KEY] = list(worlds.leaked)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    _remember_leaked(node.config, getattr(node, "workeroutput", {}).get(_WORKER_KEY, ()))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    leaked = config.stash.get(_LEAKED, [])
+    if leaked:
+        terminalreporter.write_line(
+            f"gittrix: this run was started with {', '.join(leaked)} set, perhaps from a git hook. The gittrix fixtures are not "
+            "affected; other git commands of these tests act on that repository, whatever their working directory."
+        )
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    from pytest_gittrix.report.assertions import explain
+
+    return explain(op, left, right)
+
+
+@pytest.fixture(scope="session")
+def gittrix_worlds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Worlds:
+    """Opens one fresh world per Hypothesis example: ``with gittrix_worlds.open(files=...) as world:``.
+
+    It has session scope, so Hypothesis accepts it. Its worlds do not freeze the test process. Their arguments are those of ``World.open``;
+    the marker does not reach them.
+    """
+    from pytest_gittrix.fixtures import Worlds
+
+    config = request.config
+    options = _resolved(config)
+    base = tmp_path_factory.getbasetemp()
+    # The base directory of a worker of xdist stands in one that all workers share.
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def prepare(world: World) -> None:
+        config.hook.pytest_gittrix_world(config=config, world=world)
+
+    worlds = Worlds(
+        base / "gittrix",
+        shared=shared / "gittrix-shared",
+        defaults={"workspace": options.workspace, "epoch": options.epoch},
+        prepare=prepare,
+    )
+    config.stash[_WORLDS] = worlds
+    return worlds
+
+
+@pytest.fixture(scope="session")
+def gittrix_system(gittrix_worlds: Worlds) -> Callable[..., AbstractContextManager[World]]:
+    """The session system under test. Override it in your ``conftest.py`` to run tests written against it on a system of your own.
+
+    A callable that takes ``files=`` and the other arguments of ``World.open`` and gives a context manager of a world. The default opens
+    worlds of the reference engine; the other fixtures always do.
+    """
+    return gittrix_worlds.open
+
+
+@pytest.fixture
+def _gittrix_world(request: pytest.FixtureRequest, gittrix_worlds: Worlds) -> Iterator[World]:
+    """The world that all the fixtures of one test show."""
+    arguments = _marker(request)
+    freeze = arguments.pop("freeze", None)
+    arguments.pop("task", None)
+    with gittrix_worlds.standing(request.node.name, **arguments) as opened, _frozen(opened.world, freeze):
+        yield opened.world
+
+
+@pytest.fixture
+def gittrix_durable(_gittrix_world: World) -> DurableRepo:
+    """A seeded, isolated durable repository (``DurableRepo``), made from the marker's ``files``, ``history``, ``branch`` and ``bare``."""
+    return _gittrix_world.durable
+
+
+@pytest.fixture
+def gittrix_clock(_gittrix_world: World, request: pytest.FixtureRequest) -> Iterator[FrozenClock]:
+    """A clock that only the test moves (``FrozenClock``), at 2030-01-01T00:00:00Z unless configured.
+
+    Naming it also freezes the wall clock of the test process, as ``--gittrix-freeze`` or the marker's ``freeze`` says. The engine runs
+    on it in any case.
+    """
+    mode = _marker(request).get("freeze") or _resolved(request.config).freeze
+    with _frozen(_gittrix_world, mode):
+        yield _gittrix_world.clock
+
+
+@pytest.fixture
+def gittrix(_gittrix_world: World) -> GitTrix:
+    """The engine (``GitTrix``) on ``gittrix_durable`` and ``gittrix_clock``: start, list, sweep, evict, recover."""
+    return _gittrix_world.gittrix
+
+
+@pytest.fixture
+def gittrix_session(_gittrix_world: World, request: pytest.FixtureRequest) -> UserSession:
+    """A started session (``UserSession``) on ``gittrix``; its task is the marker's ``task``, or the name of the test."""
+    return _gittrix_world.start(task=_marker(request).get("task", request.node.name))
+
+
+@pytest.fixture
+def gittrix_agent(gittrix_session: UserSession) -> AgentSession:
+    """``gittrix_session`` as its agent has it (``AgentSession``): no promote, no way to the durable repository."""
+    return gittrix_session.for_agent()
+
+
+@pytest.fixture
+def gittrix_ephemeral(_gittrix_world: World) -> Iterator[Ephemeral]:
+    """A bare workspace of ``gittrix_durable`` at its head, without a session (``Ephemeral``); of the marker's kind."""
+    from pytest_gittrix.fixtures import ephemeral
+
+    with ephemeral(_gittrix_world) as workspace:
+        yield workspace
+
+
+@pytest.fixture
+def gittrix_rival(_gittrix_world: World) -> Rival:
+    """A second person who commits to ``gittrix_durable`` (``Rival``), and leaves its work tree alone unless asked."""
+    return _gittrix_world.rival
+
+
+@pytest.fixture
+def gittrix_env(_gittrix_world: World) -> Mapping[str, str]:
+    """The hermetic environment, read-only, for programs the test runs: no user configuration, no prompts, dates of ``gittrix_clock``."""
+    return MappingProxyType(_gittrix_world.env)
+
+
+@pytest.fixture
+def gittrix_race(_gittrix_world: World) -> Iterator[Race]:
+    """Control over interleavings (``Race``): another actor at a named step, or several actors in an order the test chooses."""
+    from pytest_gittrix.fixtures import race
+
+    with race(_gittrix_world) as control:
+        yield control
+
+
+def _resolved(config: pytest.Config) -> GittrixConfig:
+    if _CONFIG not in config.stash:
+        from pytest_gittrix.config import resolve
+
+        config.stash[_CONFIG] = resolve(config)
+    return config.stash[_CONFIG]
+
+
+def _given(config: pytest.Config) -> bool:
+    from pytest_gittrix.config import settings
+
+    return any(setting.given for setting in settings(config))
+
+
+def _marker(request: pytest.FixtureRequest) -> dict[str, Any]:
+    from pytest_gittrix.config import marker_arguments
+
+    return marker_arguments(request.node)
+
+
+def _frozen(world: World, mode: Any) -> AbstractContextManager[None]:
+    if mode is None or mode == "none":
+        return nullcontext()
+    from pytest_gittrix.freeze import process_freeze
+
+    return process_freeze(world.clock, mode)
+
+
+def _use_git(config: pytest.Config, git: str) -> None:
+    """Have the engine and every child process find the git that was asked for."""
+    if not os.path.isabs(git):
+        return
+    from pytest_gittrix.git.environment import git_binary, git_version
+
+    def forget() -> None:
+        git_binary.cache_clear()
+        git_version.cache_clear()
+
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PYTEST_GITTRIX_GIT", git)
+    forget()
+    config.add_cleanup(forget)
+    config.add_cleanup(patch.undo)
+
+
+def _remember_leaked(config: pytest.Config, names: Any) -> None:
+    known = config.stash.setdefault(_LEAKED, [])
+    known += [name for name in names if name not in known]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import pytest
 
@@ -157,9 +157,11 @@ def table(config: pytest.Config) -> list[str]:
 
 def _value(setting: Setting, config: pytest.Config) -> Any:
     choices = setting.option.choices
-    if choices:
-        return setting.text if setting.text in choices else _refuse(setting, f"Valid values: {', '.join(choices)}.")
-    return _READERS[setting.option.name](setting, config)
+    if not choices:
+        return _READERS[setting.option.name](setting, config)
+    if setting.text not in choices:
+        _refuse(setting, f"Valid values: {', '.join(choices)}.")
+    return setting.text
 
 
 def _epoch(setting: Setting, _config: pytest.Config) -> datetime:
@@ -186,13 +188,15 @@ def _git(setting: Setting, _config: pytest.Config) -> str:
     if not setting.given:
         return setting.text
     found = shutil.which(setting.text)
-    return os.path.abspath(found) if found else _refuse(setting, "Valid values: the name or path of a program that can be run.")
+    if found is None:
+        _refuse(setting, "Valid values: the name or path of a program that can be run.")
+    return os.path.abspath(found)
 
 
 _READERS: Final[Mapping[str, Callable[[Setting, pytest.Config], object]]] = {"epoch": _epoch, "artifacts": _artifacts, "git": _git}
 
 
-def _refuse(setting: Setting, valid: str) -> Any:
+def _refuse(setting: Setting, valid: str) -> NoReturn:
     raise pytest.UsageError(f"{setting.text!r} is not a valid gittrix {setting.option.name} (from {setting.origin}). {valid}")
 
 
@@ -272,6 +276,6 @@ def _instant(item: pytest.Item, epoch: datetime | str) -> datetime:
         _fail(item, f"was given epoch={epoch!r}", f"{problem.fact} It takes {_KINDS['epoch'][1]}.")
 
 
-def _fail(item: pytest.Item, fact: str, fix: str) -> Any:
+def _fail(item: pytest.Item, fact: str, fix: str) -> NoReturn:
     path, line, _ = item.location
     pytest.fail(f"{path}:{(line or 0) + 1}: the gittrix marker of {item.name} {fact}.\n{fix}", pytrace=False)

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.git.workspace import Trash, Workspace
 from pytest_gittrix.harness.race import Race
-from pytest_gittrix.harness.world import Templates, World
+from pytest_gittrix.harness.templates import Templates
+from pytest_gittrix.harness.world import World
 
 if TYPE_CHECKING:
     from pytest_gittrix.git.tree import Changes

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, partial
 from typing import Final
 
 from pytest_gittrix.clock import EPOCH
@@ -124,20 +124,22 @@ class History:
         Raises:
             InvalidInput: both were given, or a history without a step.
         """
-        if isinstance(history, History) and files is None:
-            return history
-        if history is None:
-            return cls((Step(SMALL_PROJECT if files is None else files, "Start the project"),))
-        if files is not None:
+        if files is not None and history is not None:
             raise InvalidInput(
                 "Both files= and history= were given.",
                 why="files= is a history of one commit, so the two contradict each other.",
                 fix="Give one of them; the first step of history= may hold the files.",
             )
+        if isinstance(history, History):
+            return history
+        if history is None:
+            return cls((Step(SMALL_PROJECT if files is None else files, "Start the project"),))
         steps = tuple(step if isinstance(step, Step) else Step(step, f"Step {number}") for number, step in enumerate(history, 1))
         if not steps:
             raise InvalidInput(
-                "history= has no step.", why="A session starts from a commit.", fix="Give at least one step; history=[{}] is an empty commit."
+                "history= has no step.",
+                why="A session starts from a commit.",
+                fix="Give at least one step; history=[{}] is an empty commit.",
             )
         return cls(steps)
 
@@ -163,9 +165,12 @@ class History:
         """
         objects: dict[str, tuple[str, bytes]] = {}
 
-        @lru_cache(maxsize=None)
+        @cache
         def read_tree(id_: str) -> Mapping[bytes, Item]:
             return parse_tree(objects[id_][1], format_.size)
+
+        def is_blob(id_: str) -> bool:
+            return id_ in objects and objects[id_][0] == "blob"
 
         first = ns_of(epoch) // 10**9 - _SECONDS_APART * len(self.steps)
         commits: list[str] = []
@@ -173,7 +178,8 @@ class History:
         for number, step in enumerate(self.steps):
             try:
                 changes, blobs = resolve(step.changes, format_)
-                check_fit(changes, lambda path, root=tree: entry_at(read_tree, root, path), lambda id_: id_ in objects or id_ in blobs)  # noqa: B023
+                objects.update((id_, ("blob", data)) for id_, data in blobs.items())
+                check_fit(changes, partial(entry_at, read_tree, tree), is_blob)
                 built = build_commit(
                     read_tree,
                     tree,
@@ -213,26 +219,27 @@ def resolve(contents: Contents, format_: ObjectFormat) -> tuple[dict[str, Entry 
         path = check_path(given)
         if path in changes:
             raise InvalidInput(f"{path!r} is given twice, once as {given!r}.", why="Only one content can stand there.", fix="Give it once.")
-        if content is None:
-            changes[path] = None
-            continue
-        if isinstance(content, Entry | Submodule):
-            changes[path] = _checked(path, Entry(SUBMODULE, content.sha) if isinstance(content, Submodule) else content, format_)
-            continue
-        mode, data = _mode_and_data(path, content)
-        entry = Entry(mode, format_.hash_object("blob", data))
-        changes[path] = entry
-        blobs[entry.id] = data
+        match content:
+            case None:
+                changes[path] = None
+            case Entry():
+                changes[path] = _checked(path, content, format_)
+            case Submodule(sha):
+                changes[path] = _checked(path, Entry(SUBMODULE, sha), format_)
+            case _:
+                mode, data = _mode_and_data(path, content)
+                changes[path] = entry = Entry(mode, format_.hash_object("blob", data))
+                blobs[entry.id] = data
     return changes, blobs
 
 
-def check_fit(changes: Mapping[str, Entry | None], before: Callable[[str], Entry | None], has: Callable[[str], bool]) -> None:
+def check_fit(changes: Mapping[str, Entry | None], before: Callable[[str], Entry | None], is_blob: Callable[[str], bool]) -> None:
     """Refuse what ``git`` would silently pass over: the deletion of nothing, and an entry without an object.
 
     Args:
         changes: resolved contents.
         before: what stands at a path before them.
-        has: whether an object is known.
+        is_blob: whether an id is that of a known blob.
 
     Raises:
         InvalidInput: the message names the path.
@@ -245,9 +252,9 @@ def check_fit(changes: Mapping[str, Entry | None], before: Callable[[str], Entry
                     why="A test that deletes nothing does not test what it says.",
                     fix="Name a file that is there; a directory goes when its last file does.",
                 )
-        elif entry.mode != SUBMODULE and not has(entry.id):
+        elif entry.mode != SUBMODULE and not is_blob(entry.id):
             raise InvalidInput(
-                f"The entry for {path!r} names object {entry.id}, which the repository does not have.",
+                f"The entry for {path!r} names {entry.id}, which is no blob of the repository.",
                 why="The commit would be damaged.",
                 fix="Give the bytes instead of an Entry.",
             )
@@ -263,7 +270,9 @@ def _mode_and_data(path: str, content: str | bytes | Executable | Symlink) -> tu
             data = _encoded(path, target)
             if data and b"\0" not in data:
                 return SYMLINK, data
-            raise InvalidInput(f"{path!r} cannot link to {target!r}.", why="A link needs a target without NUL.", fix="Give where it points.")
+            raise InvalidInput(
+                f"{path!r} cannot link to {target!r}.", why="A link needs a target without NUL.", fix="Give where it points."
+            )
         case _:
             raise _wrong_type(path, content)
 

@@ -259,7 +259,7 @@ def _make_tables(connection: sqlite3.Connection) -> None:
 def _signatures(root: Path) -> dict[str, Signature]:
     """Size, time and inode of each session's log (of its record, when it has no log) under its id."""
     try:
-        directory = os.open(root, os.O_RDONLY)
+        directory = os.open(root, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
     except FileNotFoundError:
         return {}
     except OSError as problem:

@@ -7,7 +7,6 @@ the package: whoever has such a value has loaded what it needs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 from typing import Any
 
 _TREES = "pytest_gittrix.git.tree"
@@ -19,15 +18,12 @@ def explain(operator: str, left: object, right: object) -> list[str] | None:
     """The lines pytest should show for ``assert left <operator> right``, or None where this module has nothing better to say."""
     if operator != "==":
         return None
-    if _is_fingerprint(left) and type(left) is type(right):
-        return ["fingerprints differ", *_shortened(list(_fingerprint_lines(left, right)))]
+    if type(left).__module__ == _FINGERPRINTS and type(left) is type(right):
+        lines: list[str] = left.diff(right)  # type: ignore[attr-defined]
+        return [f"fingerprints differ in {len(lines)} place{'s' if len(lines) != 1 else ''}", *_shortened(lines)]
     if isinstance(left, Mapping) and isinstance(right, Mapping) and _is_tree(left, right):
         return _tree_lines(left, right)
     return None
-
-
-def _is_fingerprint(value: object) -> bool:
-    return type(value).__module__ == _FINGERPRINTS
 
 
 def _is_tree(left: Mapping[Any, Any], right: Mapping[Any, Any]) -> bool:
@@ -73,32 +69,6 @@ def _entry(entry: Any) -> str:
 
 def _hint(left: Any, right: Any) -> str:
     return " (same bytes, other mode)" if left and right and left.id == right.id else ""
-
-
-def _fingerprint_lines(left: Any, right: Any) -> Iterator[str]:
-    for name in (field.name for field in fields(left)):
-        before, after = getattr(left, name), getattr(right, name)
-        if before == after:
-            continue
-        if isinstance(before, Mapping) and isinstance(after, Mapping):
-            yield from _mapping_lines(name, before, after)
-        else:
-            yield f"{name}: {_brief(before)} != {_brief(after)}"
-
-
-def _mapping_lines(name: str, before: Mapping[Any, Any], after: Mapping[Any, Any]) -> Iterator[str]:
-    for key in sorted(before.keys() | after.keys(), key=str):
-        if key not in after:
-            yield f"{name} {key!r}: only on the left"
-        elif key not in before:
-            yield f"{name} {key!r}: only on the right"
-        elif before[key] != after[key]:
-            yield f"{name} {key!r}: {_brief(before[key])} != {_brief(after[key])}"
-
-
-def _brief(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _shortened(lines: list[str]) -> list[str]:

@@ -10,16 +10,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
 from typing import Literal, get_args
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput
-from pytest_gittrix.git.snapshot import Limits, Snapshot, latest_change
+from pytest_gittrix.git.snapshot import Limits, Snapshot
 from pytest_gittrix.git.tree import Changes
 from pytest_gittrix.git.workspace import Trash, Workspace
-from pytest_gittrix.record.state import SessionState, deadline_ns
+from pytest_gittrix.record.state import SessionState
 from pytest_gittrix.session.archive import Archive, unpromoted, write_archive
+from pytest_gittrix.session.expiry import is_past
 from pytest_gittrix.session.recorder import Recorder
 
 EndState = Literal["expired", "discarded", "promoted"]
@@ -165,34 +165,14 @@ def sweep_one(
         with recorder.leased(wait=0) as state:
             if state.ended and not state.workspace_present:
                 return False
-            if not _past(recorder, state):
+            if not is_past(state, recorder.clock):
                 return False
             points.reached("sweep:past-deadline")
             if not state.ended:
-                state = _with_activity(recorder, state)
-            if not _past(recorder, state):
+                state = recorder.with_activity(state)
+            if not is_past(state, recorder.clock):
                 return False
             evict(recorder, state, "expired", open_workspace=open_workspace, trash=trash, limits=limits, borrow=borrow(state))
             return True
     except EvictionRace:
         return False
-
-
-def _past(recorder: Recorder, state: SessionState) -> bool:
-    deadline = deadline_ns(state)
-    # Accesses closer together than the clock's resolution are recorded as one, so the session gets that much more.
-    slack = recorder.clock.resolution // timedelta(microseconds=1) * 1000
-    return deadline is not None and recorder.clock.now_ns() > deadline + slack
-
-
-def _with_activity(recorder: Recorder, state: SessionState) -> SessionState:
-    """Count changes of files in the workspace as use of the session."""
-    absolute = state.policy.ttl_absolute_ns
-    now = recorder.clock.now_ns()
-    if state.workspace is None or (absolute is not None and now > state.created_ns + absolute):
-        return state
-    latest = latest_change(state.workspace)
-    observed = min(recorder.clock.instant_of(latest), now) if latest else 0
-    if observed <= state.last_access_ns:
-        return state
-    return recorder.append("session.activity", {"observed_ns": observed})

@@ -275,7 +275,7 @@ class GitTrix:
         """Promote a session; ``UserSession.promote`` says how and what it raises."""
         overlap_rule = check_on_overlap(on_overlap)
         asked = check_strategy(strategy)
-        recorder = self._recorder(session.id)
+        recorder = session._recorder
         with recorder.working("promote", "human") as state:
             if isinstance(what, Review):
                 if what.session_id != session.id:

@@ -10,15 +10,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any, Final
 
 from pytest_gittrix.clock import Clock
-from pytest_gittrix.errors import GittrixError, SessionExpired, SessionNotFound
+from pytest_gittrix.errors import AdapterUnavailable, GittrixError, SessionExpired, SessionNotFound
 from pytest_gittrix.record.events import Actor, Event
+from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.log import EventLog
 from pytest_gittrix.record.state import SessionState, fold
 from pytest_gittrix.record.store import Store
+from pytest_gittrix.session.expiry import is_past, resolution_ns, unseen_activity
 
 Listener = Callable[[Event], object]
 
@@ -31,7 +32,7 @@ PUBLIC_NAMES: Final[Mapping[str, str]] = {
 }
 """The names GitTrix gives its events, by the stored event that stands for each."""
 
-_DERIVE_EVERY: Final = timedelta(seconds=60)
+_DERIVE_EVERY_NS: Final = 60 * 10**9
 _QUIET: Final = ("session.accessed", "session.write")
 
 
@@ -84,7 +85,9 @@ class Recorder:
         self.clock = clock
         self.emitter = emitter
         self.wait = wait
+        self.directory = store.directory(id_)
         self.log: EventLog = store.log(id_)
+        self._lease = store.lease(id_, wait=wait)
         self._state: SessionState | None = None
         self._derived_ns = 0
 
@@ -116,10 +119,15 @@ class Recorder:
         now = self.clock.now_ns()
         event = self.log.append(type_, data, ts=now, actor=actor, commit_point=commit_point)
         self._state = fold(self.log.refresh() or [event], self._state)
-        if type_ not in _QUIET or now - self._derived_ns >= _DERIVE_EVERY // timedelta(microseconds=1) * 1000:
+        if type_ not in _QUIET or now - self._derived_ns >= _DERIVE_EVERY_NS:
             self.derive()
         self.emitter.emit(event)
         return self._state
+
+    def with_activity(self, state: SessionState) -> SessionState:
+        """Count changes of files in the workspace as use of the session. The caller holds the lease."""
+        observed = unseen_activity(state, self.clock)
+        return state if observed is None else self.append("session.activity", {"observed_ns": observed})
 
     def derive(self) -> None:
         """Write ``metadata.json`` from the state. It is derived: that it cannot be written is no failure of what happened."""
@@ -139,15 +147,25 @@ class Recorder:
             EvictionRace: somebody else held it for longer than ``wait``.
             SessionNotFound: there is no such session (nor will one be made by asking).
         """
-        if not self.store.directory(self.id).is_dir():
-            raise not_found(self.id, str(self.store.root))
-        with self.store.lease(self.id, wait=self.wait if wait is None else wait):
+        lease = self._lease if wait is None else self.store.lease(self.id, wait=wait)
+        self._take(lease)
+        try:
             self.log.repair(ts=self.clock.now_ns())
             state = self.read()
             if state.legacy:
                 self._state = state = self.store.import_legacy(self.id, ts=self.clock.now_ns())
                 self.log.refresh()
             yield state
+        finally:
+            lease.release()
+
+    def _take(self, lease: Lease) -> None:
+        try:
+            lease.acquire()
+        except AdapterUnavailable:
+            if not self.directory.is_dir():
+                raise not_found(self.id, str(self.store.root)) from None
+            raise
 
     @contextmanager
     def working(self, op: str, actor: Actor, *, wait: float | None = None) -> Iterator[SessionState]:
@@ -158,9 +176,29 @@ class Recorder:
         """
         with self.leased(wait=wait) as state:
             require_live(state)
-            if self.clock.now_ns() - state.last_access_ns > self.clock.resolution // timedelta(microseconds=1) * 1000:
+            if is_past(state, self.clock):
+                state = self.with_activity(state)
+                require_in_time(state, self.clock)
+            if self.clock.now_ns() - state.last_access_ns > resolution_ns(self.clock):
                 state = self.append("session.accessed", {"op": op}, actor=actor)
             yield state
+
+
+def require_in_time(state: SessionState, clock: Clock) -> None:
+    """Refuse to work on a session whose time is up, swept or not, so that what it can do never depends on when a sweep ran.
+
+    Raises:
+        SessionExpired: its deadline has passed.
+    """
+    if not is_past(state, clock):
+        return
+    raise SessionExpired(
+        f"The TTL of session {state.id} has passed.",
+        state="expired",
+        why="The next sweep evicts it; until then it can do nothing any more.",
+        fix="Start a new session; its work will be in its archive.",
+        opt_out="Give sessions a longer TTL with EvictionPolicy(ttl_idle=...), or extend() them in time.",
+    )
 
 
 def not_found(id_: str, root: str) -> SessionNotFound:

@@ -139,14 +139,17 @@ def test_rows_can_be_chosen_by_state_repository_and_workspace(store: Store, inde
 
 
 def test_what_was_begun_and_not_finished_is_found(store: Store, index: Index) -> None:
-    for id in ("calm", "promoting", "ended"):
+    for id in ("calm", "promoting", "ended", "removed"):
         start(store, id)
     intent = {"commit": "c", "parent": "b", "ref": "r", "tree": "t", "paths_digest": "d", "count": 1, "owner": {}}
     append(store, "promoting", "promote.intent", intent)
     append(store, "ended", "session.ended", {"state": "expired"})
+    append(store, "removed", "session.ended", {"state": "expired"})
+    append(store, "removed", "workspace.removed")
+    store.create("starting")
+    store.log("starting").append("session.created", store.log("calm").read()[0].data, ts=NOW)
     index.sync()
-    assert "promoting" in index.unsettled()
-    assert "calm" not in index.unsettled()
+    assert index.unsettled() == ["ended", "promoting", "starting"]
 
 
 def test_a_path_that_is_not_utf8_can_be_asked_for(store: Store, index: Index) -> None:

@@ -1,0 +1,193 @@
+"""What "unchanged" means for a repository: everything in it that a person could miss, as plain values to compare.
+
+Reads files only, with readers of its own, so that it can judge the code that writes them: no git runs, nothing is refreshed, nothing is
+locked. Must not know sessions, nor share code with what it judges.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pytest_gittrix.errors import InvalidInput
+
+Facts = Mapping[str, str]
+"""What a section holds: a short value by name."""
+
+_SHOWN: Final = 12
+_CHUNK: Final = 1 << 20
+_KINDS: Final = {
+    stat.S_IFREG: "file",
+    stat.S_IFLNK: "symlink",
+    stat.S_IFDIR: "directory",
+    stat.S_IFIFO: "pipe",
+    stat.S_IFSOCK: "socket",
+}
+# The first rule that matches a file of the git directory says which section it belongs to; what matches none is state of git itself:
+# a merge under way, a lock left behind.
+_SECTIONS: Final = tuple(
+    (section, re.compile(pattern))
+    for section, pattern in (
+        ("objects", r"objects/(?!info/(http-)?alternates$)"),
+        ("refs", r"refs/(?!.*\.lock$)|packed-refs$"),
+        ("reflogs", r"logs/|worktrees/[^/]+/logs/"),
+        ("hooks", r"hooks/"),
+        ("config", r"config(\.worktree)?$|info/|shallow$|objects/info/|worktrees/[^/]+/(config\.worktree|commondir|gitdir|locked)$"),
+        ("HEAD", r"(worktrees/[^/]+/)?HEAD$"),
+        ("index", r"(worktrees/[^/]+/)?(shared)?index[^/]*(?<!\.lock)$"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """The state of a repository at one moment. Equal fingerprints mean that nothing a person could see is different.
+
+    Attributes:
+        sections: facts by section: ``HEAD`` (every work tree's), ``refs`` (loose and packed alike, by full name), ``reflogs`` (the
+            stash's among them), ``config`` (exclude and attribute files, borrowed objects included), ``hooks``, ``index`` (entries by
+            path, and the bytes), ``state`` (a merge under way, locks, whatever else is in the git directory), ``work tree`` (every file
+            below it, untracked and ignored ones too) and, where asked for, ``objects``.
+    """
+
+    sections: Mapping[str, Facts]
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str], *, objects: bool = False) -> Fingerprint:
+        """Take the fingerprint of a repository.
+
+        Args:
+            path: the root of its main work tree, or a bare repository.
+            objects: the object database too. Objects that nothing leads to change nothing for a person, and every commit adds some.
+
+        Raises:
+            InvalidInput: there is no repository at ``path``.
+        """
+        root = os.path.realpath(path)
+        git_dir = os.path.join(root, ".git")
+        bare = not os.path.isdir(git_dir)
+        if bare:
+            git_dir = root
+        if not os.path.isfile(os.path.join(git_dir, "HEAD")):
+            raise InvalidInput(
+                f"{root} is not a repository.",
+                why="A fingerprint is of a whole repository: its git directory and its main work tree.",
+                fix="Give the root of the main work tree (where .git is a directory), or a bare repository.",
+            )
+        sections = _git_directory(git_dir, objects)
+        sections["work tree"] = {} if bare else {name: _described(full, status) for name, full, status in _below(root, skip=".git")}
+        return cls(sections)
+
+    def diff(self, other: Fingerprint) -> list[str]:
+        """What is different in a later fingerprint, one readable line each: ``section: name: before -> after``, sorted by section."""
+        lines: list[str] = []
+        for section in sorted(self.sections.keys() | other.sections.keys()):
+            before, after = self.sections.get(section, {}), other.sections.get(section, {})
+            changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+            lines += [f"{section}: {_shown(name)}: {before.get(name, 'nothing')} -> {after.get(name, 'nothing')}" for name in changed]
+        return lines
+
+
+def _shown(name: str) -> str:
+    return name if name.isprintable() else repr(name)
+
+
+def _below(root: str, *, skip: str | None = None) -> Iterator[tuple[str, str, os.stat_result]]:
+    """Everything below a directory, links not followed: path from it, whole path, status. What disappears meanwhile is left out."""
+    pending = [""]
+    while pending:
+        prefix = pending.pop()
+        try:
+            with os.scandir(os.path.join(root, prefix)) as entries:
+                found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries if prefix or entry.name != skip]
+        except FileNotFoundError:
+            continue
+        for name, status in found:
+            yield prefix + name, os.path.join(root, prefix + name), status
+            if stat.S_ISDIR(status.st_mode):
+                pending.append(prefix + name + "/")
+
+
+def _described(path: str, status: os.stat_result) -> str:
+    """Kind, permissions, size and digest."""
+    kind = _KINDS.get(stat.S_IFMT(status.st_mode), "device")
+    if kind == "symlink":
+        return f"symlink to {os.readlink(path)!r}"
+    described = f"{kind} {stat.S_IMODE(status.st_mode):04o}"
+    if kind != "file":
+        return described
+    try:
+        return f"{described}, {status.st_size} bytes, {_digest(path)}"
+    except PermissionError:
+        return f"{described}, unreadable"
+
+
+def _digest(path: str) -> str:
+    hasher = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK):
+            hasher.update(chunk)
+    return hasher.hexdigest()[:_SHOWN]
+
+
+def _git_directory(git_dir: str, objects: bool) -> dict[str, Facts]:
+    found: dict[str, dict[str, str]] = {section: {} for section in ("state", *(section for section, _ in _SECTIONS))}
+    packed: dict[str, str] = {}
+    id_size = 32 if re.search(r"(?im)^\s*objectformat\s*=\s*\"?sha256", _text(os.path.join(git_dir, "config"))) else 20
+    for name, full, status in _below(git_dir):
+        section = next((section for section, pattern in _SECTIONS if pattern.match(name)), "state")
+        if stat.S_ISDIR(status.st_mode) or (section == "objects" and not objects):
+            continue
+        if name == "packed-refs":
+            packed = _packed_refs(_text(full))
+        elif section in ("refs", "HEAD"):
+            found[section][name] = _text(full).strip()
+        else:
+            found[section][name] = _described(full, status)
+        if section == "index":
+            found[section].update({f"{name}: {path}": entry for path, entry in _index_entries(Path(full).read_bytes(), id_size).items()})
+    found["refs"] = packed | found["refs"]
+    if not objects:
+        del found["objects"]
+    return dict(found)
+
+
+def _text(path: str) -> str:
+    try:
+        return os.fsdecode(Path(path).read_bytes())
+    except FileNotFoundError:
+        return ""
+
+
+def _packed_refs(text: str) -> dict[str, str]:
+    lines = (line.split(" ", 1) for line in text.splitlines() if line and line[0] not in "#^")
+    return {name: id_ for id_, name in lines}
+
+
+def _index_entries(data: bytes, id_size: int) -> dict[str, str]:
+    """The entries of an index of version 2 or 3 by path (git's index-format); of another version none: its bytes must speak for it."""
+    magic, version, count = struct.unpack_from(">4sII", data)
+    if magic != b"DIRC" or version not in (2, 3):
+        return {}
+    entries: dict[str, str] = {}
+    at = 12
+    for _ in range(count):
+        mode = int.from_bytes(data[at + 24 : at + 28], "big")
+        id_ = data[at + 40 : at + 40 + id_size].hex()
+        flags = int.from_bytes(data[at + 40 + id_size : at + 42 + id_size], "big")
+        extended = flags & 0x4000
+        name_at = at + 42 + id_size + (2 if extended else 0)
+        more = int.from_bytes(data[name_at - 2 : name_at], "big") if extended else 0
+        end = data.index(b"\0", name_at)
+        stage = flags >> 12 & 3
+        path = os.fsdecode(data[name_at:end]) + (f" (stage {stage})" if stage else "")
+        entries[path] = f"{mode:06o} {id_[:_SHOWN]}" + (f", flags {more:04x}" if more else "") + (", assumed valid" if flags >> 15 else "")
+        at = end + 8 - (end - at) % 8
+    return entries

@@ -1,0 +1,238 @@
+"""The command line is read as documented, and what is none is misuse with a line that shows how it is meant."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from argparse import Namespace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from pytest_gittrix import __version__
+from pytest_gittrix.cli import commands
+from pytest_gittrix.cli.main import main
+from pytest_gittrix.cli.output import Answer
+from pytest_gittrix.cli.parser import ON_OVERLAP, STATES, STRATEGIES, WORKSPACES, Misuse, parser
+from pytest_gittrix.git.workspace import KINDS
+from pytest_gittrix.record.state import StateName
+from pytest_gittrix.session.selection import OnOverlap
+from pytest_gittrix.session.strategy import Strategy
+
+VERBS = [
+    *(
+        f"session {verb}"
+        for verb in "start list info read write delete list-files touched diff log commit discard extend evict".split()
+    ),
+    "promote",
+    "sweep",
+    "recover",
+]
+HEAVY = ("git", "pygit2", "pydantic", "rich", "hypothesis", "freezegun", "pytest", "dataclasses", "json", "pytest_gittrix.session")
+
+
+def parsed(line: str) -> Namespace:
+    return parser().parse_args(shlex.split(line))
+
+
+def reaching(line: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, dict[str, Any]]:
+    """Which command a line runs, and with what."""
+    reached: list[tuple[str, dict[str, Any]]] = []
+
+    def standing_in_for(name: str) -> Any:
+        return lambda options: reached.append((name, vars(options))) or Answer(None)
+
+    for name in ("start", "list_sessions", "promote"):
+        monkeypatch.setattr(commands, name, standing_in_for(name))
+    options = parsed(line)
+    options.run(options)
+    return reached[0]
+
+
+def test_the_values_offered_are_those_the_engine_takes() -> None:
+    assert set(WORKSPACES) == set(KINDS)
+    assert set(STRATEGIES) == set(get_args(Strategy))
+    assert set(ON_OVERLAP) == set(get_args(OnOverlap))
+    assert set(STATES) == set(get_args(StateName))
+
+
+@pytest.mark.parametrize(("alias", "full"), [("s ls", "session list"), ("s info X", "session info X"), ("p X", "promote X")])
+def test_an_alias_runs_what_it_stands_for(alias: str, full: str) -> None:
+    assert vars(parsed(alias)).keys() == vars(parsed(full)).keys()
+    assert parsed(alias).run.__qualname__ == parsed(full).run.__qualname__
+
+
+@pytest.mark.parametrize("line", ["--json session list", "session --json list", "session list --json", "session list -j", "-j s ls"])
+def test_json_may_stand_anywhere(line: str) -> None:
+    assert parsed(line).json is True
+
+
+def test_without_it_there_is_no_json_and_the_default_store() -> None:
+    options = parsed("session list")
+
+    assert (options.json, options.store) == (False, None)
+
+
+@pytest.mark.parametrize("line", ["--store X session list", "session --store X list", "session list --store=X"])
+def test_the_store_may_stand_anywhere(line: str) -> None:
+    assert parsed(line).store == "X"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "session start -t task -d place -b main",
+        "session start --task task --durable place --branch main",
+        "session start task place main",
+        "session start task -d place -b main",
+        "session start task -j place main",
+    ],
+)
+def test_a_session_is_started_by_flags_or_by_place(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    command, options = reaching(line, monkeypatch)
+
+    assert command == "start"
+    assert (options["task"], options["durable"], options["branch"]) == ("task", "place", "main")
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [("session list active", "active"), ("session list -s promoted", "promoted"), ("s ls -j all", "all"), ("s ls", None)],
+)
+def test_sessions_are_listed_by_status(line: str, status: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    command, options = reaching(line, monkeypatch)
+
+    assert (command, options["status"]) == ("list_sessions", status)
+
+
+def test_a_start_hands_over_only_the_limits_that_were_given() -> None:
+    plain, full = parsed("s start x"), parsed("s start x --ttl 30m --ttl-absolute 2d --manual --keep-after-promote")
+
+    assert not {"ttl_idle", "ttl_absolute", "manual", "until_promote"} & vars(plain).keys()
+    assert (full.ttl_idle, full.ttl_absolute) == (timedelta(minutes=30), timedelta(days=2))
+    assert (full.manual, full.until_promote) == (True, False)
+    assert parsed("s start x --ttl none").ttl_idle is None
+
+
+@pytest.mark.parametrize(("text", "history"), [("none", "none"), ("full", "full"), ("0", 0), ("12", 12)])
+def test_history_is_a_word_or_a_number(text: str, history: object) -> None:
+    assert parsed(f"session start x --history {text}").history == history
+
+
+def test_files_are_given_by_place_by_comma_and_again() -> None:
+    options = parsed("promote X one.py -f 'a.py, b.py,' --files=c.py two.py")
+
+    assert options.paths == ["one.py", "two.py"]
+    assert options.files == ["a.py", "b.py", "c.py"]
+
+
+def test_hunks_are_numbers_after_the_last_colon() -> None:
+    options = parsed("promote X --hunks app.py:1,3 --hunks 'a:b:2'")
+
+    assert options.hunks == [("app.py", (1, 3)), ("a:b", (2,))]
+
+
+def test_s_is_the_strategy_of_a_promotion() -> None:
+    options = parsed("promote X -s branch -m text --on-overlap merge")
+
+    assert (options.strategy, options.message, options.on_overlap) == ("branch", "text", "merge")
+
+
+def test_what_follows_two_dashes_is_a_path() -> None:
+    assert parsed("session write X -- -strange").path == "-strange"
+    assert parsed("promote X -m text -- --json").paths == ["--json"]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("session", "required: VERB"),
+        ("nonsense", "invalid choice: 'nonsense'"),
+        ("session start", "required: --task"),
+        ("session start x -t y", "TASK is given twice"),
+        ("session list active -s active", "STATUS is given twice"),
+        ("session start x --ttl 4", "'4' is not a duration"),
+        ("session start x --ttl-absolute -1h", "expected one argument"),
+        ("session start x --workspace vm", "invalid choice: 'vm'"),
+        ("session start x --history some", "'some' is not a history"),
+        ("session list --status gone", "invalid choice: 'gone'"),
+        ("session read X", "required: PATH"),
+        ("session commit X", "required: -m/--message"),
+        ("session extend X soon", "'soon' is not a duration"),
+        ("session evict X --state promoted", "invalid choice: 'promoted'"),
+        ("promote", "required: ID"),
+        ("promote X --hunks app.py", "'app.py' names no hunks"),
+        ("promote X --hunks app.py:0", "'app.py:0' names no hunks"),
+        ("promote X --hunks :1", "':1' names no hunks"),
+        ("promote X --strat commit", "unrecognized arguments: --strat commit"),
+        ("sweep now", "unrecognized arguments: now"),
+    ],
+)
+def test_what_is_no_command_line_is_misuse(line: str, told: str, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    status = main(shlex.split(line))
+
+    out, err = capsysbinary.readouterr()
+    assert (status, out) == (2, b"")
+    assert err.decode().startswith("usage: gittrix")
+    assert told in err.decode()
+
+
+@pytest.mark.parametrize("line", ["--json", "promote -j", "session start --json", "session list --json gone"])
+def test_misuse_is_told_in_the_envelope_too(line: str, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    status = main(shlex.split(line))
+
+    out, err = capsysbinary.readouterr()
+    assert (status, err) == (2, b"")
+    assert out.startswith(b'{"ok": false, "error": {"code": "USAGE", "message": "')
+    assert out.count(b"\n") == 1
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_verb_explains_itself_with_an_example_that_parses(verb: str, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    status = main([*verb.split(), "--help"])
+
+    out, err = capsysbinary.readouterr()
+    assert (status, err) == (0, b"")
+    _, _, examples = out.decode().partition("examples:\n")
+    commands_shown = [line.split(" > ")[0].split(" < ")[0].split(" | ")[0].strip() for line in examples.splitlines()]
+    assert commands_shown
+    for command in commands_shown:
+        assert parsed(command.removeprefix("id=$(").removeprefix("gittrix ")).run
+
+
+def test_alone_it_prints_what_there_is(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    alone = main([]), capsysbinary.readouterr().out
+    asked = main(["--help"]), capsysbinary.readouterr().out
+
+    assert alone == asked
+    assert alone[0] == 0
+    assert all(word in alone[1].decode() for word in ("session", "promote", "sweep", "recover"))
+
+
+def test_it_tells_its_version(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert main(["--version"]) == 0
+    assert capsysbinary.readouterr().out.decode() == f"gittrix {__version__}\n"
+
+
+def test_misuse_carries_the_usage_of_the_verb() -> None:
+    with pytest.raises(Misuse) as misuse:
+        parsed("session read X")
+
+    assert misuse.value.usage.startswith("usage: gittrix session read ")
+
+
+@pytest.mark.parametrize("line", ["--help", "session --help", "promote --help", "--version", "session start"])
+def test_what_needs_no_engine_loads_none(line: str, tmp_path: Path) -> None:
+    program = f"""
+import sys
+from pytest_gittrix.cli.main import main
+main({shlex.split(line)!r})
+print("loaded:", *sorted({set(HEAVY)!r} & set(sys.modules)))
+"""
+
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout.splitlines()[-1] == "loaded:"

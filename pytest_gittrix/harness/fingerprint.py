@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -41,7 +41,7 @@ _SECTIONS: Final = tuple(
         ("hooks", r"hooks/"),
         ("config", r"config(\.worktree)?$|info/|shallow$|objects/info/|worktrees/[^/]+/(config\.worktree|commondir|gitdir|locked)$"),
         ("HEAD", r"(worktrees/[^/]+/)?HEAD$"),
-        ("index", r"(worktrees/[^/]+/)?(shared)?index[^/]*(?<!\.lock)$"),
+        ("index", r"(worktrees/[^/]+/)?(index|sharedindex\.[0-9a-f]+)$"),
     )
 )
 
@@ -118,15 +118,15 @@ def _below(root: str, *, skip: str | None = None) -> Iterator[tuple[str, str, os
 def _described(path: str, status: os.stat_result) -> str:
     """Kind, permissions, size and digest."""
     kind = _KINDS.get(stat.S_IFMT(status.st_mode), "device")
-    if kind == "symlink":
-        return f"symlink to {os.readlink(path)!r}"
     described = f"{kind} {stat.S_IMODE(status.st_mode):04o}"
-    if kind != "file":
-        return described
     try:
-        return f"{described}, {status.st_size} bytes, {_digest(path)}"
+        if kind == "symlink":
+            return f"symlink to {os.readlink(path)!r}"
+        return f"{described}, {status.st_size} bytes, {_digest(path)}" if kind == "file" else described
     except PermissionError:
         return f"{described}, unreadable"
+    except FileNotFoundError:
+        return f"{described}, vanishing"
 
 
 def _digest(path: str) -> str:
@@ -149,21 +149,27 @@ def _git_directory(git_dir: str, objects: bool) -> dict[str, Facts]:
             packed = _packed_refs(_text(full))
         elif section in ("refs", "HEAD"):
             found[section][name] = _text(full).strip()
+        elif section == "index":
+            of = "" if name == "index" else f"{name}: "
+            found[section] |= {of + path: entry for path, entry in _index_entries(_bytes(full), id_size).items()}
+            found[section][of + "(bytes)"] = _described(full, status)
         else:
             found[section][name] = _described(full, status)
-        if section == "index":
-            found[section].update({f"{name}: {path}": entry for path, entry in _index_entries(Path(full).read_bytes(), id_size).items()})
     found["refs"] = packed | found["refs"]
     if not objects:
         del found["objects"]
     return dict(found)
 
 
-def _text(path: str) -> str:
+def _bytes(path: str) -> bytes:
     try:
-        return os.fsdecode(Path(path).read_bytes())
+        return Path(path).read_bytes()
     except FileNotFoundError:
-        return ""
+        return b""
+
+
+def _text(path: str) -> str:
+    return os.fsdecode(_bytes(path))
 
 
 def _packed_refs(text: str) -> dict[str, str]:
@@ -172,8 +178,8 @@ def _packed_refs(text: str) -> dict[str, str]:
 
 
 def _index_entries(data: bytes, id_size: int) -> dict[str, str]:
-    """The entries of an index of version 2 or 3 by path (git's index-format); of another version none: its bytes must speak for it."""
-    magic, version, count = struct.unpack_from(">4sII", data)
+    """The entries of an index of version 2 or 3 by path (git's index-format); of any other none: its bytes must speak for it."""
+    magic, version, count = struct.unpack_from(">4sII", data) if len(data) > id_size else (b"", 0, 0)
     if magic != b"DIRC" or version not in (2, 3):
         return {}
     entries: dict[str, str] = {}
@@ -185,7 +191,9 @@ def _index_entries(data: bytes, id_size: int) -> dict[str, str]:
         extended = flags & 0x4000
         name_at = at + 42 + id_size + (2 if extended else 0)
         more = int.from_bytes(data[name_at - 2 : name_at], "big") if extended else 0
-        end = data.index(b"\0", name_at)
+        end = data.find(b"\0", name_at)
+        if end < 0:  # cut short
+            break
         stage = flags >> 12 & 3
         path = os.fsdecode(data[name_at:end]) + (f" (stage {stage})" if stage else "")
         entries[path] = f"{mode:06o} {id_[:_SHOWN]}" + (f", flags {more:04x}" if more else "") + (", assumed valid" if flags >> 15 else "")

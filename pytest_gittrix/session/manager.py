@@ -198,6 +198,7 @@ class GitTrix:
                 points.reached("start:created")
                 made = self._make_workspace(id_, durable, ephemeral, baseline, branch, space)
                 recorder.append("workspace.ready", path_fields(space), commit_point=True)
+                recorder.derive()
                 points.reached("start:ready")
         except BaseException:
             self._resources.trash.put(str(self.store.directory(id_)))

@@ -90,6 +90,7 @@ class Recorder:
         self._lease = store.lease(id_, wait=wait)
         self._state: SessionState | None = None
         self._derived_ns = 0
+        self._underived = False
 
     def twin(self) -> Recorder:
         """Another recorder of the same session, sharing nothing that changes."""
@@ -111,7 +112,7 @@ class Recorder:
         return self._state
 
     def append(self, type_: str, data: Mapping[str, Any], *, actor: Actor = "system", commit_point: bool = False) -> SessionState:
-        """Store an event, fold it, derive the record, tell the listeners. The caller holds the lease.
+        """Store an event, fold it, tell the listeners. The caller holds the lease; the record is derived when it lets go.
 
         Raises:
             AdapterUnavailable: it could not be stored; nothing happened.
@@ -119,8 +120,7 @@ class Recorder:
         now = self.clock.now_ns()
         event = self.log.append(type_, data, ts=now, actor=actor, commit_point=commit_point)
         self._state = fold(self.log.refresh() or [event], self._state)
-        if type_ not in _QUIET or now - self._derived_ns >= _DERIVE_EVERY_NS:
-            self.derive()
+        self._underived = self._underived or type_ not in _QUIET or now - self._derived_ns >= _DERIVE_EVERY_NS
         self.emitter.emit(event)
         return self._state
 
@@ -133,7 +133,7 @@ class Recorder:
         """Write ``metadata.json`` from the state. It is derived: that it cannot be written is no failure of what happened."""
         if self._state is None:
             return
-        self._derived_ns = self.clock.now_ns()
+        self._derived_ns, self._underived = self.clock.now_ns(), False
         try:
             self.store.write_metadata(self.id, self._state)
         except GittrixError:
@@ -157,6 +157,8 @@ class Recorder:
                 self.log.refresh()
             yield state
         finally:
+            if self._underived:
+                self.derive()
             lease.release()
 
     def _take(self, lease: Lease) -> None:

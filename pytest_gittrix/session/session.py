@@ -176,10 +176,15 @@ class AgentSession:
             self._write(state, name, contents)
 
     def _write(self, state: SessionState, name: str, contents: bytes) -> None:
-        below = baseline_entry(self._workspace, name, deleted_paths(state)) if self._workspace.kind == "lazy" else None
-        hidden = below is not None and not self._workspace.files.exists(name)
-        self._workspace.files.write(name, contents, executable=below.mode == EXECUTABLE if below is not None and hidden else None)
+        self._workspace.files.write(name, contents, executable=self._hidden_executable(state, name) or None)
         self._recorder.append("session.write", {**path_fields(name), "op": "write"}, actor=self._actor)
+
+    def _hidden_executable(self, state: SessionState, name: str) -> bool:
+        """Whether the file that is replaced is an executable that only the baseline under a ``lazy`` workspace holds."""
+        below = self._workspace.seed.entries.get(name) if self._workspace.kind == "lazy" else None
+        if below is None or below.mode != EXECUTABLE or self._workspace.files.exists(name):
+            return False
+        return name not in deleted_paths(state)
 
     def delete(self, path: str) -> None:
         """Delete a file; one that is not there is no error.

@@ -1,0 +1,29 @@
+"""Small runs of pytest itself, with the plugin as an installed user has it: through its entry point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+# A run in this process forgets what it was the first to import. These hold C extensions and classes that must not be loaded twice.
+import pytest_gittrix.fixtures
+import pytest_gittrix.freeze
+import pytest_gittrix.record.model
+import pytest_gittrix.report.header
+import pytest_gittrix.report.sections  # noqa: F401
+
+Run = Callable[..., pytest.RunResult]
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """``run(source, *arguments)``: a test file and the arguments of a run in this process."""
+    monkeypatch.delenv("PYTEST_GITTRIX_PROFILE", raising=False)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+
+    def run(source: str, *arguments: str) -> pytest.RunResult:
+        pytester.makepyfile(test_it=source)
+        return pytester.runpytest_inprocess("-p", "no:randomly", "-p", "no:cacheprovider", *arguments)
+
+    return run

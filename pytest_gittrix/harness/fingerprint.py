@@ -35,7 +35,7 @@ _KINDS: Final = {
 _SECTIONS: Final = tuple(
     (section, re.compile(pattern))
     for section, pattern in (
-        ("objects", r"objects/(?!info/(http-)?alternates$)"),
+        ("objects", r"objects/(?!info/(http-)?alternates$)|info/refs$"),
         ("refs", r"refs/(?!.*\.lock$)|packed-refs$"),
         ("reflogs", r"logs/|worktrees/[^/]+/logs/"),
         ("hooks", r"hooks/"),

@@ -31,7 +31,7 @@ VERBS = [
     "sweep",
     "recover",
 ]
-HEAVY = ("git", "pygit2", "pydantic", "rich", "hypothesis", "freezegun", "pytest", "dataclasses", "json", "pytest_gittrix.session")
+HEAVY = ("git", "pygit2", "pydantic", "rich", "hypothesis", "freezegun", "pytest", "pytest_gittrix.session")
 
 
 def parsed(line: str) -> Namespace:

@@ -1,4 +1,5 @@
-"""A small real agent: it rewrites Python files so that long whole numbers are readable (``86400`` becomes ``86_400``, ``4096`` becomes ``4_096``).
+"""A small real agent: it rewrites Python files so that long whole numbers are readable (``86400`` becomes ``86_400``,
+``4096`` becomes ``4_096``).
 
 Run it in a workspace: ``python codemod.py [PATH ...]``. It prints each file it changed. What a program means never
 changes: the syntax tree before and

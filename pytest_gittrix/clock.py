@@ -19,7 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import Literal, Protocol, get_args
 
-from pytest_gittrix.clock_carriers import CLOCK_VARIABLE, faketime_environment, git_dates, write_instant
+from pytest_gittrix.clock_carriers import CLOCK_VARIABLE, append_move, faketime_environment, git_dates, write_instant, write_moves
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.timers import Schedule, Timer
 from pytest_gittrix.timetext import distance_ns, format_instant, instant_at, ns_of
@@ -219,6 +219,7 @@ class FrozenClock:
         """
         with self._turn:
             target = Path(os.path.abspath(path))
+            write_moves(target, zip(self._boundaries, self._instants, strict=True))
             write_instant(target, self._now)
             self._file = target
             return target
@@ -328,6 +329,7 @@ class FrozenClock:
         self._instants.append(ns)
         self._now = ns
         if self._file:
+            append_move(self._file, self._boundaries[-1], ns)
             write_instant(self._file, ns)
         for listener in list(self._listeners.values()):
             listener()

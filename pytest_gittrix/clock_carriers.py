@@ -6,6 +6,7 @@ Must not know any clock: each function is given the instant, in nanoseconds sinc
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from glob import iglob
 from pathlib import Path
 
@@ -44,6 +45,30 @@ def write_instant(path: Path, ns: int) -> None:
     _replace(path, f"{iso}Z\n")
     seconds, rest = divmod(ns, 1_000_000_000)
     _replace(_faketime_file(path), f"{seconds}.{rest // 1000:06}\n")
+
+
+def write_moves(path: Path, moves: Iterable[tuple[int, int]]) -> None:
+    """Put beside a clock file when its clock was moved: pairs of a kernel stamp and the instant in force after it, in nanoseconds."""
+    _replace(_moves_file(path), "".join(f"{stamp} {instant}\n" for stamp, instant in moves))
+
+
+def append_move(path: Path, stamp: int, instant: int) -> None:
+    """Add one move to those beside a clock file."""
+    with _moves_file(path).open("a", encoding="ascii") as file:
+        file.write(f"{stamp} {instant}\n")
+
+
+def read_moves(path: Path) -> list[tuple[int, int]]:
+    """The moves beside a clock file, oldest first; none where there are none. A line that is still being written is left out."""
+    try:
+        lines = _moves_file(path).read_text(encoding="ascii").split("\n")[:-1]
+        return [(int(stamp), int(instant)) for stamp, instant in (line.split() for line in lines)]
+    except (OSError, ValueError):
+        return []
+
+
+def _moves_file(path: Path) -> Path:
+    return path.with_name(path.name + ".moves")
 
 
 def read_instant(path: Path) -> int:

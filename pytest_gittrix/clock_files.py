@@ -6,12 +6,13 @@ Must not know who moves that file.
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from pytest_gittrix.clock import Clock, SystemClock
-from pytest_gittrix.clock_carriers import CLOCK_VARIABLE, read_instant
+from pytest_gittrix.clock_carriers import CLOCK_VARIABLE, read_instant, read_moves
 from pytest_gittrix.timers import Schedule, Timer
 from pytest_gittrix.timetext import instant_at, ns_of
 
@@ -63,10 +64,16 @@ class FileClock:
         while due := self._schedule.take_due(now, skip_missed=True):
             due[1].fn()
 
-    def instant_of(self, kernel_ns: int) -> int:  # noqa: ARG002 - part of the protocol
-        """The instant now. When the test moved its clock is not in the file, so every file counts as changed just now: nothing that is in
-        use can look idle, at the price that nothing looks idle by its files."""
-        return self.now_ns()
+    def instant_of(self, kernel_ns: int) -> int:
+        """The instant the test's clock showed when the kernel gave a file that stamp, as :meth:`FrozenClock.instant_of` has it.
+
+        A clock file that somebody else keeps says nothing of its moves; then every file counts as changed just now, so that nothing that is
+        in use can look idle.
+        """
+        moves = read_moves(self._path)
+        if not moves:
+            return self.now_ns()
+        return moves[max(bisect_left(moves, (kernel_ns,)) - 1, 0)][1]
 
     def close(self) -> None:
         """Cancel every timer."""

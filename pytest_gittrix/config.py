@@ -11,14 +11,14 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_gittrix.git.tree import Entry
+    from pytest_gittrix.adapters.local import LocalEphemeral
+    from pytest_gittrix.harness.history import Contents
     from pytest_gittrix.record.model import EvictionPolicy
 
 FREEZES: Final = ("wall", "all", "none")
@@ -27,7 +27,7 @@ KEEPS: Final = ("failed", "all", "none")
 PROFILES: Final = ("quick", "default", "soak")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Option:
     """One option: ``--gittrix-NAME``, ``PYTEST_GITTRIX_NAME``, ``gittrix_NAME``.
 
@@ -66,11 +66,11 @@ OPTIONS: Final = (
     Option("keep", "failed", "which tests' worlds stay on disk", KEEPS),
     Option("artifacts", "", "directory for a readable bundle of each failed test's world"),
     Option("git", "git", "the git program"),
-    Option("profile", "default", "how many examples gittrix's own state machines try", PROFILES),
+    Option("profile", "default", "how much the package's own state machines try", PROFILES),
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Setting:
     """An option's value as text, and where it was found."""
 
@@ -84,7 +84,7 @@ class Setting:
         return self.origin != "default"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class GittrixConfig:
     """The options of one run.
 
@@ -202,11 +202,12 @@ def _refuse(setting: Setting, valid: str) -> NoReturn:
 
 def gittrix(
     *,
-    files: Mapping[str, str | bytes | Entry | None] | None = None,
+    files: Contents | None = None,
     history: object = None,
+    repository: str | os.PathLike[str] | None = None,
     branch: str = "main",
     bare: bool = False,
-    workspace: str | None = None,
+    workspace: str | LocalEphemeral | None = None,
     eviction: EvictionPolicy | None = None,
     epoch: datetime | str | None = None,
     task: str | None = None,
@@ -216,21 +217,27 @@ def gittrix(
     """The signature of ``@pytest.mark.gittrix``; what each argument means is in the reference of fixtures."""
 
 
-MARKER: Final = "gittrix(*, files, history, branch, bare, workspace, eviction, epoch, task, freeze, object_format): \
+MARKER: Final = "gittrix(*, files, history, repository, branch, bare, workspace, eviction, epoch, task, freeze, object_format): \
 what the gittrix fixtures of this test are made from"
 
 _KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "files": ((Mapping,), "a mapping of path to contents"),
+    "repository": ((str, os.PathLike), "the path of a repository"),
     "branch": ((str,), "the name of a branch"),
+    "freeze": ((str,), "a text"),
+    "object_format": ((str,), "a text"),
     "bare": ((bool,), "True or False"),
     "epoch": ((datetime, str), "an aware datetime, or ISO 8601 with a time zone"),
     "task": ((str,), "a text"),
 }
+_SOURCES: Final = frozenset({"files", "history", "repository"})
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"workspace": WORKSPACES, "freeze": FREEZES, "object_format": ("sha1", "sha256")}
 
 
 def marker_arguments(item: pytest.Item) -> dict[str, Any]:
     """The arguments of a test's markers, merged: of two that give the same one, the nearer to the test wins.
+
+    What durable is made from (``files``, ``history`` or ``repository``) counts as one argument.
 
     Raises:
         pytest.fail.Exception: an argument is unknown or wrong; the message points at the test and lists what is valid.
@@ -239,9 +246,11 @@ def marker_arguments(item: pytest.Item) -> dict[str, Any]:
     for mark in item.iter_markers("gittrix"):
         if mark.args:
             _fail(item, f"takes keyword arguments only, and was given {mark.args[0]!r}", f"Arguments: {', '.join(_names())}.")
+        nearer = merged.keys() | (_SOURCES if merged.keys() & _SOURCES else set())
         for name, value in mark.kwargs.items():
             _check_argument(item, name, value)
-            merged.setdefault(name, value)
+            if name not in nearer:
+                merged[name] = value
     if isinstance(merged.get("epoch"), str | datetime):
         merged["epoch"] = _instant(item, merged["epoch"])
     return {name: value for name, value in merged.items() if value is not None}
@@ -254,6 +263,8 @@ def _names() -> list[str]:
 
 def _check_argument(item: pytest.Item, name: str, value: object) -> None:
     if name not in _names():
+        from difflib import get_close_matches
+
         near = get_close_matches(name, _names(), 1)
         hint = f"Did you mean {near[0]!r}? " if near else ""
         _fail(item, f"has no argument {name!r}", f"{hint}Arguments: {', '.join(_names())}.")
@@ -262,7 +273,7 @@ def _check_argument(item: pytest.Item, name: str, value: object) -> None:
     types, wanted = _KINDS.get(name, ((object,), ""))
     if not isinstance(value, types):
         _fail(item, f"was given {name}={value!r}", f"It takes {wanted}.")
-    if name in _CHOICES and value not in _CHOICES[name]:
+    if isinstance(value, str) and value not in _CHOICES.get(name, (value,)):
         _fail(item, f"was given {name}={value!r}", f"Valid values: {', '.join(_CHOICES[name])}.")
 
 

@@ -62,6 +62,7 @@ class Worlds:
         shared: where templates are kept, which several processes may share; ``directory`` by default.
         defaults: arguments of ``World.open`` for worlds that are opened without them.
         prepare: called with each world before anyone else has it.
+        keep_all: let :meth:`open` remove nothing.
 
     Attributes:
         opened: the worlds since the last :meth:`settle` that are still on disk.
@@ -75,12 +76,14 @@ class Worlds:
         shared: Path | None = None,
         defaults: Mapping[str, Any] | None = None,
         prepare: Callable[[World], object] | None = None,
+        keep_all: bool = False,
     ) -> None:
         self.opened: list[Opened] = []
         self.leaked: tuple[str, ...] = ()
         self._directory = directory
         self._defaults = {"templates": Templates((shared or directory) / "templates"), **(defaults or {})}
         self._prepare = prepare
+        self._keep_all = keep_all
         self._numbers = count()
         self._trash = Trash(str(directory / "trash"))
         self._thrown = 0
@@ -94,16 +97,17 @@ class Worlds:
         Args:
             arguments: as ``World.open`` takes them.
         """
-        with self.standing("example", **arguments) as opened:
-            try:
+        opened: Opened | None = None
+        try:
+            with self.standing("example", **arguments) as opened:
                 yield opened.world
-            except BaseException as error:
+        except BaseException as error:
+            if opened is not None:
                 opened.failed = _is_verdict(error)
-                raise
-            finally:
-                superseded = [other for other in self.opened if other.closed and other.failed] if opened.failed else [opened]
-        for one in superseded:
-            self.discard(one)
+            raise
+        finally:
+            if opened is not None and not self._keep_all:
+                self._keep_only_failed(opened)
 
     @contextmanager
     def standing(self, name: str, **arguments: Any) -> Iterator[Opened]:
@@ -127,6 +131,11 @@ class Worlds:
                 yield opened
             finally:
                 opened.closed = True
+
+    def _keep_only_failed(self, latest: Opened) -> None:
+        earlier = [one for one in self.opened if one.closed and one.failed and one is not latest]
+        for needless in earlier if latest.failed else [latest]:
+            self.discard(needless)
 
     def settle(self, *, keep: bool) -> None:
         """Forget the worlds that are closed; remove them too, unless they are to be kept."""
@@ -184,11 +193,11 @@ class Ephemeral:
 def ephemeral(world: World) -> Iterator[Ephemeral]:
     """A workspace of the world's durable repository at its head, of the world's kind, that no session knows of."""
     directory = world.path / "ephemeral"
-    kind = world.workspace
+    kind = world.gittrix.ephemeral.kind
     durable = LocalDurable(world.durable.path, world.durable.branch, sync=False)
     try:
         head = durable.head(durable.branch)
-        seed = durable.seed(str(world.path / "seeds"), head, "none")
+        seed = durable.seed(str(world.gittrix.home / "seeds"), head, "none")
         workspace = LocalEphemeral(kind).create(
             str(directory / "workspace"),
             str(directory / "engine"),
@@ -205,8 +214,38 @@ def ephemeral(world: World) -> Iterator[Ephemeral]:
         workspace.close()
 
 
+class Environment(Mapping[str, str]):
+    """The environment of a world as it was when this was made, but for dates, which are always those of its clock. Read-only.
+
+    Args:
+        world: it.
+        adjust: called once with all the variables, to change them in place.
+    """
+
+    def __init__(self, world: World, adjust: Callable[[dict[str, str]], object] | None = None) -> None:
+        self._variables = dict(world.env)
+        self._clock = world.clock
+        if adjust is not None:
+            adjust(self._variables)
+
+    def __getitem__(self, name: str) -> str:
+        return self._now()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._now())
+
+    def __len__(self) -> int:
+        return len(self._now())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._now()!r})"
+
+    def _now(self) -> dict[str, str]:
+        return self._variables | self._clock.environment()
+
+
 @contextmanager
-def race(world: World) -> Iterator[Race]:
-    """Control over interleavings of whatever acts on the world."""
-    with Race(world.path / "race", lambda: world.env) as race:
-        yield race
+def race(world: World, env: Mapping[str, str] | None = None) -> Iterator[Race]:
+    """Control over interleavings of whatever acts on the world; ``env`` is what its ``env`` is built on, the world's own by default."""
+    with Race(world.path / "race", lambda: world.env if env is None else env) as control:
+        yield control

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def pytest_gittrix_git_env(config: pytest.Config, env: dict[str, str]) -> None:
-    """Change the hermetic environment of a world before anything runs in it.
+    """Change the environment that a test's own programs run in.
 
-    Called once for each world. Change ``env`` in place; ``gittrix_env``, ``world.env`` and every git command of the harness see the result.
-    It does not reach the engine, which runs git in an environment of its own.
+    Called once for each test that uses ``gittrix_env`` or ``gittrix_race``. Change ``env`` in place. Dates follow the clock in any case.
+    The engine and the verbs of ``gittrix_durable`` run git in environments of their own.
 
     In ``conftest.py``, to let agents find a tool of yours and fetch by ssh::
 

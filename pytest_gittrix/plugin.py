@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -34,18 +33,21 @@ _WORKER_KEY = "gittrix_leaked"
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare our hooks."""
     from pytest_gittrix import hookspecs
 
     pluginmanager.add_hookspecs(hookspecs)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare our options."""
     from pytest_gittrix.config import add_options
 
     add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marker; check the options, if any was given, before a test runs."""
     from pytest_gittrix.config import MARKER
 
     config.addinivalue_line("markers", MARKER)
@@ -55,6 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """Answer ``--gittrix-show-config`` instead of running."""
     if not config.getoption("gittrix_show_config"):
         return None
     from pytest_gittrix.config import table
@@ -64,6 +67,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say what is in force, to those who gave an option or asked for details."""
     if config.get_verbosity() <= 0 and not _given(config):
         return None
     from pytest_gittrix.report.header import header
@@ -73,6 +77,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the world of a test that fails, once; when the test is over, keep its worlds or remove them."""
     report = yield
     worlds = item.config.stash.get(_WORLDS, None)
     if worlds is None or not worlds.opened:
@@ -91,6 +96,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Delete what was removed, and hand on to the summary what only this process knows."""
     worlds = session.config.stash.get(_WORLDS, None)
     if worlds is None:
         return
@@ -102,10 +108,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
+    """Take over what a worker of xdist handed on."""
     _remember_leaked(node.config, getattr(node, "workeroutput", {}).get(_WORKER_KEY, ()))
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Warn of an environment that leads git commands of the tests to somebody's real repository."""
     leaked = config.stash.get(_LEAKED, [])
     if leaked:
         terminalreporter.write_line(
@@ -115,6 +123,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 
 def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Explain comparisons of trees and fingerprints."""
     from pytest_gittrix.report.assertions import explain
 
     return explain(op, left, right)
@@ -127,9 +136,12 @@ def gittrix_worlds(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
     It has session scope, so Hypothesis accepts it. Its worlds do not freeze the test process. Their arguments are those of ``World.open``;
     the marker does not reach them.
     """
+    config = request.config
+    if _WORLDS in config.stash:
+        return config.stash[_WORLDS]  # a test is run again after the last one: its directories are not to be used twice
+
     from pytest_gittrix.fixtures import Worlds
 
-    config = request.config
     options = _resolved(config)
     base = tmp_path_factory.getbasetemp()
     # The base directory of a worker of xdist stands in one that all workers share.
@@ -143,6 +155,7 @@ def gittrix_worlds(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
         shared=shared / "gittrix-shared",
         defaults={"workspace": options.workspace, "epoch": options.epoch},
         prepare=prepare,
+        keep_all=options.keep == "all",
     )
     config.stash[_WORLDS] = worlds
     return worlds
@@ -170,7 +183,7 @@ def _gittrix_world(request: pytest.FixtureRequest, gittrix_worlds: Worlds) -> It
 
 @pytest.fixture
 def gittrix_durable(_gittrix_world: World) -> DurableRepo:
-    """A seeded, isolated durable repository (``DurableRepo``), made from the marker's ``files``, ``history``, ``branch`` and ``bare``."""
+    """A seeded, isolated durable repository (``DurableRepo``), made from what the marker says."""
     return _gittrix_world.durable
 
 
@@ -220,17 +233,20 @@ def gittrix_rival(_gittrix_world: World) -> Rival:
 
 
 @pytest.fixture
-def gittrix_env(_gittrix_world: World) -> Mapping[str, str]:
+def gittrix_env(_gittrix_world: World, request: pytest.FixtureRequest) -> Mapping[str, str]:
     """The hermetic environment, read-only, for programs the test runs: no user configuration, no prompts, dates of ``gittrix_clock``."""
-    return MappingProxyType(_gittrix_world.env)
+    from pytest_gittrix.fixtures import Environment
+
+    config = request.config
+    return Environment(_gittrix_world, lambda env: config.hook.pytest_gittrix_git_env(config=config, env=env))
 
 
 @pytest.fixture
-def gittrix_race(_gittrix_world: World) -> Iterator[Race]:
+def gittrix_race(_gittrix_world: World, gittrix_env: Mapping[str, str]) -> Iterator[Race]:
     """Control over interleavings (``Race``): another actor at a named step, or several actors in an order the test chooses."""
     from pytest_gittrix.fixtures import race
 
-    with race(_gittrix_world) as control:
+    with race(_gittrix_world, gittrix_env) as control:
         yield control
 
 

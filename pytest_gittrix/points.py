@@ -1,7 +1,8 @@
 """Named points the engine passes, so that a test can stop there, slip another actor in, or crash.
 
 A point marks a step between two of which another process could act ("promote:head-read"). Nothing listens in
-production: a passed point then costs one global read and a call. Points carry no data, so that the engine cannot come to depend on a listener.
+production: a passed point then costs one global read and a call. Points carry no data, so that the engine cannot come
+to depend on a listener.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from pytest_gittrix.adapters.protocol import Drift, Landed
 from pytest_gittrix.errors import CapabilityMissing, GittrixError, InvalidInput
 from pytest_gittrix.git.commit import Built, Commit, Signature, build_commit
 from pytest_gittrix.git.files import read_text
+from pytest_gittrix.git.objects import MissingObject
 from pytest_gittrix.git.pack import release_pack
 from pytest_gittrix.git.refs import branch_ref, temporary_prefix
 from pytest_gittrix.git.repository import Repository, require_head
@@ -23,7 +24,7 @@ from pytest_gittrix.git.seed import History, Seed, check_history, prepare
 from pytest_gittrix.git.snapshot import Limits
 from pytest_gittrix.git.tree import Changes, Entry, Item, changed_paths, entry_at
 from pytest_gittrix.git.workspace import Workspace, WorkspaceKind, check_kind, create, open_workspace
-from pytest_gittrix.git.worktree import Forward, Sides, holding
+from pytest_gittrix.git.worktree import Sides, holding
 
 _COUNTED_COMMITS = 1000
 _FALLBACK = ("gittrix", "gittrix@localhost")
@@ -169,8 +170,7 @@ class LocalDurable:
         note: str,
         keep: str,
         seconds: int,
-        stale: Callable[[str], bool],
-        on_moved: Callable[[], None],
+        settle: Callable[[str], bool],
     ) -> Landed:
         """Make a built commit the branch's head, and bring work trees on that branch forward.
 
@@ -178,12 +178,14 @@ class LocalDurable:
             RefMoved: the branch is not at ``expected``.
             WorktreeDirty: a work tree on the branch has the human's work in the way.
             DurableLocked: another program holds the branch.
+            WriteRejected, OSError: the disk failed; ``contains`` knows whether the branch has moved, ``repair`` and
+            ``bring_forward`` end it.
         """
         ref = branch_ref(branch)
         sides = self._sides(built.parent, changes)
         with ExitStack() as held:
             forwards = [
-                held.enter_context(holding(checkout, self.repository.format, sides, token=built.id, stale=stale))
+                held.enter_context(holding(checkout, self.repository.format, sides, token=built.id, settle=settle))
                 for checkout in self.repository.checkouts()
                 if checkout.branch == ref and os.path.isdir(checkout.path)
             ]
@@ -195,28 +197,17 @@ class LocalDurable:
                 keep=keep,
                 expected=expected,
                 sync=self.sync,
-                stale=stale,
+                settle=settle,
             )
             with landing as land:
                 land()
-            on_moved()
-            return self._bring(forwards)
+            for forward in forwards:
+                forward.bring(self.blob, sync=self.sync)
+            points.reached("land:forwarded")
+        return Landed(tuple(forward.checkout.path for forward in forwards))
 
     def _sides(self, parent: str | None, changes: Changes) -> Sides:
         return {path: (self.entry(parent, path) if parent else None, entry) for path, entry in changes.items()}
-
-    def _bring(self, forwards: list[Forward]) -> Landed:
-        """After the branch has moved nothing may fail any more: what goes wrong is reported."""
-        done: list[str] = []
-        stale: dict[str, str] = {}
-        for forward in forwards:
-            try:
-                forward.bring(self.blob, sync=self.sync)
-                done.append(forward.checkout.path)
-            except (OSError, GittrixError) as error:
-                stale[forward.checkout.path] = str(error)
-        points.reached("land:forwarded")
-        return Landed(tuple(done), stale)
 
     def admin_of(self, path: str) -> str | None:
         """The git directory kept for a linked work tree at ``path``, if there is one."""
@@ -229,7 +220,12 @@ class LocalDurable:
     def contains(self, branch: str, commit: str) -> bool:
         """Whether a commit is the branch's head or among its ancestors (all parents followed)."""
         head = self.repository.head(branch_ref(branch))
-        pending, seen = [head] if head else [], set[str]()
+        try:
+            # No commit is among the ancestors of its own parents, so a branch that did not move far is not walked far.
+            seen = set(self.repository.commit(commit).parents)
+        except MissingObject:
+            return False
+        pending = [head] if head else []
         while pending:
             here = pending.pop()
             if here == commit:
@@ -257,17 +253,19 @@ class LocalDurable:
     def bring_forward(self, branch: str, commit: str) -> Landed:
         """Finish the work trees of a killed landing whose commit is in, where they are still as they were before it."""
         ref = branch_ref(branch)
-        if self.repository.head(ref) != commit:
-            return Landed()
+        head = self.repository.head(ref)
         parents = self.repository.commit(commit).parents
-        drift = self.drift(parents[0], commit) if parents else {}
+        if head is None or not parents:
+            return Landed()
+        # Others may have moved the branch on since: what was selected comes to where it is now.
+        sides = {path: (old, self.entry(head, path)) for path, (old, _) in self.drift(parents[0], commit).items()}
         done: list[str] = []
         stale: dict[str, str] = {}
         for checkout in self.repository.checkouts():
             if checkout.branch != ref or not os.path.isdir(checkout.path):
                 continue
             try:
-                with holding(checkout, self.repository.format, drift, token=commit) as forward:
+                with holding(checkout, self.repository.format, sides, token=commit, resumed=True) as forward:
                     forward.bring(self.blob, sync=self.sync)
                 done.append(checkout.path)
             except (OSError, GittrixError) as error:

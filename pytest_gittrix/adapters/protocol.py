@@ -93,12 +93,11 @@ class Durable(Protocol):
         note: str,
         keep: str,
         seconds: int,
-        stale: Callable[[str], bool],
-        on_moved: Callable[[], None],
+        settle: Callable[[str], bool],
     ) -> Landed:
-        """Make a built commit the branch's head, or change nothing.
+        """Make a built commit the branch's head and bring work trees forward, or change nothing.
 
-        ``on_moved`` is called as soon as the branch has moved, before work trees are brought forward.
+        When it raises what no contract foresees (the disk failed), only ``contains`` knows whether the branch has moved.
         """
 
     def admin_of(self, path: str) -> str | None:

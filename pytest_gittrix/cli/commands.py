@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.cli import engine as on
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _POLICY = ("ttl_idle", "ttl_absolute", "until_promote", "manual")
 _HEADINGS = ("id", "state", "task", "branch", "age", "expires in", "touched")
-_STYLES = {"active": "green", "promoted": "cyan", "discarded": "dim", "expired": "yellow", "overdue": "yellow"}
+_STYLES = {"active": 32, "promoted": 36, "discarded": 2, "expired": 33, "overdue": 33}
 _INDENT = "\n" + " " * 12
 
 
@@ -89,9 +89,11 @@ def read(options: Namespace) -> Answer:
 
 def write(options: Namespace) -> Answer:
     """Write standard input, byte for byte, to a file."""
+    from pytest_gittrix.git.snapshot import Limits
+
     if sys.stdin is None:
         raise InvalidInput("Standard input is closed.", why="It is what the file is to hold.", fix="For an empty file: </dev/null.")
-    contents = sys.stdin.buffer.read()
+    contents = sys.stdin.buffer.read(Limits().max_file + 1)  # one more than is allowed is refused; an endless stream must not fill memory
     with on.session(options) as session:
         session.write(options.path, contents)
     return Answer({"path": options.path, "size": len(contents)})
@@ -122,7 +124,7 @@ def touched(options: Namespace) -> Answer:
 def diff(options: Namespace) -> Answer:
     """The changes as a patch; with ``--hunks`` each hunk under its name, and what has none or can never be promoted."""
     with on.session(options) as session:
-        review = session.review(options.paths or None)
+        review = _only(session.review(), options.paths)
         if not options.hunks:
             return Answer({"diff": review.diff}, Diff(review.diff))
         hunks = {path: [_hunk_data(hunk) for hunk in of_path] for path, of_path in review.hunks.items()}
@@ -221,6 +223,18 @@ def recover(options: Namespace) -> Answer:
     }
     shown = _lines(f"{what:<14}  {id_}" for what, ids in done.items() for id_ in ids)
     return Answer(data, shown or ("" if report.problems else "Everything was in order.\n"), _notes(report.problems))
+
+
+def _only(review: Review, paths: Collection[str]) -> Review:
+    from dataclasses import replace
+
+    if untouched := [path for path in paths if path not in review.changes]:
+        raise InvalidInput(
+            f"{', '.join(map(repr, untouched))} does not differ from the baseline.",
+            why="An empty diff would look the same for a name that is spelled wrong.",
+            fix="`gittrix session touched` lists what differs.",
+        )
+    return replace(review, changes={path: review.changes[path] for path in paths}) if paths else review
 
 
 def _lines(lines: Iterable[str]) -> str:

@@ -9,8 +9,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pytest_gittrix.cli.output import error_data, put_error, put_json, say
+from pytest_gittrix.cli.output import OutputLost, error_data, put_error, put_json, say
 from pytest_gittrix.cli.parser import Misuse, parser
+from pytest_gittrix.errors import GittrixError
 
 DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
 DEBUG_VARIABLE = "GITTRIX_DEBUG"
@@ -56,15 +57,14 @@ def _failed(error: Exception, *, as_json: bool) -> int:
         import traceback
 
         traceback.print_exception(error)
-    told = error_data(error)
-    if as_json:
+    if as_json and not isinstance(error, OutputLost):
         try:
-            put_json({"ok": False, "error": told})
-        except OSError:
-            put_error(told["message"])
-        return FAILED
-    unexpected = f"{type(error).__name__}: " if told["code"] == "UNKNOWN" else ""
-    put_error(unexpected + told["message"])
+            put_json({"ok": False, "error": error_data(error)})
+            return FAILED
+        except OutputLost as lost:
+            error = lost
+    known = isinstance(error, GittrixError | OutputLost)
+    put_error(str(error) if known else f"{type(error).__name__}: {error}")
     return FAILED
 
 

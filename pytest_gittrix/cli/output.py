@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TextIO
 
@@ -17,7 +17,9 @@ _STEERING = (*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0), *range(0x202A
 _VISIBLE = {code: f"\\x{code & 0xFF:02x}" if code < 0xA0 or code >= 0xDC80 else f"\\u{code:04x}" for code in _STEERING}
 _ONE_LINE = _VISIBLE | {0x09: "\\t", 0x0A: "\\n"}
 
-_WIDE = 10_000
+_GAP = "  "
+_BOLD = 1
+_DIFF_STYLES = {"@": 36, "+": 32, "-": 31}
 _EXTRAS = {
     "conflicting_files": "conflictingFiles",
     "durable_sha": "durableSha",
@@ -28,6 +30,10 @@ _EXTRAS = {
 }
 
 
+class OutputLost(Exception):
+    """Standard output cannot take what is written to it, because the disk is full for instance. Nothing more goes there."""
+
+
 class Table(NamedTuple):
     """Rows under headings, for people.
 
@@ -35,13 +41,13 @@ class Table(NamedTuple):
         headings: one for each column.
         rows: texts, one for each column.
         elastic: the heading of the column that is cut where a terminal is too narrow.
-        styles: rich styles by the text of a cell.
+        styles: ANSI style codes by the text of a cell.
     """
 
     headings: tuple[str, ...]
     rows: list[tuple[str, ...]]
     elastic: str
-    styles: Mapping[str, str]
+    styles: dict[str, int]
 
 
 class Diff(NamedTuple):
@@ -65,13 +71,13 @@ class Answer(NamedTuple):
 
 
 def say(answer: Answer, *, as_json: bool) -> None:
-    """Put an answer out. Raises OSError if standard output cannot take it; that nobody reads on is no error."""
+    """Put an answer out. Raises OutputLost as :func:`put`."""
     if as_json:
         put_json({"ok": True, "data": answer.data})
         return
     put(_encoded(answer.shown))
     for note in answer.notes:
-        print(f"gittrix: {note}", file=sys.stderr)
+        put_error(note)
 
 
 def error_data(error: Exception) -> dict[str, Any]:
@@ -81,14 +87,14 @@ def error_data(error: Exception) -> dict[str, Any]:
 
 
 def put_json(envelope: Mapping[str, Any]) -> None:
-    """Put one object out on one line of plain ASCII. Raises OSError as :func:`say`."""
+    """Put one object out on one line of plain ASCII. Raises OutputLost as :func:`put`."""
     import json
 
     put(json.dumps(envelope).encode("ascii") + b"\n")
 
 
 def put_error(message: str) -> None:
-    """Tell people what went wrong: the fact first, why and what to do below it."""
+    """Tell people, on standard error: the fact first, why and what to do below it."""
     first, *rest = message.splitlines() or [""]
     print("\n".join([f"gittrix: {first}", *(f"  {line}" for line in rest)]).translate(_VISIBLE), file=sys.stderr)
 
@@ -99,7 +105,7 @@ def put(data: bytes) -> None:
     A reader that went away (``| head``) has had what it wanted: the rest is dropped without a word.
 
     Raises:
-        OSError: standard output cannot take it, a full disk for instance. Nothing more is written to it.
+        OutputLost: standard output cannot take it.
     """
     stream = sys.stdout
     if stream is None:
@@ -115,7 +121,7 @@ def put(data: bytes) -> None:
     except OSError as error:
         _silence(stream)
         if not isinstance(error, BrokenPipeError):
-            raise
+            raise OutputLost(f"Standard output cannot be written to: {error.strerror}.") from error
 
 
 def _silence(stream: TextIO) -> None:
@@ -167,33 +173,44 @@ def _encoded(shown: str | bytes | Table | Diff) -> bytes:
 
 
 def _drawn(table: Table, *, terminal: bool, colour: bool) -> str:
+    """A table as text. Drawn here with rich's widths: its own table takes a second for some thousand rows."""
     import shutil
-    from io import StringIO
 
-    from rich.console import Console
-    from rich.table import Table as Grid
-    from rich.text import Text
+    from rich.cells import cell_len
 
-    grid = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in table.headings:
-        grid.add_column(heading.upper(), no_wrap=heading != table.elastic)
-    for row in table.rows:
-        cells = (cell.translate(_ONE_LINE) for cell in row)
-        grid.add_row(*(Text(cell, table.styles.get(cell, ""), no_wrap=True, overflow="ellipsis") for cell in cells))
-    # Cut to a terminal, never to a pipe: what reads there wants whole lines.
-    width = shutil.get_terminal_size().columns if terminal else _WIDE
-    drawing = StringIO()
-    Console(file=drawing, width=width, force_terminal=colour, legacy_windows=False).print(grid)
-    return "".join(line.rstrip() + "\n" for line in drawing.getvalue().splitlines())
+    headings = tuple(heading.upper() for heading in table.headings)
+    rows = [headings, *(tuple(cell.translate(_ONE_LINE) for cell in row) for row in table.rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    if terminal:  # a pipe gets whole lines
+        excess = sum(widths) + len(_GAP) * (len(widths) - 1) - shutil.get_terminal_size().columns
+        elastic = table.headings.index(table.elastic)
+        widths[elastic] = max(widths[elastic] - max(excess, 0), len(headings[elastic]))
+    styles = table.styles | dict.fromkeys(headings, _BOLD) if colour else {}
+    return "".join(_line(row, widths, styles) for row in rows)
+
+
+def _line(row: Iterable[str], widths: Iterable[int], styles: Mapping[str, int]) -> str:
+    fitted = ((cell, _fitted(cell, width)) for cell, width in zip(row, widths, strict=True))
+    return _GAP.join(_styled(text, styles[cell]) if cell in styles else text for cell, text in fitted).rstrip() + "\n"
+
+
+def _fitted(cell: str, width: int) -> str:
+    from rich.cells import cell_len, set_cell_size
+
+    return set_cell_size(cell, width) if cell_len(cell) <= width else set_cell_size(cell, width - 1) + "…"
+
+
+def _styled(text: str, code: int) -> str:
+    return f"\x1b[{code}m{text}\x1b[m"
 
 
 def _coloured(diff: str) -> Iterator[str]:
     in_hunk = False
     for line in diff.splitlines(keepends=True):
         in_hunk = line.startswith("@@ ") or (in_hunk and not line.startswith("diff --git "))
-        code = {"@": 36, "+": 32, "-": 31}.get(line[0], 0) if in_hunk else 1
+        code = _DIFF_STYLES.get(line[0]) if in_hunk else _BOLD
         text = line.rstrip("\n")
-        yield f"\x1b[{code}m{text}\x1b[m{line[len(text) :]}" if code else line
+        yield line if code is None else _styled(text, code) + line[len(text) :]
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

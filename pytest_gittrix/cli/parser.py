@@ -268,7 +268,10 @@ def history(text: str) -> Literal["none", "full"] | int:
 
 def names(text: str) -> Sequence[str]:
     """Read paths separated by commas; space around them is not theirs (TypeScript)."""
-    return [name for part in text.split(",") if (name := part.strip())]
+    found = [name for part in text.split(",") if (name := part.strip())]
+    if not found:  # a script's empty variable must not come to mean everything
+        raise argparse.ArgumentTypeError(f"{text!r} names no file.")
+    return found
 
 
 def hunks(text: str) -> tuple[str, tuple[int, ...]]:

@@ -10,6 +10,7 @@ import os
 import struct
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -115,8 +116,13 @@ def install_pack(objects_dir: str, pack: Pack, *, keep: str | None = None, sync:
 
 
 def release_pack(objects_dir: str, name: str) -> None:
-    """Remove a pack's ``.keep``, now that a reference leads to its objects (or never will); gc may do with it as it likes."""
-    try:
-        os.unlink(os.path.join(objects_dir, "pack", f"pack-{name}.keep"))
-    except FileNotFoundError:
-        return
+    """Remove a pack's ``.keep``, now that a reference leads to its objects (or never will); gc may do with it as it likes.
+
+    A pack that was never finished goes too, since no gc would take it.
+    """
+    stem = os.path.join(objects_dir, "pack", f"pack-{name}")
+    if not os.path.exists(stem + ".idx"):
+        with suppress(FileNotFoundError):
+            os.unlink(stem + ".pack")
+    with suppress(FileNotFoundError):
+        os.unlink(stem + ".keep")

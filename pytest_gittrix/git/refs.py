@@ -113,7 +113,7 @@ class References:
         expected: str | None,
         wait: float = 10.0,
         sync: bool = False,
-        stale: Callable[[str], bool] | None = None,
+        settle: Callable[[str], bool] | None = None,
     ) -> Iterator[Callable[[], None]]:
         """Hold a reference's lock, with the reference known to be at ``expected``, and move it when told.
 
@@ -123,7 +123,8 @@ class References:
             expected: the id it must hold now; None if it must not exist.
             wait: seconds to wait for another holder.
             sync: write the move through to the disk.
-            stale: asked, with the contents of a lock that is in the way, whether its owner is known to be dead.
+            settle: asked, with the contents of a lock that is in the way, to take away what its owner left if that is known to be dead;
+                says whether it did.
 
         Yields:
             A function that moves the reference, once. Leaving the block without calling it moves nothing.
@@ -134,7 +135,7 @@ class References:
         """
         path = self.path(ref)
         lock = path + ".lock"
-        self._acquire(ref, lock, new, wait, sync, stale)
+        self._acquire(ref, lock, new, wait, sync, settle)
         moved = False
         try:
             current = self.read(ref)
@@ -164,14 +165,15 @@ class References:
         if taken is not None:
             raise InvalidInput(f"{ref} cannot be made: {taken} exists.", why="Git cannot hold both.", fix="Choose another branch name.")
 
-    def _acquire(self, ref: str, lock: str, new: str, wait: float, sync: bool, stale: Callable[[str], bool] | None) -> None:
+    def _acquire(self, ref: str, lock: str, new: str, wait: float, sync: bool, settle: Callable[[str], bool] | None) -> None:
         deadline = time.monotonic() + wait
         pause = 0.0005
         while True:
             try:
                 self._link(lock, new, sync)
             except FileExistsError:
-                if stale is not None and self._break(lock, stale):
+                held = read_text(lock)
+                if held is None or (settle is not None and settle(held)):
                     continue
             except FileNotFoundError:
                 # Git removes a directory that a deleted branch left empty, also just before we use it.
@@ -214,26 +216,6 @@ class References:
                 os.close(descriptor)
         finally:
             os.unlink(temporary)
-
-    def _break(self, lock: str, stale: Callable[[str], bool]) -> bool:
-        held = read_text(lock)
-        if held is None:
-            return True
-        if not stale(held):
-            return False
-        aside = f"{lock}.{os.getpid()}-{time.monotonic_ns()}"
-        try:
-            os.rename(lock, aside)
-        except FileNotFoundError:
-            return True
-        try:
-            if read_text(aside) != held:
-                # Someone else's lock slipped in between reading and renaming: give it back.
-                os.link(aside, lock)
-                return False
-        finally:
-            os.unlink(aside)
-        return True
 
 
 def _occupied(lock: str) -> bool:

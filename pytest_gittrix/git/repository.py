@@ -260,7 +260,7 @@ class Repository:
         expected: str | None = None,
         sync: bool = False,
         wait: float = 10.0,
-        stale: Callable[[str], bool] | None = None,
+        settle: Callable[[str], bool] | None = None,
     ) -> Iterator[Callable[[], None]]:
         """Hold a branch where a built commit can land on it: locked, and known to be at ``expected``.
 
@@ -275,7 +275,7 @@ class Repository:
             expected: where the branch must be; None for a branch that must not exist.
             sync: write everything through to the disk.
             wait: seconds to wait for another holder of the lock.
-            stale: see ``References.swapping``.
+            settle: see ``References.swapping``.
 
         Yields:
             A function that lands the commit, once.
@@ -284,7 +284,7 @@ class Repository:
             RefMoved: the branch is elsewhere.
             DurableLocked: another program holds the lock.
         """
-        with self.references.swapping(ref, built.id, expected=expected, wait=wait, sync=sync, stale=stale) as move:
+        with self.references.swapping(ref, built.id, expected=expected, wait=wait, sync=sync, settle=settle) as move:
 
             def land() -> None:
                 install_pack(self.objects_dir, built.pack, keep=keep, sync=sync)

@@ -12,7 +12,7 @@ import secrets
 import shutil
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -301,24 +301,24 @@ def _template_index(repository: Repository, commit: str) -> bytes:
     )
 
 
-def prune_seeds(seeds: str, wanted: Iterable[str], *, older_than: float = 86400.0) -> list[str]:
-    """Remove seeds that no live session needs and nobody has used for ``older_than`` seconds.
+def prune_seeds(seeds: str, wanted: Callable[[], Iterable[str]], *, older_than: float = 86400.0) -> list[str]:
+    """Remove seeds that no live session needs, and builds that were killed, once they are ``older_than`` seconds old.
 
     Args:
         seeds: the directory of seeds.
-        wanted: baseline commits that live sessions still need.
-        older_than: seconds since the seed was last touched.
+        wanted: gives the baseline commits that live sessions still need; asked only if something is old enough.
+        older_than: seconds since the seed was made.
 
     Returns:
         The names removed.
     """
-    keep = set(wanted)
     limit = time.clock_gettime(time.CLOCK_REALTIME) - older_than
-    removed: list[str] = []
-    for name in sorted(os.listdir(seeds)) if os.path.isdir(seeds) else ():
-        path = os.path.join(seeds, name)
-        if name.partition("-")[0] in keep or os.stat(path).st_mtime > limit:
-            continue
-        shutil.rmtree(path, ignore_errors=True)
-        removed.append(name)
+    names = sorted(os.listdir(seeds)) if os.path.isdir(seeds) else []
+    old = [name for name in names if os.stat(os.path.join(seeds, name)).st_mtime < limit]
+    if not old:
+        return []
+    keep = set(wanted())
+    removed = [name for name in old if name.partition("-")[0] not in keep]
+    for name in removed:
+        shutil.rmtree(os.path.join(seeds, name), ignore_errors=True)
     return removed

@@ -344,16 +344,22 @@ class Trash:
 
     def empty(self) -> None:
         """Delete everything in it now; what cannot be deleted yet stays for the next time."""
-        if not os.path.isdir(self._directory):
-            return
-        for name in os.listdir(self._directory):
+        for name in self._heap():
             shutil.rmtree(os.path.join(self._directory, name), onerror=_unlock)
 
     def empty_soon(self) -> None:
-        """Delete everything in it on a thread of its own."""
+        """Delete everything in it, if there is anything, on a thread of its own."""
+        if not self._heap():
+            return
         if self._emptying is None or not self._emptying.is_alive():
             self._emptying = threading.Thread(target=self.empty, name="gittrix-trash", daemon=True)
             self._emptying.start()
+
+    def _heap(self) -> list[str]:
+        try:
+            return os.listdir(self._directory)
+        except FileNotFoundError:
+            return []
 
     def wait(self) -> None:
         """Wait for the thread, if there is one."""

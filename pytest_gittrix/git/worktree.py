@@ -10,15 +10,15 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from pytest_gittrix import points
-from pytest_gittrix.errors import WorktreeDirty
+from pytest_gittrix.errors import PathNotFound, WorktreeDirty, WriteRejected
 from pytest_gittrix.git.files import read_text, sync_directory, write_temporary
-from pytest_gittrix.git.guarded import GuardedDir
+from pytest_gittrix.git.guarded import TEMPORARY_PREFIX, GuardedDir
 from pytest_gittrix.git.index import IndexEntry, IndexFile, stat_numbers
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.refs import temporary_prefix
@@ -96,7 +96,13 @@ class Forward:
 
 @contextmanager
 def holding(
-    checkout: Checkout, format_: ObjectFormat, sides: Sides, *, token: str, stale: Callable[[str], bool] | None = None
+    checkout: Checkout,
+    format_: ObjectFormat,
+    sides: Sides,
+    *,
+    token: str,
+    settle: Callable[[str], bool] | None = None,
+    resumed: bool = False,
 ) -> Iterator[Forward]:
     """Hold a checkout's index lock and see that every selected path is clean there.
 
@@ -105,14 +111,16 @@ def holding(
         format_: the repository's object format.
         sides: old and new entry of each selected path.
         token: contents of the lock, by which a dead owner is known: the id of the commit that lands.
-        stale: asked, with the contents of a lock in the way, whether its owner is known to be dead.
+        settle: asked, with the contents of a lock in the way, to take away what its owner left if that is known to be dead; says
+            whether it did.
+        resumed: finish what was killed: paths that are already as they shall be are no obstacle, and half-written files are removed.
 
     Raises:
         WorktreeDirty: a selected path has the human's work in it or in its way, an operation such as a merge is under way, or another
             program holds the index.
     """
     lock = os.path.join(checkout.git_dir, "index.lock")
-    _acquire(checkout, lock, token, stale)
+    _acquire(checkout, lock, token, settle)
     try:
         under_way = next((name for file, name in _UNDER_WAY.items() if os.path.exists(os.path.join(checkout.git_dir, file))), None)
         if under_way is not None:
@@ -120,8 +128,10 @@ def holding(
         index_path = Path(checkout.git_dir, "index")
         index = IndexFile(index_path.read_bytes() if index_path.exists() else b"", format_)
         with GuardedDir.open(checkout.path) as files:
+            if resumed:
+                _tidy(files, sides)
             for path, (old, new) in sides.items():
-                reason = _obstacle(files, index, format_, sides, path, old, new)
+                reason = _obstacle(files, index, format_, sides, path, old, new, resumed)
                 if reason:
                     raise _refused(checkout, f"{path!r} {reason}", "Commit, stash or remove it, then promote again.")
         yield Forward(checkout, format_, sides, index, token)
@@ -130,7 +140,7 @@ def holding(
             os.unlink(lock)
 
 
-def _acquire(checkout: Checkout, lock: str, token: str, stale: Callable[[str], bool] | None) -> None:
+def _acquire(checkout: Checkout, lock: str, token: str, settle: Callable[[str], bool] | None) -> None:
     temporary = write_temporary(checkout.git_dir, token.encode() + b"\n", prefix=temporary_prefix(token))
     try:
         for _ in range(2):
@@ -138,9 +148,8 @@ def _acquire(checkout: Checkout, lock: str, token: str, stale: Callable[[str], b
                 os.link(temporary, lock)
             except FileExistsError:
                 held = read_text(lock)
-                if stale is None or held is None or not stale(held):
+                if held is not None and (settle is None or not settle(held)):
                     break
-                os.unlink(lock)
             else:
                 return
     finally:
@@ -148,16 +157,31 @@ def _acquire(checkout: Checkout, lock: str, token: str, stale: Callable[[str], b
     raise _refused(checkout, f"another program holds {lock}", "Wait for it to end; if no git is running there, remove the file.")
 
 
+def _tidy(files: GuardedDir, sides: Sides) -> None:
+    """Remove what a killed writer of the selected paths left beside them. The index lock is held, so no writer is at work."""
+    for directory in {path.rpartition("/")[0] or "." for path in sides}:
+        with suppress(PathNotFound, WriteRejected):
+            for found in [*files.scan(directory, skip=lambda path: not path.rpartition("/")[2].startswith(TEMPORARY_PREFIX))]:
+                files.delete(found.path)
+
+
 def _obstacle(
-    files: GuardedDir, index: IndexFile, format_: ObjectFormat, sides: Sides, path: str, old: Entry | None, new: Entry | None
+    files: GuardedDir,
+    index: IndexFile,
+    format_: ObjectFormat,
+    sides: Sides,
+    path: str,
+    old: Entry | None,
+    new: Entry | None,
+    resumed: bool,
 ) -> str:
     """Why a path cannot be brought forward; empty if it can."""
     staged = index.entries(path)
     if any(entry.stage for entry in staged):
         return "is in an unresolved merge"
-    if [(entry.mode, entry.id) for entry in staged] != ([(old.mode, old.id)] if old is not None else []):
+    if [(entry.mode, entry.id) for entry in staged] not in (_staging(old), *([_staging(new)] if resumed else ())):
         return "has staged changes"
-    if any(entry.skip_worktree for entry in staged):
+    if any(entry.skip_worktree for entry in staged) or (resumed and _stands(files, format_, path, new)):
         return ""
     if old is not None:
         return "" if old.mode == SUBMODULE or _clean(files, format_, path, staged[0]) else "has changes that are not committed"
@@ -165,6 +189,10 @@ def _obstacle(
     if any(parent not in removed and _is_leaf(files, parent) for parent in parents(path)):
         return "would go below a file that is not committed"
     return _in_the_way(files, path, removed) if new is not None else ""
+
+
+def _staging(entry: Entry | None) -> list[tuple[int, str]]:
+    return [(entry.mode, entry.id)] if entry is not None else []
 
 
 def _in_the_way(files: GuardedDir, path: str, removed: set[str]) -> str:
@@ -183,15 +211,30 @@ def _is_leaf(files: GuardedDir, path: str) -> bool:
 
 
 def _clean(files: GuardedDir, format_: ObjectFormat, path: str, staged: IndexEntry) -> bool:
+    if _stands(files, format_, path, Entry(staged.mode, staged.id)):
+        return True
     status = files.lstat(path)
-    if status is None:
-        return False
-    if stat.S_ISLNK(status.st_mode):
-        return staged.mode == SYMLINK and format_.hash_object("blob", files.read_link(path)) == staged.id
-    if not stat.S_ISREG(status.st_mode) or staged.mode == SYMLINK or bool(status.st_mode & 0o100) != (staged.mode == EXECUTABLE):
+    if status is None or not _is_kind(status, staged.mode):
         return False
     # A file that a filter or line-ending rule rewrote differs in bytes, yet its recorded stat says that git found it clean.
-    return format_.hash_object("blob", files.read(path)[0]) == staged.id or staged.matches(status)
+    return stat.S_ISREG(status.st_mode) and staged.matches(status)
+
+
+def _stands(files: GuardedDir, format_: ObjectFormat, path: str, entry: Entry | None) -> bool:
+    """Whether what is at a path is the entry: kind, mode and bytes."""
+    status = files.lstat(path)
+    if status is None or entry is None:
+        return status is None and entry is None
+    if not _is_kind(status, entry.mode):
+        return False
+    data = files.read_link(path) if entry.mode == SYMLINK else files.read(path)[0]
+    return format_.hash_object("blob", data) == entry.id
+
+
+def _is_kind(status: os.stat_result, mode: int) -> bool:
+    if stat.S_ISLNK(status.st_mode) or mode == SYMLINK:
+        return stat.S_ISLNK(status.st_mode) and mode == SYMLINK
+    return stat.S_ISREG(status.st_mode) and bool(status.st_mode & 0o100) == (mode == EXECUTABLE)
 
 
 def _refused(checkout: Checkout, what: str, fix: str) -> WorktreeDirty:

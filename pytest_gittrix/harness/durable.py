@@ -8,22 +8,22 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
-from pytest_gittrix.adapters.local import LocalDurable
 from pytest_gittrix.clock import SystemClock
 from pytest_gittrix.clock_carriers import git_dates
-from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, DurableLocked, InvalidInput, WorktreeDirty
+from pytest_gittrix.errors import CapabilityMissing, DurableLocked, InvalidInput, WorktreeDirty
 from pytest_gittrix.git.commit import Built, Commit, Signature, build_commit
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.git.guarded import GuardedDir
 from pytest_gittrix.git.refs import RefMoved, branch_ref
-from pytest_gittrix.git.repository import Repository
+from pytest_gittrix.git.repository import Repository, require_head
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Changes, Entry, TreeClash, entry_at
+from pytest_gittrix.git.worktree import Forward, holding
 from pytest_gittrix.harness.fingerprint import Fingerprint
 from pytest_gittrix.harness.history import Contents, check_fit, resolve
 from pytest_gittrix.harness.templates import HUMAN
@@ -97,7 +97,7 @@ class DurableRepo:
 
     def head(self, branch: str | None = None) -> str:
         """The commit a branch is at."""
-        return self._adapter.head(branch or self.branch)
+        return require_head(self._repository, branch_ref(branch or self.branch))
 
     def read(self, path: str, at: str | None = None) -> bytes:
         """The bytes of a file, or where a symbolic link points.
@@ -150,10 +150,10 @@ class DurableRepo:
     @property
     def repo(self) -> Repo:
         """A GitPython ``Repo`` to look around with, opened when first asked for. What its ``.git`` runs is hermetic."""
-        from git import GitDB, Repo
+        from git import Repo
 
         if self._repo is None:
-            self._repo = Repo(self.path, odbt=GitDB)
+            self._repo = Repo(self.path, expand_vars=False)
         self._repo.git.update_environment(**self._environment())
         return self._repo
 
@@ -263,18 +263,14 @@ class DurableRepo:
     # Parts ---------------------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def _adapter(self) -> LocalDurable:
-        return LocalDurable(self.path, self.branch, author=self.person, sync=False)
-
-    @property
     def _repository(self) -> Repository:
-        return self._adapter.repository
+        return Repository.open(self.path)
 
     def _forget(self) -> None:
         """Git may have repacked, pruned or reconfigured: what was remembered of the repository is void."""
-        adapter = self.__dict__.pop("_adapter", None)
-        if adapter is not None:
-            adapter.close()
+        repository = self.__dict__.pop("_repository", None)
+        if repository is not None:
+            repository.close()
 
     def _commit_of(self, at: str | None) -> str:
         return at if at is not None and _COMMIT_ID.fullmatch(at) else self.head(at)
@@ -319,28 +315,33 @@ class DurableRepo:
         return self._at_the_desk if worktree is None else worktree
 
     def _land(self, branch: str, built: Built, changes: Changes, subject: str, worktree: bool) -> None:
-        note = f"commit: {subject}"
-        seconds = self._seconds()
-        if worktree:
-            with suppress(WorktreeDirty):
-                landed = self._adapter.land(
-                    branch,
-                    built,
-                    changes,
-                    expected=built.parent,
-                    note=note,
-                    keep="commit",
-                    seconds=seconds,
-                    stale=lambda _: False,
-                    on_moved=lambda: None,
-                )
-                if landed.stale:
-                    raise AdapterUnavailable(f"{built.id} is in, but a checkout could not follow: {landed.stale}.")
-                return
-        signature = Signature(*self.person, seconds)
-        landing = self._repository.landing(branch_ref(branch), built, signature=signature, note=note, keep="commit", expected=built.parent)
-        with landing as land:
-            land()
+        signature = Signature(*self.person, self._seconds())
+        ref = branch_ref(branch)
+        with ExitStack() as held:
+            forwards = self._forwards(ref, built, changes, held) if worktree else []
+            landing = self._repository.landing(
+                ref, built, signature=signature, note=f"commit: {subject}", keep="commit", expected=built.parent
+            )
+            with landing as land:
+                land()
+            for forward in forwards:
+                forward.bring(self._repository.blob)
+
+    def _forwards(self, ref: str, built: Built, changes: Changes, held: ExitStack) -> list[Forward]:
+        """The checkouts of a branch, held and clean where it matters; none if one is not."""
+        repository = self._repository
+        assert built.parent is not None
+        parent = repository.tree(built.parent)
+        sides = {path: (self._entry(parent, path), entry) for path, entry in changes.items()}
+        try:
+            return [
+                held.enter_context(holding(checkout, repository.format, sides, token=built.id))
+                for checkout in repository.checkouts()
+                if checkout.branch == ref and os.path.isdir(checkout.path)
+            ]
+        except WorktreeDirty:
+            held.close()
+            return []
 
     def _write(self, changes: Contents) -> Changes:
         if not (self.path / ".git").exists():

@@ -30,12 +30,14 @@ _KINDS: Final = {
     stat.S_IFIFO: "pipe",
     stat.S_IFSOCK: "socket",
 }
+_NOTHING: Final = re.compile(r"(?!)")
+_OBJECTS: Final = re.compile(r"objects/(?!info$|info/(http-)?alternates$)|info/refs$")
 # The first rule that matches a file of the git directory says which section it belongs to; what matches none is state of git itself:
 # a merge under way, a lock left behind.
 _SECTIONS: Final = tuple(
     (section, re.compile(pattern))
     for section, pattern in (
-        ("objects", r"objects/(?!info/(http-)?alternates$)|info/refs$"),
+        ("objects", _OBJECTS.pattern),
         ("refs", r"refs/(?!.*\.lock$)|packed-refs$"),
         ("reflogs", r"logs/|worktrees/[^/]+/logs/"),
         ("hooks", r"hooks/"),
@@ -82,7 +84,9 @@ class Fingerprint:
                 fix="Give the root of the main work tree (where .git is a directory), or a bare repository.",
             )
         sections = _git_directory(git_dir, objects)
-        sections["work tree"] = {} if bare else {name: _described(full, status) for name, full, status in _below(root, skip=".git")}
+        sections["work tree"] = (
+            {} if bare else {name: _described(full, status) for name, full, status in _below(root, re.compile(r"\.git$"))}
+        )
         return cls(sections)
 
     def diff(self, other: Fingerprint) -> list[str]:
@@ -99,14 +103,17 @@ def _shown(name: str) -> str:
     return name if name.isprintable() else repr(name)
 
 
-def _below(root: str, *, skip: str | None = None) -> Iterator[tuple[str, str, os.stat_result]]:
-    """Everything below a directory, links not followed: path from it, whole path, status. What disappears meanwhile is left out."""
+def _below(root: str, skip: re.Pattern[str]) -> Iterator[tuple[str, str, os.stat_result]]:
+    """Everything below a directory, links not followed: path from it, whole path, status.
+
+    Paths that match ``skip`` are left out with all below them; so is what disappears meanwhile.
+    """
     pending = [""]
     while pending:
         prefix = pending.pop()
         try:
             with os.scandir(os.path.join(root, prefix)) as entries:
-                found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries if prefix or entry.name != skip]
+                found = [(entry.name, entry.stat(follow_symlinks=False)) for entry in entries if not skip.match(prefix + entry.name)]
         except FileNotFoundError:
             continue
         for name, status in found:
@@ -141,9 +148,9 @@ def _git_directory(git_dir: str, objects: bool) -> dict[str, Facts]:
     found: dict[str, dict[str, str]] = {section: {} for section in ("state", *(section for section, _ in _SECTIONS))}
     packed: dict[str, str] = {}
     id_size = 32 if re.search(r"(?im)^\s*objectformat\s*=\s*\"?sha256", _text(os.path.join(git_dir, "config"))) else 20
-    for name, full, status in _below(git_dir):
+    for name, full, status in _below(git_dir, _NOTHING if objects else _OBJECTS):
         section = next((section for section, pattern in _SECTIONS if pattern.match(name)), "state")
-        if stat.S_ISDIR(status.st_mode) or (section == "objects" and not objects):
+        if stat.S_ISDIR(status.st_mode):
             continue
         if name == "packed-refs":
             packed = _packed_refs(_text(full))

@@ -2,143 +2,36 @@
 
 ``fold`` is pure: the same events give the same state, whole or piece by piece. Everything else that is kept about a session
 (``metadata.json``, the index, a view) is derived from what it returns. It must not know how events are stored, and imports no pydantic.
+What the rest of the house needs of a state can be imported from here.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from dataclasses import dataclass
+from typing import cast
 
 from pytest_gittrix.errors import InvalidInput, LogDamaged, MetadataVersionUnsupported
 from pytest_gittrix.record.events import Event, path_of
-from pytest_gittrix.timetext import format_instant, instant_at, ns_of, parse_instant
+from pytest_gittrix.record.metadata import metadata_of, state_from_metadata
+from pytest_gittrix.record.values import ENDED, Intent, Policy, Result, SessionState, StateName, deadline_ns
 
-StateName = Literal["active", "promoted", "discarded", "expired"]
-ENDED: frozenset[str] = frozenset({"promoted", "discarded", "expired"})
-
-_HOUR = 3_600_000_000_000
-_MILLISECOND = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """When a session is evicted, in nanoseconds; None means never for that reason. The defaults are GitTrix's.
-
-    Attributes:
-        ttl_idle_ns: since it was last used.
-        ttl_absolute_ns: since it was created.
-        until_promote: remove the workspace when the session is promoted.
-        manual: never evict on its own, whatever the other fields say.
-    """
-
-    ttl_idle_ns: int | None = 4 * _HOUR
-    ttl_absolute_ns: int | None = None
-    until_promote: bool = True
-    manual: bool = False
-
-    def to_data(self) -> dict[str, Any]:
-        """The policy as ``session.created`` holds it."""
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> Policy:
-        """Read what :meth:`to_data` wrote."""
-        return cls(**data)
-
-
-@dataclass(frozen=True, slots=True)
-class Intent:
-    """A promotion that was about to happen and of which the log does not yet say how it ended.
-
-    Attributes:
-        commit, parent, ref, tree, paths_digest, count, owner: as in ``promote.intent``; ``owner`` as ``Owner.to_json`` writes it.
-        data: the whole event, with its optional keys.
-        seq, ts: of the event.
-    """
-
-    commit: str
-    parent: str
-    ref: str
-    tree: str
-    paths_digest: str
-    count: int
-    owner: Mapping[str, Any]
-    data: Mapping[str, Any]
-    seq: int
-    ts: int
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """Where the promoted work is: the commit, the branch it is on, and the pull request's address if there is one."""
-
-    sha: str
-    branch: str
-    pr_url: str | None = None
-    patch: str | None = None
-
-
-@dataclass
-class SessionState:
-    """One session as its events leave it. A value: ``fold`` makes new ones and never changes one it has returned.
-
-    Times are nanoseconds since 1970 UTC; paths are text with bytes that are not UTF-8 as surrogate escapes.
-
-    Attributes:
-        id, task, durable_ref, durable_path, durable_branch, baseline, ephemeral_ref, workspace, workspace_kind, git_backed: as started.
-        format: object format of durable, ``sha1`` or ``sha256``; None when a TypeScript store did not say.
-        policy: the eviction policy now in force.
-        created_ns: when it started. updated_ns: when anything last happened. last_access_ns: when it was last used or its files changed.
-        state: ``active``, or how it ended.
-        api_touched: paths written or deleted through the session, in the order of their first time; with the last ``op``.
-        commits: shas of the agent's commits, oldest first.
-        strategy, result: of the promotion.
-        intent: the promotion whose end the log does not tell.
-        workspace_present: whether the workspace is complete and not removed.
-        archive: what was set aside of unpromoted work, as in ``archive.written``.
-        seq: of the last event folded; -1 when there is no log.
-        legacy: it comes from a TypeScript record and has no log yet.
-        extra: keys of that record this engine does not know, to be given back as they were.
-    """
-
-    id: str
-    task: str
-    durable_ref: str
-    durable_path: str | None
-    durable_branch: str | None
-    baseline: str
-    ephemeral_ref: str
-    workspace: str | None
-    workspace_kind: str | None
-    git_backed: bool
-    policy: Policy
-    created_ns: int
-    updated_ns: int
-    last_access_ns: int
-    format: str | None = None
-    state: StateName = "active"
-    api_touched: dict[str, str] = field(default_factory=dict)
-    commits: list[str] = field(default_factory=list)
-    strategy: str = "auto"
-    result: Result | None = None
-    intent: Intent | None = None
-    workspace_present: bool = False
-    archive: Mapping[str, Any] | None = None
-    seq: int = -1
-    legacy: bool = False
-    extra: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def ended(self) -> bool:
-        """Whether the session is over; ended states are absorbing (DESIGN rule 7)."""
-        return self.state in ENDED
-
-    @property
-    def archived(self) -> bool:
-        """Whether unpromoted work was set aside."""
-        return self.archive is not None
+__all__ = [
+    "BIRTHS",
+    "ENDED",
+    "RULES",
+    "Intent",
+    "Policy",
+    "Result",
+    "Rule",
+    "SessionState",
+    "StateName",
+    "deadline_ns",
+    "fold",
+    "metadata_of",
+    "state_from_metadata",
+]
 
 
 def fold(events: Iterable[Event], state: SessionState | None = None) -> SessionState:
@@ -162,90 +55,6 @@ def fold(events: Iterable[Event], state: SessionState | None = None) -> SessionS
     if folded is None:
         raise InvalidInput("There is no event, so there is no session.", why="A session begins with session.created.")
     return folded
-
-
-def deadline_ns(state: SessionState) -> int | None:
-    """The last instant at which the session is still inside its TTL, or None when it has none.
-
-    It is expired if and only if now is *greater* (GitTrix). Idle time counts from the last use, absolute time from creation, the
-    sooner wins; ``manual`` exempts from both. Whether the session is active is not asked.
-    """
-    policy = state.policy
-    if policy.manual:
-        return None
-    limits = []
-    if policy.ttl_idle_ns is not None:
-        limits.append(state.last_access_ns + policy.ttl_idle_ns)
-    if policy.ttl_absolute_ns is not None:
-        limits.append(state.created_ns + policy.ttl_absolute_ns)
-    return min(limits, default=None)
-
-
-def metadata_of(state: SessionState) -> dict[str, Any]:
-    """The documented version-1 record (GitTrix, ``metadata.json``) of a state: JSON, camelCase, optional keys only when known."""
-    policy, result = state.policy, state.result
-    record = {
-        "metadataVersion": 1,
-        "id": state.id,
-        "task": state.task,
-        "durableRef": state.durable_ref,
-        "durablePath": state.durable_path,
-        "durableBranch": state.durable_branch,
-        "ephemeralRef": state.ephemeral_ref,
-        "ephemeralPath": state.workspace,
-        "baselineSha": state.baseline,
-        "workspaceKind": state.workspace_kind,
-        "isGitBacked": state.git_backed,
-        "state": state.state,
-        "createdAt": _instant(state.created_ns),
-        "updatedAt": _instant(state.updated_ns),
-        "lastAccessAt": _instant(state.last_access_ns),
-        "evictionPolicy": {
-            "ttlIdleMs": _milliseconds(policy.ttl_idle_ns),
-            "ttlAbsoluteMs": _milliseconds(policy.ttl_absolute_ns),
-            "untilPromote": policy.until_promote,
-            "manual": policy.manual,
-        },
-        "touchedFiles": list(state.api_touched),
-        "promote": {
-            "strategy": state.strategy,
-            "result": result and _known({"sha": result.sha, "branch": result.branch, "prUrl": result.pr_url}),
-        },
-    }
-    return {**state.extra, **_known(record)}
-
-
-def state_from_metadata(record: Mapping[str, Any], *, legacy: bool = True) -> SessionState:
-    """The state a version-1 record (already validated, see ``model.load_metadata``) stands for.
-
-    Its workspace counts as present while the session is active, or promoted without ``untilPromote``: the record does not say.
-    """
-    policy, promote = record["evictionPolicy"], record["promote"]
-    result = promote["result"]
-    state: StateName = record["state"]
-    return SessionState(
-        id=record["id"],
-        task=record["task"],
-        durable_ref=record["durableRef"],
-        durable_path=record.get("durablePath"),
-        durable_branch=record.get("durableBranch"),
-        baseline=record["baselineSha"],
-        ephemeral_ref=record["ephemeralRef"],
-        workspace=record.get("ephemeralPath"),
-        workspace_kind=record.get("workspaceKind"),
-        git_backed=bool(record.get("isGitBacked")),
-        policy=Policy(_nanoseconds(policy["ttlIdleMs"]), _nanoseconds(policy["ttlAbsoluteMs"]), policy["untilPromote"], policy["manual"]),
-        created_ns=ns_of(parse_instant(record["createdAt"])),
-        updated_ns=ns_of(parse_instant(record["updatedAt"])),
-        last_access_ns=ns_of(parse_instant(record["lastAccessAt"])),
-        state=state,
-        api_touched=dict.fromkeys(record["touchedFiles"], "write"),
-        strategy=promote["strategy"],
-        result=result and Result(result["sha"], result["branch"], result.get("prUrl")),
-        workspace_present=state == "active" or (state == "promoted" and not policy["untilPromote"]),
-        legacy=legacy,
-        extra={key: value for key, value in record.items() if key not in _RECORD_KEYS},
-    )
 
 
 # What may happen when, and what it changes. ------------------------------------------------------------------------------------
@@ -423,32 +232,3 @@ def _impossible(state: SessionState, event: Event, why: str) -> LogDamaged:
         f"Event {event.seq} of session {state.id!r} is {event.type!r}, which cannot happen: {why}.",
         why="Somebody wrote without the lease, or the file was put together from two.",
     )
-
-
-# Spellings of the record. -------------------------------------------------------------------------------------------------------
-
-# fmt: off
-_RECORD_KEYS = frozenset({
-    "metadataVersion", "id", "task", "durableRef", "durablePath", "durableBranch", "ephemeralRef", "ephemeralPath", "baselineSha",
-    "workspaceKind", "isGitBacked", "state", "createdAt", "updatedAt", "lastAccessAt", "evictionPolicy", "touchedFiles", "promote",
-})
-# fmt: on
-
-
-def _known(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in record.items() if value is not None}
-
-
-def _instant(ns: int) -> str:
-    return format_instant(instant_at(ns))
-
-
-def _milliseconds(ns: int | None) -> int | float | None:
-    if ns is None:
-        return None
-    whole, rest = divmod(ns, _MILLISECOND)
-    return ns / _MILLISECOND if rest else whole
-
-
-def _nanoseconds(ms: float | None) -> int | None:
-    return None if ms is None else round(ms * _MILLISECOND)

@@ -57,7 +57,7 @@ class Scene:
     @classmethod
     def of(cls, world: World) -> Scene:
         """The scene of a world, open or closed."""
-        return cls(Path(world.durable.path), world.durable.branch, Path(world.store), world.clock)
+        return cls(world.durable.path, world.durable.branch, world.gittrix.store.root, world.clock)
 
 
 def explain_failure(worlds: Sequence[Opened], nodeid: str, *, kept: bool, artifacts: Path | None) -> list[tuple[str, str]]:
@@ -70,7 +70,8 @@ def explain_failure(worlds: Sequence[Opened], nodeid: str, *, kept: bool, artifa
         artifacts: where to put a bundle too, if anywhere.
     """
     scene = Scene.of(worlds[-1].world)
-    where = [f"kept in {one.path}" for one in worlds] if kept else ["not kept; --gittrix-keep=failed keeps the worlds of failed tests"]
+    where = [f"kept in {worlds[-1].path}"] if kept else ["not kept; --gittrix-keep=failed keeps the worlds of failed tests"]
+    where += [f"and {len(worlds) - 1} more of this test beside it"] if kept and len(worlds) > 1 else []
     if artifacts is not None:
         directory = artifacts / slug(nodeid)
         try:

@@ -30,7 +30,7 @@ from pytest_gittrix.session.eviction import check_end, evict, set_aside, sweep_o
 from pytest_gittrix.session.ids import random_id
 from pytest_gittrix.session.promotion import PromoteResult, Promotion
 from pytest_gittrix.session.recorder import Emitter, Listener, Recorder, require_live
-from pytest_gittrix.session.recovery import Recovery, RecoveryReport, owner_is_dead
+from pytest_gittrix.session.recovery import Recovery, RecoveryReport, owner_is_dead, settled
 from pytest_gittrix.session.resources import Resources
 from pytest_gittrix.session.selection import check_on_overlap
 from pytest_gittrix.session.session import SessionInfo, UserSession, info_of
@@ -49,7 +49,7 @@ class GitTrix:
         durable: the human's repository: an adapter or a path. None for an engine that only works on sessions there are.
         ephemeral: how workspaces are made; ``LocalEphemeral()`` by default.
         store: directory of sessions; ``<home>/sessions`` by default.
-        home: directory of everything else the engine keeps (seeds, locks, preferences); ``GITTRIX_HOME`` or ``~/.gittrix``.
+        home: directory of everything else the engine keeps (locks, preferences); ``GITTRIX_HOME`` or ``~/.gittrix``.
         clock: the time; ``SystemClock`` by default.
         eviction: policy of sessions that are started without one of their own.
         sweep_interval: how often the sweep runs by itself; None for never.
@@ -133,7 +133,7 @@ class GitTrix:
         Args:
             event: a GitTrix name (``session.start``, ``session.write``, ``session.commit``, ``session.promote``, ``session.evict``), a
                 stored event's name (``promote.conflict``), or ``*``.
-            listener: gets the ``Event``; what it raises goes to ``sys.unraisablehook``.
+            listener: gets the ``Event``; what it raises is reported to ``threading.excepthook``.
 
         Returns:
             A function that ends the subscription.
@@ -276,7 +276,7 @@ class GitTrix:
         """Promote a session; ``UserSession.promote`` says how and what it raises."""
         overlap_rule = check_on_overlap(on_overlap)
         asked = check_strategy(strategy)
-        recorder = session._recorder
+        recorder = settled(session._recorder, self._recovery())
         with recorder.working("promote", "human") as state:
             if isinstance(what, Review):
                 if what.session_id != session.id:
@@ -295,7 +295,7 @@ class GitTrix:
                 durable,
                 snapshot,
                 lambda: self._resources.repository_lease(durable),
-                self._is_stale,
+                self._settle,
                 str(self.store.directory(state.id)),
             )
             landing = decide(
@@ -341,7 +341,7 @@ class GitTrix:
             EvictionRace: somebody works on it and does not let go.
         """
         how = check_end(state)
-        recorder = self._recorder(id_)
+        recorder = settled(self._recorder(id_), self._recovery())
         require_live(recorder.read())
         with recorder.leased() as now:
             require_live(now)
@@ -364,7 +364,7 @@ class GitTrix:
             points.reached("sweep:found-due")
             try:
                 gone = sweep_one(
-                    self._recorder(id_),
+                    settled(self._recorder(id_), self._recovery()),
                     open_workspace=self._resources.open_workspace,
                     trash=self._resources.trash,
                     limits=self.ephemeral.limits,
@@ -384,16 +384,13 @@ class GitTrix:
     def recover(self) -> RecoveryReport:
         """Bring every session that a kill left half-way to a state somebody meant; see ``session.recovery``."""
         self._index.sync()
-        recovery = Recovery(self.store, self._recorder, self._resources.durable_of, self._resources.open_workspace, self._resources.trash)
-        report = recovery.run(self._index.unsettled())
+        report = self._recovery().run(self._index.unsettled())
         report.problems.extend(self._index.problems())
-        live = [str(json.loads(row.metadata)["baselineSha"]) for row in self._index.rows(state="active")] if self._has_seeds() else []
-        if live or self._has_seeds():
-            prune_seeds(str(self.home / "seeds"), live)
+        live = self._index.rows
+        prune_seeds(
+            str(self._resources.seeds_path), lambda: [json.loads(row.metadata)["baselineSha"] for row in live(workspace_present=True)]
+        )
         return report
-
-    def _has_seeds(self) -> bool:
-        return self.store.durability == "full" and (self.home / "seeds").is_dir()
 
     def archive_session(self, session: UserSession) -> Archive | None:
         """Set aside what a session holds; see ``UserSession.archive``."""
@@ -419,17 +416,21 @@ class GitTrix:
     def _recorder(self, id_: str) -> Recorder:
         return Recorder(self.store, id_, self.clock, self._emitter)
 
-    def _is_stale(self, contents: str) -> bool:
-        """Whether a lock's contents are the commit of a promotion of this store whose process is gone."""
+    def _settle(self, contents: str) -> bool:
+        """Mend the promotion of this store whose commit a lock's contents are, if its process is gone; whether it was."""
         self._index.sync()
         for id_ in self._index.unsettled():
             try:
                 intent = self._recorder(id_).read().intent
             except GittrixError:
                 continue
-            if intent is not None and intent.commit == contents:
-                return owner_is_dead(intent)
+            if intent is not None and intent.commit == contents and owner_is_dead(intent):
+                report = self._recovery().run([id_])
+                return id_ in (*report.rolled_forward, *report.rolled_back)
         return False
+
+    def _recovery(self) -> Recovery:
+        return Recovery(self.store, self._recorder, self._resources.durable_of, self._resources.open_workspace, self._resources.trash)
 
     def _tidy(self) -> None:
         if self.store.durability == "full":

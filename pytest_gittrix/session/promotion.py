@@ -10,13 +10,21 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.adapters.protocol import Durable, Landed
-from pytest_gittrix.errors import BaselineConflict, GittrixError, PathCollision, PromoteFailed
+from pytest_gittrix.errors import (
+    AdapterUnavailable,
+    BaselineConflict,
+    GittrixError,
+    InvalidInput,
+    PathCollision,
+    PromoteFailed,
+    WorktreeDirty,
+)
 from pytest_gittrix.git.commit import Built
 from pytest_gittrix.git.patch import FileChange, patch_text
 from pytest_gittrix.git.refs import RefMoved, branch_ref
@@ -63,7 +71,7 @@ class Promotion:
         durable: where to promote to.
         snapshot: what is promoted from.
         repository: makes the lease under which this store's promotions into one repository take turns.
-        is_stale: says whether a lock's contents are the commit of a promotion whose owner is dead.
+        settle: asked with the contents of a lock in the way; mends the promotion it is of if its owner is dead, and says whether it did.
         directory: the session's own directory.
     """
 
@@ -72,7 +80,7 @@ class Promotion:
     durable: Durable
     snapshot: Snapshot
     repository: Callable[[], AbstractContextManager[object]]
-    is_stale: Callable[[str], bool]
+    settle: Callable[[str], bool]
     directory: str
     warnings: list[str] = field(default_factory=list)
 
@@ -150,12 +158,7 @@ class Promotion:
         built = self._build(fitted, head, message)
         target, expected = (self._branch, head) if strategy == "commit" else (branch_name(self.state.task, attempt), None)
         self._intend(built, fitted, target, strategy)
-        landed: list[str] = []
-
-        def moved() -> None:
-            landed.append(built.id)
-            self._record_done(built, target, strategy)
-
+        end: Landed | None
         try:
             end = self.durable.land(
                 target,
@@ -165,29 +168,52 @@ class Promotion:
                 note=f"promote: session {self.state.id}",
                 keep=f"gittrix-{self.state.id}",
                 seconds=self.recorder.clock.now_ns() // 10**9,
-                stale=self.is_stale,
-                on_moved=moved,
+                settle=self.settle,
             )
         except RefMoved as error:
             self._abort(built, f"{target} moved to {error.current}")
             points.reached("promote:lost-race")
             return None
+        except (PromoteFailed, InvalidInput) as refusal:
+            self._abort(built, refusal.fact)
+            if isinstance(refusal, WorktreeDirty) and self.durable.head(self._branch) != head:
+                # A checkout that went along with a rival's commit only looks as if the human had changed it.
+                points.reached("promote:lost-race")
+                return None
+            raise
         except (GittrixError, OSError) as error:
-            if landed:
-                self.warnings.append(str(error))
-                end = Landed()
-            else:
-                self._abort(built, str(error).partition("\n")[0])
-                if isinstance(error, GittrixError):
-                    raise
-                raise PromoteFailed(
-                    f"Durable refused the commit: {error.strerror or error}.",
-                    stage="apply",
-                    why="Nothing moved.",
-                    fix="Make room, then promote again.",
-                ) from error
-        self._record_checkouts(built, end)
+            end = self._rescued(built, target, error)
+        if end is not None:
+            self._record_done(built, target, strategy)
+            self._record_checkouts(built, end)
         return PromoteResult(built.id, target, warnings=tuple(self.warnings))
+
+    def _rescued(self, built: Built, target: str, error: GittrixError | OSError) -> Landed | None:
+        """After the disk failed in the middle of a landing, only the branch knows whether it moved.
+
+        Returns:
+            How the landing ended; None if its remains could not be removed either, so that its intent stays open for a recovery.
+
+        Raises:
+            PromoteFailed: it did not move.
+        """
+        points.reached("promote:failed")
+        landed = self.durable.contains(target, built.id)
+        end: Landed | None = None
+        try:
+            self.durable.repair(target, built.id, built.pack.name)
+            end = self.durable.bring_forward(target, built.id) if landed else Landed()
+        except OSError as worse:
+            self.warnings.append(f"what the failed landing left could not be removed yet: {worse.strerror}")
+        reason = error.fact if isinstance(error, GittrixError) else f"{error.strerror or error}"
+        if landed:
+            self.warnings.append(reason)
+            return end
+        if end is not None:
+            self._abort(built, reason)
+        raise PromoteFailed(
+            f"Durable refused the commit: {reason}.", stage="apply", why="The branch did not move.", fix="Make room, then promote again."
+        ) from error
 
     def _build(self, selection: Selection, head: str, message: str) -> Built:
         seconds = self.recorder.clock.now_ns() // 10**9
@@ -229,7 +255,9 @@ class Promotion:
         points.reached("promote:intent-logged")
 
     def _abort(self, built: Built, reason: str) -> None:
-        self.recorder.append("promote.aborted", {"commit": built.id, "reason": reason[:500]})
+        """That this cannot be recorded leaves the intent open, which whoever comes next finds and ends; the reason is what matters now."""
+        with suppress(AdapterUnavailable):
+            self.recorder.append("promote.aborted", {"commit": built.id, "reason": reason[:500]})
 
     def _record_done(self, built: Built, target: str, strategy: Strategy) -> None:
         """The commit is in: say so. That the log cannot be written now is a warning; recovery will find the commit and say it."""

@@ -7,7 +7,6 @@ Holds nothing that leads to durable, since the agent's object is built on it.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -16,7 +15,7 @@ from pytest_gittrix.clock import Clock
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, SessionExpired, SessionNotFound
 from pytest_gittrix.record.events import Actor, Event
 from pytest_gittrix.record.lease import Lease
-from pytest_gittrix.record.log import EventLog
+from pytest_gittrix.record.log import EventLog, report_ignored
 from pytest_gittrix.record.state import SessionState, fold
 from pytest_gittrix.record.store import Store
 from pytest_gittrix.session.expiry import is_past, resolution_ns, unseen_activity
@@ -56,16 +55,8 @@ class Emitter:
             for listener in tuple(self._listeners.get(name, ())):
                 try:
                     listener(event)
-                except Exception:  # noqa: BLE001  (a listener is a stranger: nothing it raises may undo what is stored)
-                    report_unraised("A listener of session events failed", listener)
-
-
-def report_unraised(what: str, culprit: object) -> None:
-    """Report the exception being handled where nobody can be made to catch it; pytest turns it into a warning of the test."""
-    kind, value, trace = sys.exc_info()
-    # The type is made by CPython from a sequence; its stub declares it as a protocol.
-    make: Callable[[tuple[object, ...]], sys.UnraisableHookArgs] = sys.UnraisableHookArgs  # type: ignore[assignment]
-    sys.unraisablehook(make((kind, value, trace, what, culprit)))
+                except Exception as problem:  # noqa: BLE001  (a listener is a stranger: nothing it raises may undo what is stored)
+                    report_ignored(problem)
 
 
 class Recorder:
@@ -116,8 +107,12 @@ class Recorder:
 
         Raises:
             AdapterUnavailable: it could not be stored; nothing happened.
+            LogDamaged: it cannot happen to a session in this state; nothing was stored.
         """
         now = self.clock.now_ns()
+        if self._state is not None:
+            # What cannot happen must not be stored either: no reader would get past it.
+            fold([Event(self._state.seq + 1, now, self.id, type_, actor, data)], self._state)
         event = self.log.append(type_, data, ts=now, actor=actor, commit_point=commit_point)
         self._state = fold(self.log.refresh() or [event], self._state)
         self._underived = self._underived or type_ not in _QUIET or now - self._derived_ns >= _DERIVE_EVERY_NS
@@ -136,8 +131,8 @@ class Recorder:
         self._derived_ns, self._underived = self.clock.now_ns(), False
         try:
             self.store.write_metadata(self.id, self._state)
-        except GittrixError:
-            report_unraised("metadata.json could not be written", self)
+        except GittrixError as problem:
+            report_ignored(problem)
 
     @contextmanager
     def leased(self, *, wait: float | None = None) -> Iterator[SessionState]:
@@ -150,7 +145,8 @@ class Recorder:
         lease = self._lease if wait is None else self.store.lease(self.id, wait=wait)
         self._take(lease)
         try:
-            self.log.repair(ts=self.clock.now_ns())
+            if self.log.repair(ts=self.clock.now_ns()) is not None:
+                self._state = fold(self.log.read())
             state = self.read()
             if state.legacy:
                 self._state = state = self.store.import_legacy(self.id, ts=self.clock.now_ns())

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from pytest_gittrix import points
 from pytest_gittrix.adapters.protocol import Durable
-from pytest_gittrix.errors import EvictionRace, GittrixError
+from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError
 from pytest_gittrix.git.workspace import Trash
 from pytest_gittrix.record.lease import Owner
 from pytest_gittrix.record.state import Intent, SessionState
@@ -137,6 +137,22 @@ class Recovery:
                         self.report.removed.append(name)
             except (GittrixError, OSError):
                 continue
+
+
+def settled(recorder: Recorder, recovery: Recovery) -> Recorder:
+    """A session's recorder, once a promotion that a kill left open is settled: to end a session needs nobody's help.
+
+    Raises:
+        AdapterUnavailable: it cannot be settled now.
+    """
+    if recorder.read().intent is not None:
+        for problem in recovery.run([recorder.id]).problems:
+            raise AdapterUnavailable(
+                f"What a killed promotion of session {recorder.id} left cannot be settled: {problem.message.partition(chr(10))[0]}",
+                why="Until then nobody knows whether it is promoted.",
+                fix="Bring its durable repository back, then try again.",
+            )
+    return recorder
 
 
 def owner_is_dead(intent: Intent) -> bool:

@@ -26,7 +26,7 @@ class Resources:
     """The places and repositories of one engine.
 
     Args:
-        home: directory of seeds, locks and preferences.
+        home: directory of locks and preferences.
         store: the sessions.
         durable: the engine's own repository, if it has one.
         ephemeral: how workspaces are made.
@@ -96,16 +96,18 @@ class Resources:
         seed = durable.seed(self.seeds(), state.baseline, "none")
         return adopt_workspace(path, state.workspace_kind or "copy", seed, durable.admin_of(path))
 
+    @property
+    def seeds_path(self) -> Path:
+        """Where seeds are, made or not."""
+        return self.store.root / ".seeds"
+
     def seeds(self) -> str:
-        """The directory of seeds."""
-        path = self.home / "seeds"
-        path.mkdir(parents=True, exist_ok=True)
-        return str(path)
+        """The directory of seeds; each store has its own, so that a recovery knows every session that needs one."""
+        return str(_made(self.seeds_path))
 
     def repository_lease(self, durable: Durable) -> AbstractContextManager[Any]:
         """Promotions of this store into one repository take turns, so that they do not wear out git's own lock waiting."""
-        locks = self.home / "locks"
-        locks.mkdir(parents=True, exist_ok=True)
+        locks = _made(self.home / "locks")
         name = hashlib.sha256(os.fsencode(durable.objects_dir or durable.uri)).hexdigest()[:32]
         return Lease(locks / f"{name}.lock", wait=_LEASE_WAIT)
 
@@ -115,3 +117,13 @@ class Resources:
             durable.close()
         if self.durable is not None:
             self.durable.close()
+
+
+def _made(directory: Path) -> Path:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise AdapterUnavailable(
+            f"{directory} cannot be made: {problem.strerror}.", fix="See that the home is a writable directory with space (GITTRIX_HOME)."
+        ) from problem
+    return directory

@@ -139,13 +139,13 @@ def reconcile(
     for path in sorted(touched):
         kind, merged = _meet(path, selection, drift, baseline, blob)
         theirs = drift[path][1] if path in drift else None
-        if on_overlap != "refuse" and path in drift and theirs == selection.changes[path]:
-            del changes[path]
-        elif on_overlap == "merge" and merged is not None:
+        if on_overlap == "merge" and merged is not None:
             mode, data = merged
             changes[path] = Entry(mode, hash_object("blob", data))
             blobs[changes[path].id] = data  # type: ignore[union-attr]
-        else:
+        if on_overlap != "refuse" and path in drift and theirs == changes[path]:
+            del changes[path]
+        elif on_overlap != "merge" or merged is None:
             conflicts[path] = kind
     if conflicts:
         raise _conflict(conflicts, baseline_sha, head)
@@ -182,5 +182,5 @@ def _conflict(kinds: Mapping[str, ConflictKind], baseline: str, head: str) -> Ba
         kinds=kinds,
         why=f"Promoting would undo what happened between baseline {baseline[:12]} and head {head[:12]}.",
         fix="Promote the other files, or start a new session from the new head and apply the change there.",
-        opt_out="on_overlap='merge' would merge them." if mergeable else "on_overlap='allow-identical' lets equal bytes pass.",
+        opt_out="Or promote with on_overlap='merge', which merges them as text." if mergeable else "",
     )

@@ -19,11 +19,12 @@ Run = Callable[..., pytest.RunResult]
 @pytest.fixture
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     """``run(source, *arguments)``: a test file and the arguments of a run in this process."""
+    base = pytester.path.parent / f"{pytester.path.name}-base"
     monkeypatch.delenv("PYTEST_GITTRIX_PROFILE", raising=False)
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
 
     def run(source: str, *arguments: str) -> pytest.RunResult:
         pytester.makepyfile(test_it=source)
-        return pytester.runpytest_inprocess("-p", "no:randomly", "-p", "no:cacheprovider", *arguments)
+        return pytester.runpytest_inprocess("-p", "no:randomly", "-p", "no:cacheprovider", f"--basetemp={base}", *arguments)
 
     return run

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from .conftest import Run
+from pytest_gittrix.harness.world import World
+
+Run = Callable[..., pytest.RunResult]
 
 
 def test_files_are_the_first_commit(run: Run) -> None:
@@ -33,7 +37,7 @@ def test_every_argument_reaches_the_fixtures(run: Run) -> None:
             info = gittrix_session.info()
             assert (info.task, info.workspace_kind, info.durable_branch) == ("mend the fence", "copy", "trunk")
             assert len(gittrix_durable.head()) == 64
-            assert gittrix_durable.git("rev-parse", "--is-bare-repository").strip() in (b"true", "true")
+            assert gittrix_durable.git("rev-parse", "--is-bare-repository") == "true"
             assert gittrix_clock.now() == datetime(2031, 2, 3, 4, 5, 6, tzinfo=UTC)
             assert datetime.now(UTC).year != 2031
             gittrix_clock.advance(minutes=1, seconds=1)
@@ -58,6 +62,23 @@ def test_the_nearest_marker_wins_for_each_argument(run: Run) -> None:
     run(source).assert_outcomes(passed=1)
 
 
+def test_what_durable_is_made_from_is_one_choice(run: Run) -> None:
+    source = """
+        import pytest
+        pytestmark = pytest.mark.gittrix(files={"module": ""})
+
+        @pytest.mark.gittrix(history=[{"a": "1"}, {"b": "2"}])
+        def test_history(gittrix_durable):
+            assert (sorted(gittrix_durable.tree()), len(gittrix_durable.log())) == (["a", "b"], 2)
+
+        @pytest.mark.gittrix(repository="mine")
+        def test_repository(gittrix_durable):
+            assert list(gittrix_durable.tree()) == ["c"]
+    """
+    with World.open(files={"c": "3"}) as mine:
+        run(source.replace("mine", str(mine.durable.path))).assert_outcomes(passed=2)
+
+
 def test_the_task_is_the_tests_name_by_default(run: Run) -> None:
     source = """
         def test_named_so(gittrix_session):
@@ -69,7 +90,7 @@ def test_the_task_is_the_tests_name_by_default(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("fils={}", "*has no argument 'fils'.|Did you mean 'files'[?] Arguments: files, history, branch, *"),
+        ("fils={}", "*has no argument 'fils'.|Did you mean 'files'[?] Arguments: files, history, *"),
         ("colour='red'", "*has no argument 'colour'.|Arguments: files, *"),
         ("{'a': 'b'}", "*takes keyword arguments only, and was given {'a': 'b'}.|*"),
         ("files='app.py'", "*was given files='app.py'.|It takes a mapping of path to contents."),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from .conftest import Run
+Run = Callable[..., pytest.RunResult]
 
 NOTHING = "def test_nothing(): pass"
 

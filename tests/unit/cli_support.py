@@ -21,6 +21,7 @@ from pytest_gittrix.git.environment import hermetic_env
 
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 FILES = {"app.py": "print('v1')\n", "README.md": "# A project\n", "src/util.py": "".join(f"line {n}\n" for n in range(1, 31))}
+SPREAD = FILES["src/util.py"].replace("line 2\n", "line two\n").replace("line 15\n", "line fifteen\n").replace("line 29\n", "line 29!\n")
 
 
 @dataclass(frozen=True)

@@ -22,15 +22,23 @@ from pytest_gittrix.record.state import StateName
 from pytest_gittrix.session.selection import OnOverlap
 from pytest_gittrix.session.strategy import Strategy
 
-VERBS = [
-    *(
-        f"session {verb}"
-        for verb in "start list info read write delete list-files touched diff log commit discard extend evict".split()
-    ),
-    "promote",
-    "sweep",
-    "recover",
-]
+OF_A_SESSION = (
+    "start",
+    "list",
+    "info",
+    "read",
+    "write",
+    "delete",
+    "list-files",
+    "touched",
+    "diff",
+    "log",
+    "commit",
+    "discard",
+    "extend",
+    "evict",
+)
+VERBS = [*(f"session {verb}" for verb in OF_A_SESSION), "promote", "sweep", "recover"]
 HEAVY = ("git", "pygit2", "pydantic", "rich", "hypothesis", "freezegun", "pytest", "pytest_gittrix.session")
 
 
@@ -164,6 +172,8 @@ def test_what_follows_two_dashes_is_a_path() -> None:
         ("session extend X soon", "'soon' is not a duration"),
         ("session evict X --state promoted", "invalid choice: 'promoted'"),
         ("promote", "required: ID"),
+        ("promote X --files ''", "'' names no file"),
+        ("promote X --files ,", "',' names no file"),
         ("promote X --hunks app.py", "'app.py' names no hunks"),
         ("promote X --hunks app.py:0", "'app.py:0' names no hunks"),
         ("promote X --hunks :1", "':1' names no hunks"),

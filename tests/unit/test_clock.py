@@ -18,7 +18,7 @@ from pytest_gittrix import clock_carriers
 from pytest_gittrix.clock import EPOCH, Clock, FrozenClock, SystemClock
 from pytest_gittrix.clock_files import FileClock, clock_from_environment
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
-from pytest_gittrix.timetext import ns_of
+from pytest_gittrix.timetext import instant_at, ns_of
 
 MICROSECOND = timedelta(microseconds=1)
 FIVE_MINUTES = timedelta(minutes=5)
@@ -455,7 +455,25 @@ def test_a_file_clock_shows_what_the_test_set(clock: FrozenClock, tmp_path: Path
     assert reader.now() == EPOCH
     clock.just_before(EPOCH + timedelta(hours=4))
     assert reader.now() == clock.now()
-    assert reader.now_ns() == reader.instant_of(0) == clock.now_ns()
+    assert reader.now_ns() == clock.now_ns()
+
+
+def test_a_file_clock_places_file_changes_as_the_tests_clock_does(tmp_path: Path) -> None:
+    clock = FrozenClock()
+    early, late = tmp_path / "early", tmp_path / "late"
+    early.touch()
+    clock.advance(hours=1)
+    reader = FileClock(clock.attach_file(tmp_path / "clock"))
+    late.touch()
+    clock.advance(hours=4)
+    stamps = [path.stat().st_ctime_ns for path in (early, late)]
+    assert [instant_at(reader.instant_of(stamp)) for stamp in stamps] == [EPOCH, EPOCH + timedelta(hours=1)]
+
+
+def test_a_file_clock_without_moves_takes_every_file_for_changed_just_now(tmp_path: Path) -> None:
+    (tmp_path / "clock").write_text("2030-01-01T04:00:00Z\n")
+    reader = FileClock(tmp_path / "clock")
+    assert reader.instant_of(0) == reader.now_ns()
 
 
 def test_a_file_clock_runs_what_is_due_when_polled_once_each(clock: FrozenClock, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sqlite3
 import subprocess
@@ -104,6 +103,13 @@ def test_a_session_is_due_strictly_after_its_time(store: Store, index: Index, ns
     start(store, "a")
     index.sync()
     assert index.due(NOW + HOUR + ns) == due
+
+
+def test_a_limit_between_two_microseconds_does_not_come_early(store: Store, index: Index) -> None:
+    start(store, "a", ttl=HOUR + 500)
+    index.sync()
+    assert index.due(NOW + HOUR + 400) == []
+    assert index.due(NOW + HOUR + 1001) == ["a"]
 
 
 def test_what_is_longest_overdue_comes_first(store: Store, index: Index) -> None:
@@ -275,6 +281,16 @@ def test_two_indexes_on_one_file_see_each_others_work(store: Store, index: Index
     assert [(row.id, row.state) for row in index.rows()] == expected == [(row.id, row.state) for row in second.rows()]
 
 
+def test_a_row_that_a_slower_index_wrote_back_is_noticed(store: Store, index: Index) -> None:
+    start(store, "a")
+    index.sync()
+    with sqlite3.connect(index.path) as other:
+        other.execute("UPDATE session SET size = 1, state = 'expired'")
+    other.close()
+    index.sync()
+    assert ids(index, state="active") == ["a"]
+
+
 def spoil(path: Path, how: str) -> None:
     """Do to an index what a crash, a person or another version could."""
     if how == "deleted":
@@ -292,8 +308,12 @@ def spoil(path: Path, how: str) -> None:
         path.mkdir()
     else:
         connection = sqlite3.connect(path)
-        connection.execute({"another version": "PRAGMA user_version = 99", "no table": "DROP TABLE session"}[how])
-        connection.commit()
+        connection.executescript(
+            {
+                "another version": "UPDATE session SET deadline_us = NULL; PRAGMA user_version = 99",
+                "no table": "DROP TABLE session",
+            }[how]
+        )
         connection.close()
 
 
@@ -402,7 +422,7 @@ def test_processes_may_meet_over_one_file(store: Store, index: Index) -> None:
     assert [row.seq for row in index.rows()] == [21] * 4
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to see what is open")
 def test_a_forked_child_opens_the_file_for_itself(store: Store, index: Index) -> None:
     script = """
 import os, sys
@@ -410,10 +430,15 @@ from pytest_gittrix.record.index import Index
 from pytest_gittrix.record.store import Store
 
 index = Index(Store(sys.argv[1]), persist_from=0)
+def opened():
+    links = [os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
+    return sum(link.endswith("index.sqlite") for link in links)
+
 index.sync()
+before = opened()
 if not os.fork():
     index.sync()
-    print([row.id for row in index.rows()], flush=True)
+    print([row.id for row in index.rows()], opened() > before, flush=True)
     index.close()
     os._exit(0)
 os.wait()
@@ -422,4 +447,4 @@ print([row.id for row in index.rows()])
 """
     start(store, "a")
     done = subprocess.run([sys.executable, "-c", script, str(store.root)], capture_output=True, text=True, check=True)
-    assert done.stdout == "['a']\n['a']\n"
+    assert done.stdout == "['a'] True\n['a']\n"

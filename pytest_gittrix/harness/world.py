@@ -1,0 +1,234 @@
+"""A world: a durable repository, a clock, an engine and a rival in one hermetic directory, opened in about a millisecond.
+
+Everything a fixture gives is a part of one. Nothing of the user's own git configuration, of other worlds or of the real time reaches in. It
+must not know pytest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import string
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
+from datetime import datetime, timedelta
+from itertools import count
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
+from pytest_gittrix.clock import EPOCH, FrozenClock
+from pytest_gittrix.clock_carriers import CLOCK_VARIABLE
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.git.environment import hermetic_env
+from pytest_gittrix.git.refs import branch_ref
+from pytest_gittrix.git.seed import History as SeedHistory
+from pytest_gittrix.git.seed import Seed
+from pytest_gittrix.git.workspace import Trash, WorkspaceKind
+from pytest_gittrix.harness.cloned import clone_into
+from pytest_gittrix.harness.durable import DurableRepo, Rival
+from pytest_gittrix.harness.history import Contents, History, Step
+from pytest_gittrix.harness.templates import Templates, shared_templates
+from pytest_gittrix.record.log import Durability
+from pytest_gittrix.session.manager import GitTrix
+
+if TYPE_CHECKING:
+    from pytest_gittrix.record.model import EvictionPolicy
+    from pytest_gittrix.session.session import UserSession
+
+_ALPHABET: Final = string.digits + string.ascii_letters
+_ID_LENGTH: Final = 12
+
+
+class World:
+    """Made by ``World.open``; a context manager that closes it.
+
+    Attributes:
+        path: its directory: ``durable``, ``gittrix`` (the engine's home, with ``sessions``) and ``home`` (of git) are in it.
+        durable: the repository, as its person holds it.
+        rival: the same repository, as somebody else does.
+        clock: the clock of all of them.
+        gittrix: the engine, initialised.
+        sessions: what ``start`` started, in order.
+    """
+
+    def __init__(self, path: Path, *, durable: DurableRepo, rival: Rival, clock: FrozenClock, gittrix: GitTrix, closing: ExitStack) -> None:
+        self.path = path
+        self.durable = durable
+        self.rival = rival
+        self.clock = clock
+        self.gittrix = gittrix
+        self.sessions: list[UserSession] = []
+        self._closing = closing
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        files: Contents | None = None,
+        history: History | Iterable[Step | Contents] | None = None,
+        repository: str | os.PathLike[str] | None = None,
+        workspace: WorkspaceKind | LocalEphemeral = "clone",
+        bare: bool = False,
+        branch: str = "main",
+        eviction: EvictionPolicy | None = None,
+        epoch: datetime = EPOCH,
+        seed: int = 0,
+        object_format: str = "sha1",
+        templates: Templates | None = None,
+        strategy: str = "commit",
+        durability: Durability = "fast",
+        store: str | os.PathLike[str] | None = None,
+        sweep_interval: timedelta | None = timedelta(minutes=5),
+        clock: FrozenClock | None = None,
+        separate_files: bool = True,
+        keep: bool | None = None,
+    ) -> World:
+        """Make a world. The same arguments give the same commit and session ids, everywhere (DESIGN rule 13).
+
+        Args:
+            path: its directory, made if need be; a temporary one by default.
+            files: the contents of durable's one commit; see ``History.of``.
+            history: durable's commits, instead of ``files``.
+            repository: a repository of this machine to clone with its whole history, instead of either; it is only read.
+            workspace: the kind of the sessions' workspaces, or all there is to say about them.
+            bare: durable has no work tree.
+            branch: durable's branch.
+            eviction: policy of sessions that are started without one.
+            epoch: where the clock starts; durable's last commit is one minute older.
+            seed: what session ids are drawn from.
+            object_format: ``sha1``, or ``sha256`` (which needs git for every read, and is slow).
+            templates: where prepared histories are remembered; those of this process by default.
+            strategy: what a promotion with ``auto`` does.
+            durability: ``fast``, or ``full`` to write through to the disk.
+            store: directory of sessions, if another than the world's own.
+            sweep_interval: how often the clock runs the engine's sweep; None for never.
+            clock: a clock to use instead of a new one; it decides the epoch, and is left open.
+            separate_files: see ``FrozenClock``.
+            keep: whether the directory outlives the world; by default a given one does and a temporary one does not.
+
+        Raises:
+            InvalidInput: an argument is not allowed, or there is a world at ``path`` already.
+            WriteRejected: a path in ``files`` or ``history`` may not be written.
+        """
+        branch_ref(branch)
+        ephemeral = workspace if isinstance(workspace, LocalEphemeral) else LocalEphemeral(kind=workspace)
+        used = templates if templates is not None else shared_templates()
+        with ExitStack() as closing:
+            if clock is None:
+                clock = FrozenClock(epoch, separate_files=separate_files)
+                closing.callback(clock.close)
+            if repository is not None and (files is not None or history is not None):
+                raise InvalidInput("A world was given a repository and its own files or history.", fix="Give one of them.")
+            root = _directory(path)
+            if not (path is not None if keep is None else keep):
+                closing.callback(_throw_away, root)
+            if repository is not None:
+                clone_into(repository, root / "durable", branch=branch, bare=bare, home=root / "home")
+            else:
+                template = used.of(History.of(files, history), epoch=clock.now(), object_format=object_format)
+                template.materialise(root / "durable", branch=branch, bare=bare)
+            durable = DurableRepo(root / "durable", branch, when=clock.now, home=root / "home")
+            closing.callback(durable.close)
+            rival = Rival(root / "durable", branch, when=clock.now, home=root / "home")
+            closing.callback(rival.close)
+            gittrix = GitTrix(
+                _Durable(root / "durable", branch, sync=durability == "full", seeds=os.path.join(used.directory, "seeds")),
+                ephemeral,
+                store=store if store is not None else root / "gittrix" / "sessions",
+                home=root / "gittrix",
+                clock=clock,
+                eviction=eviction,
+                sweep_interval=sweep_interval,
+                durability=durability,
+                strategy=strategy,
+                ids=session_ids(seed),
+            )
+            closing.enter_context(gittrix)
+            return cls(root, durable=durable, rival=rival, clock=clock, gittrix=gittrix, closing=closing.pop_all())
+
+    def __repr__(self) -> str:
+        return f"<World {self.path} at {self.clock.now().isoformat()}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the engine and the clock, and remove the directory unless it is kept. Closing again does nothing."""
+        self._closing.close()
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """Variables for programs of the world: hermetic git, dates and clock file of its clock, and its engine's home.
+
+        The dates are those of now: ask again when the clock has moved.
+        """
+        if CLOCK_VARIABLE not in self.clock.environment():
+            self.clock.attach_file(self.path / "clock")
+        return MappingProxyType(hermetic_env(self.path / "home") | self.clock.environment() | {"GITTRIX_HOME": str(self.path / "gittrix")})
+
+    def start(self, task: str = "Improve the project", **options: Any) -> UserSession:
+        """Start a session.
+
+        Args:
+            task: what the agent is to do.
+            options: as for ``GitTrix.start_session``, which also says what is raised.
+        """
+        session = self.gittrix.start_session(task, **options)
+        self.sessions.append(session)
+        return session
+
+
+class _Durable(LocalDurable):
+    """Keeps its seeds where other worlds find them too: equal histories have equal seeds, and nobody writes to one."""
+
+    def __init__(self, path: Path, branch: str, *, sync: bool, seeds: str) -> None:
+        super().__init__(path, branch, sync=sync)
+        self._seeds = seeds
+
+    def seed(self, seeds: str, commit: str, history: SeedHistory) -> Seed:  # noqa: ARG002 - part of the protocol
+        return super().seed(self._seeds, commit, history)
+
+
+def session_ids(seed: int) -> Callable[[], str]:
+    """Makes session ids that look random and are the same in each run: ``sess_`` and twelve letters or digits.
+
+    Args:
+        seed: a different one gives different ids.
+    """
+    numbers = count()
+
+    def make() -> str:
+        drawn = int.from_bytes(hashlib.sha256(f"{seed}:{next(numbers)}".encode()).digest(), "big")
+        return "sess_" + "".join(_ALPHABET[drawn // len(_ALPHABET) ** place % len(_ALPHABET)] for place in range(_ID_LENGTH))
+
+    return make
+
+
+def _directory(path: str | os.PathLike[str] | None) -> Path:
+    if path is None:
+        return Path(os.path.realpath(tempfile.mkdtemp(prefix="gittrix-world-")))
+    root = Path(os.path.realpath(path))
+    root.mkdir(parents=True, exist_ok=True)
+    if os.path.lexists(root / "durable"):
+        raise InvalidInput(
+            f"{root} holds a durable repository already.",
+            why="A world starts from what its arguments say, and from nothing else.",
+            fix="Give a directory of its own to each world.",
+        )
+    return root
+
+
+def _throw_away(root: Path) -> None:
+    trash = f"{root}.trash"
+    heap = Trash(trash)
+    heap.put(str(root))
+    heap.empty()
+    with suppress(OSError):
+        os.rmdir(trash)

@@ -1,0 +1,107 @@
+"""A state as the documented version-1 record of GitTrix (``metadata.json``), and back as far as the record goes.
+
+Plain JSON in and out, without pydantic: what comes from outside is checked by ``model`` first. It must not know where records are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_gittrix.record.values import Policy, Result, SessionState, StateName
+from pytest_gittrix.timetext import format_instant, instant_at, ns_of, parse_instant
+
+_MILLISECOND = 1_000_000
+
+# fmt: off
+_RECORD_KEYS = frozenset({
+    "metadataVersion", "id", "task", "durableRef", "durablePath", "durableBranch", "ephemeralRef", "ephemeralPath", "baselineSha",
+    "workspaceKind", "isGitBacked", "state", "createdAt", "updatedAt", "lastAccessAt", "evictionPolicy", "touchedFiles", "promote",
+})
+# fmt: on
+
+
+def metadata_of(state: SessionState) -> dict[str, Any]:
+    """The documented version-1 record (GitTrix, ``metadata.json``) of a state: JSON, camelCase, optional keys only when known."""
+    policy, result = state.policy, state.result
+    record = {
+        "metadataVersion": 1,
+        "id": state.id,
+        "task": state.task,
+        "durableRef": state.durable_ref,
+        "durablePath": state.durable_path,
+        "durableBranch": state.durable_branch,
+        "ephemeralRef": state.ephemeral_ref,
+        "ephemeralPath": state.workspace,
+        "baselineSha": state.baseline,
+        "workspaceKind": state.workspace_kind,
+        "isGitBacked": state.git_backed,
+        "state": state.state,
+        "createdAt": _instant(state.created_ns),
+        "updatedAt": _instant(state.updated_ns),
+        "lastAccessAt": _instant(state.last_access_ns),
+        "evictionPolicy": {
+            "ttlIdleMs": _milliseconds(policy.ttl_idle_ns),
+            "ttlAbsoluteMs": _milliseconds(policy.ttl_absolute_ns),
+            "untilPromote": policy.until_promote,
+            "manual": policy.manual,
+        },
+        "touchedFiles": list(state.api_touched),
+        "promote": {
+            "strategy": state.strategy,
+            "result": result and _known({"sha": result.sha, "branch": result.branch, "prUrl": result.pr_url}),
+        },
+    }
+    return {**state.extra, **_known(record)}
+
+
+def state_from_metadata(record: Mapping[str, Any], *, legacy: bool = True) -> SessionState:
+    """The state a version-1 record (already validated, see ``model.load_metadata``) stands for.
+
+    Its workspace counts as present while the session is active, or promoted without ``untilPromote``: the record does not say.
+    """
+    policy, promote = record["evictionPolicy"], record["promote"]
+    result = promote["result"]
+    state: StateName = record["state"]
+    return SessionState(
+        id=record["id"],
+        task=record["task"],
+        durable_ref=record["durableRef"],
+        durable_path=record.get("durablePath"),
+        durable_branch=record.get("durableBranch"),
+        baseline=record["baselineSha"],
+        ephemeral_ref=record["ephemeralRef"],
+        workspace=record.get("ephemeralPath"),
+        workspace_kind=record.get("workspaceKind"),
+        git_backed=bool(record.get("isGitBacked")),
+        policy=Policy(_nanoseconds(policy["ttlIdleMs"]), _nanoseconds(policy["ttlAbsoluteMs"]), policy["untilPromote"], policy["manual"]),
+        created_ns=ns_of(parse_instant(record["createdAt"])),
+        updated_ns=ns_of(parse_instant(record["updatedAt"])),
+        last_access_ns=ns_of(parse_instant(record["lastAccessAt"])),
+        state=state,
+        api_touched=dict.fromkeys(record["touchedFiles"], "write"),
+        strategy=promote["strategy"],
+        result=result and Result(result["sha"], result["branch"], result.get("prUrl")),
+        workspace_present=state == "active" or (state == "promoted" and not policy["untilPromote"]),
+        legacy=legacy,
+        extra={key: value for key, value in record.items() if key not in _RECORD_KEYS},
+    )
+
+
+def _known(record: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if value is not None}
+
+
+def _instant(ns: int) -> str:
+    return format_instant(instant_at(ns))
+
+
+def _milliseconds(ns: int | None) -> int | float | None:
+    if ns is None:
+        return None
+    whole, rest = divmod(ns, _MILLISECOND)
+    return ns / _MILLISECOND if rest else whole
+
+
+def _nanoseconds(ms: float | None) -> int | None:
+    return None if ms is None else round(ms * _MILLISECOND)

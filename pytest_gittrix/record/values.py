@@ -1,0 +1,148 @@
+"""What is known of one session, as values. It must not know how it came to be known (``state``) nor how it is written (``metadata``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+StateName = Literal["active", "promoted", "discarded", "expired"]
+ENDED: frozenset[str] = frozenset({"promoted", "discarded", "expired"})
+
+_HOUR = 3_600_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """When a session is evicted, in nanoseconds; None means never for that reason. The defaults are GitTrix's.
+
+    Attributes:
+        ttl_idle_ns: since it was last used.
+        ttl_absolute_ns: since it was created.
+        until_promote: remove the workspace when the session is promoted.
+        manual: never evict on its own, whatever the other fields say.
+    """
+
+    ttl_idle_ns: int | None = 4 * _HOUR
+    ttl_absolute_ns: int | None = None
+    until_promote: bool = True
+    manual: bool = False
+
+    def to_data(self) -> dict[str, Any]:
+        """The policy as ``session.created`` holds it."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> Policy:
+        """Read what :meth:`to_data` wrote."""
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A promotion that was about to happen and of which the log does not yet say how it ended.
+
+    Attributes:
+        commit, parent, ref, tree, paths_digest, count, owner: as in ``promote.intent``; ``owner`` as ``Owner.to_json`` writes it.
+        data: the whole event, with its optional keys.
+        seq, ts: of the event.
+    """
+
+    commit: str
+    parent: str
+    ref: str
+    tree: str
+    paths_digest: str
+    count: int
+    owner: Mapping[str, Any]
+    data: Mapping[str, Any]
+    seq: int
+    ts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Where the promoted work is: the commit, the branch it is on, and the pull request's address if there is one."""
+
+    sha: str
+    branch: str
+    pr_url: str | None = None
+    patch: str | None = None
+
+
+@dataclass
+class SessionState:
+    """One session as its events leave it. A value: ``fold`` makes new ones and never changes one it has returned.
+
+    Times are nanoseconds since 1970 UTC; paths are text with bytes that are not UTF-8 as surrogate escapes.
+
+    Attributes:
+        id, task, durable_ref, durable_path, durable_branch, baseline, ephemeral_ref, workspace, workspace_kind, git_backed: as started.
+        format: object format of durable, ``sha1`` or ``sha256``; None when a TypeScript store did not say.
+        policy: the eviction policy now in force.
+        created_ns: when it started. updated_ns: when anything last happened. last_access_ns: when it was last used or its files changed.
+        state: ``active``, or how it ended.
+        api_touched: paths written or deleted through the session, in the order of their first time; with the last ``op``.
+        commits: shas of the agent's commits, oldest first.
+        strategy, result: of the promotion.
+        intent: the promotion whose end the log does not tell.
+        workspace_present: whether the workspace is complete and not removed.
+        archive: what was set aside of unpromoted work, as in ``archive.written``.
+        seq: of the last event folded; -1 when there is no log.
+        legacy: it comes from a TypeScript record and has no log yet.
+        extra: keys of that record this engine does not know, to be given back as they were.
+    """
+
+    id: str
+    task: str
+    durable_ref: str
+    durable_path: str | None
+    durable_branch: str | None
+    baseline: str
+    ephemeral_ref: str
+    workspace: str | None
+    workspace_kind: str | None
+    git_backed: bool
+    policy: Policy
+    created_ns: int
+    updated_ns: int
+    last_access_ns: int
+    format: str | None = None
+    state: StateName = "active"
+    api_touched: dict[str, str] = field(default_factory=dict)
+    commits: list[str] = field(default_factory=list)
+    strategy: str = "auto"
+    result: Result | None = None
+    intent: Intent | None = None
+    workspace_present: bool = False
+    archive: Mapping[str, Any] | None = None
+    seq: int = -1
+    legacy: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the session is over; ended states are absorbing (DESIGN rule 7)."""
+        return self.state in ENDED
+
+    @property
+    def archived(self) -> bool:
+        """Whether unpromoted work was set aside."""
+        return self.archive is not None
+
+
+def deadline_ns(state: SessionState) -> int | None:
+    """The last instant at which the session is still inside its TTL, or None when it has none.
+
+    It is expired if and only if now is *greater* (GitTrix). Idle time counts from the last use, absolute time from creation, the
+    sooner wins; ``manual`` exempts from both. Whether the session is active is not asked.
+    """
+    policy = state.policy
+    if policy.manual:
+        return None
+    limits = []
+    if policy.ttl_idle_ns is not None:
+        limits.append(state.last_access_ns + policy.ttl_idle_ns)
+    if policy.ttl_absolute_ns is not None:
+        limits.append(state.created_ns + policy.ttl_absolute_ns)
+    return min(limits, default=None)

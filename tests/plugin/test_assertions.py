@@ -1,0 +1,92 @@
+"""What a failed comparison of trees or fingerprints says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK, Entry
+from pytest_gittrix.harness.fingerprint import Fingerprint
+from pytest_gittrix.report.assertions import explain
+
+Run = Callable[..., pytest.RunResult]
+
+A, B = "a" * 40, "b" * 40
+
+
+def test_trees_are_compared_path_by_path() -> None:
+    left = {"same": Entry(FILE, A), "edited": Entry(FILE, A), "mode": Entry(FILE, A), "gone": Entry(SYMLINK, B)}
+    right = {"same": Entry(FILE, A), "edited": Entry(FILE, B), "mode": Entry(EXECUTABLE, A), "new": Entry(FILE, B)}
+
+    assert explain("==", left, right) == [
+        "trees differ at 4 of 5 paths",
+        "'edited': file 100644 aaaaaaaaaa != file 100644 bbbbbbbbbb",
+        "'gone': only on the left (symlink 120000 bbbbbbbbbb)",
+        "'mode': file 100644 aaaaaaaaaa != executable 100755 aaaaaaaaaa (same bytes, other mode)",
+        "'new': only on the right (file 100644 bbbbbbbbbb)",
+    ]
+
+
+def test_a_file_that_moved_is_one_difference() -> None:
+    assert explain("==", {"old name": Entry(FILE, A)}, {"new name": Entry(FILE, A)}) == [
+        "trees differ at 2 of 2 paths",
+        "'old name': is 'new name' on the right (file 100644 aaaaaaaaaa)",
+    ]
+
+
+def test_a_deletion_in_a_set_of_changes_is_shown() -> None:
+    assert explain("==", {"a": None}, {"a": Entry(FILE, A)}) == ["trees differ at 1 of 1 path", "'a': deleted != file 100644 aaaaaaaaaa"]
+
+
+def test_a_tree_compared_with_nothing_is_a_tree() -> None:
+    assert explain("==", {}, {"a": Entry(FILE, A)}) == ["trees differ at 1 of 1 path", "'a': only on the right (file 100644 aaaaaaaaaa)"]
+
+
+def test_many_differences_are_counted() -> None:
+    lines = explain("==", {}, {f"{n:03}": Entry(FILE, A) for n in range(100)})
+
+    assert lines is not None
+    assert (len(lines), lines[0], lines[-1]) == (42, "trees differ at 100 of 100 paths", "... 60 more")
+
+
+@pytest.mark.parametrize(
+    ("operator", "left", "right"),
+    [
+        ("!=", {"a": Entry(FILE, A)}, {"a": Entry(FILE, A)}),
+        ("==", {"a": 1}, {"a": 2}),
+        ("==", {}, {}),
+        ("==", {"a": None}, {"a": None}),
+        ("==", {"a": Entry(FILE, A)}, {"a": "text"}),
+        ("==", Entry(FILE, A), Entry(FILE, B)),
+        ("==", "a", "b"),
+    ],
+)
+def test_other_comparisons_are_left_to_pytest(operator: str, left: object, right: object) -> None:
+    assert explain(operator, left, right) is None
+
+
+def test_fingerprints_say_what_changed(tmp_path: Path) -> None:
+    for path in (".git/HEAD", "app.py"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text("ref: refs/heads/main\n")
+    before = Fingerprint.of(tmp_path)
+    (tmp_path / ".git" / "HEAD").write_text("ref: refs/heads/other\n")
+
+    assert explain("==", before, Fingerprint.of(tmp_path)) == [
+        "fingerprints differ in 1 place",
+        "HEAD: HEAD: ref: refs/heads/main -> ref: refs/heads/other",
+    ]
+
+
+def test_a_failed_assertion_shows_the_explanation(run: Run) -> None:
+    source = """
+        def test_tree(gittrix_durable, gittrix_rival):
+            before = gittrix_durable.tree()
+            gittrix_rival.commit({"new.txt": "x"}, message="new")
+            assert gittrix_durable.tree() == before
+    """
+    run(source).stdout.fnmatch_lines(
+        ["*AssertionError: assert trees differ at 1 of * paths*", "*'new.txt': only on the left (file 100644*"]
+    )

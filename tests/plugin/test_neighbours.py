@@ -1,0 +1,126 @@
+"""The plugin among others: unused, switched off, in several processes, in random order, started from a git hook."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Run = Callable[..., pytest.RunResult]
+
+# What pytest itself loads already is no cost of ours.
+ALLOWED = {"pytest_gittrix", "pytest_gittrix.plugin", "pytest_gittrix.config", "pytest_gittrix.hookspecs"}
+
+
+def test_an_unused_plugin_loads_nothing_but_itself(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import json, sys
+
+        def test_it():
+            with open("loaded.json", "w") as file:
+                json.dump(sorted(sys.modules), file)
+            assert {"a": 1} == {"a": 1}
+    """)
+
+    def loaded(*arguments: str) -> set[str]:
+        pytester.runpytest_subprocess(*arguments, "-p", "no:hypothesispytest", "-p", "no:xdist").assert_outcomes(passed=1)
+        return set(json.loads(Path(pytester.path, "loaded.json").read_text()))
+
+    assert loaded() - loaded("-p", "no:gittrix") == ALLOWED
+
+
+def test_the_plugin_can_be_switched_off(run: Run) -> None:
+    result = run("def test_it(gittrix_session): pass", "-p", "no:gittrix")
+
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*fixture 'gittrix_session' not found*"])
+
+
+def test_workers_share_what_is_prepared_and_report_failures(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(r"""
+        import pytest
+
+        @pytest.mark.parametrize("turn", range(6))
+        def test_it(gittrix_session, turn):
+            gittrix_session.write("b.txt", b"\xff\n")
+            gittrix_session.write("a.txt", f"turn {turn}")
+            assert turn != 3
+    """)
+
+    result = pytester.runpytest_subprocess("-n", "2", "--gittrix-freeze=none")
+
+    result.assert_outcomes(passed=5, failed=1)
+    result.stdout.fnmatch_lines(["*gittrix session events*", "*session.write*path=a.txt*", "*gittrix diff*", "+turn 3", "kept in *"])
+
+
+def test_tests_run_in_any_order(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import pytest
+        seen = set()
+
+        @pytest.mark.gittrix(task="same")
+        @pytest.mark.parametrize("turn", range(4))
+        def test_it(gittrix_session, gittrix_durable, turn):
+            gittrix_session.write("a.txt", "x")
+            seen.add((gittrix_session.id, gittrix_session.promote().sha))
+            assert len(seen) == 1
+    """)
+
+    pytester.runpytest_inprocess("-p", "randomly", "-p", "no:cacheprovider").assert_outcomes(passed=4)
+
+
+@pytest.mark.parametrize("processes", [[], ["-n", "2"]], ids=["one process", "workers"])
+def test_a_run_started_from_a_git_hook_touches_no_other_repository(
+    processes: list[str], pytester: pytest.Pytester, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = tmp_path / "mine"
+    subprocess.run(["git", "init", "--quiet", str(mine)], check=True, timeout=60)
+    before = {path: path.read_bytes() for path in mine.rglob("*") if path.is_file()}
+    monkeypatch.setenv("GIT_DIR", str(mine / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(mine / ".git" / "index"))
+    pytester.makepyfile("""
+        def test_it(gittrix_session, gittrix_durable, gittrix_rival):
+            gittrix_rival.commit({"r.txt": "x"}, message="rival")
+            gittrix_durable.git("commit", "--quiet", "--allow-empty", "--message=mine")
+            gittrix_durable.repo.index.add(["app.py"])
+            gittrix_session.write("a.txt", "x")
+            gittrix_session.promote()
+    """)
+
+    result = pytester.runpytest_subprocess(*processes)
+
+    result.assert_outcomes(passed=1)
+    assert {path: path.read_bytes() for path in mine.rglob("*") if path.is_file()} == before
+    result.stdout.fnmatch_lines(["gittrix: this run was started with GIT_DIR, GIT_INDEX_FILE set, perhaps from a git hook.*"])
+
+
+def test_the_note_about_a_hook_is_only_for_runs_that_open_worlds(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_DIR", "/nowhere")
+    pytester.makepyfile("def test_it(): pass")
+
+    pytester.runpytest_inprocess("-p", "no:cacheprovider").stdout.no_fnmatch_line("gittrix: *")
+
+
+def test_nothing_warns_under_development_mode(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        def test_it(gittrix_session, gittrix_durable, gittrix_rival, gittrix_ephemeral):
+            gittrix_durable.repo.head.commit
+            gittrix_session.write("a.txt", "x")
+            gittrix_session.promote()
+    """)
+
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-m", "pytest", "-q"],
+        cwd=pytester.path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
+    assert "Warning" not in done.stdout + done.stderr

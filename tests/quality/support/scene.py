@@ -1,0 +1,224 @@
+"""A person's repository with a store beside it, made anew in milliseconds, and what must be true of both whatever happened.
+
+The judge (``Scene.judge``) uses the engine's public interface and the person's own git, nothing of the engine's insides.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import Literal
+
+from pytest_gittrix.clock import FrozenClock
+from pytest_gittrix.errors import PathNotFound, SessionExpired
+from pytest_gittrix.harness.history import SMALL_PROJECT, Executable, History, Step
+from pytest_gittrix.harness.templates import shared_templates
+from pytest_gittrix.record.model import EvictionPolicy
+from pytest_gittrix.session.manager import GitTrix
+from pytest_gittrix.session.session import UserSession
+
+SOAK = os.environ.get("PYTEST_GITTRIX_SOAK") == "1"
+"""Whether to run everything, which takes minutes, instead of a sample."""
+
+HISTORY = History.of(history=[Step(SMALL_PROJECT), Step({"src/a/one.txt": "one\n", "src/b/two.txt": "two\n", "run.sh": Executable("#!/bin/sh\n")})])
+
+WORK: Mapping[str, bytes | None] = {"app.py": b"print('by the agent')\n", "new/deep.py": b"x = 1\n", "src/b/two.txt": None}
+"""What an agent does in a session: a change, a new file in a new directory, a deletion that empties a directory."""
+
+TTL = timedelta(hours=4)
+
+Where = Literal["clean", "elsewhere", "bare"]
+"""Where the person is: on the branch with nothing changed, on another branch, or nowhere."""
+
+
+@dataclass
+class Scene:
+    """One durable repository and one store.
+
+    Attributes:
+        root: holds both and nothing else.
+        where: where the person is.
+        durability: the engine's.
+        baseline: the commit that sessions start from.
+        clock: shared by every engine of the scene, in forks too.
+    """
+
+    root: Path
+    where: Where = "clean"
+    durability: Literal["full", "fast"] = "fast"
+    clock: FrozenClock = field(default_factory=FrozenClock)
+
+    def __post_init__(self) -> None:
+        template = shared_templates().of(HISTORY)
+        self.baseline = template.head
+        self._ids = count()
+        template.materialise(self.durable, bare=self.where == "bare")
+        (self.root / "person").mkdir()
+        if self.where == "elsewhere":
+            self.git("checkout", "-q", "-b", "elsewhere")
+
+    @property
+    def durable(self) -> Path:
+        """The person's repository."""
+        return self.root / "durable"
+
+    @property
+    def git_dir(self) -> Path:
+        """Its git directory."""
+        return self.durable if self.where == "bare" else self.durable / ".git"
+
+    @property
+    def home(self) -> Path:
+        """The engine's home."""
+        return self.root / "home"
+
+    def git(self, *arguments: str, fails: bool = False, **env: str) -> str:
+        """Run the person's git in the repository; its output, without the final newline."""
+        done = subprocess.run(
+            ["git", *arguments], cwd=self.durable, env=person(self.root / "person") | env, capture_output=True, check=False, timeout=60
+        )
+        assert fails or done.returncode == 0, (arguments, os.fsdecode(done.stderr + done.stdout))
+        return os.fsdecode(done.stdout).rstrip("\n")
+
+    @contextmanager
+    def engine(self, *, init: bool = True) -> Iterator[GitTrix]:
+        """A new engine, as a new process would have one."""
+        engine = GitTrix(
+            self.durable,
+            home=self.home,
+            clock=self.clock,
+            eviction=EvictionPolicy(ttl_idle=TTL),
+            sweep_interval=None,
+            durability=self.durability,
+            strategy="commit",
+            ids=lambda: f"session-{next(self._ids)}",
+        )
+        try:
+            yield engine.init() if init else engine
+        finally:
+            engine.close()
+
+    def session(self, work: Mapping[str, bytes | None] = WORK) -> str:
+        """Start a session and do some work in it; gives its id."""
+        with self.engine() as engine:
+            session = engine.start_session("do it")
+            do(session, work)
+            return session.id
+
+    def promoted(self) -> int:
+        """How many commits of promotions the branch has."""
+        return len(self.git("log", "--format=%H", "--grep=^gittrix: ", f"{self.baseline}..main").split())
+
+    def leftovers(self) -> list[str]:
+        """Files that a killed engine may not leave behind for good: locks, shields, and anything of ours in the person's places."""
+        names = [path for path in self.durable.rglob("*") if path.is_file() or path.is_symlink()]
+        found = [path for path in names if path.suffix in (".lock", ".keep") or "gittrix" in path.name]
+        return sorted(str(path.relative_to(self.durable)) for path in found)
+
+    def judge_repository(self) -> None:
+        """The person finds a whole repository, nothing strange in it, and can go on working."""
+        assert not self.leftovers(), self.leftovers()
+        broken = [line for line in self.git("fsck", "--strict", "--no-progress").splitlines() if not line.startswith("dangling")]
+        assert not broken, broken
+        if self.where == "bare":
+            tip = self.git("commit-tree", "-p", "main", "-m", "by hand", "main^{tree}")
+            self.git("update-ref", "refs/heads/main", tip)
+        else:
+            status = self.git("status", "--porcelain", "--untracked-files=all")
+            assert not status, status
+            self.git("commit", "-q", "--allow-empty", "-m", "by hand")
+
+    def judge_session(self, session: str, work: Mapping[str, bytes | None] = WORK) -> str:
+        """Rule 9: active with its workspace whole, or promoted with one commit; and then the next promote needs no help.
+
+        Returns:
+            The state the session was found in.
+        """
+        before = self.promoted()
+        with self.engine() as engine:
+            state = engine.info(session).state
+            if state == "active":
+                assert did(engine.get_session(session)) == work
+                result = engine.get_session(session).promote(files=[*work])
+                assert self.git("rev-parse", "main") == result.sha
+                assert result.warnings == ()
+            else:
+                assert state == "promoted"
+                try:
+                    engine.get_session(session).promote()
+                except SessionExpired as ended:
+                    assert ended.state == "promoted"
+                else:
+                    raise AssertionError("an ended session was promoted again")
+            assert not (engine.store.directory(session) / "workspace").exists()
+            assert engine.recover().problems == []
+        assert self.promoted() == before + (state == "active")
+        for path, data in work.items():
+            listed = self.git("ls-tree", "--name-only", "main", path) != ""
+            assert listed == (data is not None)
+            assert data is None or self.git("show", f"main:{path}").encode() + b"\n" == data
+        self.judge_repository()
+        return state
+
+
+def person(home: Path) -> dict[str, str]:
+    """The environment of a person with nothing configured."""
+    names = {"NAME": "Human", "EMAIL": "human@example.com"}
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "LC_ALL": "C",
+        **{f"GIT_{role}_{name}": value for role in ("AUTHOR", "COMMITTER") for name, value in names.items()},
+    }
+
+
+def do(session: UserSession, work: Mapping[str, bytes | None] = WORK) -> None:
+    """Do the work in a session."""
+    for path, data in work.items():
+        if data is None:
+            session.delete(path)
+        else:
+            session.write(path, data)
+
+
+def did(session: UserSession) -> dict[str, bytes | None]:
+    """The work found in a session."""
+
+    def contents(path: str) -> bytes | None:
+        try:
+            return session.read(path)
+        except PathNotFound:
+            return None
+
+    return {path: contents(path) for path in session.touched_files()}
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A directory that is gone after the block; in memory where that can be had."""
+    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="gittrix-quality-", dir=place, ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
+
+
+class Scenes:
+    """One scene after another at the very same path, so that every run of a program makes the same calls."""
+
+    def __init__(self, root: Path, make: Callable[[Path], Scene]) -> None:
+        self._root = root
+        self._make = make
+
+    def next(self) -> Scene:
+        """A new scene, in place of the one before."""
+        shutil.rmtree(self._root, ignore_errors=True)
+        self._root.mkdir()
+        return self._make(self._root)

@@ -1,0 +1,311 @@
+"""Killed at any call that changes a file: the next engine finds each session promoted or active, and the person notices nothing (rule 9).
+
+The normal run strikes a sample of the calls; ``PYTEST_GITTRIX_SOAK=1`` strikes every one. Figures are printed (``pytest -rP``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from support.scene import SOAK, TTL, WORK, Scene, Scenes, Where, do, scratch
+
+from pytest_gittrix.errors import BaselineConflict, GittrixError
+from pytest_gittrix.git.seed import _recent as remembered_seeds
+from pytest_gittrix.harness.supervisor import Fault, Kill, Run, supervise_function, supported, sweep
+
+Durability = Literal["full", "fast"]
+
+pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported()))
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with scratch() as directory:
+        yield directory / "scene"
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What is struck.
+
+    Attributes:
+        prepare: brings a new scene into the state before; not struck.
+        act: the operation, in a process of its own; what it prints is its answer.
+        judge: what must hold afterwards; gives a word for what was found.
+    """
+
+    prepare: Callable[[Scene], None]
+    act: Callable[[Scene], None]
+    judge: Callable[[Scene, Run], str]
+
+
+FIRST, SECOND, THIRD = "session-0", "session-1", "session-2"
+
+
+def start(scene: Scene) -> None:
+    with scene.engine() as engine:
+        do(engine.start_session("do it"))
+
+
+def promote(scene: Scene, session: str = FIRST) -> None:
+    """Promote, and print what the caller was told."""
+    try:
+        with scene.engine(init=False) as engine:
+            print(f"promoted {engine.get_session(session).promote().sha}")
+    except GittrixError as refusal:
+        print(f"refused {refusal.code}")
+
+
+def evict(scene: Scene) -> None:
+    with scene.engine() as engine:
+        engine.evict(FIRST)
+
+
+def run_a_sweep(scene: Scene) -> None:
+    with scene.engine(init=False) as engine:
+        engine.sweep()
+
+
+def recover(scene: Scene) -> None:
+    with scene.engine(init=False) as engine:
+        engine.recover()
+
+
+def append(scene: Scene) -> None:
+    with scene.engine(init=False) as engine:
+        engine.get_session(FIRST).write("app.py", WORK["app.py"] or b"")
+        engine.get_session(FIRST).commit("struck")
+
+
+def one_session(scene: Scene) -> None:
+    assert scene.session() == FIRST
+
+
+def drifted(scene: Scene) -> None:
+    one_session(scene)
+    (scene.durable / "app.py").write_text("print('by the person')\n")
+    scene.git("commit", "-qam", "drift")
+
+
+def overdue(scene: Scene) -> None:
+    assert (scene.session(), scene.session()) == (FIRST, SECOND)
+    scene.clock.advance(2 * TTL)
+    with scene.engine(init=False) as engine:
+        third = engine.start_session("do it")
+        do(third)
+        assert third.id == THIRD
+
+
+def judge_promote(scene: Scene, run: Run) -> str:
+    told = run.stdout.decode().split()
+    assert run.killed or told, run.stderr.decode()[-600:]
+    assert not told or (told[0] == "promoted") == (scene.promoted() == 1), f"told {told}, but {scene.promoted()} are in"
+    with scene.engine():
+        pass
+    scene.judge_repository()
+    return scene.judge_session(FIRST)
+
+
+def judge_start(scene: Scene, _run: Run) -> str:
+    with scene.engine() as engine:
+        found = [(one.id, one.state) for one in engine.list_sessions()]
+        for id_, state in found:
+            assert state in ("active", "discarded")
+            if state == "active":
+                assert engine.get_session(id_).read("README.md").startswith(b"# Greeter")
+                assert set(engine.get_session(id_).touched_files()) <= set(WORK)
+        assert {path.name for path in engine.store.root.iterdir() if not path.name.startswith(".")} == {id_ for id_, _ in found}
+    scene._ids = iter(range(100, 200))  # type: ignore[assignment]
+    assert scene.judge_session(scene.session()) == "active"
+    return found[0][1] if found else "nothing"
+
+
+def judge_conflict(scene: Scene, run: Run) -> str:
+    assert not run.stdout or run.stdout == b"refused BASELINE_CONFLICT\n"
+    with scene.engine() as engine:
+        with pytest.raises(BaselineConflict):
+            engine.get_session(FIRST).promote()
+        assert scene.promoted() == 0
+        engine.get_session(FIRST).promote(files=[path for path in WORK if path != "app.py"])
+    assert scene.promoted() == 1
+    scene.judge_repository()
+    return "active"
+
+
+def judge_evict(scene: Scene, _run: Run) -> str:
+    with scene.engine() as engine:
+        state = engine.info(FIRST).state
+        if state == "active":
+            return scene.judge_session(FIRST)
+        judge_ended(scene, FIRST)
+    scene.judge_repository()
+    return state
+
+
+def judge_ended(scene: Scene, session: str) -> None:
+    directory = scene.home / "sessions" / session
+    assert not (directory / "workspace").exists()
+    assert not (directory / "engine").exists()
+    scene.git("-C", str(scene.durable), "apply", "--check", *(["--cached"] if scene.where != "bare" else []), str(directory / "archive.patch"))
+
+
+def judge_sweep(scene: Scene, _run: Run) -> str:
+    with scene.engine() as engine:
+        assert [engine.info(one).state for one in (FIRST, SECOND)] == ["expired", "expired"]
+    for session in (FIRST, SECOND):
+        judge_ended(scene, session)
+    return scene.judge_session(THIRD)
+
+
+def judge_append(scene: Scene, _run: Run) -> str:
+    with scene.engine() as engine:
+        log = engine.store.log(FIRST).read("strict")
+        assert [event.seq for event in log] == list(range(len(log)))
+    return scene.judge_session(FIRST)
+
+
+OPERATIONS = {
+    "start": Operation(lambda _: None, start, judge_start),
+    "promote": Operation(one_session, promote, judge_promote),
+    "promote-conflict": Operation(drifted, promote, judge_conflict),
+    "evict": Operation(one_session, evict, judge_evict),
+    "sweep": Operation(overdue, run_a_sweep, judge_sweep),
+    "append": Operation(one_session, append, judge_append),
+}
+
+
+def strike(
+    operation: Operation,
+    place: Path,
+    *,
+    where: Where = "clean",
+    durability: Durability = "fast",
+    kinds: tuple[str, ...] = ("kill",),
+    points: slice | None = None,
+) -> Counter[str]:
+    """Strike an operation at many points and judge each; gives how often each end was found. Fails naming every point that was not survived."""
+    scenes = Scenes(place, lambda root: Scene(root, where, durability))
+    found: Counter[str] = Counter()
+    wrong: list[str] = []
+    now: list[Scene] = []
+
+    def run(fault: Fault | None) -> Run:
+        now[:] = [scenes.next()]
+        remembered_seeds.clear()
+        operation.prepare(now[0])
+        return supervise_function(lambda: operation.act(now[0]), fault=fault, within=now[0].root)
+
+    for fault, struck in sweep(run, kinds=kinds, points=points):
+        remembered_seeds.clear()
+        try:
+            found[operation.judge(now[0], struck)] += 1
+        except (AssertionError, GittrixError, OSError) as problem:
+            call = struck.fired
+            where_to = os.path.relpath(call.path or "", place) if call else "?"
+            wrong.append(f"{fault} at {call and call.name} {where_to}: {type(problem).__name__}: {str(problem)[:600]}")
+    tried = sum(found.values()) + len(wrong)
+    print(f"{operation.act.__name__} ({', '.join(kinds)}; {where}, {durability}): tried {tried}, survived {tried - len(wrong)}: {dict(found)}")
+    assert not wrong, "\n".join(wrong)
+    return found
+
+
+def some(step: int, first: int = 0) -> slice | None:
+    """Every ``step``-th point; all of them in a soak."""
+    return None if SOAK else slice(first, None, step)
+
+
+@pytest.mark.parametrize("durability", ["fast", "full"] if SOAK else ["fast"])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_kill_at_any_call_is_survived(place: Path, name: str, durability: Durability) -> None:
+    assert strike(OPERATIONS[name], place, durability=durability, points=some(7, 3))
+
+
+@pytest.mark.parametrize("where", ["elsewhere", "bare"])
+def test_a_kill_of_a_promotion_is_survived_wherever_the_person_is(place: Path, where: Where) -> None:
+    found = strike(OPERATIONS["promote"], place, where=where, points=some(6))
+    assert set(found) == {"active", "promoted"}
+
+
+@pytest.mark.parametrize("kind", ["ENOSPC", "sticky ENOSPC", "EIO", "sticky EIO", "torn", "short"])
+def test_a_failing_disk_never_makes_a_promotion_lie(place: Path, kind: str) -> None:
+    assert strike(OPERATIONS["promote"], place, kinds=(kind,), points=some(12, 5))
+
+
+def killed_at(scene: Scene, at: int) -> Run:
+    return supervise_function(lambda: promote(scene), fault=Kill(at), within=scene.root)
+
+
+def points_of_a_promotion(place: Path) -> list[str]:
+    """Where each call of a promotion that nothing disturbs leads."""
+    scene = Scenes(place, Scene).next()
+    one_session(scene)
+    return [str(call.path) for call in supervise_function(lambda: promote(scene), within=scene.root).calls]
+
+
+def test_a_kill_of_the_recovery_of_a_killed_promotion_is_survived(place: Path) -> None:
+    tried = 0
+    for at in range(1, len(points_of_a_promotion(place)) + 1)[some(11, 4) or slice(None)]:
+
+        def prepare(scene: Scene, at: int = at) -> None:
+            one_session(scene)
+            killed_at(scene, at)
+
+        tried += sum(strike(Operation(prepare, recover, judge_promote_again), place, points=some(6)).values())
+    print(f"double faults: tried {tried}, survived {tried}")
+    assert tried
+
+
+def judge_promote_again(scene: Scene, _run: Run) -> str:
+    with scene.engine():
+        pass
+    scene.judge_repository()
+    return scene.judge_session(FIRST)
+
+
+def test_a_killed_promotion_never_stops_another_one(place: Path) -> None:
+    survived = 0
+    points = range(1, len(points_of_a_promotion(place)) + 1)[some(5) or slice(None)]
+    for at in points:
+        scene = Scenes(place, Scene).next()
+        one_session(scene)
+        other = scene.session({"other.txt": b"other\n"})
+        killed_at(scene, at)
+        with scene.engine(init=False) as engine:
+            result = engine.get_session(other).promote()
+        assert result.warnings == ()
+        assert scene.git("rev-parse", "main") == result.sha
+        with scene.engine():
+            pass
+        scene.judge_repository()
+        scene.judge_session(FIRST)
+        survived += 1
+    print(f"peers of a killed promotion: tried {len(points)}, survived {survived}")
+    assert survived == len(points)
+
+
+@pytest.mark.parametrize("landed", [False, True], ids=["not-landed", "landed"])
+def test_a_kill_of_a_promotion_that_meets_a_dead_ones_locks_is_survived(place: Path, landed: bool) -> None:
+    paths = points_of_a_promotion(place)
+    at = paths.index(str(place / "durable/app.py" if landed else place / "durable/.git/objects/pack")) + 1
+
+    def prepare(scene: Scene) -> None:
+        one_session(scene)
+        assert scene.session({"other.txt": b"other\n"}) == SECOND
+        killed_at(scene, at)
+        assert (scene.git_dir / "index.lock").exists()
+
+    def judge(scene: Scene, _run: Run) -> str:
+        with scene.engine():
+            pass
+        scene.judge_repository()
+        assert scene.judge_session(FIRST) == ("promoted" if landed else "active")
+        return scene.judge_session(SECOND, {"other.txt": b"other\n"})
+
+    found = strike(Operation(prepare, lambda scene: promote(scene, SECOND), judge), place, points=some(9))
+    assert "active" in found

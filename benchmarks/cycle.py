@@ -13,6 +13,7 @@ from typing import Final
 
 from benchmarks.baselines import ByHand, GitCommands, Pygit2Floor
 from benchmarks.measure import TOTAL, Measurement, Phases, Stopwatch, Variant, interleave, scratch, summarise, timed
+from benchmarks.report import BY_HAND, GIT, PYGIT2
 from benchmarks.sample import Copy, Sample
 from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock import FrozenClock
@@ -24,12 +25,7 @@ from pytest_gittrix.git.tree import FILE, Entry
 from pytest_gittrix.git.workspace import KINDS, WorkspaceKind
 from pytest_gittrix.session.manager import GitTrix
 
-GIT: Final = "(a) git commands"
-PYGIT2: Final = "(b) pygit2 floor"
-BY_HAND: Final = "(c) floor by hand"
-BASELINES: Final = (GIT, PYGIT2, BY_HAND)
 READ_TWICE: Final = "clone, diff() + promote()"
-PHASES: Final = ("start", "write", "review", "diff", "promote", "evict")
 DELETE: Final = "delete"
 """Removing what was renamed away: later in the engine and the floors, at once in git's ``worktree remove``."""
 

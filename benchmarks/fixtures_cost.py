@@ -8,9 +8,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from benchmarks.measure import TOTAL, Measurement, Phases, Stopwatch, interleave, scratch, summarise
+from benchmarks.measure import Measurement, Phases, Stopwatch, interleave, scratch, summarise
 from pytest_gittrix.harness.world import World
 
 FILES: Final = {f"src/module{number}.py": f"VALUE = {number}\n" * 100 for number in range(10)}
@@ -57,7 +57,7 @@ _QUIET: Final = ("-q", "-p", "no:randomly", "-p", "no:xdist", "-p", "no:cachepro
 def fixtures_cost(*, quick: bool = False) -> list[Measurement]:
     """A test with each fixture less a test with none, and ``World.open``; in memory and on the disk."""
     found: list[Measurement] = []
-    count, runs = (60, 2) if quick else (200, 4)
+    count, runs = (60, 1) if quick else (200, 3)
     for disk, place in ((False, "memory"), (True, "disk")):
         with scratch(disk=disk) as root:
             fixtures = {"no fixture": "request", "gittrix_durable": "gittrix_durable", "gittrix_session": "gittrix_session"}
@@ -96,12 +96,3 @@ def _world(root: Path, turn: int) -> Phases:
     world.close()
     watch.lap("close and delete")
     return watch.phases
-
-
-def net(measurements: list[Measurement], place: str) -> Measurement | None:
-    """The cost of ``gittrix_session`` alone: a test that has it, less one that has nothing."""
-    totals: dict[str, Any] = {item.name: item for item in measurements if item.bench == "fixture" and item.phase == TOTAL}
-    used, bare = totals.get(f"gittrix_session, {place}"), totals.get(f"no fixture, {place}")
-    if used is None or bare is None:
-        return None
-    return Measurement("fixture", f"gittrix_session alone, {place}", TOTAL, None, used.median - bare.median, used.best - bare.best, used.rounds)

@@ -185,6 +185,12 @@ class ClockConflict(GittrixError):
     code = "CLOCK_CONFLICT"
 
 
+class Deadlock(GittrixError):
+    """Actors of a race wait for each other, or a step that a test named was never reached."""
+
+    code = "DEADLOCK"
+
+
 class GitFailed(AdapterUnavailable):
     """The git binary is missing, too old, timed out or refused a command the engine needs."""
 

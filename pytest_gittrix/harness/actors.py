@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Self
 
-from pytest_gittrix.errors import GittrixError, InvalidInput
+from pytest_gittrix.errors import Deadlock, GittrixError, InvalidInput
 
 _WAITING = ":busy"
 
@@ -92,7 +92,7 @@ class Actors:
 
         Raises:
             InvalidInput: there is no such actor.
-            GittrixError: it ended, or waits for another actor, without having reached ``to``; or it came to no point in time.
+            Deadlock: it ended, or waits for another actor, without having reached ``to``; or it came to no point in time.
         """
         actor = self._named(name)
         if to is None:
@@ -100,7 +100,7 @@ class Actors:
         deadline = time.monotonic() + self._timeout
         while (point := self._go(actor)) != to:
             if point is None:
-                raise GittrixError(
+                raise Deadlock(
                     f"{name} ended without having reached {to!r}.",
                     why="The order the test asked for cannot happen.",
                     fix=f"Points it passed: {', '.join(dict.fromkeys(actor.path)) or 'none'}.",
@@ -113,7 +113,7 @@ class Actors:
         """Let actors (all, by default) go on to their ends, in turn; one that waits for a lock lets the others go first.
 
         Raises:
-            GittrixError: they wait for each other, or for an actor that is not to go on.
+            Deadlock: they wait for each other, or for an actor that is not to go on.
         """
         going = [self._named(name) for name in names or self._actors]
         deadline = time.monotonic() + self._timeout
@@ -178,11 +178,11 @@ class Actors:
             fix=f"Actors: {', '.join(self._actors) or 'none'}.",
         )
 
-    def _stuck(self, stuck: _Actor) -> GittrixError:
+    def _stuck(self, stuck: _Actor) -> Deadlock:
         everyone = "; ".join(f"{actor.name} {actor.where}" for actor in self._actors.values())
         frame = sys._current_frames().get(stuck.thread.ident or 0) if stuck.thread else None
         inside = traceback.extract_stack(frame)[-1] if frame else None
-        return GittrixError(
+        return Deadlock(
             f"{stuck.name} did not go on within {self._timeout:g} s: {everyone}.",
             why="It waits for something that an actor standing still holds, so this order cannot happen.",
             fix=f"Let the holder go on first.{f' {stuck.name} is in {inside.name} ({inside.filename}:{inside.lineno}).' if inside else ''}",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from pytest_gittrix import points
-from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.errors import Deadlock
 from pytest_gittrix.harness.actors import Actors, Outcome
 from pytest_gittrix.harness.shim import GitShim, Side
 
@@ -116,7 +116,7 @@ class Race:
 
         Raises:
             InvalidInput: the schedule names an actor there is not.
-            GittrixError: the actors stand in each other's way for ever.
+            Deadlock: the actors stand in each other's way for ever.
         """
         with self.actors(**actors) as taking_turns:
             for name in schedule:
@@ -162,7 +162,7 @@ class Race:
         unreached = [hook.step for hook in self._hooks if hook.times is not None and not hook.spent]
         if not unreached:
             return
-        raise GittrixError(
+        raise Deadlock(
             f"Never reached, or less often than asked: {', '.join(unreached)}.",
             why="What should have happened there did not, so the test has not shown what it says.",
             fix=f"Steps that were reached: {', '.join(dict.fromkeys(self._passed)) or 'none'}.",

@@ -6,17 +6,15 @@ must not know pytest.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import string
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
-from itertools import count
+from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Self
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock import EPOCH, FrozenClock
@@ -30,16 +28,16 @@ from pytest_gittrix.git.workspace import Trash, WorkspaceKind
 from pytest_gittrix.harness.cloned import clone_into
 from pytest_gittrix.harness.durable import DurableRepo, Rival
 from pytest_gittrix.harness.history import Contents, History, Step
+from pytest_gittrix.harness.race import Race
 from pytest_gittrix.harness.templates import Templates, shared_templates
 from pytest_gittrix.record.log import Durability
+from pytest_gittrix.session.ids import seeded_ids
 from pytest_gittrix.session.manager import GitTrix
 
 if TYPE_CHECKING:
     from pytest_gittrix.record.model import EvictionPolicy
     from pytest_gittrix.session.session import UserSession
 
-_ALPHABET: Final = string.digits + string.ascii_letters
-_ID_LENGTH: Final = 12
 
 
 class World:
@@ -145,7 +143,7 @@ class World:
                 sweep_interval=sweep_interval,
                 durability=durability,
                 strategy=strategy,
-                ids=session_ids(seed),
+                ids=seeded_ids(seed),
             )
             closing.enter_context(gittrix)
             return cls(root, durable=durable, rival=rival, clock=clock, gittrix=gittrix, closing=closing.pop_all())
@@ -156,12 +154,17 @@ class World:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._closing.__exit__(kind, error, trace)
 
     def close(self) -> None:
         """End the engine and the clock, and remove the directory unless it is kept. Closing again does nothing."""
         self._closing.close()
+
+    @cached_property
+    def race(self) -> Race:
+        """Control over who goes next (DESIGN 4.5). A step that was named and never reached fails the block that the world is used in."""
+        return self._closing.enter_context(Race(self.path / "race", lambda: self.env))
 
     @property
     def env(self) -> Mapping[str, str]:
@@ -194,21 +197,6 @@ class _Durable(LocalDurable):
 
     def seed(self, seeds: str, commit: str, history: SeedHistory) -> Seed:  # noqa: ARG002 - part of the protocol
         return super().seed(self._seeds, commit, history)
-
-
-def session_ids(seed: int) -> Callable[[], str]:
-    """Makes session ids that look random and are the same in each run: ``sess_`` and twelve letters or digits.
-
-    Args:
-        seed: a different one gives different ids.
-    """
-    numbers = count()
-
-    def make() -> str:
-        drawn = int.from_bytes(hashlib.sha256(f"{seed}:{next(numbers)}".encode()).digest(), "big")
-        return "sess_" + "".join(_ALPHABET[drawn // len(_ALPHABET) ** place % len(_ALPHABET)] for place in range(_ID_LENGTH))
-
-    return make
 
 
 def _directory(path: str | os.PathLike[str] | None) -> Path:

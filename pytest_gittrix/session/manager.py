@@ -122,8 +122,8 @@ class GitTrix:
         if self._own_clock:
             self.clock.close()
         self._index.close()
+        self._resources.trash.wait()
         if self.store.durability == "full":
-            self._resources.trash.wait()
             self._resources.trash.empty()
         self._resources.close()
 
@@ -373,7 +373,7 @@ class GitTrix:
             except SessionNotFound:
                 continue
             except (GittrixError, OSError) as problem:
-                self._complain(id_, problem)
+                self._emitter.complain(id_, problem, ts=self.clock.now_ns())
                 continue
             if gone:
                 evicted.append(id_)
@@ -435,12 +435,6 @@ class GitTrix:
     def _tidy(self) -> None:
         if self.store.durability == "full":
             self._resources.trash.empty_soon()
-
-    def _complain(self, id_: str, problem: Exception) -> None:
-        from pytest_gittrix.record.events import live_event
-
-        code = problem.code if isinstance(problem, GittrixError) else "OS_ERROR"
-        self._emitter.emit(live_event("engine.error", {"code": code, "message": str(problem)}, ts=self.clock.now_ns(), stream=id_))
 
 
 def _weakly(engine: GitTrix) -> Callable[[], None]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pytest_gittrix.clock import Clock
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, SessionExpired, SessionNotFound
-from pytest_gittrix.record.events import Actor, Event
+from pytest_gittrix.record.events import Actor, Event, live_event
 from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.log import EventLog, report_ignored
 from pytest_gittrix.record.state import SessionState, fold
@@ -57,6 +57,11 @@ class Emitter:
                     listener(event)
                 except Exception as problem:  # noqa: BLE001  (a listener is a stranger: nothing it raises may undo what is stored)
                     report_ignored(problem)
+
+    def complain(self, id_: str, problem: Exception, *, ts: int) -> None:
+        """Announce a failure of background work, which has no caller to raise to, as ``engine.error``."""
+        code = problem.code if isinstance(problem, GittrixError) else "OS_ERROR"
+        self.emit(live_event("engine.error", {"code": code, "message": str(problem)}, ts=ts, stream=id_))
 
 
 class Recorder:

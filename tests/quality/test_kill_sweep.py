@@ -152,7 +152,7 @@ def judge_ended(scene: Scene, session: str) -> None:
     directory = scene.home / "sessions" / session
     assert not (directory / "workspace").exists()
     assert not (directory / "engine").exists()
-    scene.git("-C", str(scene.durable), "apply", "--check", *(["--cached"] if scene.where != "bare" else []), str(directory / "archive.patch"))
+    scene.git("apply", "--check", str(directory / "archive.patch"))
 
 
 def judge_sweep(scene: Scene, _run: Run) -> str:
@@ -188,8 +188,9 @@ def strike(
     durability: Durability = "fast",
     kinds: tuple[str, ...] = ("kill",),
     points: slice | None = None,
+    told: bool = True,
 ) -> Counter[str]:
-    """Strike an operation at many points and judge each; gives how often each end was found. Fails naming every point that was not survived."""
+    """Strike an operation at many points and judge each; gives how often each end was found. Fails with every point not survived."""
     scenes = Scenes(place, lambda root: Scene(root, where, durability))
     found: Counter[str] = Counter()
     wrong: list[str] = []
@@ -210,7 +211,9 @@ def strike(
             where_to = os.path.relpath(call.path or "", place) if call else "?"
             wrong.append(f"{fault} at {call and call.name} {where_to}: {type(problem).__name__}: {str(problem)[:600]}")
     tried = sum(found.values()) + len(wrong)
-    print(f"{operation.act.__name__} ({', '.join(kinds)}; {where}, {durability}): tried {tried}, survived {tried - len(wrong)}: {dict(found)}")
+    if told:
+        settings = f"{', '.join(kinds)}; {where}, {durability}"
+        print(f"{operation.act.__name__} ({settings}): tried {tried}, survived {tried - len(wrong)}: {dict(found)}")
     assert not wrong, "\n".join(wrong)
     return found
 
@@ -237,6 +240,19 @@ def test_a_failing_disk_never_makes_a_promotion_lie(place: Path, kind: str) -> N
     assert strike(OPERATIONS["promote"], place, kinds=(kind,), points=some(12, 5))
 
 
+@pytest.mark.parametrize("kind", ["ENOSPC", "EIO", "sticky ENOSPC"])
+@pytest.mark.parametrize("name", ["start", "evict", "append"])
+def test_a_failing_disk_is_a_typed_error_and_harms_nothing(place: Path, name: str, kind: str) -> None:
+    operation = OPERATIONS[name]
+
+    def judge(scene: Scene, run: Run) -> str:
+        error = run.stderr.decode().strip().rpartition("\nTraceback ")[2]
+        assert run.exit_code == 0 or "\npytest_gittrix.errors." in error, error[-600:]
+        return operation.judge(scene, run)
+
+    assert strike(Operation(operation.prepare, operation.act, judge), place, kinds=(kind,), points=some(15, 8))
+
+
 def killed_at(scene: Scene, at: int) -> Run:
     return supervise_function(lambda: promote(scene), fault=Kill(at), within=scene.root)
 
@@ -256,7 +272,7 @@ def test_a_kill_of_the_recovery_of_a_killed_promotion_is_survived(place: Path) -
             one_session(scene)
             killed_at(scene, at)
 
-        tried += sum(strike(Operation(prepare, recover, judge_promote_again), place, points=some(6)).values())
+        tried += sum(strike(Operation(prepare, recover, judge_promote_again), place, points=some(6), told=False).values())
     print(f"double faults: tried {tried}, survived {tried}")
     assert tried
 
@@ -307,5 +323,8 @@ def test_a_kill_of_a_promotion_that_meets_a_dead_ones_locks_is_survived(place: P
         assert scene.judge_session(FIRST) == ("promoted" if landed else "active")
         return scene.judge_session(SECOND, {"other.txt": b"other\n"})
 
-    found = strike(Operation(prepare, lambda scene: promote(scene, SECOND), judge), place, points=some(9))
+    def promote_second(scene: Scene) -> None:
+        promote(scene, SECOND)
+
+    found = strike(Operation(prepare, promote_second, judge), place, points=some(9))
     assert "active" in found

@@ -19,8 +19,9 @@ from pytest_gittrix.clock_carriers import CLOCK_VARIABLE
 from pytest_gittrix.errors import BaselineConflict, InvalidInput, SessionExpired, UnsupportedRepository, WriteRejected
 from pytest_gittrix.harness.history import SMALL_PROJECT, Executable, Step
 from pytest_gittrix.harness.templates import Templates
-from pytest_gittrix.harness.world import World, session_ids
+from pytest_gittrix.harness.world import World
 from pytest_gittrix.record.model import EvictionPolicy
+from pytest_gittrix.session.ids import seeded_ids
 
 FILES = {"app.py": "one\n", "run.sh": Executable("#!/bin/sh\n")}
 
@@ -96,6 +97,7 @@ def test_another_process_has_the_same_ids(tmp_path: Path) -> None:
     program = """
 import sys
 from pytest_gittrix.harness.world import World
+from pytest_gittrix.session.ids import seeded_ids
 with World.open(sys.argv[1], files={"app.py": "one\\n"}) as world:
     print(world.start("Fix it").id, world.durable.head())
 """
@@ -106,11 +108,11 @@ with World.open(sys.argv[1], files={"app.py": "one\\n"}) as world:
 
 
 def test_session_ids_depend_on_the_seed_alone_and_never_repeat() -> None:
-    first = list(islice(iter(session_ids(0), None), 1000))
+    first = list(islice(iter(seeded_ids(0), None), 1000))
 
-    assert first == list(islice(iter(session_ids(0), None), 1000))
+    assert first == list(islice(iter(seeded_ids(0), None), 1000))
     assert len(set(first)) == 1000
-    assert set(first).isdisjoint(islice(iter(session_ids(1), None), 1000))
+    assert set(first).isdisjoint(islice(iter(seeded_ids(1), None), 1000))
     assert all(len(id_) == len("sess_") + 12 and id_.removeprefix("sess_").isalnum() for id_ in first)
 
 

@@ -54,7 +54,7 @@ def _benches(sizes: list[int], quick: bool) -> dict[str, Callable[[], list[Measu
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure the engine beside git and beside floors, in one run.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure the engine beside git and floors, in one run.")
     parser.add_argument("--quick", action="store_true", help="less than a minute: sizes 10 and 1000, few rounds")
     parser.add_argument("--sizes", type=_numbers, metavar="N,N", help=f"files of the cycle (default: {','.join(map(str, _SIZES))})")
     parser.add_argument("--only", action="append", choices=[*_benches([], False)], help="run this one alone; may be given again")

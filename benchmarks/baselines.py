@@ -129,7 +129,7 @@ class Pygit2Floor(Floor):
         branch = repository.references[BRANCH]
         parent = repository[branch.target]
         blobs = {path: repository.create_blob(data) for path, data in changed.items()}
-        tree = _rebuild(repository, parent.tree, _nested(blobs))
+        tree = _rebuild(repository, parent.tree, blobs)
         person = pygit2.Signature("Bench", "bench@example.com", 1893456000, 0)
         branch.set_target(repository.create_commit(None, person, person, "promote", tree, [parent.id]))
         repository.free()
@@ -210,24 +210,19 @@ def _diff(path: str, old: bytes, new: bytes) -> str:
     return pygit2.Patch.create_from(old, new, path, path).text or ""
 
 
-def _nested(blobs: Mapping[str, pygit2.Oid]) -> dict[str, object]:
-    root: dict[str, object] = {}
-    for path, id_ in blobs.items():
-        *directories, name = path.split("/")
-        here = root
-        for directory in directories:
-            here = here.setdefault(directory, {})  # type: ignore[assignment]
-        here[name] = id_
-    return root
-
-
-def _rebuild(repository: pygit2.Repository, tree: pygit2.Tree, changes: Mapping[str, object]) -> pygit2.Oid:
+def _rebuild(repository: pygit2.Repository, tree: pygit2.Object, blobs: Mapping[str, pygit2.Oid]) -> pygit2.Oid:
+    """The tree with some blobs replaced; every path is there already."""
+    assert isinstance(tree, pygit2.Tree)
     builder = repository.TreeBuilder(tree)
-    for name, change in changes.items():
-        if isinstance(change, dict):
-            builder.insert(name, _rebuild(repository, tree[name], change), pygit2.enums.FileMode.TREE)
+    below: dict[str, dict[str, pygit2.Oid]] = {}
+    for path, id_ in blobs.items():
+        name, _, rest = path.partition("/")
+        if rest:
+            below.setdefault(name, {})[rest] = id_
         else:
-            builder.insert(name, change, pygit2.enums.FileMode.BLOB)
+            builder.insert(name, id_, pygit2.enums.FileMode.BLOB)
+    for name, inside in below.items():
+        builder.insert(name, _rebuild(repository, tree[name], inside), pygit2.enums.FileMode.TREE)
     return builder.write()
 
 

@@ -1,4 +1,4 @@
-"""The cycle: start a session, let the agent write twenty files, read the diff, promote, evict; for every kind of workspace and the baselines.
+"""The cycle: start a session, let the agent write twenty files, read the diff, promote, evict; for each kind and each baseline.
 
 Also what a promotion and a judgement of drift cost alone, since those must grow with what changed and not with the repository.
 """
@@ -41,8 +41,9 @@ class EngineCycle:
     def __init__(self, kind: WorkspaceKind, sample: Sample, durable: Copy, directory: Path, home: Path, *, twice: bool = False) -> None:
         self._sample, self._durable, self._twice = sample, durable, twice
         self._trash = directory / ".trash"
+        self._adapter = LocalDurable(durable.directory, sync=False, author=("Bench", "bench@example.com"))
         self.engine = GitTrix(
-            LocalDurable(durable.directory, sync=False, author=("Bench", "bench@example.com")),
+            self._adapter,
             LocalEphemeral(kind),
             store=directory,
             home=home,  # shared, so that all kinds start from one seed
@@ -79,7 +80,7 @@ class EngineCycle:
         shutil.rmtree(self._trash)
         watch.lap(DELETE)
         unsubscribe()
-        if text.count("+# edited in turn") != len(writes) or self._durable.commit == self.engine.durable.head("main"):
+        if text.count("+# edited in turn") != len(writes) or self._durable.commit == self._adapter.head("main"):
             raise AssertionError("the cycle did not do its job")
         self._durable.reset()
         return watch.phases

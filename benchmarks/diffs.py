@@ -27,9 +27,9 @@ def diffs(*, quick: bool = False) -> list[Measurement]:
         edits = sample.writes(1, touched)
         found += _compare("diff", touched, dict(sample.files), edits, root / "files", rounds)
         old, new = _numbers(1), _numbers(2)
-        found += _compare(f"diff of a rewritten {LINES}-line file", LINES, {"table.txt": old}, {"table.txt": new}, root / "lines", rounds)
-        half = _half(old, new)
-        found += _compare(f"diff of a half rewritten {LINES}-line file", LINES, {"table.txt": old}, {"table.txt": half}, root / "half", rounds)
+        for how, edited in (("rewritten", new), ("half rewritten", _half(old, new))):
+            bench = f"diff of a {how} {LINES}-line file"
+            found += _compare(bench, LINES, {"table.txt": old}, {"table.txt": edited}, root / how, rounds)
     return found
 
 
@@ -63,5 +63,3 @@ def _numbers(seed: int) -> bytes:
 def _half(old: bytes, new: bytes) -> bytes:
     pairs = zip(old.splitlines(keepends=True), new.splitlines(keepends=True), strict=True)
     return b"".join(one if number % 2 else other for number, (one, other) in enumerate(pairs))
-
-

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -66,7 +67,7 @@ def fixtures_cost(*, quick: bool = False) -> list[Measurement]:
                 for name, fixture in fixtures.items():
                     turns[name] += _run(root / f"{fixture}-{number}", fixture, count)
             found += summarise("fixture", {f"{name}, {place}": rounds for name, rounds in turns.items()})
-            worlds = interleave({f"World.open, start, close, {place}": lambda turn, root=root: _world(root, turn)}, rounds=count, seconds=10)
+            worlds = interleave({f"World.open, start, close, {place}": partial(_world, root)}, rounds=count, seconds=10)
             found += summarise("world", worlds)
     return found
 

@@ -88,15 +88,15 @@ class Run:
 
     def _ratio(self, goal: str, over: _Key, under: _Key, limit: float, *, at_least: bool = False) -> Verdict | None:
         pair = self._pair(over, under)
-        return pair and Verdict(goal, limit, pair[0].median / pair[1].median, pair[0].best / pair[1].best, at_least)
+        return Verdict(goal, limit, pair[0].median / pair[1].median, pair[0].best / pair[1].best, at_least) if pair else None
 
     def _difference(self, goal: str, more: _Key, less: _Key, limit: float) -> Verdict | None:
         pair = self._pair(more, less)
-        return pair and Verdict(goal, limit, pair[0].median - pair[1].median, pair[0].best - pair[1].best)
+        return Verdict(goal, limit, pair[0].median - pair[1].median, pair[0].best - pair[1].best) if pair else None
 
     def _plain(self, goal: str, key: _Key, limit: float) -> Verdict | None:
         item = self._known.get(key)
-        return item and Verdict(goal, limit, item.median, item.best)
+        return Verdict(goal, limit, item.median, item.best) if item else None
 
 
 _Key = tuple[str, str, str, int | None]
@@ -169,17 +169,22 @@ def _cycle(run: Run, size: int) -> str:
 
 def _plain_table(run: Run, bench: str) -> str:
     items = [item for item in run.measurements if item.bench == bench]
-    rows = [
-        (item.name, "" if item.phase == TOTAL else item.phase, "" if item.size is None else f"{item.size:,}".replace(",", " "))
-        + (number(item.median), number(item.best), item.unit, str(item.rounds))
-        for item in items
-    ]
+    rows = [(item.name, _phase(item), _size(item), number(item.median), number(item.best), item.unit, str(item.rounds)) for item in items]
     return f"{bench.capitalize()}\n" + table(("", "phase", "size", "median", "best", "unit", "rounds"), rows)
 
 
 def _verdict_row(verdict: Verdict) -> tuple[str, ...]:
     sign = ">=" if verdict.at_least else "<="
-    return (verdict.goal, f"{sign} {number(verdict.limit)}", number(verdict.median), number(verdict.best), "met" if verdict.met else "MISSED")
+    end = "met" if verdict.met else "MISSED"
+    return (verdict.goal, f"{sign} {number(verdict.limit)}", number(verdict.median), number(verdict.best), end)
+
+
+def _phase(item: Measurement) -> str:
+    return "" if item.phase == TOTAL else item.phase
+
+
+def _size(item: Measurement) -> str:
+    return "" if item.size is None else f"{item.size:,}".replace(",", " ")
 
 
 def _share(item: Measurement, base: Measurement | None) -> str:

@@ -15,11 +15,21 @@ from pytest_gittrix.git.environment import hermetic_env, run_git
 BRANCH: Final = "refs/heads/main"
 _FILE_SIZE: Final = 2000
 _PER_DIRECTORY: Final = 20
-_WORDS: Final = tuple(
-    "self return value path name index for in if not None entry state tree commit read write open close list items keys data size "
-    "offset length match found result error raise import from class def lambda yield with as assert while break continue".split()
-)
-_CONFIG: Final = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n[gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n"
+_TEXT: Final = """
+self return value path name index for in if not None entry state tree commit read write open close list items keys data size offset
+length match found result error raise import from class def lambda yield with as assert while break continue
+"""
+_WORDS: Final = tuple(_TEXT.split())
+_CONFIG: Final = """\
+[core]
+	repositoryformatversion = 0
+	filemode = true
+	bare = true
+[gc]
+	auto = 0
+[maintenance]
+	auto = false
+"""
 
 
 @dataclass(frozen=True)

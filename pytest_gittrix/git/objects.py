@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import threading
+import weakref
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import pygit2
 
@@ -123,6 +124,7 @@ class CatFileObjects:
     def __init__(self, objects_dir: Path) -> None:
         self._directory = objects_dir
         self._process: subprocess.Popen[bytes] | None = None
+        self._end: weakref.finalize[..., Any] | None = None
         self._lock = threading.Lock()
 
     def _pipes(self) -> subprocess.Popen[bytes]:
@@ -136,6 +138,8 @@ class CatFileObjects:
                 env=environment,
                 cwd="/",
             )
+            # Whoever forgets to close a reader does not leave a process behind.
+            self._end = weakref.finalize(self, _end_process, self._process)
         return self._process
 
     def read(self, id_: str) -> tuple[str, bytes]:
@@ -156,13 +160,16 @@ class CatFileObjects:
     def close(self) -> None:
         """End the git process."""
         with self._lock:
-            process, self._process = self._process, None
-        if process is None:
-            return
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
-        process.wait(10)
+            self._process = None
+            if self._end is not None:
+                self._end()
+
+
+def _end_process(process: subprocess.Popen[bytes]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+    process.wait(10)
 
 
 def _missing(id_: str, directory: Path) -> MissingObject:

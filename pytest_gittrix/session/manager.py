@@ -6,6 +6,7 @@ import json
 import os
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -29,7 +30,7 @@ from pytest_gittrix.session.detector import MovedRef, moved_references, note_ref
 from pytest_gittrix.session.eviction import check_end, evict, set_aside, sweep_one
 from pytest_gittrix.session.ids import random_id
 from pytest_gittrix.session.promotion import PromoteResult, Promotion
-from pytest_gittrix.session.recorder import Emitter, Listener, Recorder, require_live
+from pytest_gittrix.session.recorder import Emitter, Listener, Recorder, require_live, typed
 from pytest_gittrix.session.recovery import Recovery, RecoveryReport, owner_is_dead, settled
 from pytest_gittrix.session.resources import Resources
 from pytest_gittrix.session.selection import check_on_overlap
@@ -107,7 +108,8 @@ class GitTrix:
 
     def init(self) -> GitTrix:
         """Make the store, recover from whatever was killed, sweep once, and start the timer. Calling it again does nothing more."""
-        self.store.root.mkdir(parents=True, exist_ok=True)
+        with typed():
+            self.store.root.mkdir(parents=True, exist_ok=True)
         self.recover()
         self.sweep()
         if self._timer is None and self._sweep_interval is not None:
@@ -176,7 +178,7 @@ class GitTrix:
         id_ = self._new_directory()
         recorder = self._recorder(id_)
         try:
-            with self.store.lease(id_):
+            with typed(), self.store.lease(id_):
                 space = str(self.store.directory(id_) / "workspace")
                 created = {
                     "task": task,
@@ -201,7 +203,8 @@ class GitTrix:
                 recorder.derive()
                 points.reached("start:ready")
         except BaseException:
-            self._resources.trash.put(str(self.store.directory(id_)))
+            with suppress(OSError):  # the next recovery takes it away
+                self._resources.trash.put(str(self.store.directory(id_)))
             raise
         return UserSession(recorder, made, ephemeral.limits, self)
 

@@ -156,7 +156,8 @@ class Recorder:
             if state.legacy:
                 self._state = state = self.store.import_legacy(self.id, ts=self.clock.now_ns())
                 self.log.refresh()
-            yield state
+            with typed():
+                yield state
         finally:
             if self._underived:
                 self.derive()
@@ -185,6 +186,23 @@ class Recorder:
             if self.clock.now_ns() - state.last_access_ns > resolution_ns(self.clock):
                 state = self.append("session.accessed", {"op": op}, actor=actor)
             yield state
+
+
+@contextmanager
+def typed() -> Iterator[None]:
+    """What the operating system refuses in this block becomes an error that callers expect.
+
+    Raises:
+        AdapterUnavailable: a disk is full, a directory is not writable.
+    """
+    try:
+        yield
+    except OSError as problem:
+        raise AdapterUnavailable(
+            f"The system refused: {problem.strerror or problem}{f' ({problem.filename})' if problem.filename else ''}.",
+            why="The operation stopped there; what was stored before stays true.",
+            fix="See that the disk has space and that its files are yours to write, then try again.",
+        ) from problem
 
 
 def require_in_time(state: SessionState, clock: Clock) -> None:

@@ -176,7 +176,7 @@ def _plain_table(run: Run, bench: str) -> str:
 def _verdict_row(verdict: Verdict) -> tuple[str, ...]:
     sign = ">=" if verdict.at_least else "<="
     end = "met" if verdict.met else "MISSED"
-    return (verdict.goal, f"{sign} {number(verdict.limit)}", number(verdict.median), number(verdict.best), end)
+    return (verdict.goal, f"{sign} {verdict.limit:g}", number(verdict.median), number(verdict.best), end)
 
 
 def _phase(item: Measurement) -> str:

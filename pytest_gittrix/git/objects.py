@@ -61,6 +61,10 @@ SHA256: Final = ObjectFormat("sha256", 32)
 FORMATS: Final = {format_.name: format_ for format_ in (SHA1, SHA256)}
 
 
+# How often an object is looked for, with the directory read anew, before it counts as missing.
+_LOOKS: Final = 3
+
+
 def object_format(name: str) -> ObjectFormat:
     """The format of that name.
 
@@ -103,13 +107,19 @@ class Libgit2Objects:
 
     def read(self, id_: str) -> tuple[str, bytes]:
         """Kind and data of an object."""
-        if self._odb is None:
-            self._odb = pygit2.Odb(str(self._directory))
-        try:
-            kind, data = self._odb.read(id_)
-        except (KeyError, ValueError, pygit2.GitError) as error:
-            raise _missing(id_, self._directory) from error
-        return _KINDS[kind], data
+        for left in reversed(range(_LOOKS)):
+            if self._odb is None:
+                self._odb = pygit2.Odb(str(self._directory))
+            try:
+                kind, data = self._odb.read(id_)
+            except (KeyError, ValueError, pygit2.GitError) as error:
+                # A gc may have put everything into another pack since this list of packs was made.
+                self._odb = None
+                if not left:
+                    raise _missing(id_, self._directory) from error
+            else:
+                return _KINDS[kind], data
+        raise AssertionError("unreachable")
 
     def close(self) -> None:
         """Let libgit2 unmap its packs."""

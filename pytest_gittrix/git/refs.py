@@ -93,7 +93,7 @@ class References:
 
     def below(self, prefix: str) -> dict[str, str]:
         """Every reference whose name starts with ``prefix`` (``refs/heads/``), with its id, sorted."""
-        found = {name: id_ for name, id_ in self._packed().items() if name.startswith(prefix)}
+        found: dict[str, str] = {}
         base = os.path.join(self._directory, prefix.rsplit("/", 1)[0])
         for parent, _, names in os.walk(base):
             for name in names:
@@ -102,7 +102,9 @@ class References:
                     text = read_text(os.path.join(parent, name))
                     if text and self._id.fullmatch(text):
                         found[ref] = text
-        return dict(sorted(found.items()))
+        # Packed ones last, as git does: a reference that is being packed is there before its file goes.
+        packed = {name: id_ for name, id_ in self._packed().items() if name.startswith(prefix)}
+        return dict(sorted((packed | found).items()))
 
     @contextmanager
     def swapping(

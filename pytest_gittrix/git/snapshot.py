@@ -26,6 +26,7 @@ from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Change
 _TRIES: Final = 5
 _DEEPEST: Final = 400
 _STEP_NS: Final = 1_000_000
+_UNSAFE: Final = "its name could be taken for a git directory"
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _REGULAR: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -168,8 +169,9 @@ class _Walk:
         tracked = path in self.seed.directories
         if not tracked and path not in self.named_directories and self.seed.ignore.ignored(path, directory=True):
             return
-        if not is_safe_component(os.fsencode(name)):
-            self.refused[path] = "its name could be taken for a git directory"
+        # Names that the baseline has were not the agent's choice; a change below them is refused where it is found.
+        if not tracked and not is_safe_component(os.fsencode(name)):
+            self.refused[path] = _UNSAFE
             return
         try:
             descriptor = os.open(name, _DIRECTORY, dir_fd=parent)
@@ -187,9 +189,6 @@ class _Walk:
     def _candidate(self, parent: int, path: str, name: str, status: os.stat_result, baseline: Entry | None) -> None:
         if baseline is None and path not in self.named and self.seed.ignore.ignored(path):
             return
-        if not is_safe_component(os.fsencode(name)):
-            self.refused[path] = "its name could be taken for a git directory"
-            return
         kind = stat.S_IFMT(status.st_mode)
         if kind == stat.S_IFLNK:
             if collision_key(name) == ".gitmodules":
@@ -202,10 +201,15 @@ class _Walk:
                 return
             mode, data = _contents(parent, name, self.limits.max_file)
         else:
-            # Sockets and pipes have no place in a tree; git passes them over too.
+            # Sockets and pipes have no place in a tree; git passes them over too. One in a file's place is a change all the same.
+            if baseline is not None:
+                self.refused[path] = "it is neither a file nor a link any more"
             return
         id_ = self.seed.format.hash_object("blob", data)
         if baseline is not None and (baseline.mode, baseline.id) == (mode, id_):
+            return
+        if not all(map(is_safe_component, os.fsencode(path).split(b"/"))):
+            self.refused[path] = _UNSAFE
             return
         self.changes[path] = Entry(mode, id_)
         self.blobs[id_] = data

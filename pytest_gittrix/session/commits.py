@@ -11,21 +11,21 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from pytest_gittrix.errors import GittrixError
-from pytest_gittrix.git.commit import Built, Commit, Signature, build_commit, parse_commit
+from pytest_gittrix.git.commit import Built, Signature, build_commit, parse_commit
 from pytest_gittrix.git.guarded import GuardedDir
 from pytest_gittrix.git.index import IndexEntry, IndexFile, stat_numbers
 from pytest_gittrix.git.objects import MissingObject, open_objects
 from pytest_gittrix.git.pack import install_pack
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.snapshot import Snapshot
-from pytest_gittrix.git.tree import Entry, Item, changed_paths, parse_tree
+from pytest_gittrix.git.tree import Entry
 from pytest_gittrix.git.workspace import Workspace
 from pytest_gittrix.session.archive import AGENT, open_bare
 
@@ -110,34 +110,18 @@ class AgentCommits:
         if self._workspace.kind == "clone":
             # The commit is made; an agent that broke its own repository just does not find it there.
             with suppress(GittrixError):
-                self._show(built, ref, parent, snapshot)
+                self._show(built, ref, snapshot)
         return built.id
 
-    def _show(self, built: Built, ref: str | None, parent: str, snapshot: Snapshot) -> None:
+    def _show(self, built: Built, ref: str | None, snapshot: Snapshot) -> None:
         """Put the commit into the agent's own repository: objects, then index, then branch."""
         files = self._workspace.files
         files.write(f".git/objects/pack/pack-{built.pack.name}.pack", built.pack.data)
         files.write(f".git/objects/pack/pack-{built.pack.name}.idx", built.pack.index)
-        index = IndexFile(files.read(".git/index")[0], self._seed.format)
-        shown = self._since(parent) | dict(snapshot.changes)
-        staged = {path: self._staged(files, path, entry, snapshot) for path, entry in shown.items()}
-        files.write(".git/index", index.replaced(staged))
+        # The commit is the baseline and what changed, so its index is too; the agent's own could hold anything.
+        staged = {path: self._staged(files, path, entry, snapshot) for path, entry in snapshot.changes.items()}
+        files.write(".git/index", IndexFile(self._seed.index, self._seed.format).replaced(staged))
         files.write(f".git/{ref or 'HEAD'}", built.id.encode() + b"\n")
-
-    def _since(self, parent: str) -> dict[str, Entry | None]:
-        """What the parent commit had changed of the baseline, as the baseline has it; empty if the engine does not know that commit."""
-        commit = self._read(parent)
-        if commit is None or parent == self._seed.commit:
-            return {}
-        with suppress(MissingObject):
-            return {path: old for path, (old, _) in changed_paths(self._tree, self._seed.root, commit.tree).items()}
-        return {}
-
-    def _tree(self, id_: str) -> Mapping[bytes, Item]:
-        raw = self.object(id_, "tree")
-        if raw is None:
-            raise MissingObject(f"Tree {id_} is in none of the session's repositories.")
-        return parse_tree(raw, self._seed.format.size)
 
     def _staged(self, files: GuardedDir, path: str, entry: Entry | None, snapshot: Snapshot) -> IndexEntry | None:
         if entry is None:
@@ -154,15 +138,13 @@ class AgentCommits:
         """The agent's commits, newest first, down to the baseline; those made with its own git too, while they are loose objects."""
         next_id: str | None = self.head()
         while next_id is not None and next_id != self._seed.commit:
-            commit = self._read(next_id)
-            if commit is None:
-                return
-            yield CommitEntry(commit.id, commit.author.name, commit.author.email, commit.author.when, commit.message.rstrip("\n"))
+            try:
+                commit = parse_commit(next_id, self.object(next_id, "commit") or b"")
+                author, when = commit.author, commit.author.when
+            except (LookupError, ValueError, OverflowError, OSError):
+                return  # not to be had, or forged: what the agent's git holds can be anything
+            yield CommitEntry(commit.id, author.name, author.email, when, commit.message.rstrip("\n"))
             next_id = commit.parents[0] if commit.parents else None
-
-    def _read(self, id_: str) -> Commit | None:
-        raw = self.object(id_, "commit")
-        return parse_commit(id_, raw) if raw is not None else None
 
     def object(self, id_: str, kind: str) -> bytes | None:
         """An object's data, from the engine's repository or from a loose file of the agent's; None if it is in neither."""

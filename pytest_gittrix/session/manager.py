@@ -6,7 +6,7 @@ import json
 import os
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,11 +16,12 @@ from pytest_gittrix import points
 from pytest_gittrix.adapters.local import LocalEphemeral
 from pytest_gittrix.adapters.protocol import Durable
 from pytest_gittrix.clock import Clock, SystemClock, Timer
-from pytest_gittrix.errors import GittrixError, InvalidInput, SessionNotFound
+from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionNotFound
 from pytest_gittrix.git.seed import prune_seeds
 from pytest_gittrix.git.workspace import Workspace, WorkspaceKind
 from pytest_gittrix.record.events import path_fields
 from pytest_gittrix.record.index import Index
+from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.log import Durability
 from pytest_gittrix.record.state import Policy, StateName
 from pytest_gittrix.record.store import Problem, Store, default_home
@@ -175,10 +176,11 @@ class GitTrix:
         policy = eviction.policy() if eviction is not None else self._policy
         baseline = durable.head(branch)
         points.reached("start:head-read")
-        id_ = self._new_directory()
+        id_, lease = self._new_directory()
         recorder = self._recorder(id_)
         try:
-            with typed(), self.store.lease(id_):
+            with typed(), ExitStack() as held:
+                held.callback(lease.release)
                 space = str(self.store.directory(id_) / "workspace")
                 created = {
                     "task": task,
@@ -216,15 +218,24 @@ class GitTrix:
         note_references(engine, durable.references())
         return made
 
-    def _new_directory(self) -> str:
+    def _new_directory(self) -> tuple[str, Lease]:
         for _ in range(10_000):
             id_ = self._ids()
             if not os.path.lexists(self.store.directory(id_)):
-                self.store.create(id_)
-                return id_
+                return id_, self._first_lease(id_)
         raise InvalidInput(
             "Ten thousand session ids in a row were taken.", why="Ids are never used twice.", fix="Pass ids= that makes new ones."
         )
+
+    def _first_lease(self, id_: str) -> Lease:
+        """Make a session's directory and lease it; anew if a recovery beside us took the empty directory for what a kill left."""
+        while True:
+            self.store.create(id_)
+            try:
+                return self.store.lease(id_).acquire()
+            except AdapterUnavailable:
+                if os.path.lexists(self.store.directory(id_)):
+                    raise
 
     def get_session(self, id_: str) -> UserSession:
         """A live session.

@@ -197,6 +197,8 @@ def typed() -> Iterator[None]:
     """
     try:
         yield
+    except GittrixError:
+        raise  # some of ours are OSErrors too
     except OSError as problem:
         raise AdapterUnavailable(
             f"The system refused: {problem.strerror or problem}{f' ({problem.filename})' if problem.filename else ''}.",

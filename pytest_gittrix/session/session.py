@@ -155,7 +155,7 @@ class AgentSession:
         """
         name = check_path(path)
         with self._recorder.working("read", self._actor) as state:
-            return read_file(self._workspace, name, deleted_paths(state), self._limits.max_file)
+            return read_file(self._workspace, name, self._deleted(state), self._limits.max_file)
 
     def write(self, path: str, data: bytes | str) -> None:
         """Create or replace a file, whole or not at all; text is written as UTF-8. An executable file stays executable.
@@ -184,7 +184,7 @@ class AgentSession:
         below = self._workspace.seed.entries.get(name) if self._workspace.kind == "lazy" else None
         if below is None or below.mode != EXECUTABLE or self._workspace.files.exists(name):
             return False
-        return name not in deleted_paths(state)
+        return name not in self._deleted(state)
 
     def delete(self, path: str) -> None:
         """Delete a file; one that is not there is no error.
@@ -194,7 +194,7 @@ class AgentSession:
         """
         name = check_path(path)
         with self._recorder.working("delete", self._actor) as state:
-            below = baseline_entry(self._workspace, name, deleted_paths(state))
+            below = baseline_entry(self._workspace, name, self._deleted(state))
             if self._workspace.files.delete(name) or below is not None:
                 self._recorder.append("session.write", {**path_fields(name), "op": "delete"}, actor=self._actor)
 
@@ -206,16 +206,20 @@ class AgentSession:
         """
         name = "." if path in ("", ".", "./") else check_path(path)
         with self._recorder.working("list", self._actor) as state:
-            return list_files(self._workspace, name, deleted_paths(state))
+            return list_files(self._workspace, name, self._deleted(state))
 
     def exists(self, path: str) -> bool:
         """Whether a file (or symlink) is at a path."""
         name = check_path(path)
         with self._recorder.working("exists", self._actor) as state:
-            return file_exists(self._workspace, name, deleted_paths(state))
+            return file_exists(self._workspace, name, self._deleted(state))
+
+    def _deleted(self, state: SessionState) -> frozenset[str]:
+        """Paths deleted through the session, where absence alone does not say so."""
+        return frozenset(deleted_paths(state)) if self._workspace.kind == "lazy" else frozenset()
 
     def _snapshot(self, state: SessionState) -> Snapshot:
-        return self._workspace.snapshot(limits=self._limits, named=state.api_touched, deleted=deleted_paths(state))
+        return self._workspace.snapshot(limits=self._limits, named=state.api_touched, deleted=self._deleted(state))
 
     def touched_files(self) -> builtins.list[str]:
         """The paths that differ from the baseline, sorted, however they came to (names that are not UTF-8 by surrogateescape)."""

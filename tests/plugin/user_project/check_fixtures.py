@@ -1,0 +1,131 @@
+"""Each fixture, as somebody uses it who has only read the documentation."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pytest_gittrix
+from pytest_gittrix import (
+    AgentSession,
+    BaselineConflict,
+    DurableRepo,
+    FrozenClock,
+    GitTrix,
+    Rival,
+    SessionExpired,
+    UserSession,
+    World,
+)
+from pytest_gittrix.fixtures import Ephemeral, Worlds
+from pytest_gittrix.harness.race import Race
+
+INSTALLED = Path(os.environ["INSTALLED"])
+
+
+def test_the_package_is_the_installed_one(pytestconfig: pytest.Config, gittrix: GitTrix) -> None:
+    modules = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "pytest_gittrix"}
+    assert [name for name, module in modules.items() if not Path(str(module.__file__)).is_relative_to(INSTALLED)] == []
+    assert pytest_gittrix.__file__ == str(INSTALLED / "pytest_gittrix" / "__init__.py")
+
+    (entry,) = entry_points(group="pytest11", name="gittrix")
+    assert entry.dist is not None
+    assert Path(str(entry.dist.locate_file(""))) == INSTALLED
+    assert pytestconfig.pluginmanager.get_plugin("gittrix") is entry.load()
+
+
+def test_an_agent_works_and_a_person_promotes(
+    gittrix_session: UserSession, gittrix_agent: AgentSession, gittrix_durable: DurableRepo, gittrix: GitTrix
+) -> None:
+    with gittrix_durable.unchanged():
+        gittrix_agent.write("app.py", "print('agent')\n")
+        gittrix_agent.write_and_commit({"notes/plan.md": "first the parser\n"}, "Plan")
+    assert gittrix_agent.touched_files() == ["app.py", "notes/plan.md"]
+    assert [entry.message for entry in gittrix_agent.log()] == ["Plan"]
+    assert not hasattr(gittrix_agent, "promote")
+
+    review = gittrix_session.review(["app.py"])
+    gittrix_agent.write("app.py", "print('later')\n")
+    result = gittrix_session.promote(review, message="Greet")
+
+    assert gittrix_durable.head() == result.sha
+    assert gittrix_durable.read("app.py") == b"print('agent')\n"
+    assert "notes/plan.md" not in gittrix_durable.tree()
+    assert gittrix_durable.repo.head.commit.message.strip() == "Greet"
+    assert [metadata.state for metadata in gittrix.list_sessions()] == ["promoted"]
+
+
+def test_a_rivals_commit_is_not_overwritten(gittrix_session: UserSession, gittrix_rival: Rival, gittrix_durable: DurableRepo) -> None:
+    gittrix_session.write("app.py", "agent\n")
+    theirs = gittrix_rival.commit({"app.py": "rival\n"}, message="Hot fix")
+    with pytest.raises(BaselineConflict) as caught:
+        gittrix_session.promote()
+    assert caught.value.conflicting_files == ["app.py"]
+    assert gittrix_durable.head() == theirs
+
+
+def test_four_idle_hours_end_a_session(gittrix: GitTrix, gittrix_session: UserSession, gittrix_clock: FrozenClock) -> None:
+    ended = []
+    gittrix.on("session.evict", lambda event: ended.append(event.stream))
+    gittrix_clock.advance(hours=4)
+    assert ended == []
+    gittrix_clock.advance(minutes=5)
+    assert ended == [gittrix_session.id]
+    assert datetime.now(UTC) == gittrix_clock.now()
+    with pytest.raises(SessionExpired):
+        gittrix_session.read("app.py")
+
+
+def test_a_workspace_without_a_session(gittrix_ephemeral: Ephemeral, gittrix_durable: DurableRepo, gittrix: GitTrix) -> None:
+    assert gittrix_ephemeral.baseline == gittrix_durable.head()
+    (gittrix_ephemeral.path / "new.txt").write_text("new\n", encoding="utf-8")
+    assert gittrix_ephemeral.touched_files() == ["new.txt"]
+    assert gittrix.list_sessions() == []
+
+
+def test_my_own_programs_are_hermetic(gittrix_env: Mapping[str, str], gittrix_session: UserSession, gittrix_durable: DurableRepo) -> None:
+    assert gittrix_env["HOUSE"] == "acme"
+    commit = ["git", "commit", "--quiet", "--allow-empty", "--message=mine"]
+    subprocess.run(commit, cwd=gittrix_durable.path, env=gittrix_env, check=True, timeout=60)
+    assert gittrix_durable.log()[0].author.when == gittrix_durable.log()[0].committer.when == datetime(2030, 1, 1, tzinfo=UTC)
+
+    command = [str(INSTALLED / "bin" / "gittrix"), "session", "list"]
+    listed = subprocess.run(command, env=gittrix_env, check=True, timeout=60, capture_output=True, text=True)
+    assert gittrix_session.id in listed.stdout
+
+
+def test_a_rival_between_check_and_swap(
+    gittrix_session: UserSession, gittrix_rival: Rival, gittrix_race: Race, gittrix_durable: DurableRepo
+) -> None:
+    gittrix_session.write("app.py", "agent\n")
+    gittrix_race.before("promote:drift-checked", lambda: gittrix_rival.commit({"app.py": "rival\n"}, message="Hot fix"))
+    with pytest.raises(BaselineConflict):
+        gittrix_session.promote()
+    assert gittrix_durable.read("app.py") == b"rival\n"
+
+
+@settings(deadline=None, max_examples=5)
+@given(data=st.binary(max_size=16))
+def test_one_world_for_each_example(gittrix_worlds: Worlds, data: bytes) -> None:
+    with gittrix_worlds.open(files={"data": b"baseline"}) as world:
+        session = world.start(task="rewrite")
+        session.write("data", data + b"!")
+        session.promote()
+        assert world.durable.read("data") == data + b"!"
+
+
+def test_against_the_system_under_test(gittrix_system: Callable[..., AbstractContextManager[World]]) -> None:
+    with gittrix_system(files={"app.py": "v1\n"}) as world:
+        world.start(task="look").discard()
+        assert world.durable.read("OWNERS") == b"* ada@example.org\n"
+        assert [metadata.state for metadata in world.gittrix.list_sessions()] == ["discarded"]

@@ -1,0 +1,38 @@
+"""What is in force when every option was given; the run says what it gave."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from datetime import UTC, datetime
+
+from pytest_gittrix import DurableRepo, FrozenClock, UserSession
+from pytest_gittrix.fixtures import Worlds
+
+GIVEN = json.loads(os.environ["GIVEN"])
+
+
+def test_epoch(gittrix_durable: DurableRepo, gittrix_worlds: Worlds) -> None:
+    with gittrix_worlds.open() as world:
+        assert world.clock.now() == datetime.fromisoformat(GIVEN["epoch"])
+
+
+def test_freeze(gittrix_clock: FrozenClock) -> None:
+    monotonic = time.monotonic()
+    gittrix_clock.advance(days=1)
+    assert (datetime.now(UTC) == gittrix_clock.now()) is (GIVEN["freeze"] != "none")
+    assert (time.monotonic() - monotonic >= 86400) is (GIVEN["freeze"] == "all")
+
+
+def test_workspace(gittrix_session: UserSession) -> None:
+    assert gittrix_session.info().workspace_kind == GIVEN["workspace"]
+
+
+def test_git(gittrix_durable: DurableRepo) -> None:
+    assert gittrix_durable.git("version").startswith("git version")
+
+
+def test_that_fails(gittrix_session: UserSession) -> None:
+    gittrix_session.write("app.py", "half an idea\n")
+    raise AssertionError("on purpose: see what is kept")

@@ -149,8 +149,9 @@ class References:
 
             def move() -> None:
                 nonlocal moved
-                if os.path.isdir(path):
-                    os.removedirs(path)
+                # Directories that deleted branches left; git takes them away just so.
+                for directory, _, _ in os.walk(path, topdown=False):
+                    os.rmdir(directory)
                 os.rename(lock, path)
                 moved = True
                 if sync:
@@ -162,8 +163,8 @@ class References:
                 os.unlink(lock)
 
     def _refuse_clash(self, ref: str) -> None:
-        packed = self._packed()
-        taken = next((name for name in packed if name.startswith(ref + "/") or ref.startswith(name + "/")), None)
+        above = (name for name in self._packed() if ref.startswith(name + "/"))
+        taken = next(above, None) or next(iter(self.below(ref + "/")), None)
         if taken is not None:
             raise InvalidInput(f"{ref} cannot be made: {taken} exists.", why="Git cannot hold both.", fix="Choose another branch name.")
 

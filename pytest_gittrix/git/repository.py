@@ -44,7 +44,7 @@ class Checkout:
     Attributes:
         git_dir: where its HEAD and index are.
         path: the work tree's root.
-        branch: full reference it is on, or None when detached.
+        branch: full reference it is on, or will come back to after the rebase or bisection under way; None when detached.
     """
 
     git_dir: str
@@ -239,13 +239,13 @@ class Repository:
         found: list[Checkout] = []
         if not self.bare:
             root = os.path.join(self.common_dir, self._config.worktree) if self._config.worktree else os.path.dirname(self.common_dir)
-            found.append(Checkout(self.common_dir, os.path.normpath(root), _symbolic(self.common_dir)))
+            found.append(Checkout(self.common_dir, os.path.normpath(root), _branch_of(self.common_dir)))
         linked = os.path.join(self.common_dir, "worktrees")
         for name in sorted(os.listdir(linked)) if os.path.isdir(linked) else ():
             git_dir = os.path.join(linked, name)
             pointer = read_text(os.path.join(git_dir, "gitdir"))
             if pointer:
-                found.append(Checkout(git_dir, os.path.dirname(os.path.normpath(os.path.join(git_dir, pointer))), _symbolic(git_dir)))
+                found.append(Checkout(git_dir, os.path.dirname(os.path.normpath(os.path.join(git_dir, pointer))), _branch_of(git_dir)))
         return found
 
     @contextmanager
@@ -328,6 +328,15 @@ class Repository:
 def _symbolic(git_dir: str) -> str | None:
     head = read_text(os.path.join(git_dir, "HEAD")) or ""
     return head.removeprefix("ref:").strip() if head.startswith("ref:") else None
+
+
+def _branch_of(git_dir: str) -> str | None:
+    """The branch of a work tree, as git itself counts it: one that is being rebased or bisected is in use there although HEAD is detached."""
+    for name in ("rebase-merge/head-name", "rebase-apply/head-name", "BISECT_START"):
+        started = read_text(os.path.join(git_dir, name))
+        if started and not started.startswith("detached"):
+            return started if started.startswith("refs/") else f"refs/heads/{started}"
+    return _symbolic(git_dir)
 
 
 def require_head(repository: Repository, ref: str) -> str:

@@ -201,8 +201,11 @@ def _in_the_way(files: GuardedDir, path: str, removed: set[str]) -> str:
         return ""
     if not stat.S_ISDIR(status.st_mode):
         return "is there already, untracked"
-    left = [found.path for found in files.scan(path) if not found.is_dir and found.path not in removed]
-    return f"is a directory there, with {left[0]!r} in it" if left else ""
+    emptied = {parent for other in removed for parent in parents(other)}
+    left = [found.path for found in files.scan(path) if found.path not in (emptied if found.is_dir else removed)]
+    if left or path not in emptied:
+        return f"is a directory there, with {left[0]!r} in it" if left else "is an empty directory there"
+    return ""
 
 
 def _is_leaf(files: GuardedDir, path: str) -> bool:

@@ -60,7 +60,7 @@ TRACKED: Final[Mapping[str, Callable[[Path, str, Callable[..., str]], object]]] 
 
 
 def write_new(tree: Path, path: str, data: bytes = b"by the person\n") -> None:
-    (tree / path).parent.mkdir(exist_ok=True)
+    (tree / path).parent.mkdir(parents=True, exist_ok=True)
     (tree / path).write_bytes(data)
 
 
@@ -156,7 +156,8 @@ def is_refused(git: Callable[..., str]) -> bool:
     entries = git("status", "--porcelain", "-z", "--untracked-files=all", "--ignored=matching", "--no-renames").split("\0")
     named = {entry[3:].rstrip("/") for entry in entries if entry}
     related = {path for path in named for ours in SELECTED if path == ours or ours.startswith(path + "/") or path.startswith(ours + "/")}
-    return bool(under_way or related)
+    # Git passes empty directories over; one in the place of a file could only be removed.
+    return bool(under_way or related) or any((Path(git("rev-parse", "--show-toplevel")) / path).is_dir() for path in SELECTED)
 
 
 def account(git: Callable[..., str]) -> dict[str, str]:
@@ -218,7 +219,7 @@ def check_promotion(scene: Scene, session: str, tree: Path, git: Callable[..., s
 def test_a_promotion_brings_clean_files_forward_or_changes_no_byte(linked: bool) -> None:
     found: Counter[str] = Counter()
 
-    @settings(max_examples=600 if SOAK else 40, suppress_health_check=[HealthCheck.too_slow], deadline=None, derandomize=not SOAK)
+    @settings(max_examples=600 if SOAK else 25, suppress_health_check=[HealthCheck.too_slow], deadline=None, derandomize=not SOAK)
     @given(states=STATES, under_way=st.sampled_from([*UNDER_WAY]), dirty=st.sets(st.sampled_from(SELECTED), max_size=1))
     def check(states: Mapping[str, str], under_way: str, dirty: set[str]) -> None:
         # Most examples have at most one selected file that is not clean, or hardly any would land.
@@ -254,5 +255,5 @@ def test_a_promotion_over(path: str, state: str) -> None:
     with scratch() as root:
         scene, session = prepared(root)
         git = put_into_state(scene, scene.durable, "nothing", {path: state})
-        lands = state in ("clean", "touched", "absent", "beside", "an empty directory")
+        lands = state in ("clean", "touched", "absent", "beside")
         assert (check_promotion(scene, session, scene.durable, git) != "refused") == lands

@@ -6,6 +6,7 @@ import gc
 import os
 import types
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -75,8 +76,6 @@ def test_nothing_forbidden_is_reached_after_work(site: Site, kind: str) -> None:
 
 
 def test_nothing_forbidden_is_reached_while_timers_and_listeners_run(tmp_path: Path) -> None:
-    from datetime import timedelta
-
     with open_site(tmp_path, sweep_interval=timedelta(minutes=5)) as site:
         site.engine.init()
         agent = site.start().for_agent()

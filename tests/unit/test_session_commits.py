@@ -13,6 +13,8 @@ from pytest_gittrix.clock import EPOCH
 from pytest_gittrix.errors import InvalidInput, SessionExpired
 from pytest_gittrix.session.session import UserSession
 
+EMPTY = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
+
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
@@ -132,8 +134,8 @@ class TestInAClone:
         [
             "nothing at all",
             "tree 1\nparent 2\n\nx",
-            "tree 4b825dc642cb6eb9a060e54bf8d69288fbee4904\nauthor a <a> 99999999999999999 +0000\ncommitter a <a> 99999999999999999 +0000\n\nfar",
-            "tree 4b825dc642cb6eb9a060e54bf8d69288fbee4904\nparent nonsense\nauthor a <a> 1 +0000\ncommitter a <a> 1 +0000\n\nfar",
+            f"tree {EMPTY}\nauthor a <a> 99999999999999999 +0000\ncommitter a <a> 99999999999999999 +0000\n\nfar",
+            f"tree {EMPTY}\nparent nonsense\nauthor a <a> 1 +0000\ncommitter a <a> 1 +0000\n\nfar",
         ],
     )
     def test_a_forged_commit_stops_nothing(self, site: Site, forged: str) -> None:
@@ -149,8 +151,15 @@ class TestInAClone:
     def test_no_hook_of_the_agent_s_runs(self, site: Site) -> None:
         session = site.start()
         trap = site.root / "trapped"
-        shell(session, f"mkdir -p .git/hooks; for h in pre-commit post-commit reference-transaction; do printf '#!/bin/sh\\ntouch {trap}\\n' > .git/hooks/$h; chmod +x .git/hooks/$h; done")
-        shell(session, f"git config core.fsmonitor 'touch {trap}'; git config filter.x.clean 'touch {trap}'; echo '* filter=x' > .gitattributes")
+        hooks = "pre-commit post-commit reference-transaction"
+        shell(
+            session,
+            f"mkdir -p .git/hooks; for h in {hooks}; do printf '#!/bin/sh\\ntouch {trap}\\n' > .git/hooks/$h; done; chmod +x .git/hooks/*",
+        )
+        shell(
+            session,
+            f"git config core.fsmonitor 'touch {trap}'; git config filter.x.clean 'touch {trap}'; echo '* filter=x' > .gitattributes",
+        )
         session.write_and_commit({"app.py": "v2\n"}, "quiet")
         session.touched_files()
         session.diff()

@@ -99,7 +99,10 @@ def test_an_agent_that_reaches_durable_through_a_worktree_is_found_out(site: Sit
 def test_an_agent_in_a_clone_moves_nothing_whatever_it_does(site: Site) -> None:
     before = site.durable.fingerprint()
     session = site.start()
-    shell(session, "echo x > app.py; git commit -qam mine; git branch -f planted; git tag trophy; git gc -q --prune=now; git push -q . HEAD:main2")
+    shell(
+        session,
+        "echo x > app.py; git commit -qam mine; git branch -f planted; git tag trophy; git gc -q --prune=now; git push -q . HEAD:main2",
+    )
     assert session.moved_refs() == []
     assert site.durable.fingerprint() == before
 

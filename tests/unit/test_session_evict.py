@@ -106,7 +106,9 @@ class TestTheIdleLimit:
         assert site.engine.sweep() == [session.id]
 
     @pytest.mark.parametrize("kind", ["clone", "copy", "worktree"])
-    @pytest.mark.parametrize("script", ["echo x >> app.py", "echo x > new", "rm app.py", "chmod +x app.py", "mkdir empty", "touch -d 1999-01-01 run.sh"])
+    @pytest.mark.parametrize(
+        "script", ["echo x >> app.py", "echo x > new", "rm app.py", "chmod +x app.py", "mkdir empty", "touch -d 1999-01-01 run.sh"]
+    )
     def test_slides_when_files_change_behind_its_back(self, site: Site, kind: str, script: str) -> None:
         session = site.start(workspace=kind)
         site.clock.advance(hours=3)
@@ -206,7 +208,10 @@ class TestTheSweep:
         evicted: list[tuple[str, datetime]] = []
         engine = site.another(sweep_interval=timedelta(minutes=5)).init()
         engine.on("session.evict", lambda event: evicted.append((event.stream, datetime.fromtimestamp(event.ts / 1e9, UTC))))
-        sessions = [engine.start_session(f"{minutes} minutes", eviction=EvictionPolicy(ttl_idle=timedelta(minutes=minutes))) for minutes in (2, 5, 61, 240)]
+        sessions = [
+            engine.start_session(f"{minutes} minutes", eviction=EvictionPolicy(ttl_idle=timedelta(minutes=minutes)))
+            for minutes in (2, 5, 61, 240)
+        ]
         site.clock.advance(hours=4, minutes=5)
         expected = [5, 10, 65, 245]
         assert evicted == [(session.id, EPOCH + timedelta(minutes=minutes)) for session, minutes in zip(sessions, expected, strict=True)]

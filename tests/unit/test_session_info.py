@@ -69,7 +69,16 @@ class TestInfo:
         session.write("app.py", "v2\n")
         wire = session.info().to_wire()
         assert json.loads(json.dumps(wire)) == wire
-        assert wire.keys() >= {"sessionId", "durableRef", "workspacePath", "baselineSha", "touchedFiles", "createdAt", "deadline", "capabilities"}
+        assert wire.keys() >= {
+            "sessionId",
+            "durableRef",
+            "workspacePath",
+            "baselineSha",
+            "touchedFiles",
+            "createdAt",
+            "deadline",
+            "capabilities",
+        }
         assert wire["touchedFiles"] == ["app.py"]
         assert wire["deadline"].startswith("2030-01-01T04:00:00")
 
@@ -126,9 +135,8 @@ class TestTheHandles:
     def test_of_the_agent_have_exactly_the_names_they_should(self, site: Site) -> None:
         session = site.start()
         public = {name for name in dir(session.for_agent()) if not name.startswith("_")}
-        assert public == {
-            "id", "info", "read", "write", "delete", "list", "exists", "touched_files", "diff", "commit", "write_and_commit", "log", "workspace_path",
-        }  # fmt: skip
+        verbs = "id info read write delete list exists touched_files diff commit write_and_commit log workspace_path"
+        assert public == set(verbs.split())
         more = {name for name in dir(session) if not name.startswith("_")} - public
         assert more == {"review", "promote", "discard", "extend", "for_agent", "archive", "moved_refs", "metadata"}
         assert not isinstance(session.for_agent(), UserSession)

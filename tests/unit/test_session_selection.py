@@ -153,9 +153,7 @@ class TestConflict:
             ("echo agent > src.py", {"src/util.py": "rival\n"}),
         ],
     )
-    def test_is_none_where_nothing_selected_changed(
-        self, site: Site, session: UserSession, agent: str, rival: dict[str, Content]
-    ) -> None:
+    def test_is_none_where_nothing_selected_changed(self, site: Site, session: UserSession, agent: str, rival: dict[str, Content]) -> None:
         shell(session, agent)
         head = site.durable.commit(rival)
         assert site.durable.parents(session.promote().sha) == [head]

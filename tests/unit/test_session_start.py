@@ -137,7 +137,12 @@ class TestTheRecord:
         with open_site(tmp_path, eviction=EvictionPolicy(ttl_idle="1h")) as site:
             assert site.start().metadata()["evictionPolicy"]["ttlIdleMs"] == 3_600_000
             own = site.start(eviction=EvictionPolicy(ttl_idle="2h", until_promote=False))
-            assert own.metadata()["evictionPolicy"] == {"ttlIdleMs": 7_200_000, "ttlAbsoluteMs": None, "untilPromote": False, "manual": False}
+            assert own.metadata()["evictionPolicy"] == {
+                "ttlIdleMs": 7_200_000,
+                "ttlAbsoluteMs": None,
+                "untilPromote": False,
+                "manual": False,
+            }
 
     def test_can_be_lost_and_is_written_again(self, site: Site) -> None:
         session = site.start()
@@ -210,7 +215,9 @@ class TestWhatIsRefused:
 
     def test_as_shallow(self, site: Site) -> None:
         site.durable.commit({"app.py": "second\n"})
-        subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{site.durable.path}", str(site.root / "shallow")], check=True, timeout=60)
+        subprocess.run(
+            ["git", "clone", "-q", "--depth=1", f"file://{site.durable.path}", str(site.root / "shallow")], check=True, timeout=60
+        )
         with pytest.raises(UnsupportedRepository, match="shallow"):
             site.start(durable_path=site.root / "shallow")
 
@@ -249,7 +256,9 @@ class TestWhatIsRefused:
         with pytest.raises(InvalidInput):
             LocalEphemeral(**argument)  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize("argument", [{"ttl_idle": 3600}, {"ttl_idle": "0m"}, {"ttl_absolute": "soon"}, {"manual": "yes"}, {"ttl": "4h"}])
+    @pytest.mark.parametrize(
+        "argument", [{"ttl_idle": 3600}, {"ttl_idle": "0m"}, {"ttl_absolute": "soon"}, {"manual": "yes"}, {"ttl": "4h"}]
+    )
     def test_as_no_policy(self, argument: dict[str, object]) -> None:
         with pytest.raises(InvalidInput):
             EvictionPolicy(**argument)

@@ -72,7 +72,14 @@ class TestABranchOfItsOwn:
 
     @pytest.mark.parametrize(
         ("task", "expected"),
-        [("Fix the bug!", "fix-the-bug"), ("", "session"), ("ünïcode", "unicode"), ("…", "session"), ("a" * 99, "a" * 48), ("..//x.lock", "x-lock")],
+        [
+            ("Fix the bug!", "fix-the-bug"),
+            ("", "session"),
+            ("ünïcode", "unicode"),
+            ("…", "session"),
+            ("a" * 99, "a" * 48),
+            ("..//x.lock", "x-lock"),
+        ],
     )
     def test_has_a_name_git_takes(self, site: Site, task: str, expected: str) -> None:
         assert slug(task) == expected
@@ -131,7 +138,9 @@ def test_a_pull_request_needs_a_forge(site: Site) -> None:
 
 
 class TestAuto:
-    @pytest.mark.parametrize(("people", "branch"), [(1, "main"), (2, "gittrix/fix-the-bug"), (5, "gittrix/fix-the-bug"), (6, "gittrix/fix-the-bug")])
+    @pytest.mark.parametrize(
+        ("people", "branch"), [(1, "main"), (2, "gittrix/fix-the-bug"), (5, "gittrix/fix-the-bug"), (6, "gittrix/fix-the-bug")]
+    )
     def test_goes_by_the_number_of_people(self, site: Site, people: int, branch: str) -> None:
         populate(site, people)
         assert started(site).promote().branch == branch

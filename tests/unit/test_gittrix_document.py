@@ -1,0 +1,257 @@
+"""The document of sessions that GitTrix publishes, from top to bottom: each numbered step, each file, each field, each default."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from support.engine import DurableGit, Site, open_site, shell
+
+from pytest_gittrix import AgentSession, BaselineConflict, EvictionPolicy, GitTrix, LocalDurable, LocalEphemeral, UserSession
+from pytest_gittrix.clock import EPOCH, FrozenClock
+from pytest_gittrix.errors import SessionExpired
+from pytest_gittrix.record.store import default_home, default_store
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with open_site(tmp_path) as opened:
+        yield opened
+
+
+class TestTheTwelveSteps:
+    def test_1_the_consumer_creates_gittrix_with_one_durable_and_one_ephemeral_adapter(self, tmp_path: Path) -> None:
+        durable = LocalDurable(DurableGit.make(tmp_path / "durable").path)
+        engine = GitTrix(durable, LocalEphemeral(), store=tmp_path / "sessions", clock=FrozenClock())
+        assert engine.durable is durable
+        assert not (tmp_path / "sessions").exists()
+
+    def test_2_the_consumer_calls_init(self, site: Site) -> None:
+        assert site.engine.init() is site.engine
+        assert site.store.is_dir()
+        assert site.engine.init() is site.engine
+        site.engine.close()
+        site.engine.close()
+
+    def test_2_or_uses_it_as_a_context_manager(self, site: Site) -> None:
+        with site.another(sweep_interval=timedelta(minutes=5)) as engine:
+            session = engine.start_session("x", eviction=EvictionPolicy(ttl_idle="1h"))
+            site.clock.advance(hours=2)
+            assert site.state(session.id).state == "expired"
+
+    def test_3_the_consumer_starts_a_session_with_task_path_ref_branch_and_eviction(self, site: Site) -> None:
+        side = site.durable.commit({"app.py": "side\n"}, branch="side", onto=site.durable.head())
+        policy = EvictionPolicy(ttl_idle="1h")
+        by_path = site.start(task="t", durable_path=site.durable.path, durable_branch="side", eviction=policy)
+        by_ref = site.start(task="t", durable_ref=f"local://{site.durable.path}#side", eviction=policy)
+        for session in (by_path, by_ref):
+            assert isinstance(session, UserSession)
+            info = session.info()
+            assert (info.task, info.durable_path, info.durable_branch, info.baseline_sha) == ("t", str(site.durable.path), "side", side)
+            assert info.deadline == EPOCH + timedelta(hours=1)
+
+    def test_4_gittrix_records_the_durable_branch_head_as_baseline(self, site: Site) -> None:
+        head = site.durable.head()
+        session = site.start()
+        site.durable.commit({"app.py": "moved on\n"})
+        assert session.metadata()["baselineSha"] == session.info().baseline_sha == head
+
+    def test_5_gittrix_initialises_a_workspace_from_the_baseline(self, site: Site) -> None:
+        session = site.start()
+        site.durable.commit({"app.py": "moved on\n"})
+        assert session.read("app.py") == b"print('v1')\n"
+        assert shell(session, "cat app.py") == "print('v1')\n"
+
+    def test_6_the_agent_receives_the_agent_s_session(self, site: Site) -> None:
+        agent = site.start().for_agent()
+        assert type(agent) is AgentSession
+        assert not hasattr(agent, "promote")
+
+    def test_7_the_agent_reads_writes_deletes_lists_diffs_and_commits(self, site: Site) -> None:
+        agent = site.start().for_agent()
+        assert agent.read("app.py") == b"print('v1')\n"
+        agent.write("app.py", b"v2\n")
+        agent.delete("README.md")
+        listed = [entry.path for entry in agent.list()]
+        assert "app.py" in listed
+        assert "README.md" not in listed
+        assert "+v2" in agent.diff()
+        assert agent.commit("done") == agent.log()[0].sha
+
+    def test_8_the_app_promotes_selected_files(self, site: Site) -> None:
+        session = site.start()
+        session.write("app.py", "v2\n")
+        session.write("later.txt", "later\n")
+        assert "later.txt" in session.diff()
+        assert [*site.durable.changed(session.promote(files=["app.py"]).sha)] == ["app.py"]
+
+    def test_8_or_all_touched_files(self, site: Site) -> None:
+        session = site.start()
+        session.write("app.py", "v2\n")
+        session.write("later.txt", "later\n")
+        assert [*site.durable.changed(session.promote().sha)] == session_touched(site, session.id)
+
+    def test_9_gittrix_checks_drift_against_the_baseline(self, site: Site) -> None:
+        session = site.start()
+        session.write("app.py", "v2\n")
+        rival = site.durable.commit({"README.md": "rival\n"})
+        assert site.durable.parents(session.promote().sha) == [rival]
+
+    def test_10_overlap_fails_with_baseline_conflict(self, site: Site) -> None:
+        session, baseline = site.start(), site.durable.head()
+        session.write("app.py", "v2\n")
+        rival = site.durable.commit({"app.py": "rival\n"})
+        with pytest.raises(BaselineConflict) as caught:
+            session.promote()
+        conflict = caught.value
+        assert conflict.code == "BASELINE_CONFLICT"
+        assert (conflict.conflicting_files, conflict.durable_sha, conflict.baseline_sha) == (["app.py"], rival, baseline)
+        assert session.info().state == "active"
+
+    def test_11_success_is_one_synthetic_commit_and_state_promoted(self, site: Site) -> None:
+        session, head = site.start(), site.durable.head()
+        for number in range(3):
+            session.write_and_commit({"app.py": f"v{number}\n"}, f"step {number}")
+        result = session.promote()
+        assert site.durable.git("rev-list", f"{head}..main").split() == [result.sha]
+        assert site.durable.git("log", "-1", "--format=%s") == "gittrix: fix the bug"
+        assert site.engine.info(session.id).state == "promoted"
+
+    @pytest.mark.parametrize("until_promote", [True, False])
+    def test_12_until_promote_evicts_the_workspace(self, site: Site, until_promote: bool) -> None:
+        session = site.start(eviction=EvictionPolicy(until_promote=until_promote))
+        session.write("app.py", "v2\n")
+        session.promote()
+        assert (site.store / session.id / "workspace").exists() is not until_promote
+        assert (site.store / session.id / "metadata.json").exists()
+
+
+def session_touched(site: Site, id_: str) -> list[str]:
+    return sorted(site.engine.info(id_).touched_files)
+
+
+class TestTheStore:
+    def test_is_in_the_home_directory_by_default(self) -> None:
+        assert default_store({}) == Path("~/.gittrix/sessions").expanduser()
+        assert default_store({"GITTRIX_HOME": "/elsewhere"}) == Path("/elsewhere/sessions")
+
+    def test_of_an_engine_is_there_too(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("GITTRIX_HOME", str(site.root / "home"))
+        engine = GitTrix(site.durable.path, clock=site.clock)
+        assert engine.home == default_home() == site.root / "home"
+        assert engine.store.root == site.root / "home/sessions"
+
+    def test_holds_a_record_a_lock_and_a_workspace_per_session(self, site: Site) -> None:
+        session = site.start()
+        assert {"metadata.json", ".lock", "workspace"} <= set(os.listdir(site.store / session.id))
+
+
+class TestTheRecord:
+    def test_has_every_field_with_its_type(self, site: Site) -> None:
+        session = site.start()
+        session.write("app.py", "v2\n")
+        session.promote()
+        record = json.loads((site.store / session.id / "metadata.json").read_text())
+        texts = ("id", "task", "durableRef", "durablePath", "durableBranch", "ephemeralRef", "ephemeralPath", "baselineSha")
+        assert all(isinstance(record[key], str) for key in texts)
+        assert record["metadataVersion"] == 1
+        assert record["workspaceKind"] in ("worktree", "clone", "copy", "remote")
+        assert record["isGitBacked"] is True
+        assert record["state"] in ("active", "promoted", "discarded", "expired")
+        assert all(record[key].endswith("Z") for key in ("createdAt", "updatedAt", "lastAccessAt"))
+        assert record["evictionPolicy"].keys() == {"ttlIdleMs", "ttlAbsoluteMs", "untilPromote", "manual"}
+        assert record["touchedFiles"] == ["app.py"]
+        assert record["promote"].keys() == {"strategy", "result"}
+        assert record["promote"]["result"].keys() >= {"sha", "branch"}
+
+    def test_of_the_documented_example_is_read(self, site: Site) -> None:
+        example = {
+            "metadataVersion": 1,
+            "id": "sess_abc123",
+            "task": "update docs",
+            "durableRef": "github://owner/repo#main",
+            "durableBranch": "main",
+            "ephemeralRef": "cloudflare://default/gittrix-eph-sess_abc123",
+            "ephemeralPath": "/Users/jack/.gittrix/cf-artifacts-ephemeral/sess_abc123",
+            "baselineSha": "0" * 40,
+            "workspaceKind": "remote",
+            "isGitBacked": True,
+            "state": "active",
+            "createdAt": "2030-01-01T00:00:00.000Z",
+            "updatedAt": "2030-01-01T00:00:00.000Z",
+            "lastAccessAt": "2030-01-01T00:00:00.000Z",
+            "evictionPolicy": {"ttlIdleMs": 14400000, "ttlAbsoluteMs": None, "untilPromote": True, "manual": False},
+            "touchedFiles": [],
+            "promote": {"strategy": "auto", "result": None},
+        }
+        (site.store / "sess_abc123").mkdir(parents=True)
+        (site.store / "sess_abc123/metadata.json").write_text(json.dumps(example))
+        (listed,) = site.engine.list_sessions()
+        assert (listed.id, listed.durable_ref, listed.durable_path, listed.workspace_kind) == (
+            "sess_abc123",
+            "github://owner/repo#main",
+            None,
+            "remote",
+        )
+
+
+class TestStates:
+    def test_are_four_and_three_of_them_are_ends(self, site: Site) -> None:
+        def promote(session: UserSession) -> None:
+            session.write("app.py", f"{session.id}\n")
+            session.promote()
+
+        ends = {"promoted": promote, "discarded": UserSession.discard, "expired": lambda session: site.engine.evict(session.id)}
+        for state, end in ends.items():
+            session = site.start()
+            assert session.info().state == "active"
+            end(session)
+            assert site.engine.info(session.id).state == state
+            for again in (session.discard, session.promote, session.touched_files):
+                with pytest.raises(SessionExpired):
+                    again()
+            assert site.engine.info(session.id).state == state
+
+
+class TestDefaults:
+    def test_of_the_policy(self, site: Site) -> None:
+        assert EvictionPolicy().model_dump() == {
+            "ttl_idle": timedelta(hours=4),
+            "ttl_absolute": None,
+            "until_promote": True,
+            "manual": False,
+        }
+        assert site.start().metadata()["evictionPolicy"] == {
+            "ttlIdleMs": 4 * 60 * 60 * 1000,
+            "ttlAbsoluteMs": None,
+            "untilPromote": True,
+            "manual": False,
+        }
+
+    def test_of_the_sweep_interval_are_five_minutes(self, tmp_path: Path) -> None:
+        clock = FrozenClock()
+        durable = DurableGit.make(tmp_path / "durable")
+        with GitTrix(durable.path, store=tmp_path / "sessions", clock=clock, durability="fast") as engine:
+            ended: list[int] = []
+            engine.on("session.evict", lambda event: ended.append(event.ts))
+            start = clock.now_ns()
+            engine.start_session("x", eviction=EvictionPolicy(ttl_idle="1s"))
+            clock.advance(minutes=5)
+            assert [at - start for at in ended] == [5 * 60 * 1000 * 10**6]
+
+    def test_of_the_strategy_is_auto(self, site: Site) -> None:
+        assert site.start().metadata()["promote"] == {"strategy": "auto", "result": None}
+
+
+class TestTheTwoHandles:
+    def test_the_user_can_review_promote_discard_and_extend(self, site: Site) -> None:
+        session = site.start()
+        assert all(callable(getattr(session, verb)) for verb in ("review", "promote", "discard", "extend", "for_agent"))
+
+    def test_the_agent_cannot_promote(self, site: Site) -> None:
+        agent = site.start().for_agent()
+        assert not any(hasattr(agent, verb) for verb in ("promote", "discard", "extend"))

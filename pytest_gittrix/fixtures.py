@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
+from pytest_gittrix.adapters.local import LocalEphemeral
 from pytest_gittrix.git.workspace import Trash, Workspace
 from pytest_gittrix.harness.race import Race
 from pytest_gittrix.harness.templates import Templates
@@ -194,20 +194,18 @@ def ephemeral(world: World) -> Iterator[Ephemeral]:
     """A workspace of the world's durable repository at its head, of the world's kind, that no session knows of."""
     directory = world.path / "ephemeral"
     kind = world.gittrix.ephemeral.kind
-    durable = LocalDurable(world.durable.path, world.durable.branch, sync=False)
-    try:
-        head = durable.head(durable.branch)
-        seed = durable.seed(str(world.gittrix.home / "seeds"), head, "none")
-        workspace = LocalEphemeral(kind).create(
-            str(directory / "workspace"),
-            str(directory / "engine"),
-            seed,
-            branch=durable.branch,
-            durable_path=durable.path,
-            name="ephemeral",
-        )
-    finally:
-        durable.close()
+    durable = world.gittrix.durable
+    assert durable is not None
+    head = durable.head(durable.branch)
+    seed = durable.seed(str(world.gittrix.home / "seeds"), head, "none")
+    workspace = LocalEphemeral(kind).create(
+        str(directory / "workspace"),
+        str(directory / "engine"),
+        seed,
+        branch=durable.branch,
+        durable_objects=durable.objects_dir,
+        name="ephemeral",
+    )
     try:
         yield Ephemeral(Path(workspace.path), kind, head, workspace)
     finally:

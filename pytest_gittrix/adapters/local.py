@@ -13,7 +13,7 @@ import pygit2
 
 from pytest_gittrix import points
 from pytest_gittrix.adapters.protocol import Drift, Landed
-from pytest_gittrix.errors import CapabilityMissing, GittrixError, InvalidInput
+from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.git.commit import Built, Commit, Signature, build_commit
 from pytest_gittrix.git.files import read_text
 from pytest_gittrix.git.objects import MissingObject
@@ -158,6 +158,7 @@ class LocalDurable:
             author=self._signature(seconds),
             message=message,
             format_=self.repository.format,
+            level=1 if self.sync else 0,  # what need not survive a power cut need not be small either
         )
 
     def land(
@@ -301,18 +302,13 @@ class LocalEphemeral:
                 f"confine={self.confine!r} is not available.", why="This engine runs programs unconfined.", fix="Use confine='off'."
             )
 
-    def create(self, path: str, state_dir: str, seed: Seed, *, branch: str, durable_path: str | None, name: str) -> Workspace:
+    def create(self, path: str, state_dir: str, seed: Seed, *, branch: str, durable_objects: str | None, name: str) -> Workspace:
         """Make a workspace at the seed's baseline.
 
         Raises:
             CapabilityMissing: a ``worktree`` of a repository that is not on this machine.
         """
-        common = None
-        if self.kind == "worktree":
-            if durable_path is None:
-                raise CapabilityMissing("A 'worktree' needs a durable repository on this machine.", fix="Use 'clone', 'lazy' or 'copy'.")
-            with Repository.open(durable_path) as repository:
-                common = repository.common_dir
+        common = os.path.dirname(durable_objects) if durable_objects is not None else None
         return create(self.kind, path, state_dir, seed, branch=branch, durable_common_dir=common, name=name)
 
     def open(self, path: str, state_dir: str) -> Workspace:

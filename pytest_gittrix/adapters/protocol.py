@@ -124,7 +124,7 @@ class Ephemeral(Protocol):
     def history(self) -> History:
         """How much of the past a workspace may see."""
 
-    def create(self, path: str, state_dir: str, seed: Seed, *, branch: str, durable_path: str | None, name: str) -> Workspace:
+    def create(self, path: str, state_dir: str, seed: Seed, *, branch: str, durable_objects: str | None, name: str) -> Workspace:
         """Make a workspace at the seed's baseline."""
 
     def open(self, path: str, state_dir: str) -> Workspace:

@@ -101,6 +101,7 @@ class Built:
         parent: its parent, or None for a first commit.
         objects: every object that is new with it, kind and data by id.
         format: the object format of its repository.
+        level: how hard its pack is compressed, 0 to 9.
     """
 
     id: str
@@ -108,11 +109,12 @@ class Built:
     parent: str | None
     objects: Mapping[str, tuple[str, bytes]]
     format: ObjectFormat
+    level: int = 1
 
     @cached_property
     def pack(self) -> Pack:
         """Its objects as one pack."""
-        return build_pack(self.objects, self.format)
+        return build_pack(self.objects, self.format, level=self.level)
 
 
 def build_commit(
@@ -126,6 +128,7 @@ def build_commit(
     committer: Signature | None = None,
     message: str,
     format_: ObjectFormat,
+    level: int = 1,
 ) -> Built:
     """The commit that applies ``changes`` to ``base_tree``, and the objects that come with it.
 
@@ -139,6 +142,7 @@ def build_commit(
         committer: who made the commit; the author by default.
         message: the commit message; a final newline is added.
         format_: the repository's object format.
+        level: how hard its pack is compressed; 0 stores, which is faster than anything and larger.
 
     Raises:
         TreeClash: the changes do not fit on the tree.
@@ -156,4 +160,4 @@ def build_commit(
     objects.update((tree, ("tree", data)) for tree, data in trees.items())
     wanted = {entry.id for entry in changes.values() if entry is not None}
     objects.update((blob, ("blob", data)) for blob, data in blobs.items() if blob in wanted)
-    return Built(id_, root, parent, objects, format_)
+    return Built(id_, root, parent, objects, format_, level)

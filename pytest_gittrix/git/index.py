@@ -89,17 +89,24 @@ class IndexFile:
         format_: the repository's object format.
 
     Raises:
-        UnsupportedRepository: a version or a mandatory extension this module does not write.
+        UnsupportedRepository: a version or a mandatory extension this module does not write, or damaged bytes.
     """
 
     def __init__(self, data: bytes, format_: ObjectFormat) -> None:
         self._format = format_
         self._data = data or build_index((), format_)
-        magic, self._version, self._count = _HEADER.unpack_from(self._data)
-        if magic != b"DIRC" or self._version not in (2, 3):
-            raise _unsupported(f"version {self._version}")
         self._fixed = _STAT.size + format_.size + 2
+        if not self._data.startswith(b"DIRC") or not self._intact():
+            raise _damaged()
+        _, self._version, self._count = _HEADER.unpack_from(self._data)
+        if self._version not in (2, 3):
+            raise _unsupported(f"version {self._version}")
         self._scan()
+
+    def _intact(self) -> bool:
+        """Whether it ends in its own hash, or in the zeros of ``index.skipHash``."""
+        size = self._format.size
+        return len(self._data) >= _HEADER.size + size and self._data[-size:] in (self._format.digest(self._data[:-size]), bytes(size))
 
     def _scan(self) -> None:
         """Note where each entry starts and what it is called; entries stand sorted by name, then stage."""
@@ -173,6 +180,14 @@ class IndexFile:
         version = 3 if self._version == 3 or any(entry is not None and entry.skip_worktree for entry in changes.values()) else 2
         body = _HEADER.pack(b"DIRC", version, count) + b"".join(parts) + self._tail
         return body + self._format.digest(body)
+
+
+def _damaged() -> UnsupportedRepository:
+    return UnsupportedRepository(
+        "The work tree's index is damaged: it does not end in its own hash.",
+        why="Bringing a promoted file forward means writing the index again, and half of one would lose what is staged.",
+        fix="See what `git status` says there; `git read-tree HEAD` makes a new index.",
+    )
 
 
 def _unsupported(what: str) -> UnsupportedRepository:

@@ -49,7 +49,7 @@ def _header(kind: int, size: int) -> bytes:
     return bytes(header)
 
 
-def build_pack(objects: Mapping[str, tuple[str, bytes]], format_: ObjectFormat) -> Pack:
+def build_pack(objects: Mapping[str, tuple[str, bytes]], format_: ObjectFormat, *, level: int = _LEVEL) -> Pack:
     """Pack objects (kind and data by hex id) in the order of their ids, so that the same objects give the same bytes."""
     ids = sorted(objects)
     parts = [b"PACK" + struct.pack(">II", 2, len(ids))]
@@ -58,7 +58,7 @@ def build_pack(objects: Mapping[str, tuple[str, bytes]], format_: ObjectFormat) 
     checksums: list[int] = []
     for id_ in ids:
         kind, data = objects[id_]
-        packed = _header(_TYPES[kind], len(data)) + zlib.compress(data, _LEVEL)
+        packed = _header(_TYPES[kind], len(data)) + zlib.compress(data, level)
         offsets.append(at)
         checksums.append(zlib.crc32(packed))
         parts.append(packed)

@@ -331,7 +331,7 @@ def _symbolic(git_dir: str) -> str | None:
 
 
 def _branch_of(git_dir: str) -> str | None:
-    """The branch of a work tree, as git itself counts it: one that is being rebased or bisected is in use there although HEAD is detached."""
+    """The branch of a work tree as git itself counts it: one being rebased or bisected is in use there although HEAD is detached."""
     for name in ("rebase-merge/head-name", "rebase-apply/head-name", "BISECT_START"):
         started = read_text(os.path.join(git_dir, name))
         if started and not started.startswith("detached"):

@@ -21,7 +21,7 @@ from pytest_gittrix.errors import AdapterUnavailable, WriteRejected
 from pytest_gittrix.git.guarded import TEMPORARY_PREFIX
 from pytest_gittrix.git.names import collision_key, is_safe_component
 from pytest_gittrix.git.seed import Seed
-from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, write_trees
+from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, parents, write_trees
 
 _TRIES: Final = 5
 _DEEPEST: Final = 400
@@ -113,7 +113,7 @@ class _Walk:
     def __init__(self, seed: Seed, origin: Origin, limits: Limits, named: Collection[str], deleted: Collection[str]) -> None:
         self.seed, self.origin, self.limits = seed, origin, limits
         self.named, self.deleted = frozenset(named), frozenset(deleted)
-        self.named_directories = {path[:at] for path in self.named for at, letter in enumerate(path) if letter == "/"}
+        self.named_directories = {above for path in self.named for above in parents(path)}
         self.changes: dict[str, Entry | None] = {}
         self.blobs: dict[str, bytes] = {}
         self.refused: dict[str, str] = {}

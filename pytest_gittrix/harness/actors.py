@@ -13,11 +13,12 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import Self
+from typing import Final, Self
 
 from pytest_gittrix.errors import Deadlock, GittrixError, InvalidInput
 
-_WAITING = ":busy"
+WAITING: Final = ":busy"
+"""How the names of points end at which an actor waits for another."""
 
 
 class _Abandoned(BaseException):
@@ -105,7 +106,7 @@ class Actors:
                     why="The order the test asked for cannot happen.",
                     fix=f"Points it passed: {', '.join(dict.fromkeys(actor.path)) or 'none'}.",
                 )
-            if point.endswith(_WAITING) and time.monotonic() > deadline:
+            if point.endswith(WAITING) and time.monotonic() > deadline:
                 raise self._stuck(actor)
         return point
 
@@ -119,7 +120,7 @@ class Actors:
         deadline = time.monotonic() + self._timeout
         while going := [actor for actor in going if actor.outcome is None]:
             for actor in going:
-                while (point := self._go(actor)) is not None and not point.endswith(_WAITING):
+                while (point := self._go(actor)) is not None and not point.endswith(WAITING):
                     deadline = time.monotonic() + self._timeout
             if time.monotonic() > deadline and all(actor.outcome is None for actor in going):
                 raise self._stuck(going[0])

@@ -7,12 +7,15 @@ system answers, and raises AssertionError where the system does otherwise. Must 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
-from contextlib import ExitStack
+import subprocess
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.harness.edits import DurableEdit, Edits, Tree
 from pytest_gittrix.harness.fingerprint import Fingerprint
 from pytest_gittrix.harness.history import Executable, Symlink
@@ -40,7 +43,19 @@ from pytest_gittrix.harness.sandbox import Held, System, another_engine
 if TYPE_CHECKING:
     from pytest_gittrix.record.model import EvictionPolicy
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def judged(step: Callable[Concatenate[Trial, P], T]) -> Callable[Concatenate[Trial, P], T]:
+    """Make a method a step of a trial: when the outermost one has ended, everything that is cheap to check is checked."""
+
+    @wraps(step)
+    def run(trial: Trial, *args: P.args, **kwargs: P.kwargs) -> T:
+        with trial._stepping():
+            return step(trial, *args, **kwargs)
+
+    return run
 
 
 class Trial:
@@ -60,7 +75,7 @@ class Trial:
         self.world = self._stack.enter_context(system(files=files, workspace=workspace, bare=bare, sweep_interval=None))
         self.engine: Any = self.world.gittrix
         self.others: list[Any] = []
-        self._engines = 0
+        self._engines = self._depth = 0
         self.judge = self._stack.enter_context(Judge(self.world.durable.path))
         head = self.judge.head(self.world.durable.branch)
         self.model = Model(head, {head: files}, None if bare else Checkout(files, files))
@@ -118,6 +133,7 @@ class Trial:
 
     # The agent -------------------------------------------------------------------------------------------------------------------
 
+    @judged
     def start(self, policy: EvictionPolicy) -> Held:
         """Start a session from durable's head."""
         handle = self.engine.start_session("task", eviction=policy)
@@ -129,16 +145,19 @@ class Trial:
         self.held.append(held)
         return held
 
+    @judged
     def write(self, held: Held, path: str, data: bytes) -> None:
         """The agent writes a file."""
         self.work(
             held, f"write({path!r})", lambda: held.handle.write(path, data), then=lambda session: self.model.write(session, path, data)
         )
 
+    @judged
     def delete(self, held: Held, path: str) -> None:
         """The agent deletes a file."""
         self.work(held, f"delete({path!r})", lambda: held.handle.delete(path), then=lambda session: self.model.delete(session, path))
 
+    @judged
     def commit(self, held: Held) -> None:
         """The agent commits."""
         sha = self.work(held, "commit()", lambda: held.handle.commit("work"))
@@ -146,6 +165,7 @@ class Trial:
             newest = held.handle.log()[0].sha
             require(newest == sha, "The agent's newest commit is the one it just made.", f"log() says {newest}, commit() said {sha}")
 
+    @judged
     def shell(self, held: Held, edits: Edits) -> None:
         """The agent's own programs change files in the workspace. Nothing happens where there is none, or the session is over."""
         session = self.model.sessions[held.id]
@@ -168,6 +188,16 @@ class Trial:
             full.write_bytes(data)
             full.chmod(0o755 if isinstance(content, Executable) else 0o644)
 
+    @judged
+    def run(self, held: Held, script: str) -> None:
+        """The agent runs git in its own repository. Nothing happens where there is none, or the session is over."""
+        session = self.model.sessions[held.id]
+        if self.kind != "clone" or held.workspace is None or not self.live(held):
+            return
+        session.used = self.now
+        subprocess.run(["/bin/sh", "-c", script], cwd=held.workspace, env=hermetic_env(), capture_output=True, timeout=60, check=False)
+
+    @judged
     def look(self, held: Held) -> None:
         """The agent looks at all it has: touched paths, listing, every file; what it deleted is absent."""
         if not self.live(held):
@@ -192,6 +222,7 @@ class Trial:
 
     # People ----------------------------------------------------------------------------------------------------------------------
 
+    @judged
     def durable_edit(self, edit: DurableEdit, *, at_the_desk: bool) -> None:
         """The human, or somebody elsewhere, does something to durable."""
         made = edit.make(self.world.durable if at_the_desk else self.world.rival)
@@ -201,11 +232,12 @@ class Trial:
         if edit.rewrite:
             self.model.moved(made[0], self.model.tree, at_the_desk=at_the_desk)
             self._owed &= set(self.judge.history(made[0]))
-        for edits, stage in ((edit.dirty, False), (edit.staged, True)):
-            if edits and self.model.checkout is not None:
-                self.model.checkout.edit(edits, stage=stage)
+        for left, stage in ((edit.dirty, False), (edit.staged, True)):
+            if left and self.model.checkout is not None:
+                self.model.checkout.edit(left, stage=stage)
         self._durable_changes()
 
+    @judged
     def rewind(self, back: int, *, at_the_desk: bool) -> None:
         """Somebody moves the branch back by some commits, or to the first one."""
         target = self.model.head
@@ -218,6 +250,7 @@ class Trial:
 
     # Ends ------------------------------------------------------------------------------------------------------------------------
 
+    @judged
     def promote(
         self,
         held: Held,
@@ -225,6 +258,7 @@ class Trial:
         *,
         on_overlap: str = "refuse",
         reviewed: Edits | None = None,
+        whole: bool = True,
         act: Callable[[], Any] | None = None,
     ) -> str:
         """Promote all that is touched, or some paths; gives the answer's code.
@@ -234,6 +268,7 @@ class Trial:
             files: the paths; None for all.
             on_overlap: what is to happen where durable drifted.
             reviewed: the selection, if it is that of a review, whatever the workspace holds now.
+            whole: whether the selected files land as they are, not in parts.
             act: how to promote, if not by ``handle.promote``.
         """
         session = self.model.sessions[held.id]
@@ -250,11 +285,34 @@ class Trial:
         answer, result, error = self.ask(f"{held}.promote({'' if files is None else sorted(files)})", allowed, doing)
         if answer == OK:
             assert result is not None
-            self._landed(session, result.sha, onto, landing, exact=allowed == FINE)
-            self._check_archive(held, landing)
+            self._landed(session, result.sha, onto, landing, exact=whole and allowed == FINE)
+            if whole:
+                self._check_archive(held, landing)
         elif answer == "BASELINE_CONFLICT" and on_overlap == "refuse":
             invariant_conflict_iff_overlap(error.conflicting_files, landing, session.baseline, self.model.tree)
         return answer
+
+    @judged
+    def promote_a_review(self, held: Held, path: str, data: bytes) -> str:
+        """Review everything, let the agent write one more file, and promote the review: it is the bytes reviewed that land (rule 12)."""
+        review = self.work(held, "review()", held.handle.review)
+        reviewed = self.model.sessions[held.id].touched
+        self.write(held, path, data)
+        if review is None:
+            return self.promote(held)
+        return self.promote(held, reviewed=reviewed, act=lambda: held.handle.promote(review))
+
+    @judged
+    def promote_hunks(self, held: Held, *, only_first: bool) -> str:
+        """Promote the hunks of the first text file that has any, or the first of them; gives the answer's code."""
+        review = self.work(held, "review()", held.handle.review)
+        hunks = {} if review is None else {path: [hunk.index for hunk in found] for path, found in review.hunks.items() if found}
+        if not hunks:
+            return self.promote(held, [])
+        path, numbers = next(iter(hunks.items()))
+        chosen = {path: numbers[:1] if only_first else numbers}
+        part = self.model.sessions[held.id].touched.only([path])
+        return self.promote(held, reviewed=part, whole=chosen[path] == numbers, act=lambda: held.handle.promote(hunks=chosen))
 
     def _landed(self, session: Session, sha: str, onto: str, landing: Edits, *, exact: bool) -> None:
         if exact:
@@ -269,6 +327,7 @@ class Trial:
         if self.model.checkout is not None:
             invariant_checkout(self.judge, staged=self.model.checkout.staged)
 
+    @judged
     def promote_elsewhere(self, held: Held, run: Callable[[Callable[[], object]], bool]) -> bool:
         """Promote everything in another process, which may be killed half-way; afterwards this engine recovers.
 
@@ -297,6 +356,7 @@ class Trial:
         invariant_nothing_is_half_done(self.judge, session.state, session.sha, workspace, self.world.durable.branch)
         return head != onto
 
+    @judged
     def discard(self, held: Held) -> None:
         """The human gives a session up. Past its deadline, that it has expired is as good an answer."""
         session = self.model.sessions[held.id]
@@ -306,6 +366,7 @@ class Trial:
             self.model.ended(session, "discarded")
             self._check_evicted(held)
 
+    @judged
     def extend(self, held: Held, ttl: timedelta) -> None:
         """The human gives a session another idle TTL, from now on."""
 
@@ -315,6 +376,7 @@ class Trial:
 
         self.work(held, f"extend({ttl})", lambda: held.handle.extend(ttl), then=extended)
 
+    @judged
     def sweep(self, engine: Any = None) -> None:
         """A sweep, of the engine or of another one on the same sessions."""
         before = {id_: session for id_, session in self.model.sessions.items() if session.present}
@@ -330,6 +392,7 @@ class Trial:
             self.model.ended(session, "expired")
             self._check_evicted(next(held for held in self.held if held.id == id_), archived=not was_promoted)
 
+    @judged
     def restart(self, *, closed: bool) -> None:
         """Another engine takes over. The one before was closed, or goes on beside it as another process would."""
         new = self._another_engine()
@@ -357,21 +420,31 @@ class Trial:
             if self.model.head not in held.hidden and self.model.sessions[held.id].baseline is not self.model.tree:
                 held.hidden.append(self.model.head)
 
-    def check(self, step: str) -> None:
+    @contextmanager
+    def _stepping(self) -> Iterator[None]:
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+        if self._depth == 0:
+            self.check()
+
+    def check(self) -> None:
         """What holds after every step: durable is where the model says and as it was left, and so are the sessions' records."""
         head = self.judge.head(self.world.durable.branch)
-        require(head == self.model.head, "Durable's branch moves by people and promotions only.", f"after {step}: {head}")
+        require(head == self.model.head, "Durable's branch moves by people and promotions only.", f"it is at {head}")
         now = Fingerprint.of(self.world.durable.path)
-        invariant_untouched(self._seen, now, by=step)
+        invariant_untouched(self._seen, now, by="anything but people and promotions")
         if self.model.checkout is not None:
             invariant_checkout(self.judge, files=self.model.checkout.files)
-        records = {record.session_id: record.state for record in self.engine.list_sessions()}
+        records = {record.id: record.state for record in self.engine.list_sessions()}
         states = {id_: session.state for id_, session in self.model.sessions.items()}
-        require(records == states, "Every session is listed, in its state.", f"after {step}: {records}, not {states}")
+        require(records == states, "Every session is listed, in its state.", f"{records}, not {states}")
 
     def check_all(self) -> None:
         """The whole truth, for the end of a trial."""
-        self.check("the last step")
+        self.check()
         invariant_no_commit_is_lost(self.judge, self.model.head, self._owed)
         require(self.judge.tree(self.model.head) == self.model.tree, "The branch holds what was put there.")
         if self.model.checkout is not None:

@@ -13,7 +13,7 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,18 +150,18 @@ class Index:
         with self._lock:
             try:
                 if fresh or not self._is_open():
-                    self._update(_signatures(self.store.root))
+                    self._update(_signatures(self.store.root, self._seen))
                 return question(self._opened())
             except sqlite3.DatabaseError:
                 self._discard()
             try:
-                self._update(_signatures(self.store.root))
+                self._update(_signatures(self.store.root, self._seen))
                 return question(self._opened())
             except sqlite3.DatabaseError:
                 self.close()
             # A read-only store or a full disk. The answer is what matters, the file only made it faster.
             self._adopt(_in_memory())
-            self._update(_signatures(self.store.root))
+            self._update(_signatures(self.store.root, self._seen))
             return question(self._opened())
 
     def _update(self, found: dict[str, Signature]) -> None:
@@ -256,7 +256,7 @@ def _make_tables(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-def _signatures(root: Path) -> dict[str, Signature]:
+def _signatures(root: Path, known: Container[str] = ()) -> dict[str, Signature]:
     """Size, time and inode of each session's log (of its record, when it has no log) under its id."""
     try:
         directory = os.open(root, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
@@ -266,7 +266,9 @@ def _signatures(root: Path) -> dict[str, Signature]:
         raise AdapterUnavailable(f"The store {root} cannot be listed: {problem.strerror}.") from problem
     try:
         found = {}
-        for name in filter(ID.fullmatch, os.listdir(directory)):
+        for name in os.listdir(directory):
+            if name not in known and not ID.fullmatch(name):
+                continue
             # In line, because this loop is nearly the whole cost of an index with nothing to do.
             try:
                 stat = os.stat(f"{name}/{LOG}", dir_fd=directory)

@@ -129,6 +129,12 @@ class EventLog:
         """Whether the disk refused to keep an event, so that only :meth:`repair` may write again."""
         return self._poison is not None
 
+    def twin(self) -> EventLog:
+        """The same log as another object, which has read as far as this one; listeners are not taken along."""
+        twin = EventLog(self.path, self.stream, durability="full" if self._full else "fast")
+        twin._tail = twin._reader = self._reader
+        return twin
+
     def append(self, type: str, data: Mapping[str, Any], *, ts: int, actor: Actor = "system", commit_point: bool = False) -> Event:
         """Store an event, then announce it. The caller holds the session's lease.
 

@@ -153,7 +153,9 @@ class Store:
         # One name per writer, so that two never write one file, and a killed one leaves no heap of them.
         fresh = os.path.join(directory, f".{METADATA}.{os.getpid()}-{threading.get_ident()}.tmp")
         try:
-            self._write_file(fresh, (json.dumps(metadata_of(state), indent=2) + "\n").encode("ascii"))
+            # A line a field, for people; json's own indent is ten times slower, being written in Python.
+            fields = ",\n".join(f'  "{name}": {json.dumps(value)}' for name, value in metadata_of(state).items())
+            self._write_file(fresh, f"{{\n{fields}\n}}\n".encode("ascii"))
             if self.durability == "fast":
                 # ext4 writes a file out, for 0.3 ms and more, when it replaces another. Without a record for an instant there is
                 # still the log.

@@ -14,7 +14,7 @@ _LENGTH: Final = 12
 
 def random_id() -> str:
     """A session id as GitTrix makes them: ``sess_`` and twelve random URL-safe characters."""
-    return "sess_" + "".join(secrets.choice(_ALPHABET) for _ in range(_LENGTH))
+    return "sess_" + secrets.token_urlsafe(_LENGTH * 3 // 4)
 
 
 def seeded_ids(seed: int) -> Callable[[], str]:

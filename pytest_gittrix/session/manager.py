@@ -214,7 +214,7 @@ class GitTrix:
         seed = durable.seed(self._resources.seeds(), baseline, ephemeral.history)
         points.reached("start:seeded")
         engine = self.store.directory(id_) / "engine"
-        made = ephemeral.create(space, str(engine), seed, branch=branch, durable_path=durable.path, name=id_)
+        made = ephemeral.create(space, str(engine), seed, branch=branch, durable_objects=durable.objects_dir, name=id_)
         note_references(engine, durable.references())
         return made
 
@@ -330,7 +330,7 @@ class GitTrix:
                     recorder,
                     state,
                     "promoted",
-                    open_workspace=self._resources.open_workspace,
+                    open_workspace=lambda _state: session._workspace,
                     trash=self._resources.trash,
                     promoted=selection.changes,
                     snapshot=None if isinstance(what, Review) else snapshot,

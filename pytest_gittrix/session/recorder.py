@@ -89,8 +89,11 @@ class Recorder:
         self._underived = False
 
     def twin(self) -> Recorder:
-        """Another recorder of the same session, sharing nothing that changes."""
-        return Recorder(self.store, self.id, self.clock, self.emitter, wait=self.wait)
+        """Another recorder of the same session, sharing nothing that changes; it goes on from what this one knows."""
+        twin = Recorder(self.store, self.id, self.clock, self.emitter, wait=self.wait)
+        twin._state, twin._derived_ns = self._state, self._derived_ns
+        twin.log = self.log.twin()
+        return twin
 
     def read(self) -> SessionState:
         """The session's state as the log has it now.
@@ -115,11 +118,11 @@ class Recorder:
             LogDamaged: it cannot happen to a session in this state; nothing was stored.
         """
         now = self.clock.now_ns()
-        if self._state is not None:
-            # What cannot happen must not be stored either: no reader would get past it.
-            fold([Event(self._state.seq + 1, now, self.id, type_, actor, data)], self._state)
+        # What cannot happen must not be stored either: no reader would get past it.
+        meant = self._state and fold([Event(self._state.seq + 1, now - now % 1000, self.id, type_, actor, data)], self._state)
         event = self.log.append(type_, data, ts=now, actor=actor, commit_point=commit_point)
-        self._state = fold(self.log.refresh() or [event], self._state)
+        unseen = self.log.refresh()
+        self._state = meant if meant is not None and not unseen else fold(unseen or [event], self._state)
         self._underived = self._underived or type_ not in _QUIET or now - self._derived_ns >= _DERIVE_EVERY_NS
         self.emitter.emit(event)
         return self._state
@@ -150,9 +153,9 @@ class Recorder:
         lease = self._lease if wait is None else self.store.lease(self.id, wait=wait)
         self._take(lease)
         try:
+            state = self.read()  # first, so that a mend need not read the same lines again
             if self.log.repair(ts=self.clock.now_ns()) is not None:
-                self._state = fold(self.log.read())
-            state = self.read()
+                self._state = state = fold(self.log.read())
             if state.legacy:
                 self._state = state = self.store.import_legacy(self.id, ts=self.clock.now_ns())
                 self.log.refresh()

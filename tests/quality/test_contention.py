@@ -1,4 +1,4 @@
-"""Many processes promote to one branch while a person commits, pushes, packs and collects garbage: nothing is lost, nothing doubled (rule 2).
+"""Many processes promote to one branch while a person commits, pushes and collects garbage: nothing is lost, nothing doubled (rule 2).
 
 ``PYTEST_GITTRIX_SOAK=1`` makes it 4 processes with 500 promotions each; the normal run has 20 each.
 """

@@ -1,4 +1,4 @@
-"""A person's checkout, in any state git knows: a promotion brings clean selected files forward, or it is refused and changes no byte (rule 5)."""
+"""A person's checkout, in any state: a promotion brings clean selected files forward, or is refused and changes no byte (rule 5)."""
 
 from __future__ import annotations
 
@@ -12,18 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from support.bytes import changed, everything_below
+from support.hostile import HOOKS
 from support.scene import SOAK, WORK, Scene, scratch
 
 from pytest_gittrix.errors import WorktreeDirty
 
 SELECTED: Final = [*WORK]
 MARKED: Final = "a hook ran"
-
-HOOKS: Final = (
-    "applypatch-msg pre-applypatch post-applypatch pre-commit pre-merge-commit prepare-commit-msg commit-msg post-commit pre-rebase "
-    "post-checkout post-merge pre-push pre-receive update proc-receive post-receive post-update reference-transaction push-to-checkout "
-    "pre-auto-gc post-rewrite sendemail-validate fsmonitor-watchman post-index-change"
-).split()
 
 
 def modify(tree: Path, path: str) -> None:

@@ -254,7 +254,7 @@ class TestDiff:
         patch = site.root / "diff.patch"
         patch.write_text(session.diff(), errors="surrogateescape")
         tree = session.review().tree
-        site.durable.git("apply", "--index", str(patch))
+        site.durable.git("apply", "--cached", str(patch))
         assert site.durable.git("write-tree") == tree
 
     def test_of_some_paths_holds_those(self, session: UserSession) -> None:

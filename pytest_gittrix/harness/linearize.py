@@ -1,0 +1,297 @@
+"""Whether what several actors were told can be explained by one order of their operations, each done in an instant.
+
+The checker is that of Wing and Gong ("Testing and verifying concurrent objects", 1993) with Lowe's memory of what was tried: it looks for an
+order that respects who had an answer before whom began. A model says what each operation does to a state and what it answers; at the end of
+this file stands the model of sessions. Neither knows a disk, git or the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Final, Generic, Literal, TypeVar
+
+from pytest_gittrix.errors import GittrixError
+
+Op = TypeVar("Op", bound=Hashable)
+State = TypeVar("State", bound=Hashable)
+T = TypeVar("T")
+
+Model = Callable[[State, Op], tuple[State, object]]
+"""What an operation does to a state, and what it answers. Pure; states are hashable values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Op]):
+    """One operation of one actor.
+
+    Attributes:
+        actor: who.
+        op: what.
+        called, returned: when, in any numbers that grow. ``returned`` is None if nobody knows how it went (a crash, say): then it happened
+            at any time after it was called, or never.
+        result: what it answered.
+    """
+
+    actor: str
+    op: Op
+    called: int
+    returned: int | None
+    result: object = None
+
+    def __str__(self) -> str:
+        return f"{self.actor}: {self.op} -> {'unknown' if self.returned is None else self.result}"
+
+
+class History(Generic[Op]):
+    """Operations, written down as they happen, in any thread."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, Call[Op]] = {}
+        self._time = count()
+
+    @property
+    def calls(self) -> list[Call[Op]]:
+        """Those so far, in the order in which they were called."""
+        return [self._calls[called] for called in sorted(self._calls)]
+
+    def call(self, actor: str, op: Op, act: Callable[[], T], answer: Callable[[T], object] | None = None) -> T:
+        """Do something, and write down what came of it.
+
+        Args:
+            actor: who does it.
+            op: what it is to the model.
+            act: does it. A ``GittrixError`` is an answer too: its code. Whatever else it raises leaves the outcome unknown.
+            answer: makes the model's answer of what ``act`` returned; the same by default.
+
+        Returns:
+            What ``act`` returned. What it raises is raised.
+        """
+        called = next(self._time)
+        self._calls[called] = Call(actor, op, called, None)
+        try:
+            value = act()
+        except GittrixError as error:
+            self._calls[called] = Call(actor, op, called, next(self._time), error.code)
+            raise
+        self._calls[called] = Call(actor, op, called, next(self._time), value if answer is None else answer(value))
+        return value
+
+
+def linearise(calls: Iterable[Call[Op]], state: State, model: Model[State, Op]) -> list[Call[Op]] | None:
+    """An order that explains a history: what had its answer before another began comes first.
+
+    Args:
+        calls: the history, in any order.
+        state: where the model starts.
+        model: what is right.
+
+    Returns:
+        The calls in such an order, those of unknown outcome only where they must have happened; None if there is none.
+    """
+    return _Search(calls, _answered_before, model).order(state)
+
+
+def serialise(calls: Iterable[Call[Op]], state: State, model: Model[State, Op]) -> list[Call[Op]] | None:
+    """As ``linearise``, but actors may be told old news: only the order of each one's own calls is kept."""
+    return _Search(calls, _same_actor_before, model).order(state)
+
+
+def require_linear(calls: Iterable[Call[Op]], state: State, model: Model[State, Op]) -> None:
+    """Raise AssertionError unless some order explains a history; the message shows how far the best one came, and where it fails."""
+    search = _Search(calls, _answered_before, model)
+    if search.order(state) is not None:
+        return
+    left = [call for call in search.calls if call not in search.best]
+    after = state
+    for call in search.best:
+        after = model(after, call.op)[0]
+    lines = [f"  {call}" for call in search.best] + ["  and then none of"]
+    lines += [f"  {call}   (the model answers {model(after, call.op)[1]})" for call in left if call.returned is not None]
+    raise AssertionError("\n".join(["NOT LINEARISABLE: no order explains these answers. The best begins", *lines]))
+
+
+def _answered_before(one: Call[Op], other: Call[Op]) -> bool:
+    return one.returned is not None and one.returned < other.called
+
+
+def _same_actor_before(one: Call[Op], other: Call[Op]) -> bool:
+    return one.returned is not None and one.actor == other.actor and one.called < other.called
+
+
+class _Search(Generic[State, Op]):
+    """A depth-first search over which calls are done (bits of a number) and the state they left. No such pair is visited twice."""
+
+    def __init__(self, calls: Iterable[Call[Op]], precedes: Callable[[Call[Op], Call[Op]], bool], model: Model[State, Op]) -> None:
+        self.calls = sorted(calls, key=lambda call: call.called)
+        self.best: list[Call[Op]] = []
+        self._model = model
+        self._before = [sum(1 << i for i, one in enumerate(self.calls) if precedes(one, call)) for call in self.calls]
+        self._answered = sum(1 << i for i, call in enumerate(self.calls) if call.returned is not None)
+        # States are told apart by number, so that each is hashed once and not at every visit.
+        self._states: list[State] = []
+        self._numbers: dict[State, int] = {}
+        self._known: dict[tuple[int, int], int | None] = {}
+
+    def order(self, state: State) -> list[Call[Op]] | None:
+        """The calls in an order that explains them, or None; ``best`` is then the longest beginning of one."""
+        start = (0, self._number(state))
+        stack: list[tuple[int, int, tuple[int, ...]]] = [(*start, ())]
+        visited = {start}
+        while stack:
+            done, number, path = stack.pop()
+            if len(path) > len(self.best) or not self._answered & ~done:
+                self.best = [self.calls[i] for i in path]
+            if not self._answered & ~done:
+                return self.best
+            for i in range(len(self.calls) - 1, -1, -1):
+                if done >> i & 1 or self._before[i] & ~done:
+                    continue
+                after = self._after(number, i)
+                if after is not None and (there := (done | 1 << i, after)) not in visited:
+                    visited.add(there)
+                    stack.append((*there, (*path, i)))
+        return None
+
+    def _after(self, number: int, i: int) -> int | None:
+        """The state that a call leaves, or None if the model answers something else than was answered."""
+        key = (number, i)
+        if key not in self._known:
+            call = self.calls[i]
+            state, result = self._model(self._states[number], call.op)
+            self._known[key] = self._number(state) if call.returned is None or result == call.result else None
+        return self._known[key]
+
+    def _number(self, state: State) -> int:
+        number = self._numbers.setdefault(state, len(self._states))
+        if number == len(self._states):
+            self._states.append(state)
+        return number
+
+
+# The model of sessions -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOp:
+    """An operation on durable and its sessions.
+
+    Attributes:
+        do: ``start``, ``promote``, ``evict`` and ``sweep`` (of one session each), ``late`` (time passes beyond all deadlines), ``head``, and
+            ``commit`` (by a person).
+        session: its name, for the first four.
+        paths: what the session's agent changes, for ``start``; what the person changes, for ``commit``. Nobody ever writes what is there already.
+    """
+
+    do: Literal["start", "promote", "evict", "sweep", "late", "head", "commit"]
+    session: str = ""
+    paths: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.do}({', '.join([self.session] * bool(self.session) + list(self.paths))})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    baseline: int
+    touched: tuple[str, ...]
+    ended: bool = False
+    due: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """Durable's branch and the sessions over it.
+
+    Attributes:
+        commits: the paths that each commit on the branch changed, the oldest first. A commit is known by its height: the root's is 1.
+        sessions: name and session, sorted.
+    """
+
+    commits: tuple[tuple[str, ...], ...] = ((),)
+    sessions: tuple[tuple[str, _Session], ...] = ()
+
+    @property
+    def height(self) -> int:
+        """Of the branch's head."""
+        return len(self.commits)
+
+    def committed(self, paths: tuple[str, ...]) -> Sessions:
+        """One commit later."""
+        return replace(self, commits=(*self.commits, paths))
+
+    def having(self, **sessions: _Session) -> Sessions:
+        """With these sessions as they are here."""
+        return replace(self, sessions=tuple(sorted({**dict(self.sessions), **sessions}.items())))
+
+
+def sessions_model(state: Sessions, op: SessionOp) -> tuple[Sessions, object]:
+    """What a correct session system does, one operation at a time (DESIGN section 5).
+
+    ``start`` answers the height of the baseline, ``promote`` and ``commit`` that of their commit, ``head`` that of the branch, ``sweep``
+    whether it evicted the session, ``evict`` and ``late`` nothing; a refusal answers its code.
+    """
+    known = dict(state.sessions)
+    match op.do:
+        case "head":
+            return state, state.height
+        case "commit":
+            return state.committed(op.paths), state.height + 1
+        case "late":
+            return state.having(**{name: replace(one, due=True) for name, one in known.items()}), None
+        case "start":
+            return state.having(**{op.session: _Session(state.height, op.paths)}), state.height
+    if op.session not in known:
+        return state, "SESSION_NOT_FOUND"
+    session = known[op.session]
+    ended = state.having(**{op.session: replace(session, ended=True)})
+    if op.do == "sweep":
+        gone = session.due and not session.ended
+        return (ended, True) if gone else (state, False)
+    if session.ended or (op.do == "promote" and session.due):
+        return state, "SESSION_EXPIRED"
+    if op.do == "evict":
+        return ended, None
+    drift = [path for paths in state.commits[session.baseline :] for path in paths]
+    if not session.touched:
+        return state, "PROMOTE_FAILED"
+    if any(_meet(mine, theirs) for mine in session.touched for theirs in drift):
+        return state, "BASELINE_CONFLICT"
+    return ended.committed(session.touched), state.height + 1
+
+
+def _meet(one: str, other: str) -> bool:
+    return one == other or one.startswith(other + "/") or other.startswith(one + "/")
+
+
+LOST: Final = "LOST"
+"""The height of a commit that is not on the branch."""
+
+
+def session_calls(calls: Sequence[Call[SessionOp]], log: Sequence[str]) -> list[Call[SessionOp]]:
+    """A history as the model answers it.
+
+    Commit ids become heights. A sweep that left a session on which somebody else worked at that time says nothing about it (DESIGN rule 8),
+    nor does an operation that gave up waiting for another.
+
+    Args:
+        calls: the history, answers being commit ids where the model has heights.
+        log: the ids on the branch afterwards, the newest first.
+    """
+    heights = {id_: len(log) - place for place, id_ in enumerate(log)}
+    known = [replace(call, result=_height(call.result, heights)) for call in calls if call.result != "EVICTION_RACE"]
+    return [call for call in known if not _left_alone(call, known)]
+
+
+def _height(result: object, heights: Mapping[str, int]) -> object:
+    if not isinstance(result, str) or len(result) not in (40, 64):
+        return result
+    return heights.get(result, LOST)
+
+
+def _left_alone(call: Call[SessionOp], calls: Sequence[Call[SessionOp]]) -> bool:
+    if call.op.do != "sweep" or call.result is not False:
+        return False
+    beside = (other for other in calls if other is not call and other.op.session == call.op.session)
+    return any(not _answered_before(other, call) and not _answered_before(call, other) for other in beside)

@@ -18,7 +18,7 @@ from pytest_gittrix.git.commit import Built, Commit, Signature, build_commit
 from pytest_gittrix.git.files import read_text
 from pytest_gittrix.git.objects import MissingObject
 from pytest_gittrix.git.pack import release_pack
-from pytest_gittrix.git.refs import branch_ref, temporary_prefix
+from pytest_gittrix.git.refs import branch_name, branch_ref, temporary_prefix
 from pytest_gittrix.git.repository import Repository, require_head
 from pytest_gittrix.git.seed import History, Seed, check_history, prepare
 from pytest_gittrix.git.snapshot import Limits
@@ -55,19 +55,18 @@ class LocalDurable:
         protected: Collection[str] = (),
         sync: bool = True,
     ) -> None:
-        branch_ref(branch)
+        self.branch = branch_name(branch)
         self.repository = Repository.open(path)
-        self.branch = branch
         self.sync = sync
         self._author = author
         self._protected = frozenset(protected)
 
     @cached_property
     def path(self) -> str:
-        """The work tree's root, or the git directory of a bare repository."""
-        main = self.repository.checkouts()
-        own = next((checkout.path for checkout in main if checkout.git_dir == self.repository.git_dir), None)
-        return own or self.repository.common_dir
+        """Where this repository is found again: the work tree's root, or the git directory where no root leads to it."""
+        repository = self.repository
+        own = next((checkout.path for checkout in repository.checkouts() if checkout.git_dir == repository.git_dir), None)
+        return own if own is not None and repository.is_found_from(own) else repository.common_dir
 
     @property
     def uri(self) -> str:
@@ -95,11 +94,27 @@ class LocalDurable:
         """What workspaces of a commit start from."""
         return prepare(seeds, self.repository, commit, history, sync=self.sync)
 
-    def drift(self, baseline: str, head: str) -> Drift:
-        """Every path that differs between two commits, in the cost of what differs."""
+    def drift(self, baseline: str, head: str, seed: Seed | None = None) -> Drift:
+        """Every path that differs between two commits, in the cost of what differs.
+
+        Args:
+            baseline: the older commit.
+            head: the newer one.
+            seed: what holds the baseline, where history may have been rewritten and pruned since.
+        """
         if baseline == head:
             return {}
-        return changed_paths(self.read_tree, self.repository.tree(baseline), self.repository.tree(head))
+
+        def read(id_: str) -> Mapping[bytes, Item]:
+            try:
+                return self.read_tree(id_)
+            except MissingObject:
+                if seed is None:
+                    raise
+                return seed.trees.read(id_)
+
+        old = seed.root if seed is not None and seed.commit == baseline else self.repository.tree(baseline)
+        return changed_paths(read, old, self.repository.tree(head))
 
     def entry(self, commit: str, path: str) -> Entry | None:
         """What stands at a path in a commit."""
@@ -202,10 +217,9 @@ class LocalDurable:
             )
             with landing as land:
                 land()
-            for forward in forwards:
-                forward.bring(self.blob, sync=self.sync)
+            left = {forward.checkout.path: forward.bring(self.blob, sync=self.sync) for forward in forwards}
             points.reached("land:forwarded")
-        return Landed(tuple(forward.checkout.path for forward in forwards))
+        return Landed(tuple(path for path in left if not left[path]), {path: _told(left[path]) for path in left if left[path]})
 
     def _sides(self, parent: str | None, changes: Changes) -> Sides:
         return {path: (self.entry(parent, path) if parent else None, entry) for path, entry in changes.items()}
@@ -267,11 +281,19 @@ class LocalDurable:
                 continue
             try:
                 with holding(checkout, self.repository.format, sides, token=commit, resumed=True) as forward:
-                    forward.bring(self.blob, sync=self.sync)
-                done.append(checkout.path)
+                    left = forward.bring(self.blob, sync=self.sync)
+                if left:
+                    stale[checkout.path] = _told(left)
+                else:
+                    done.append(checkout.path)
             except (OSError, GittrixError) as error:
                 stale[checkout.path] = str(error)
         return Landed(tuple(done), stale)
+
+
+def _told(left: Mapping[str, str]) -> str:
+    """Why paths of a checkout were left as they are, as one line."""
+    return "; ".join(f"{path!r} {reason}" for path, reason in left.items())
 
 
 @dataclass(frozen=True)

@@ -59,8 +59,8 @@ class Durable(Protocol):
     def seed(self, seeds: str, commit: str, history: History) -> Seed:
         """What workspaces of a commit start from."""
 
-    def drift(self, baseline: str, head: str) -> Drift:
-        """Every path that differs between two commits."""
+    def drift(self, baseline: str, head: str, seed: Seed | None = None) -> Drift:
+        """Every path that differs between two commits; ``seed`` helps out with a baseline that is gone from the repository by now."""
 
     def entry(self, commit: str, path: str) -> Entry | None:
         """What stands at a path in a commit."""

@@ -83,6 +83,13 @@ class Root:
         if self._fd >= 0:
             os.close(self._fd)
 
+    def is_at(self, name: str) -> bool:
+        """Whether a path leads to this very directory."""
+        try:
+            return os.path.samestat(os.stat(name, follow_symlinks=False), os.fstat(self._fd))
+        except OSError:
+            return False
+
     def descend(self, parents: Sequence[str], *, last: int = PASS, made: list[int] | None = None) -> int:
         """A descriptor, the caller's to close, of the directory at ``parents``.
 

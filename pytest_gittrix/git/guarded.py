@@ -1,7 +1,7 @@
 """Files of a directory, read and changed without ever leaving it, whoever else is moving things inside it.
 
 Each operation takes a descriptor of the parent (``descent``) and acts on the last name relative to it, never through a link.
-Knows no names policy (``names``), no git and no session.
+Knows no policy of names, no git and no session.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from typing import Self, TypeVar
 
 from pytest_gittrix.errors import InvalidInput, PathNotFound, WriteRejected
 from pytest_gittrix.git import descent
-
-TEMPORARY_PREFIX = ".gittrix-tmp-"
+from pytest_gittrix.git.names import TEMPORARY_PREFIX
 
 # O_NONBLOCK: opening a pipe, or a file somebody holds a lease on, must not wait for them.
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | descent.NO_FOLLOW
@@ -86,6 +85,10 @@ class GuardedDir:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    def is_in_place(self) -> bool:
+        """Whether the path it was opened by still leads to this very directory."""
+        return self._root.is_at(self._name)
 
     def __repr__(self) -> str:
         return f"GuardedDir({self._name!r}{'' if self._held else ', closed'})"
@@ -215,6 +218,10 @@ class GuardedDir:
             return False
         root.prune(descent.components(path)[:-1])
         return True
+
+    def prune(self, path: str) -> None:
+        """Remove a directory if it is empty, and the parents that this leaves empty. One that is not, or is no directory, stays."""
+        self._root.prune(descent.components(path))
 
     def chmod(self, path: str, executable: bool) -> None:
         """Set or clear a regular file's executable bits (set: for whoever may read it).

@@ -66,6 +66,7 @@ class Ignore:
 
     def __init__(self, sources: Mapping[str, bytes]) -> None:
         self._sources = sources
+        self._directories: dict[str, bool] = {}
 
     def __bool__(self) -> bool:
         return bool(self._sources)
@@ -76,12 +77,21 @@ class Ignore:
         return {os.fsencode(directory): _parse(data)[::-1] for directory, data in self._sources.items()}
 
     def ignored(self, path: str, *, directory: bool = False) -> bool:
-        """Whether the rules leave out ``path``, judged by the nearest ``.gitignore`` that says anything about it.
-
-        A directory that is left out is left out with all below it; asking about each level on the way down is the caller's part.
-        """
+        """Whether the rules leave out ``path``: itself, or a directory above it, with which goes all that is untracked below it."""
         if not self._sources:
             return False
+        return self._below_ignored(path.rpartition("/")[0]) or self._named(path, directory)
+
+    def _below_ignored(self, directory: str) -> bool:
+        if not directory:
+            return False
+        known = self._directories.get(directory)
+        if known is None:
+            known = self._directories[directory] = self.ignored(directory, directory=True)
+        return known
+
+    def _named(self, path: str, directory: bool) -> bool:
+        """What the nearest ``.gitignore`` that says anything about ``path`` says."""
         raw = os.fsencode(path)
         name = raw.rpartition(b"/")[2]
         base = raw

@@ -11,6 +11,7 @@ import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
 from pytest_gittrix.errors import UnsupportedRepository
@@ -150,11 +151,11 @@ class IndexFile:
         first, last = self._range(os.fsencode(path))
         return [self._decode(number) for number in range(first, last)]
 
-    def holds_below(self, path: str) -> bool:
-        """Whether something is staged below a directory of that name."""
+    def below(self, path: str) -> list[str]:
+        """The paths staged below a directory of that name."""
         prefix = os.fsencode(path) + b"/"
-        at = bisect_left(self._keys, prefix)
-        return at < self._count and self._keys[at].startswith(prefix)
+        after = map(self._keys.__getitem__, range(bisect_left(self._keys, prefix), self._count))
+        return [os.fsdecode(key) for key in takewhile(lambda key: key.startswith(prefix), after)]
 
     def _decode(self, number: int) -> IndexEntry:
         at = self._starts[number]

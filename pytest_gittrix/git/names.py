@@ -13,6 +13,9 @@ import unicodedata
 
 from pytest_gittrix.errors import InvalidInput, WriteRejected
 
+TEMPORARY_PREFIX = ".gittrix-tmp-"
+"""What every file is called while it is being written; snapshots and listings pass over such names."""
+
 MAX_COMPONENT = 255
 MAX_PATH = 4096
 
@@ -40,7 +43,8 @@ def check_path(path: str, *, what: str = "path") -> str:
     Raises:
         InvalidInput: ``path`` is not a ``str``.
         WriteRejected: the path is empty, absolute, has a ``.`` or ``..`` component, ends in a slash, holds a NUL or a character
-            that cannot be encoded, has a component that some file system reads as a git directory, or is too long.
+            that cannot be encoded, has a component that some file system reads as a git directory or that is reserved for files
+            being written, or is too long.
 
     The rule is git's ``verify_path`` with both protections on (git-config(1), ``core.protectNTFS``): everything accepted here
     is accepted there.
@@ -58,7 +62,7 @@ def check_path(path: str, *, what: str = "path") -> str:
     while len(components) > 1 and components[0] == ".":
         del components[0]
     for component in components:
-        reason = _component_fault(component)
+        reason = _component_fault(component) or _reserved(component)
         if reason:
             raise _rejected(what, path, reason)
     return "/".join(components)
@@ -71,7 +75,8 @@ def is_safe_component(name: bytes) -> bool:
         name: the raw name, without ``/``.
 
     Returns:
-        False for everything ``check_path`` would refuse as a component, and for a name with ``/`` or NUL in it.
+        False for everything ``check_path`` would refuse as a component for what it means to git or a file system, and for a name
+        with ``/`` or NUL in it.
     """
     if not name or b"/" in name or b"\0" in name:
         return False
@@ -121,6 +126,12 @@ def _component_fault(component: str) -> str | None:
         size = len(os.fsencode(component))
         if size > MAX_COMPONENT:
             return f"its component {_shown(component)} is {size} bytes long, over the {MAX_COMPONENT} a name may have"
+    return None
+
+
+def _reserved(component: str) -> str | None:
+    if component.startswith(TEMPORARY_PREFIX):
+        return f"its component {_shown(component)} starts like the name of a file that is still being written"
     return None
 
 

@@ -21,6 +21,9 @@ from pytest_gittrix.errors import DurableLocked, InvalidInput, UnsupportedReposi
 from pytest_gittrix.git.files import read_text, sync_directory, write_all, write_temporary
 from pytest_gittrix.git.objects import ObjectFormat
 
+# Its file and that file's lock must have names a file system takes.
+_MAX_COMPONENT: Final = 255 - len(".lock")
+_MAX_NAME: Final = 1024
 _FORBIDDEN: Final = re.compile(r"[\x00-\x20~^:?*\[\\\x7f]|\.\.|@\{|//|/\.|\.$|\.lock(/|$)|^[./]|/$|^@$")
 
 
@@ -37,20 +40,30 @@ class RefMoved(Exception):
         self.current = current
 
 
-def branch_ref(branch: str) -> str:
-    """The full reference of a branch: ``main`` gives ``refs/heads/main``.
+def branch_name(branch: str) -> str:
+    """The name of a branch, of which there is one: ``refs/heads/main`` and ``main`` give ``main``.
 
     Raises:
-        InvalidInput: the name is not one git would take (never a tag, an expression or an option).
+        InvalidInput: the name is not one git would take (never a tag, an expression or an option), or is too long for a file.
     """
     name = branch.removeprefix("refs/heads/")
-    if not name or name.startswith("-") or name == "HEAD" or _FORBIDDEN.search(name):
+    if not name or name.startswith("-") or name == "HEAD" or _FORBIDDEN.search(name) or _too_long(name):
         raise InvalidInput(
-            f"{branch!r} is not a branch name.",
+            f"{branch[:300]!r} is not a branch name.",
             why="The engine moves branches by their full name only, so that no tag, option or expression can stand in for one.",
-            fix="Give a name such as 'main' or 'feature/x' (see `git help check-ref-format`).",
+            fix=f"Give a name such as 'main' or 'feature/x' (see `git help check-ref-format`), of at most {_MAX_COMPONENT} bytes a part.",
         )
-    return f"refs/heads/{name}"
+    return name
+
+
+def _too_long(name: str) -> bool:
+    raw = name.encode(errors="surrogatepass")
+    return len(raw) > _MAX_NAME or any(len(part) > _MAX_COMPONENT for part in raw.split(b"/"))
+
+
+def branch_ref(branch: str) -> str:
+    """The full reference of a branch: ``main`` gives ``refs/heads/main``. Raises as ``branch_name``."""
+    return f"refs/heads/{branch_name(branch)}"
 
 
 class References:

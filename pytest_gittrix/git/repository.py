@@ -25,6 +25,7 @@ from pytest_gittrix.git.pack import build_pack, install_pack, release_pack
 from pytest_gittrix.git.refs import References
 from pytest_gittrix.git.tree import Entry, entry_at, flatten
 
+_LANDINGS_PER_OPENING: Final = 16
 _KNOWN_EXTENSIONS: Final = {
     "noop",
     "noop-v1",
@@ -45,11 +46,13 @@ class Checkout:
         git_dir: where its HEAD and index are.
         path: the work tree's root.
         branch: full reference it is on, or will come back to after the rebase or bisection under way; None when detached.
+        trusts_modes: whether a file's executable bit says anything there (``core.fileMode``).
     """
 
     git_dir: str
     path: str
     branch: str | None
+    trusts_modes: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,22 +60,36 @@ class _Config:
     format: ObjectFormat
     bare: bool
     worktree: str | None
+    trusts_modes: bool
     log_all_updates: str | None
     identity: tuple[str | None, str | None]
 
 
-def _discover(start: str) -> str:
-    """The git directory that serves ``start``: the directory itself, or the nearest one above it."""
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a path led to: the git directory, and the work tree it was found from, if it was found from one."""
+
+    git_dir: str
+    root: str | None
+
+    @property
+    def common_dir(self) -> str:
+        pointer = read_text(os.path.join(self.git_dir, "commondir"))
+        return os.path.normpath(os.path.join(self.git_dir, pointer)) if pointer else self.git_dir
+
+
+def _discover(start: str) -> _Place:
+    """What serves ``start``: the git directory that it is, or the nearest one above it."""
     here = start
     while True:
         dotgit = os.path.join(here, ".git")
         if os.path.isdir(dotgit):
-            return dotgit
+            return _Place(dotgit, here)
         pointer = read_text(dotgit) if os.path.isfile(dotgit) else None
         if pointer is not None and pointer.startswith("gitdir:"):
-            return os.path.normpath(os.path.join(here, pointer.removeprefix("gitdir:").strip()))
+            return _Place(os.path.normpath(os.path.join(here, pointer.removeprefix("gitdir:").strip())), here)
         if all(os.path.exists(os.path.join(here, name)) for name in ("HEAD", "objects", "refs")):
-            return here
+            return _Place(here, None)
         above = os.path.dirname(here)
         if above == here:
             raise AdapterUnavailable(
@@ -83,14 +100,21 @@ def _discover(start: str) -> str:
         here = above
 
 
-def _option(config: pygit2.Config, name: str) -> str | None:
-    return str(config[name]) if name in config else None
+def _values(path: str) -> dict[str, str]:
+    return {entry.name.lower(): "true" if entry.value is None else entry.value for entry in pygit2.Config(path)}
+
+
+def _flag(names: Mapping[str, str], name: str, default: bool = False) -> bool:
+    return names[name].lower() in ("true", "yes", "on", "1") if name in names else default
 
 
 def _read_config(common_dir: str) -> _Config:
     try:
-        config = pygit2.Config(os.path.join(common_dir, "config"))
-        names = {entry.name.lower(): entry.value for entry in config}
+        names = _values(os.path.join(common_dir, "config"))
+        own = os.path.join(common_dir, "config.worktree")
+        if _flag(names, "extensions.worktreeconfig") and os.path.exists(own):
+            # Where `git sparse-checkout` moves core.bare and core.worktree to.
+            names |= _values(own)
     except (pygit2.GitError, OSError, UnicodeDecodeError) as error:
         raise AdapterUnavailable(
             f"The configuration of {common_dir} cannot be read: {error}.", fix="Repair it with `git config -e`."
@@ -121,8 +145,9 @@ def _read_config(common_dir: str) -> _Config:
             )
     return _Config(
         object_format(names.get("extensions.objectformat") or "sha1"),
-        (names.get("core.bare") or "false").lower() in ("true", "yes", "on", "1"),
+        _flag(names, "core.bare"),
         names.get("core.worktree"),
+        _flag(names, "core.filemode", True),
         names.get("core.logallrefupdates"),
         (names.get("user.name"), names.get("user.email")),
     )
@@ -137,11 +162,13 @@ class Repository:
         format: its object format.
     """
 
-    def __init__(self, git_dir: str, common_dir: str, config: _Config) -> None:
-        self.git_dir = git_dir
-        self.common_dir = common_dir
+    def __init__(self, place: _Place, config: _Config) -> None:
+        self.git_dir = place.git_dir
+        self.common_dir = common_dir = place.common_dir
+        self._root = place.root if place.git_dir == common_dir else None
         self.format = config.format
         self._config = config
+        self._landings = 0
         self.references = References(common_dir, config.format)
         self.objects = open_objects(Path(common_dir, "objects"), config.format)
         self.trees = Trees(self.objects)
@@ -158,10 +185,8 @@ class Repository:
         start = os.path.realpath(path)
         if not os.path.isdir(start):
             raise AdapterUnavailable(f"{start} is not a directory.", fix="Give the path of a git repository.")
-        git_dir = _discover(start)
-        pointer = read_text(os.path.join(git_dir, "commondir"))
-        common_dir = os.path.normpath(os.path.join(git_dir, pointer)) if pointer else git_dir
-        return cls(git_dir, common_dir, _read_config(common_dir))
+        place = _discover(start)
+        return cls(place, _read_config(place.common_dir))
 
     def __enter__(self) -> Repository:
         return self
@@ -172,6 +197,13 @@ class Repository:
     def close(self) -> None:
         """Give back descriptors and processes; a later read opens them again."""
         self.objects.close()
+
+    def is_found_from(self, path: str) -> bool:
+        """Whether opening a path leads to this repository, and not to none or another."""
+        try:
+            return os.path.realpath(_discover(os.path.realpath(path)).common_dir) == os.path.realpath(self.common_dir)
+        except AdapterUnavailable:
+            return False
 
     @property
     def bare(self) -> bool:
@@ -237,16 +269,27 @@ class Repository:
     def checkouts(self) -> list[Checkout]:
         """Every work tree, the main one first."""
         found: list[Checkout] = []
-        if not self.bare:
-            root = os.path.join(self.common_dir, self._config.worktree) if self._config.worktree else os.path.dirname(self.common_dir)
-            found.append(Checkout(self.common_dir, os.path.normpath(root), _branch_of(self.common_dir)))
+        modes = self._config.trusts_modes
+        root = self._main_root()
+        if root is not None:
+            found.append(Checkout(self.common_dir, root, _branch_of(self.common_dir), modes))
         linked = os.path.join(self.common_dir, "worktrees")
         for name in sorted(os.listdir(linked)) if os.path.isdir(linked) else ():
             git_dir = os.path.join(linked, name)
             pointer = read_text(os.path.join(git_dir, "gitdir"))
             if pointer:
-                found.append(Checkout(git_dir, os.path.dirname(os.path.normpath(os.path.join(git_dir, pointer))), _branch_of(git_dir)))
+                root = os.path.dirname(os.path.normpath(os.path.join(git_dir, pointer)))
+                found.append(Checkout(git_dir, root, _branch_of(git_dir), modes))
         return found
+
+    def _main_root(self) -> str | None:
+        """The main work tree; None if there is none, or if nothing says where (a git directory kept apart, and opened by itself)."""
+        if self.bare:
+            return None
+        if self._config.worktree:
+            return os.path.normpath(os.path.join(self.common_dir, self._config.worktree))
+        above, name = os.path.split(self.common_dir)
+        return self._root or (above if name == ".git" else None)
 
     @contextmanager
     def landing(
@@ -287,6 +330,10 @@ class Repository:
         with self.references.swapping(ref, built.id, expected=expected, wait=wait, sync=sync, settle=settle) as move:
 
             def land() -> None:
+                # libgit2 holds each pack open that it has read; now and then it is made to let go of them.
+                self._landings += 1
+                if self._landings % _LANDINGS_PER_OPENING == 0:
+                    self.objects.close()
                 install_pack(self.objects_dir, built.pack, keep=keep, sync=sync)
                 points.reached("land:packed")
                 try:

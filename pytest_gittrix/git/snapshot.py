@@ -8,6 +8,7 @@ not the one we made is looked at whole, and a wall clock that was stepped makes 
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
@@ -18,8 +19,7 @@ from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, WriteRejected
-from pytest_gittrix.git.guarded import TEMPORARY_PREFIX
-from pytest_gittrix.git.names import collision_key, is_safe_component
+from pytest_gittrix.git.names import TEMPORARY_PREFIX, collision_key, is_safe_component
 from pytest_gittrix.git.seed import Seed
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, parents, write_trees
 
@@ -27,6 +27,7 @@ _TRIES: Final = 5
 _DEEPEST: Final = 400
 _STEP_NS: Final = 1_000_000
 _UNSAFE: Final = "its name could be taken for a git directory"
+_SUBMODULE: Final = "it is a submodule; what is inside it is not looked at"
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _REGULAR: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -143,7 +144,7 @@ class _Walk:
         with os.scandir(descriptor) as entries:
             for entry in entries:
                 name = entry.name
-                if name == ".git" or name.startswith(TEMPORARY_PREFIX):
+                if name == ".git" or (name.startswith(TEMPORARY_PREFIX) and not self._tracked(prefix + name)):
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     below.append(name)
@@ -160,10 +161,24 @@ class _Walk:
         for name in below:
             if name in known and known[name].mode == SUBMODULE:
                 seen.add(name)
+                self._submodule(descriptor, prefix + name, name)
                 continue
             self._subdirectory(descriptor, prefix + name, name, depth, suspect)
         if self.origin.complete:
             self.changes.update(dict.fromkeys(prefix + name for name in known.keys() - seen))
+
+    def _tracked(self, path: str) -> bool:
+        return path in self.seed.entries or path in self.seed.directories
+
+    def _submodule(self, parent: int, path: str, name: str) -> None:
+        """Its directory was made empty: whatever is in it now would get lost unseen."""
+        descriptor = _open_directory(parent, name)
+        try:
+            with os.scandir(descriptor) as entries:
+                if next(entries, None) is not None:
+                    self.refused[path] = _SUBMODULE
+        finally:
+            os.close(descriptor)
 
     def _subdirectory(self, parent: int, path: str, name: str, depth: int, suspect: bool) -> None:
         tracked = path in self.seed.directories
@@ -173,14 +188,7 @@ class _Walk:
         if not tracked and not is_safe_component(os.fsencode(name)):
             self.refused[path] = _UNSAFE
             return
-        try:
-            descriptor = os.open(name, _DIRECTORY, dir_fd=parent)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise _Moved from error
-        except OSError as error:
-            if error.errno == 40:
-                raise _Moved from error
-            raise
+        descriptor = _open_directory(parent, name)
         try:
             self._directory(descriptor, path, depth + 1, suspect)
         finally:
@@ -201,9 +209,9 @@ class _Walk:
                 return
             mode, data = _contents(parent, name, self.limits.max_file)
         else:
-            # Sockets and pipes have no place in a tree; git passes them over too. One in a file's place is a change all the same.
+            # Sockets, pipes and devices have no place in a tree, so git passes them over: where one stands, the file is gone.
             if baseline is not None:
-                self.refused[path] = "it is neither a file nor a link any more"
+                self.changes[path] = None
             return
         id_ = self.seed.format.hash_object("blob", data)
         if baseline is not None and (baseline.mode, baseline.id) == (mode, id_):
@@ -232,6 +240,22 @@ class _Walk:
         for path in self.deleted:
             if path in self.seed.entries and path not in self.changes:
                 self.changes[path] = None
+        self.changes.update(dict.fromkeys(self._covered()))
+
+    def _covered(self) -> list[str]:
+        """The baseline's files that something of another kind hides where absence alone is no deletion."""
+        files = [f"{path}/" for path, entry in self.changes.items() if entry is not None and path in self.seed.directories]
+        below = [path for path in self.seed.entries if path.startswith(tuple(files))] if files else []
+        return below + [path for path in self.visited if path in self.seed.entries]
+
+
+def _open_directory(parent: int, name: str) -> int:
+    try:
+        return os.open(name, _DIRECTORY, dir_fd=parent)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise _Moved from error
+        raise
 
 
 def _link(parent: int, name: str) -> str:
@@ -292,11 +316,7 @@ def take(
         try:
             root = os.open(path, _DIRECTORY)
         except OSError as error:
-            raise AdapterUnavailable(
-                f"The workspace {path} is gone ({error.strerror}).",
-                why="A vanished workspace is not a deletion of every file, so nothing is promoted from it.",
-                fix="Restore the directory, or discard the session.",
-            ) from error
+            raise vanished(path, error.strerror) from error
         walk = _Walk(seed, origin, limits or Limits(), named, deleted)
         try:
             walk.run(root)
@@ -311,6 +331,15 @@ def take(
         f"The workspace {path} did not stand still while it was read, {_TRIES} times.",
         why="A snapshot of moving files would promote what nobody wrote.",
         fix="Let the agent's programs end, then try again.",
+    )
+
+
+def vanished(path: str, reason: str | None) -> AdapterUnavailable:
+    """The error for a workspace whose directory cannot be opened any more."""
+    return AdapterUnavailable(
+        f"The workspace {path} is gone ({reason}).",
+        why="A vanished workspace is not a deletion of every file, so nothing is promoted from it.",
+        fix="Restore the directory, or discard the session.",
     )
 
 

@@ -16,14 +16,13 @@ import stat
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final, Literal, get_args
 
-from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
+from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput, PathNotFound, WriteRejected
 from pytest_gittrix.git.files import write_file
 from pytest_gittrix.git.guarded import GuardedDir
 from pytest_gittrix.git.seed import WRITTEN_AT, Seed, open_seed
-from pytest_gittrix.git.snapshot import Limits, Origin, Snapshot, boot_offset, take
+from pytest_gittrix.git.snapshot import Limits, Origin, Snapshot, boot_offset, take, vanished
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK
 
 WorkspaceKind = Literal["clone", "lazy", "copy", "worktree"]
@@ -107,20 +106,28 @@ class Workspace:
         self.seed = seed
         self._origin = origin
         self._admin = admin
+        self._files: GuardedDir | None = None
 
     @property
     def capabilities(self) -> Capabilities:
         """What it can do."""
         return CAPABILITIES[self.kind]
 
-    @cached_property
+    @property
     def files(self) -> GuardedDir:
-        """Its files, by descriptors that cannot be led outside.
+        """Its files, by descriptors that cannot be led outside; of the directory that is at its path now, should somebody have swapped it.
 
         Raises:
             AdapterUnavailable: the directory is gone.
         """
-        return GuardedDir.open(self.path)
+        held = self._files
+        if held is None or not held.is_in_place():
+            try:
+                # What was held is not closed: another thread may be at work with it.
+                held = self._files = GuardedDir.open(self.path)
+            except (PathNotFound, WriteRejected) as error:
+                raise vanished(self.path, error.fact) from error
+        return held
 
     def snapshot(self, *, limits: Limits | None = None, named: Collection[str] = (), deleted: Collection[str] = ()) -> Snapshot:
         """The workspace as a tree; see ``snapshot.take`` for arguments and errors."""
@@ -128,9 +135,20 @@ class Workspace:
 
     def close(self) -> None:
         """Give back its descriptor."""
-        if "files" in self.__dict__:
-            self.files.close()
-            del self.__dict__["files"]
+        held, self._files = self._files, None
+        if held is not None:
+            held.close()
+
+    def set_apart(self, path: str) -> None:
+        """Move the workspace out of the agent's reach, to ``path`` in the same directory; done before, it is only looked for there.
+
+        Raises:
+            OSError: the system refused.
+        """
+        self.close()
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self.path, path)
+        self.path = path
 
     def remove(self, trash: Trash) -> None:
         """Take the workspace away at once; its bytes are deleted later. Removing what is gone already is no error."""
@@ -165,6 +183,8 @@ def create(
         CapabilityMissing: ``worktree`` without a local durable repository.
         OSError: the disk refused.
     """
+    if kind == "worktree" and durable_common_dir is None:
+        raise CapabilityMissing("A 'worktree' needs a durable repository on this machine.", fix="Use 'clone', 'lazy' or 'copy'.")
     os.makedirs(path)
     directories: Mapping[str, int] = {"": os.stat(path).st_ino}
     admin = None
@@ -172,9 +192,7 @@ def create(
         directories = _materialise(path, seed)
     if kind == "clone":
         _own_repository(os.path.join(path, ".git"), seed, branch)
-    elif kind == "worktree":
-        if durable_common_dir is None:
-            raise CapabilityMissing("A 'worktree' needs a durable repository on this machine.", fix="Use 'clone', 'lazy' or 'copy'.")
+    elif durable_common_dir is not None and kind == "worktree":
         admin = _link_worktree(path, durable_common_dir, seed, name)
     os.makedirs(state_dir, exist_ok=True)
     write_file(os.path.join(state_dir, "stamp"), b"")
@@ -339,8 +357,16 @@ class Trash:
     def put(self, path: str) -> None:
         """Move a directory out of the way. One that is gone already is no error."""
         os.makedirs(self._directory, exist_ok=True)
+        place = os.path.join(self._directory, secrets.token_hex(8))
         with contextlib.suppress(FileNotFoundError):
-            os.rename(path, os.path.join(self._directory, secrets.token_hex(8)))
+            try:
+                os.rename(path, place)
+            except PermissionError:
+                # A directory that its owner may not write cannot change its parent either; an agent may have made it so.
+                if os.path.islink(path):
+                    raise
+                os.chmod(path, stat.S_IRWXU)
+                os.rename(path, place)
 
     def empty(self) -> None:
         """Delete everything in it now; what cannot be deleted yet stays for the next time."""

@@ -2,14 +2,16 @@
 
 Left alone, the checkout would show the landed change as undone, and the human's next ``git commit -a`` would undo it
 (RELIABILITY 3.12). So the selected paths, and no others, get their new contents, provided that they were clean. While this
-goes on ``index.lock`` is held, as git holds it, with the landing commit's id in it.
+goes on ``index.lock`` is held, as git holds it, with the landing commit's id in it. An editor asks for no lock: each path is
+looked at again at the last moment, and what was saved meanwhile stays.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +20,9 @@ from typing import Final
 from pytest_gittrix import points
 from pytest_gittrix.errors import PathNotFound, WorktreeDirty, WriteRejected
 from pytest_gittrix.git.files import read_text, sync_directory, write_temporary
-from pytest_gittrix.git.guarded import TEMPORARY_PREFIX, GuardedDir
+from pytest_gittrix.git.guarded import GuardedDir
 from pytest_gittrix.git.index import IndexEntry, IndexFile, stat_numbers
+from pytest_gittrix.git.names import TEMPORARY_PREFIX
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.refs import temporary_prefix
 from pytest_gittrix.git.repository import Checkout
@@ -48,40 +51,118 @@ class Forward:
     sides: Sides
     index: IndexFile
     token: str
+    resumed: bool = False
 
-    def bring(self, contents: Callable[[str], bytes], *, sync: bool = False) -> None:
+    def bring(self, contents: Callable[[str], bytes], *, sync: bool = False) -> dict[str, str]:
         """Give the selected paths their new contents, in the work tree and in the index.
 
         Args:
             contents: the bytes of an object by its id.
             sync: write the index through to the disk.
 
+        Returns:
+            The paths that were left alone, each with the reason: somebody changed them since ``holding`` looked. Their index entries
+            stay too, so that ``git status`` shows them.
+
         Raises:
             WriteRejected: the disk refused; what was written stays, and the index is as it was.
         """
         staged: dict[str, IndexEntry | None] = {}
+        left: dict[str, str] = {}
+        removed = _removed(self.sides)
         with GuardedDir.open(self.checkout.path) as files:
-            for path in self._here(removed=True):
-                files.delete(path)
-            for path, (_, new) in self.sides.items():
-                staged[path] = None if new is None else self._placed(files, path, new, contents)
+            # What goes makes way for what comes, and a directory's files go before it.
+            for path in sorted(self.sides, key=lambda path: (path in removed, path), reverse=True):
+                reason = self._obstacle(files, path, removed - left.keys())
+                if reason:
+                    left[path] = reason
+                else:
+                    staged[path] = self._placed(files, path, contents)
         points.reached("worktree:files-written")
         index = os.path.join(self.checkout.git_dir, "index")
         temporary = write_temporary(self.checkout.git_dir, self.index.replaced(staged), sync=sync, prefix=temporary_prefix(self.token))
         os.rename(temporary, index)
         if sync:
             sync_directory(self.checkout.git_dir)
+        return left
 
-    def _here(self, *, removed: bool) -> list[str]:
-        """Selected paths that are present in this checkout, and are (or are not) to be removed; deepest first."""
-        return [path for path, (_, new) in sorted(self.sides.items(), reverse=True) if (new is None) == removed and not self._skipped(path)]
+    def require_clean(self) -> None:
+        """See that every selected path can be brought forward.
 
-    def _skipped(self, path: str) -> bool:
-        return any(entry.skip_worktree for entry in self.index.entries(path))
+        Raises:
+            WorktreeDirty: one cannot.
+        """
+        removed = _removed(self.sides)
+        with GuardedDir.open(self.checkout.path) as files:
+            if self.resumed:
+                _tidy(files, self.sides)
+            for path in self.sides:
+                reason = self._obstacle(files, path, removed)
+                if reason:
+                    raise _refused(self.checkout, f"{path!r} {reason}", "Commit, stash or remove it, then promote again.")
 
-    def _placed(self, files: GuardedDir, path: str, new: Entry, contents: Callable[[str], bytes]) -> IndexEntry:
-        if self._skipped(path):
-            return IndexEntry(new.mode, new.id, skip_worktree=True)
+    def _obstacle(self, files: GuardedDir, path: str, removed: Collection[str]) -> str:
+        """Why a path cannot be brought forward as things stand now, while ``removed`` goes or has gone; empty if it can."""
+        old, new = self.sides[path]
+        staged = self.index.entries(path)
+        if any(entry.stage for entry in staged):
+            return "is in an unresolved merge"
+        if [(entry.mode, entry.id) for entry in staged] not in (_staging(old), *([_staging(new)] if self.resumed else ())):
+            return "has staged changes"
+        if any(entry.skip_worktree for entry in staged) or (self.resumed and self._stands(files, path, new)):
+            return ""
+        if old is not None and old.mode == SUBMODULE:
+            return "" if new is not None and new.mode == SUBMODULE else _populated(files, path)
+        if old is not None:
+            return "" if self._clean(files, path, staged[0]) else "has changes that are not committed"
+        if new is None:
+            return ""
+        beside = [other for other in (*parents(path), *self.index.below(path)) if other not in removed and self.index.entries(other)]
+        if beside:
+            return f"cannot stand beside {beside[0]!r}, which is staged"
+        if any(parent not in removed and _is_leaf(files, parent) for parent in parents(path)):
+            return "would go below a file that is not committed"
+        return _in_the_way(files, path, removed)
+
+    def _clean(self, files: GuardedDir, path: str, staged: IndexEntry) -> bool:
+        if self._stands(files, path, Entry(staged.mode, staged.id)):
+            return True
+        status = files.lstat(path)
+        if status is None or not self._is_kind(status, staged.mode):
+            return False
+        # A file that a filter or line-ending rule rewrote differs in bytes, yet its recorded stat says that git found it clean.
+        return stat.S_ISREG(status.st_mode) and staged.matches(status)
+
+    def _stands(self, files: GuardedDir, path: str, entry: Entry | None) -> bool:
+        """Whether what is at a path is the entry: kind, mode and bytes."""
+        status = files.lstat(path)
+        if status is None or entry is None:
+            return status is None and entry is None
+        if entry.mode == SUBMODULE:
+            return stat.S_ISDIR(status.st_mode)
+        if not self._is_kind(status, entry.mode):
+            return False
+        data = files.read_link(path) if entry.mode == SYMLINK else files.read(path)[0]
+        return self.format.hash_object("blob", data) == entry.id
+
+    def _is_kind(self, status: os.stat_result, mode: int) -> bool:
+        if stat.S_ISLNK(status.st_mode) or mode == SYMLINK:
+            return stat.S_ISLNK(status.st_mode) and mode == SYMLINK
+        if not stat.S_ISREG(status.st_mode):
+            return False
+        return not self.checkout.trusts_modes or bool(status.st_mode & 0o100) == (mode == EXECUTABLE)
+
+    def _placed(self, files: GuardedDir, path: str, contents: Callable[[str], bytes]) -> IndexEntry | None:
+        """Make a path what it shall be; gives its index entry."""
+        old, new = self.sides[path]
+        if any(entry.skip_worktree for entry in self.index.entries(path)):
+            return IndexEntry(new.mode, new.id, skip_worktree=True) if new is not None else None
+        if old is not None and old.mode == SUBMODULE and (new is None or new.mode != SUBMODULE):
+            files.prune(path)
+        elif new is None or (new.mode == SUBMODULE and old is not None and old.mode != SUBMODULE):
+            files.delete(path)
+        if new is None:
+            return None
         if new.mode == SUBMODULE:
             os.makedirs(os.path.join(self.checkout.path, path), exist_ok=True)
             return IndexEntry(new.mode, new.id)
@@ -103,6 +184,7 @@ def holding(
     token: str,
     settle: Callable[[str], bool] | None = None,
     resumed: bool = False,
+    wait: float = 2.0,
 ) -> Iterator[Forward]:
     """Hold a checkout's index lock and see that every selected path is clean there.
 
@@ -114,47 +196,51 @@ def holding(
         settle: asked, with the contents of a lock in the way, to take away what its owner left if that is known to be dead; says
             whether it did.
         resumed: finish what was killed: paths that are already as they shall be are no obstacle, and half-written files are removed.
+        wait: seconds to wait for another holder of the lock, such as an editor's ``git status``.
 
     Raises:
         WorktreeDirty: a selected path has the human's work in it or in its way, an operation such as a merge is under way, or another
             program holds the index.
+        UnsupportedRepository: the index is of a kind that the engine cannot write.
     """
     lock = os.path.join(checkout.git_dir, "index.lock")
-    _acquire(checkout, lock, token, settle)
+    _acquire(checkout, lock, token, settle, wait)
     try:
         under_way = next((name for file, name in _UNDER_WAY.items() if os.path.exists(os.path.join(checkout.git_dir, file))), None)
         if under_way is not None:
             raise _refused(checkout, f"{under_way} is in progress", "Finish or abort it, then promote again.")
         index_path = Path(checkout.git_dir, "index")
         index = IndexFile(index_path.read_bytes() if index_path.exists() else b"", format_)
-        with GuardedDir.open(checkout.path) as files:
-            if resumed:
-                _tidy(files, sides)
-            for path, (old, new) in sides.items():
-                reason = _obstacle(files, index, format_, sides, path, old, new, resumed)
-                if reason:
-                    raise _refused(checkout, f"{path!r} {reason}", "Commit, stash or remove it, then promote again.")
-        yield Forward(checkout, format_, sides, index, token)
+        forward = Forward(checkout, format_, sides, index, token, resumed)
+        forward.require_clean()
+        yield forward
     finally:
         if read_text(lock) == token:
             os.unlink(lock)
 
 
-def _acquire(checkout: Checkout, lock: str, token: str, settle: Callable[[str], bool] | None) -> None:
+def _acquire(checkout: Checkout, lock: str, token: str, settle: Callable[[str], bool] | None, wait: float) -> None:
+    deadline = time.monotonic() + wait
+    pause = 0.0005
     temporary = write_temporary(checkout.git_dir, token.encode() + b"\n", prefix=temporary_prefix(token))
     try:
-        for _ in range(2):
+        while True:
             try:
                 os.link(temporary, lock)
             except FileExistsError:
                 held = read_text(lock)
-                if held is not None and (settle is None or not settle(held)):
-                    break
+                if held is None or (settle is not None and settle(held)):
+                    continue
             else:
                 return
+            points.reached("index:busy")
+            if time.monotonic() > deadline:
+                fix = "Wait for it to end; if no git is running there, remove the file."
+                raise _refused(checkout, f"another program holds {lock}", fix)
+            time.sleep(pause)
+            pause = min(pause * 2, 0.05)
     finally:
         os.unlink(temporary)
-    raise _refused(checkout, f"another program holds {lock}", "Wait for it to end; if no git is running there, remove the file.")
 
 
 def _tidy(files: GuardedDir, sides: Sides) -> None:
@@ -165,44 +251,32 @@ def _tidy(files: GuardedDir, sides: Sides) -> None:
                 files.delete(found.path)
 
 
-def _obstacle(
-    files: GuardedDir,
-    index: IndexFile,
-    format_: ObjectFormat,
-    sides: Sides,
-    path: str,
-    old: Entry | None,
-    new: Entry | None,
-    resumed: bool,
-) -> str:
-    """Why a path cannot be brought forward; empty if it can."""
-    staged = index.entries(path)
-    if any(entry.stage for entry in staged):
-        return "is in an unresolved merge"
-    if [(entry.mode, entry.id) for entry in staged] not in (_staging(old), *([_staging(new)] if resumed else ())):
-        return "has staged changes"
-    if any(entry.skip_worktree for entry in staged) or (resumed and _stands(files, format_, path, new)):
-        return ""
-    if old is not None:
-        return "" if old.mode == SUBMODULE or _clean(files, format_, path, staged[0]) else "has changes that are not committed"
-    removed = {other for other, (_, after) in sides.items() if after is None}
-    if any(parent not in removed and _is_leaf(files, parent) for parent in parents(path)):
-        return "would go below a file that is not committed"
-    return _in_the_way(files, path, removed) if new is not None else ""
+def _removed(sides: Sides) -> set[str]:
+    return {path for path, (_, new) in sides.items() if new is None}
 
 
 def _staging(entry: Entry | None) -> list[tuple[int, str]]:
     return [(entry.mode, entry.id)] if entry is not None else []
 
 
-def _in_the_way(files: GuardedDir, path: str, removed: set[str]) -> str:
+def _populated(files: GuardedDir, path: str) -> str:
+    """Why a submodule cannot be taken away; empty if it can, or is gone already."""
+    status = files.lstat(path)
+    if status is None:
+        return ""
+    if not stat.S_ISDIR(status.st_mode):
+        return "has changes that are not committed"
+    return "is a submodule with files in it" if any(True for _ in files.scan(path)) else ""
+
+
+def _in_the_way(files: GuardedDir, path: str, removed: Collection[str]) -> str:
     status = files.lstat(path)
     if status is None:
         return ""
     if not stat.S_ISDIR(status.st_mode):
         return "is there already, untracked"
     emptied = {parent for other in removed for parent in parents(other)}
-    left = [found.path for found in files.scan(path) if found.path not in (emptied if found.is_dir else removed)]
+    left = [found.path for found in files.scan(path) if found.path not in removed and not (found.is_dir and found.path in emptied)]
     if left or path not in emptied:
         return f"is a directory there, with {left[0]!r} in it" if left else "is an empty directory there"
     return ""
@@ -211,33 +285,6 @@ def _in_the_way(files: GuardedDir, path: str, removed: set[str]) -> str:
 def _is_leaf(files: GuardedDir, path: str) -> bool:
     status = files.lstat(path)
     return status is not None and not stat.S_ISDIR(status.st_mode)
-
-
-def _clean(files: GuardedDir, format_: ObjectFormat, path: str, staged: IndexEntry) -> bool:
-    if _stands(files, format_, path, Entry(staged.mode, staged.id)):
-        return True
-    status = files.lstat(path)
-    if status is None or not _is_kind(status, staged.mode):
-        return False
-    # A file that a filter or line-ending rule rewrote differs in bytes, yet its recorded stat says that git found it clean.
-    return stat.S_ISREG(status.st_mode) and staged.matches(status)
-
-
-def _stands(files: GuardedDir, format_: ObjectFormat, path: str, entry: Entry | None) -> bool:
-    """Whether what is at a path is the entry: kind, mode and bytes."""
-    status = files.lstat(path)
-    if status is None or entry is None:
-        return status is None and entry is None
-    if not _is_kind(status, entry.mode):
-        return False
-    data = files.read_link(path) if entry.mode == SYMLINK else files.read(path)[0]
-    return format_.hash_object("blob", data) == entry.id
-
-
-def _is_kind(status: os.stat_result, mode: int) -> bool:
-    if stat.S_ISLNK(status.st_mode) or mode == SYMLINK:
-        return stat.S_ISLNK(status.st_mode) and mode == SYMLINK
-    return stat.S_ISREG(status.st_mode) and bool(status.st_mode & 0o100) == (mode == EXECUTABLE)
 
 
 def _refused(checkout: Checkout, what: str, fix: str) -> WorktreeDirty:

@@ -1,16 +1,16 @@
 """Whether what several actors were told can be explained by one order of their operations, each done in an instant.
 
-The checker is that of Wing and Gong ("Testing and verifying concurrent objects", 1993) with Lowe's memory of what was tried: it looks for an
-order that respects who had an answer before whom began. A model says what each operation does to a state and what it answers; at the end of
-this file stands the model of sessions. Neither knows a disk, git or the engine.
+The checker is that of Wing and Gong ("Testing and verifying concurrent objects", 1993), remembering what was tried as Lowe's does: it
+looks for an order that respects who had an answer before whom began. A model says what each operation does to a state and what it answers.
+It must not know what the operations are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
 from itertools import count
-from typing import Final, Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 from pytest_gittrix.errors import GittrixError
 
@@ -90,7 +90,7 @@ def linearise(calls: Iterable[Call[Op]], state: State, model: Model[State, Op]) 
     Returns:
         The calls in such an order, those of unknown outcome only where they must have happened; None if there is none.
     """
-    return _Search(calls, _answered_before, model).order(state)
+    return _Search(calls, answered_before, model).order(state)
 
 
 def serialise(calls: Iterable[Call[Op]], state: State, model: Model[State, Op]) -> list[Call[Op]] | None:
@@ -100,7 +100,7 @@ def serialise(calls: Iterable[Call[Op]], state: State, model: Model[State, Op]) 
 
 def require_linear(calls: Iterable[Call[Op]], state: State, model: Model[State, Op]) -> None:
     """Raise AssertionError unless some order explains a history; the message shows how far the best one came, and where it fails."""
-    search = _Search(calls, _answered_before, model)
+    search = _Search(calls, answered_before, model)
     if search.order(state) is not None:
         return
     left = [call for call in search.calls if call not in search.best]
@@ -112,7 +112,8 @@ def require_linear(calls: Iterable[Call[Op]], state: State, model: Model[State, 
     raise AssertionError("\n".join(["NOT LINEARISABLE: no order explains these answers. The best begins", *lines]))
 
 
-def _answered_before(one: Call[Op], other: Call[Op]) -> bool:
+def answered_before(one: Call[Op], other: Call[Op]) -> bool:
+    """Whether one call had its answer before the other began; if neither had, they overlap."""
     return one.returned is not None and one.returned < other.called
 
 
@@ -168,130 +169,3 @@ class _Search(Generic[State, Op]):
         if number == len(self._states):
             self._states.append(state)
         return number
-
-
-# The model of sessions -------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class SessionOp:
-    """An operation on durable and its sessions.
-
-    Attributes:
-        do: ``start``, ``promote``, ``evict`` and ``sweep`` (of one session each), ``late`` (time passes beyond all deadlines), ``head``, and
-            ``commit`` (by a person).
-        session: its name, for the first four.
-        paths: what the session's agent changes, for ``start``; what the person changes, for ``commit``. Nobody ever writes what is there already.
-    """
-
-    do: Literal["start", "promote", "evict", "sweep", "late", "head", "commit"]
-    session: str = ""
-    paths: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return f"{self.do}({', '.join([self.session] * bool(self.session) + list(self.paths))})"
-
-
-@dataclass(frozen=True, slots=True)
-class _Session:
-    baseline: int
-    touched: tuple[str, ...]
-    ended: bool = False
-    due: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Sessions:
-    """Durable's branch and the sessions over it.
-
-    Attributes:
-        commits: the paths that each commit on the branch changed, the oldest first. A commit is known by its height: the root's is 1.
-        sessions: name and session, sorted.
-    """
-
-    commits: tuple[tuple[str, ...], ...] = ((),)
-    sessions: tuple[tuple[str, _Session], ...] = ()
-
-    @property
-    def height(self) -> int:
-        """Of the branch's head."""
-        return len(self.commits)
-
-    def committed(self, paths: tuple[str, ...]) -> Sessions:
-        """One commit later."""
-        return replace(self, commits=(*self.commits, paths))
-
-    def having(self, **sessions: _Session) -> Sessions:
-        """With these sessions as they are here."""
-        return replace(self, sessions=tuple(sorted({**dict(self.sessions), **sessions}.items())))
-
-
-def sessions_model(state: Sessions, op: SessionOp) -> tuple[Sessions, object]:
-    """What a correct session system does, one operation at a time (DESIGN section 5).
-
-    ``start`` answers the height of the baseline, ``promote`` and ``commit`` that of their commit, ``head`` that of the branch, ``sweep``
-    whether it evicted the session, ``evict`` and ``late`` nothing; a refusal answers its code.
-    """
-    known = dict(state.sessions)
-    match op.do:
-        case "head":
-            return state, state.height
-        case "commit":
-            return state.committed(op.paths), state.height + 1
-        case "late":
-            return state.having(**{name: replace(one, due=True) for name, one in known.items()}), None
-        case "start":
-            return state.having(**{op.session: _Session(state.height, op.paths)}), state.height
-    if op.session not in known:
-        return state, "SESSION_NOT_FOUND"
-    session = known[op.session]
-    ended = state.having(**{op.session: replace(session, ended=True)})
-    if op.do == "sweep":
-        gone = session.due and not session.ended
-        return (ended, True) if gone else (state, False)
-    if session.ended or (op.do == "promote" and session.due):
-        return state, "SESSION_EXPIRED"
-    if op.do == "evict":
-        return ended, None
-    drift = [path for paths in state.commits[session.baseline :] for path in paths]
-    if not session.touched:
-        return state, "PROMOTE_FAILED"
-    if any(_meet(mine, theirs) for mine in session.touched for theirs in drift):
-        return state, "BASELINE_CONFLICT"
-    return ended.committed(session.touched), state.height + 1
-
-
-def _meet(one: str, other: str) -> bool:
-    return one == other or one.startswith(other + "/") or other.startswith(one + "/")
-
-
-LOST: Final = "LOST"
-"""The height of a commit that is not on the branch."""
-
-
-def session_calls(calls: Sequence[Call[SessionOp]], log: Sequence[str]) -> list[Call[SessionOp]]:
-    """A history as the model answers it.
-
-    Commit ids become heights. A sweep that left a session on which somebody else worked at that time says nothing about it (DESIGN rule 8),
-    nor does an operation that gave up waiting for another.
-
-    Args:
-        calls: the history, answers being commit ids where the model has heights.
-        log: the ids on the branch afterwards, the newest first.
-    """
-    heights = {id_: len(log) - place for place, id_ in enumerate(log)}
-    known = [replace(call, result=_height(call.result, heights)) for call in calls if call.result != "EVICTION_RACE"]
-    return [call for call in known if not _left_alone(call, known)]
-
-
-def _height(result: object, heights: Mapping[str, int]) -> object:
-    if not isinstance(result, str) or len(result) not in (40, 64):
-        return result
-    return heights.get(result, LOST)
-
-
-def _left_alone(call: Call[SessionOp], calls: Sequence[Call[SessionOp]]) -> bool:
-    if call.op.do != "sweep" or call.result is not False:
-        return False
-    beside = (other for other in calls if other is not call and other.op.session == call.op.session)
-    return any(not _answered_before(other, call) and not _answered_before(call, other) for other in beside)

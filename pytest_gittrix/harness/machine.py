@@ -111,10 +111,17 @@ class SandboxMachine(RuleBasedStateMachine):
         self.trial: Trial = None  # type: ignore[assignment]  # opened by the first rule
         self._outer = sys.exc_info()[1]
 
-    @initialize(files=trees(near=_MEETING_POINTS), workspace=st.sampled_from(KINDS), bare=st.booleans())
-    def world_opens(self, files: Tree, workspace: str, bare: bool) -> None:
-        """A durable repository with some files, and an engine."""
+    @initialize(
+        target=sessions,
+        files=trees(near=_MEETING_POINTS),
+        workspace=st.sampled_from(KINDS),
+        bare=st.booleans(),
+        policy=eviction_policies(),
+    )
+    def world_opens(self, files: Tree, workspace: str, bare: bool, policy: Any) -> Held:
+        """A durable repository with some files, an engine, and a first session."""
         self.trial = Trial(self.system, files=files, workspace=workspace, bare=bare)
+        return self.trial.start(policy)
 
     @rule(target=sessions, policy=eviction_policies())
     @precondition(lambda self: len(self.trial.held) < _MOST_SESSIONS)
@@ -249,6 +256,12 @@ class SandboxMachine(RuleBasedStateMachine):
     def sweep(self, by_another: bool) -> None:
         """By the engine, or by another that works on the same sessions."""
         self.trial.sweep(self.trial.others[0] if by_another and self.trial.others else None)
+
+    @rule(dies_at=st.integers(1, 6))
+    @precondition(lambda self: self.trial.model.due(self.trial.now))
+    def sweep_is_killed(self, dies_at: int) -> None:
+        """In another process, at some step."""
+        self.trial.sweep_elsewhere(partial(in_another_process, dies_at=dies_at))
 
     @rule(closed=st.booleans())
     def engine_restarts(self, closed: bool) -> None:

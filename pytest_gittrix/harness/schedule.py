@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 from pytest_gittrix import points
@@ -65,6 +66,16 @@ class Run:
         """How everybody ended, on a line: ``A done, B BASELINE_CONFLICT``."""
         return ", ".join(f"{name} {ending(self.outcomes[name]) if name in self.outcomes else 'stuck'}" for name in self.actors)
 
+    @property
+    def turns(self) -> int:
+        """How often somebody went on: the lines of the trace."""
+        return sum(1 for _ in groupby(self.steps, lambda step: step.actor))
+
+    @property
+    def headline(self) -> str:
+        """The finding on a line; how everybody ended, if there is none."""
+        return (self.finding or self.ending).partition("\n")[0]
+
     def trace(self, *, full: bool = False) -> str:
         """A column for each actor, and the verdict below; ``full`` for a line for each point instead of one for each turn."""
         return columns(self.actors, self.steps, self.outcomes, self.finding or self.ending, full=full)
@@ -80,7 +91,7 @@ class Run:
         """
         __tracebackhide__ = True
         if self.finding is not None:
-            raise AssertionError(f"{self.finding.partition(chr(10))[0]}\n\n{self}\n")
+            raise AssertionError(f"{self.headline}\n\n{self}\n")
         return self
 
 
@@ -121,7 +132,7 @@ class Exploration:
         """
         __tracebackhide__ = True
         for run in self.findings[:1]:
-            raise AssertionError(f"{run.finding} ({len(self.findings)} of {len(self.runs)} orders)".replace("\n", " ") + f"\n\n{run}\n")
+            raise AssertionError(f"{run.headline} (so in {len(self.findings)} of {len(self.runs)} orders)\n\n{run}\n")
         return self
 
 
@@ -152,11 +163,17 @@ class _Stage(Generic[W]):
         try:
             self.check(world, run)
         except AssertionError as error:
-            return replace(run, finding=str(error) or "The check failed.")
+            return replace(run, finding=_said(error))
         except Exception as error:
             error.add_note(f"The check failed to run, after:\n{run}")
             raise
         return run
+
+
+def _said(error: AssertionError) -> str:
+    """What a check says. What pytest adds below a message tells of objects, differently in each order: the message alone is shown."""
+    said, _, added = str(error).partition("\nassert ")
+    return said if added else str(error).partition("\n +")[0] or "The check failed."
 
 
 @dataclass(frozen=True, slots=True)

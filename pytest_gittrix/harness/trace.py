@@ -58,7 +58,7 @@ def columns(actors: Sequence[str], steps: Sequence[Step], outcomes: Mapping[str,
     cells = [[text if actor == name else _STANDS for name in actors] for actor, text in lines]
     rows = [("", actors), *((str(number), row) for number, row in enumerate(cells, 1))]
     drawn = [f"{number:>3} " + "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for number, row in rows]
-    return "\n".join([*(line.rstrip() for line in drawn), f"    => {verdict}"])
+    return "\n".join([*(line.rstrip() for line in drawn), "    => " + verdict.replace("\n", "\n       ")])
 
 
 def _turns(steps: Sequence[Step], outcomes: Mapping[str, Outcome]) -> Iterator[tuple[str, list[str]]]:

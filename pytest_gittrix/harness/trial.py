@@ -51,7 +51,7 @@ def judged(step: Callable[Concatenate[Trial, P], T]) -> Callable[Concatenate[Tri
     """Make a method a step of a trial: when the outermost one has ended, everything that is cheap to check is checked."""
 
     @wraps(step)
-    def run(trial: Trial, *args: P.args, **kwargs: P.kwargs) -> T:
+    def run(trial: Trial, /, *args: P.args, **kwargs: P.kwargs) -> T:
         with trial._stepping():
             return step(trial, *args, **kwargs)
 
@@ -338,6 +338,7 @@ class Trial:
         Returns:
             Whether the session is promoted.
         """
+        self.sweep()  # so that the other engine, which sweeps as it starts, has nothing to do but to promote
         session = self.model.sessions[held.id]
         allowed, landing, onto = self.model.refusal(session, self.now), Edits({}), self.model.head
         if OK in allowed:
@@ -352,19 +353,29 @@ class Trial:
         elif OK in self.model.refusal(session, self.now):
             require(not ended or OK not in allowed, f"{held} ran to its end and could be promoted, but was not.")
             self.look(held)
-        workspace = held.workspace or self.engine.store.directory(held.id) / "workspace"
-        invariant_nothing_is_half_done(self.judge, session.state, session.sha, workspace, self.world.durable.branch)
+        if head != onto or session.state == "active":
+            workspace = held.workspace or self._directory(held) / "workspace"
+            invariant_nothing_is_half_done(self.judge, session.state, session.sha, workspace, self.world.durable.branch)
         return head != onto
 
     @judged
+    def sweep_elsewhere(self, run: Callable[[Callable[[], object]], bool]) -> None:
+        """Sweep in another process, which may be killed half-way; afterwards this engine recovers, and sweeps what is left."""
+        run(self._another_engine)
+        self.engine.recover()
+        self.engine.sweep()
+        self._swept()
+
+    @judged
     def discard(self, held: Held) -> None:
-        """The human gives a session up. Past its deadline, that it has expired is as good an answer."""
+        """The human gives a session up. Of one whose time is up, or that is over but has kept its workspace, either answer will do."""
         session = self.model.sessions[held.id]
-        allowed = frozenset({OK, "SESSION_EXPIRED"}) if session.state == "active" and session.due(self.now) else None
-        answer = self.ask(f"{held}.discard()", allowed or self.model.refusal(session, self.now), held.handle.discard)[0]
+        allowed = self.model.refusal(session, self.now)
+        answer = self.ask(f"{held}.discard()", allowed | FINE if session.present else allowed, held.handle.discard)[0]
         if answer == OK:
+            was_promoted = session.state == "promoted"
             self.model.ended(session, "discarded")
-            self._check_evicted(held)
+            self._check_evicted(held, archived=not was_promoted)
 
     @judged
     def extend(self, held: Held, ttl: timedelta) -> None:

@@ -76,9 +76,9 @@ VOCABULARY: Mapping[str, Kind] = {
     "session.extended": _kind("The idle limit was replaced; null means none.", "ttl_idle_ns"),
     "session.activity": _kind("Files changed in the workspace behind the session's back, last at observed_ns.", "observed_ns"),
     "promote.intent": _kind(
-        "A promotion is about to move ref from parent to commit; owner says which process would do it.",
-        "commit parent ref tree paths_digest count owner",
-        optional="branch strategy message pack",
+        "A promotion is about to move ref from parent to commit; who holds the lease is doing it.",
+        "commit parent ref tree paths_digest count",
+        optional="branch strategy message pack owner",
     ),
     "promote.done": _kind(
         "The selection is on the branch: the session is promoted.", "commit ref branch strategy", optional="pr_url patch"
@@ -88,7 +88,7 @@ VOCABULARY: Mapping[str, Kind] = {
     "worktree.updated": _kind("The human's checked-out files were brought forward to the promoted commit.", "commit"),
     "worktree.stale": _kind("The human's checked-out files were left behind the promoted commit, for this reason.", "commit reason"),
     "archive.written": _kind(
-        "Work that was not promoted was set aside as a commit, a patch or both.", "touched", optional="commit patch ref"
+        "Work that was not promoted was set aside as a commit, a patch or both.", "touched", optional="commit patch ref reason"
     ),
     "session.ended": _kind('The session ended (state is "promoted", "discarded" or "expired").', "state", optional="reason"),
     "workspace.removed": _kind("The workspace is gone; the record stays."),

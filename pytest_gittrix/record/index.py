@@ -48,6 +48,7 @@ _SCHEMA = (
     f"PRAGMA user_version = {VERSION}",
 )
 _DUE = f"SELECT id FROM session WHERE deadline_us < ? AND {_EVICTABLE} ORDER BY deadline_us, id"
+_AHEAD = "SELECT id FROM session WHERE last_access_us > ? AND state = 'active' ORDER BY id"
 _UNSETTLED = "SELECT id FROM session WHERE unsettled ORDER BY id"
 _ROWS = (
     "SELECT id, state, deadline_us, created_us, updated_us, last_access_us, seq, workspace_present, legacy, size, metadata "
@@ -112,6 +113,10 @@ class Index:
         """
         now_us = -(-now_ns // 1000)
         return self._ask(lambda database: [id for (id,) in database.execute(_DUE, (min(now_us, _LARGEST),))])
+
+    def ahead(self, now_ns: int) -> list[str]:
+        """The active sessions that were last used after ``now_ns``, because the clock was set back since; as of the last :meth:`sync`."""
+        return self._ask(lambda database: [id for (id,) in database.execute(_AHEAD, (now_ns // 1000,))])
 
     def unsettled(self) -> list[str]:
         """The sessions in which something was begun and not finished, in order of id, as of the last :meth:`sync`."""

@@ -124,7 +124,7 @@ def _activity(state: SessionState, event: Event) -> None:
 def _intent(state: SessionState, event: Event) -> None:
     if state.intent is not None:
         raise _impossible(state, event, f"the promotion of {state.intent.commit} is still open")
-    known = {name: event.data[name] for name in ("commit", "parent", "ref", "tree", "paths_digest", "count", "owner")}
+    known = {name: event.data[name] for name in ("commit", "parent", "ref", "tree", "paths_digest", "count")}
     state.intent = Intent(**known, data=event.data, seq=event.seq, ts=event.ts)
 
 

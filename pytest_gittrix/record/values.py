@@ -43,7 +43,7 @@ class Intent:
     """A promotion that was about to happen and of which the log does not yet say how it ended.
 
     Attributes:
-        commit, parent, ref, tree, paths_digest, count, owner: as in ``promote.intent``; ``owner`` as ``Owner.to_json`` writes it.
+        commit, parent, ref, tree, paths_digest, count: as in ``promote.intent``.
         data: the whole event, with its optional keys.
         seq, ts: of the event.
     """
@@ -54,7 +54,6 @@ class Intent:
     tree: str
     paths_digest: str
     count: int
-    owner: Mapping[str, Any]
     data: Mapping[str, Any]
     seq: int
     ts: int

@@ -7,6 +7,7 @@ an eviction changes nothing there. Knows no session object.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from pytest_gittrix.git.commit import Signature, build_commit
 from pytest_gittrix.git.files import write_file
 from pytest_gittrix.git.pack import install_pack
 from pytest_gittrix.git.patch import patch_text
+from pytest_gittrix.git.seed import Seed
 from pytest_gittrix.git.snapshot import Snapshot
 from pytest_gittrix.git.tree import Changes, Entry
 from pytest_gittrix.session.content import file_changes
@@ -50,17 +52,11 @@ def unpromoted(snapshot: Snapshot, promoted: Changes | None) -> dict[str, Entry 
 
 
 def write_archive(
-    directory: str,
-    session_id: str,
-    task: str,
-    snapshot: Snapshot,
-    changes: Mapping[str, Entry | None],
-    *,
-    seconds: int,
-    borrow: str | None,
-    sync: bool,
+    directory: Path, session_id: str, task: str, snapshot: Snapshot, changes: Mapping[str, Entry | None], *, seconds: int, sync: bool
 ) -> Archive:
     """Set changes aside in a session's directory; an earlier archive is replaced.
+
+    The repository is whole in itself: it holds the seed's pack too, so it outlives the seed, durable, and what durable forgets.
 
     Args:
         directory: the session's directory.
@@ -69,14 +65,13 @@ def write_archive(
         snapshot: the workspace.
         changes: what of it to keep.
         seconds: date of the commit, since 1970.
-        borrow: an object directory that holds the baseline (durable's), so that the archive need not; None takes the seed's.
         sync: write through to the disk.
 
     Raises:
         OSError: the disk refused.
     """
     seed = snapshot.seed
-    patch = Path(directory, "archive.patch")
+    patch = directory / "archive.patch"
     text = patch_text(file_changes(snapshot, changes))
     write_file(str(patch), text.encode(errors="surrogateescape"), sync=sync)
     built = build_commit(
@@ -89,16 +84,32 @@ def write_archive(
         message=f"gittrix: set aside from {task or session_id}",
         format_=seed.format,
     )
-    repository = Path(directory, "archive.git")
+    repository = directory / "archive.git"
     ref = f"refs/gittrix/archive/{session_id}"
-    open_bare(repository, seed.format.name, borrow or seed.objects_dir)
+    open_bare(repository, seed.format.name)
+    _take_packs(seed, repository / "objects" / "pack")
+    if seed.shallow:
+        write_file(str(repository / "shallow"), seed.shallow.encode(), sync=sync)
     install_pack(str(repository / "objects"), built.pack, sync=sync)
     write_file(str(repository / "packed-refs"), f"# pack-refs with: peeled fully-peeled sorted \n{built.id} {ref}\n".encode(), sync=sync)
     return Archive(patch, repository, ref, built.id, tuple(changes))
 
 
-def open_bare(path: Path, format_name: str, borrow: str) -> None:
-    """Make a small bare repository that borrows the objects of another, if it is not there yet."""
+def _take_packs(seed: Seed, directory: Path) -> None:
+    """Give a repository the seed's pack under a second name: nobody ever writes to one."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in seed.packs:
+        source, target = os.path.join(seed.objects_dir, "pack", name), directory / name
+        if target.exists():
+            continue
+        try:
+            os.link(source, target)
+        except OSError:
+            shutil.copyfile(source, target)
+
+
+def open_bare(path: Path, format_name: str, borrow: str | None = None) -> None:
+    """Make a small bare repository, if it is not there yet; it may borrow the objects of another."""
     if (path / "HEAD").exists():
         return
     (path / "objects" / "info").mkdir(parents=True, exist_ok=True)
@@ -106,5 +117,6 @@ def open_bare(path: Path, format_name: str, borrow: str) -> None:
     sha256 = format_name != "sha1"
     extensions = f"[extensions]\n\tobjectFormat = {format_name}\n" if sha256 else ""
     (path / "config").write_text(f"[core]\n\trepositoryformatversion = {int(sha256)}\n\tbare = true\n{extensions}[gc]\n\tauto = 0\n")
-    (path / "objects" / "info" / "alternates").write_bytes(os.fsencode(borrow) + b"\n")
+    if borrow is not None:
+        (path / "objects" / "info" / "alternates").write_bytes(os.fsencode(borrow) + b"\n")
     write_file(str(path / "HEAD"), b"ref: refs/heads/main\n")

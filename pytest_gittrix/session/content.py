@@ -5,19 +5,21 @@ Pure reading over a workspace; records nothing and knows no durable repository.
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from pytest_gittrix.errors import PathNotFound
-from pytest_gittrix.git.guarded import TEMPORARY_PREFIX
+from pytest_gittrix.errors import InvalidInput, PathNotFound
+from pytest_gittrix.git.descent import ParentNotDirectory, wrong_kind
 from pytest_gittrix.git.hunks import Hunk, hunks_of, is_binary
+from pytest_gittrix.git.names import TEMPORARY_PREFIX
 from pytest_gittrix.git.patch import FileChange, Side, patch_text
 from pytest_gittrix.git.seed import Seed
 from pytest_gittrix.git.snapshot import Snapshot
-from pytest_gittrix.git.tree import SUBMODULE, SYMLINK, Changes, Entry, parents
+from pytest_gittrix.git.tree import SUBMODULE, Changes, Entry, parents
 from pytest_gittrix.git.workspace import Workspace
 
 ListType = Literal["file", "dir", "symlink", "submodule"]
@@ -59,15 +61,55 @@ def read_file(workspace: Workspace, path: str, deleted: Collection[str], max_byt
 
 
 def baseline_entry(workspace: Workspace, path: str, deleted: Collection[str]) -> Entry | None:
-    """What a ``lazy`` workspace shows of the baseline at a path; None for the other kinds, where absent is absent."""
-    if workspace.kind != "lazy" or path in deleted or any(workspace.files.exists(parent) for parent in parents(path)):
+    """What a ``lazy`` workspace shows of the baseline at a path; None for the other kinds, where absent is absent.
+
+    Whatever stands in the workspace hides what the baseline has there, and a file of it what the baseline has below.
+    """
+    entry = workspace.seed.entries.get(path) if workspace.kind == "lazy" and path not in deleted else None
+    if entry is None or workspace.files.lstat(path) is not None:
         return None
-    return workspace.seed.entries.get(path)
+    return None if any(_is_other(workspace.files.lstat(parent)) for parent in parents(path)) else entry
+
+
+def _is_other(status: os.stat_result | None) -> bool:
+    return status is not None and not stat.S_ISDIR(status.st_mode)
+
+
+def require_no_directory(workspace: Workspace, path: str, deleted: Collection[str]) -> None:
+    """Refuse a path where a ``lazy`` workspace shows a directory of the baseline, as a disk does where the directory is on it.
+
+    Raises:
+        WriteRejected: one is there.
+    """
+    if workspace.kind != "lazy":
+        return
+    entries = workspace.seed.entries
+    inside = [path] if path in entries and entries[path].mode == SUBMODULE else []
+    if path in workspace.seed.directories:
+        inside = [name for name in entries if name.startswith(f"{path}/")]
+    if any(baseline_entry(workspace, name, deleted) is not None for name in inside):
+        raise wrong_kind(path, "directory", "file")
+
+
+def require_place(workspace: Workspace, path: str, deleted: Collection[str]) -> None:
+    """Refuse to write where something of the baseline is in the way that a ``lazy`` workspace has not on its disk, or in a submodule.
+
+    Raises:
+        WriteRejected: a directory is at the path, or what is above it is a file, a link or a submodule.
+    """
+    for parent in parents(path):
+        entry = workspace.seed.entries.get(parent)
+        if entry is not None and (entry.mode == SUBMODULE or baseline_entry(workspace, parent, deleted) is not None):
+            raise ParentNotDirectory(parent, entry.kind)
+    require_no_directory(workspace, path, deleted)
 
 
 def file_exists(workspace: Workspace, path: str, deleted: Collection[str]) -> bool:
     """Whether a file or symlink is at a path."""
-    return workspace.files.exists(path) or baseline_entry(workspace, path, deleted) is not None
+    if workspace.files.exists(path):
+        return True
+    entry = baseline_entry(workspace, path, deleted)
+    return entry is not None and entry.mode != SUBMODULE
 
 
 def list_files(workspace: Workspace, path: str, deleted: Collection[str]) -> list[ListEntry]:
@@ -75,24 +117,53 @@ def list_files(workspace: Workspace, path: str, deleted: Collection[str]) -> lis
 
     Raises:
         PathNotFound: there is no such directory.
+        WriteRejected: it is a file, or below one.
     """
-    found: dict[str, ListType] = {}
-    prefix = "" if path == "." else path + "/"
-    here = path == "." or workspace.files.lstat(path) is not None
-    if here:
-        for item in workspace.files.scan(path):
-            kind: ListType = "dir" if item.is_dir else "symlink" if stat.S_ISLNK(item.stat.st_mode) else "file"
-            if item.path.rpartition("/")[2] != ".git" and TEMPORARY_PREFIX not in item.path:
-                found[item.path] = kind
+    files, seed = workspace.files, workspace.seed
+
+    def skipped(name: str) -> bool:
+        last = name.rpartition("/")[2]
+        return last == ".git" or (last.startswith(TEMPORARY_PREFIX) and name not in seed.entries and name not in seed.directories)
+
+    here = path == "." or files.lstat(path) is not None
+    found = {item.path: _type_of(item.stat.st_mode) for item in files.scan(path, skip=skipped)} if here else {}
     if workspace.kind == "lazy":
-        for name, entry in workspace.seed.entries.items():
-            if not name.startswith(prefix) or name in found or baseline_entry(workspace, name, deleted) is None:
-                continue
-            found.update({parent: "dir" for parent in parents(name) if parent.startswith(prefix)})
-            found[name] = "symlink" if entry.mode == SYMLINK else "submodule" if entry.mode == SUBMODULE else "file"
-    if not found and not here:
+        below = _read_through(workspace, path, deleted, found)
+        here = here or bool(below)
+        found |= below
+    if not here:
         raise PathNotFound(f"There is no directory {path!r} in the workspace.", fix="list('.') names those there are.")
-    return [ListEntry(name, found[name]) for name in sorted(found)]
+    return [ListEntry(name, type_) for name in sorted(found) if (type_ := found[name]) is not None]
+
+
+def _type_of(mode: int) -> ListType | None:
+    """How a listing calls what has a mode, of the disk's or of git's; None for what no commit can hold (pipes, sockets, devices)."""
+    kinds: dict[int, ListType] = {stat.S_IFREG: "file", stat.S_IFDIR: "dir", stat.S_IFLNK: "symlink", SUBMODULE: "submodule"}
+    return kinds.get(stat.S_IFMT(mode))
+
+
+def _read_through(workspace: Workspace, path: str, deleted: Collection[str], found: Mapping[str, ListType | None]) -> dict[str, ListType]:
+    """What a ``lazy`` workspace shows of the baseline below a directory, beside what was found on its disk there."""
+    if path != ".":
+        entry = baseline_entry(workspace, path, deleted)
+        if entry is not None and entry.mode != SUBMODULE:
+            raise ParentNotDirectory(path, entry.kind)
+        if any(_is_other(workspace.files.lstat(parent)) for parent in parents(path)):
+            return {}
+    shown: dict[str, ListType] = {}
+    prefix = "" if path == "." else path + "/"
+    for directory, names in workspace.seed.directories.items():
+        inside = f"{directory}/" if directory else ""
+        above = [name for name in parents(inside) if name.startswith(prefix)]
+        if not inside.startswith(prefix) or any(found.get(name, "dir") != "dir" for name in above):
+            continue
+        visible = {
+            inside + name: entry for name, entry in names.items() if inside + name not in found and inside + name not in deleted
+        }
+        if visible:
+            shown.update(dict.fromkeys(above, "dir"))
+            shown.update((name, _type_of(entry.mode) or "file") for name, entry in visible.items())
+    return shown
 
 
 def side(seed: Seed, entry: Entry | None, blobs: Mapping[str, bytes]) -> Side | None:
@@ -140,6 +211,22 @@ class Review:
     def refused(self) -> Mapping[str, str]:
         """Paths that can never be promoted, each with the reason."""
         return self.snapshot.refused
+
+    def choice(self, files: Iterable[str] | None, hunks: Mapping[str, Collection[int]] | None) -> list[str] | None:
+        """The files a promotion of this review takes: those asked for, all of it by default, None where only hunks were asked for.
+
+        Raises:
+            InvalidInput: a path is outside the review.
+        """
+        asked = None if files is None else [*files]
+        unseen = [path for path in (*(asked or ()), *(hunks or ())) if path not in self.changes]
+        if unseen:
+            raise InvalidInput(
+                f"{unseen[0]!r} is not in the review.",
+                why="A promotion of a review promotes what was looked at, and nothing else (DESIGN rule 12).",
+                fix="Review that file too: session.review([...]).",
+            )
+        return [*self.changes] if asked is None and not hunks else asked
 
     @cached_property
     def diff(self) -> str:

@@ -1,8 +1,11 @@
-"""Eviction: unpromoted work is set aside, the session ends, its workspace goes; and the sweep that does so when the TTL has passed.
+"""Eviction: a session ends, what it holds and did not promote is set aside, its workspace goes; and the sweep that does so by TTL.
 
-A session is expired if and only if now is strictly past its deadline (GitTrix). File changes in the workspace count as
-use (DESIGN rule 8), so a session that is due by its log
-is looked at once more before it goes. Knows no durable repository but where archives may borrow objects.
+A session is expired if and only if now is strictly past its deadline (GitTrix). The order is for what may happen in
+between: the end is recorded, the
+workspace is taken out of the agent's reach by a rename, and only what is found then decides what is archived, so
+nothing that was written before that is lost (DESIGN
+rule 8). What cannot be archived as a change of the baseline is kept whole. A kill anywhere leaves work that recovery
+goes on with. Knows no durable repository.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from pytest_gittrix import points
@@ -19,11 +23,14 @@ from pytest_gittrix.git.tree import Changes
 from pytest_gittrix.git.workspace import Trash, Workspace
 from pytest_gittrix.record.state import SessionState
 from pytest_gittrix.session.archive import Archive, unpromoted, write_archive
-from pytest_gittrix.session.expiry import is_past
-from pytest_gittrix.session.recorder import Recorder
+from pytest_gittrix.session.expiry import is_past, resolution_ns
+from pytest_gittrix.session.recorder import Recorder, require_live
 
 EndState = Literal["expired", "discarded", "promoted"]
 _END_STATES = get_args(EndState)
+
+LEAVING = "leaving"
+"""What a workspace is called in its session's directory, once it is out of the agent's reach and before it is gone."""
 
 OpenWorkspace = Callable[[SessionState], Workspace]
 
@@ -35,49 +42,14 @@ def check_end(state: str) -> EndState:
     raise InvalidInput(f"A session cannot end as {state!r}.", fix=f"Use one of: {', '.join(_END_STATES)}.")
 
 
-def set_aside(
-    recorder: Recorder,
-    state: SessionState,
-    workspace: Workspace,
-    *,
-    promoted: Changes | None = None,
-    snapshot: Snapshot | None = None,
-    limits: Limits | None = None,
-    borrow: str | None = None,
-) -> Archive | None:
-    """Archive what a session holds and did not promote; None if there is nothing.
-
-    Args:
-        recorder: the session's record, its lease held.
-        state: its state.
-        workspace: what it works in.
-        promoted: the changes that were promoted, if any were.
-        snapshot: the workspace, if it was read under this very lease.
-        limits: sizes a snapshot may have.
-        borrow: an object directory the archive may borrow the baseline from.
+def require_evictable(state: SessionState) -> None:
+    """Refuse to evict what has ended, unless its workspace was kept until now (a promotion without ``until_promote``).
 
     Raises:
-        AdapterUnavailable: the workspace cannot be read.
-        OSError: the archive cannot be written.
+        SessionExpired: there is nothing left to evict.
     """
-    if snapshot is None:
-        snapshot = workspace.snapshot(limits=limits, named=state.api_touched, deleted=deleted_paths(state))
-    left = unpromoted(snapshot, promoted)
-    if not left:
-        return None
-    archive = write_archive(
-        str(recorder.store.directory(state.id)),
-        state.id,
-        state.task,
-        snapshot,
-        left,
-        seconds=recorder.clock.now_ns() // 10**9,
-        borrow=borrow,
-        sync=recorder.store.durability == "full",
-    )
-    recorder.append("archive.written", {"touched": len(left), "commit": archive.commit, "patch": archive.patch.name, "ref": archive.ref})
-    points.reached("evict:archived")
-    return archive
+    if not state.workspace_present:
+        require_live(state)
 
 
 def deleted_paths(state: SessionState) -> list[str]:
@@ -85,94 +57,128 @@ def deleted_paths(state: SessionState) -> list[str]:
     return [path for path, op in state.api_touched.items() if op == "delete"]
 
 
-def evict(
-    recorder: Recorder,
-    state: SessionState,
-    how: EndState,
-    *,
-    open_workspace: OpenWorkspace,
-    trash: Trash,
-    keep: bool = True,
-    promoted: Changes | None = None,
-    snapshot: Snapshot | None = None,
-    limits: Limits | None = None,
-    borrow: str | None = None,
-) -> None:
-    """End a session and take its workspace away; what can be set aside is set aside first.
+@dataclass(frozen=True)
+class Evictor:
+    """Ends sessions of one engine. Every method's caller holds the session's lease, but for ``sweep_one``.
 
-    Each step may be the last before a kill: ending it again goes on where that stopped. The caller holds the session's lease.
-
-    Args:
-        recorder: the session's record.
-        state: its state, read under the lease.
-        how: the state it ends in; one that has ended already stays as it is.
-        open_workspace: finds the workspace.
-        trash: where the workspace goes.
-        keep: archive unpromoted work first.
-        promoted, snapshot, limits, borrow: see ``set_aside``.
+    Attributes:
+        open_workspace: finds a session's workspace.
+        trash: where workspaces go.
+        limits: sizes a snapshot may have.
     """
-    if keep and state.workspace_present:
+
+    open_workspace: OpenWorkspace
+    trash: Trash
+    limits: Limits = field(default_factory=Limits)
+
+    def set_aside(self, recorder: Recorder, state: SessionState, workspace: Workspace, promoted: Changes | None = None) -> Archive | None:
+        """Archive what a workspace holds and was not promoted just so; None if there is nothing.
+
+        Raises:
+            AdapterUnavailable: the workspace cannot be read.
+            OSError: the archive cannot be written.
+        """
+        return self._archive(recorder, state, self._snapshot(state, workspace), promoted)
+
+    def _snapshot(self, state: SessionState, workspace: Workspace) -> Snapshot:
+        return workspace.snapshot(limits=self.limits, named=state.api_touched, deleted=deleted_paths(state))
+
+    def _archive(self, recorder: Recorder, state: SessionState, snapshot: Snapshot, promoted: Changes | None) -> Archive | None:
+        left = unpromoted(snapshot, promoted)
+        if not left:
+            return None
+        archive = write_archive(
+            recorder.directory,
+            state.id,
+            state.task,
+            snapshot,
+            left,
+            seconds=recorder.clock.now_ns() // 10**9,
+            sync=recorder.store.durability == "full",
+        )
+        recorder.append(
+            "archive.written", {"touched": len(left), "commit": archive.commit, "patch": archive.patch.name, "ref": archive.ref}
+        )
+        points.reached("evict:archived")
+        return archive
+
+    def evict(self, recorder: Recorder, state: SessionState, how: EndState, *, promoted: Changes | None = None) -> None:
+        """End a session, set aside what it did not promote, and take its workspace away.
+
+        Called again on a session whose eviction was cut short, it goes on where that stopped.
+
+        Args:
+            recorder: the session's record.
+            state: its state, read under the lease.
+            how: the state it ends in; one that has ended already stays as it is.
+            promoted: the changes that were promoted, if any were.
+
+        Raises:
+            AdapterUnavailable, OSError: what it holds can be neither archived nor kept; it is all still there, and recovery tries again.
+        """
+        if not state.ended:
+            state = recorder.append("session.ended", {"state": how}, commit_point=True)
+            points.reached("evict:ended")
+        if state.workspace_present:
+            self._clear(recorder, state, promoted)
+            self.trash.put(str(recorder.directory / "engine"))
+            recorder.append("workspace.removed", {})
+        # Still held: whoever waits for it finds that the name is gone, and looks again.
+        with suppress(FileNotFoundError):
+            os.unlink(recorder.directory / ".lock")
+
+    def _clear(self, recorder: Recorder, state: SessionState, promoted: Changes | None) -> None:
+        leaving = str(recorder.directory / LEAVING)
         try:
-            workspace = open_workspace(state)
-            set_aside(recorder, state, workspace, promoted=promoted, snapshot=snapshot, limits=limits, borrow=borrow)
-        except (GittrixError, OSError) as problem:
-            _keep_whole(recorder, state, problem)
-    if not state.ended:
-        state = recorder.append("session.ended", {"state": how}, commit_point=True)
-        points.reached("evict:ended")
-    remove_workspace(recorder, state, open_workspace, trash)
-
-
-def _keep_whole(recorder: Recorder, state: SessionState, problem: Exception) -> None:
-    """What cannot be read as a change of the baseline is kept as it is, whole."""
-    kept = recorder.store.directory(state.id) / "archive.workspace"
-    if state.workspace is None or not os.path.isdir(state.workspace) or kept.exists():
-        return
-    os.rename(state.workspace, kept)
-    recorder.append("archive.written", {"touched": len(state.api_touched), "patch": kept.name})
-    points.reached(f"evict:kept-whole:{type(problem).__name__}")
-
-
-def remove_workspace(recorder: Recorder, state: SessionState, open_workspace: OpenWorkspace, trash: Trash) -> None:
-    """Take an ended session's workspace and the engine's notes about it away."""
-    if state.workspace_present:
+            workspace = self.open_workspace(state)
+        except GittrixError as problem:
+            self._keep_whole(recorder, state, state.workspace or leaving, problem)
+            return
+        workspace.set_apart(leaving)
+        points.reached("evict:apart")
         try:
-            open_workspace(state).remove(trash)
-        except AdapterUnavailable:
-            if state.workspace is not None:
-                trash.put(state.workspace)
+            snapshot = self._snapshot(state, workspace)
+            self._archive(recorder, state, snapshot, promoted)
+            refused = snapshot.refused
+        except GittrixError as problem:
+            self._keep_whole(recorder, state, leaving, problem)
+        else:
+            if refused:
+                path, reason = next(iter(refused.items()))
+                self._keep_whole(recorder, state, leaving, AdapterUnavailable(f"{path!r} is not archived: {reason}."))
+        workspace.remove(self.trash)
         points.reached("evict:workspace-gone")
-        trash.put(str(recorder.store.directory(state.id) / "engine"))
-        recorder.append("workspace.removed", {})
-    # Still held: whoever waits for it finds that the name is gone, and looks again.
-    with suppress(FileNotFoundError):
-        os.unlink(recorder.store.directory(state.id) / ".lock")
 
+    def _keep_whole(self, recorder: Recorder, state: SessionState, path: str, problem: GittrixError) -> None:
+        """What cannot be kept as a change of the baseline is kept as it is."""
+        kept = recorder.directory / "archive.workspace"
+        if not os.path.isdir(path) or kept.exists():
+            return
+        os.rename(path, kept)
+        recorder.append("archive.written", {"touched": len(state.api_touched), "patch": kept.name, "reason": problem.fact[:500]})
+        points.reached("evict:kept-whole")
 
-def sweep_one(
-    recorder: Recorder,
-    *,
-    open_workspace: OpenWorkspace,
-    trash: Trash,
-    limits: Limits | None = None,
-    borrow: Callable[[SessionState], str | None],
-) -> bool:
-    """Evict one session if it is past its TTL, judged under its lease; whether it was.
+    def sweep_one(self, recorder: Recorder) -> bool:
+        """Evict one session if it is past its TTL, judged under its lease; whether it was.
 
-    A session that somebody works on right now is left for the next sweep.
-    """
-    try:
-        with recorder.leased(wait=0) as state:
-            if state.ended and not state.workspace_present:
-                return False
-            if not is_past(state, recorder.clock):
-                return False
-            points.reached("sweep:past-deadline")
-            if not state.ended:
-                state = recorder.with_activity(state)
-            if not is_past(state, recorder.clock):
-                return False
-            evict(recorder, state, "expired", open_workspace=open_workspace, trash=trash, limits=limits, borrow=borrow(state))
-            return True
-    except EvictionRace:
-        return False
+        A session that somebody works on right now is left for the next sweep.
+        """
+        try:
+            with recorder.leased(wait=0) as state:
+                if (state.ended and not state.workspace_present) or not is_past(state, recorder.clock):
+                    return False
+                points.reached("sweep:past-deadline")
+                if not state.ended:
+                    state = recorder.with_activity(state)
+                if not is_past(state, recorder.clock):
+                    return False
+                self.evict(recorder, state, "expired")
+                return True
+        except EvictionRace:
+            return False
+
+    def rebase_one(self, recorder: Recorder) -> None:
+        """Have a session that was last used in the future, since the clock was set back, count its idle time from now."""
+        with suppress(EvictionRace), recorder.leased(wait=0) as state:
+            if not state.ended and state.last_access_ns > recorder.clock.now_ns() + resolution_ns(recorder.clock):
+                recorder.append("session.accessed", {"op": "clock set back"})

@@ -28,11 +28,13 @@ def is_past(state: SessionState, clock: Clock) -> bool:
 def unseen_activity(state: SessionState, clock: Clock) -> int | None:
     """When files in the workspace last changed, if that is later than the last recorded use; in nanoseconds of the clock.
 
-    None too where it cannot matter, because the absolute TTL has passed.
+    None too where it cannot matter, because the absolute TTL has passed, and for a change that the clock, set back
+    since, has yet to come to:
+    counted as now it would count again at every look.
     """
     absolute, now = state.policy.ttl_absolute_ns, clock.now_ns()
     if state.workspace is None or (absolute is not None and now > state.created_ns + absolute):
         return None
     latest = latest_change(state.workspace)
-    observed = min(clock.instant_of(latest), now) if latest else 0
-    return observed if observed > state.last_access_ns else None
+    observed = clock.instant_of(latest) if latest else 0
+    return observed if state.last_access_ns < observed <= now else None

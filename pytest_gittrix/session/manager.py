@@ -28,11 +28,12 @@ from pytest_gittrix.record.store import Problem, Store, default_home
 from pytest_gittrix.session.archive import Archive
 from pytest_gittrix.session.content import Review
 from pytest_gittrix.session.detector import MovedRef, moved_references, note_references
-from pytest_gittrix.session.eviction import check_end, evict, set_aside, sweep_one
+from pytest_gittrix.session.eviction import Evictor, check_end, require_evictable
+from pytest_gittrix.session.expiry import resolution_ns
 from pytest_gittrix.session.ids import random_id
 from pytest_gittrix.session.promotion import PromoteResult, Promotion
 from pytest_gittrix.session.recorder import Emitter, Listener, Recorder, require_live, typed
-from pytest_gittrix.session.recovery import Recovery, RecoveryReport, owner_is_dead, settled
+from pytest_gittrix.session.recovery import Recovery, RecoveryReport, settled
 from pytest_gittrix.session.resources import Resources
 from pytest_gittrix.session.selection import check_on_overlap
 from pytest_gittrix.session.session import SessionInfo, UserSession, info_of
@@ -91,6 +92,7 @@ class GitTrix:
         self._strategy: Strategy = check_strategy(strategy)
         self._ask = ask
         self._ids = ids or random_id
+        self._evictor = Evictor(self._resources.open_workspace, self._resources.trash, self.ephemeral.limits)
         self._emitter = Emitter()
         self._index = Index(self.store)
         self._preferences = Preferences(self.home / "preferences.json")
@@ -267,7 +269,7 @@ class GitTrix:
         from pytest_gittrix.record.model import SessionMetadata
 
         self._index.sync()
-        return [SessionMetadata.model_validate_json(row.metadata) for row in self._index.rows(state=state)]
+        return [SessionMetadata.model_validate(json.loads(row.metadata)) for row in self._index.rows(state=state)]
 
     def problems(self) -> list[Problem]:
         """The records that cannot be read, each with the reason."""
@@ -296,7 +298,7 @@ class GitTrix:
                 if what.session_id != session.id:
                     raise InvalidInput(f"The review is of session {what.session_id}, not {session.id}.", fix="Review this session first.")
                 snapshot = what.snapshot
-                files = [*what.changes] if files is None and not hunks else files
+                files = what.choice(files, hunks)
             else:
                 if what is not None and files is not None:
                     raise InvalidInput("Paths were given twice, as the first argument and as files=.", fix="Give them once.")
@@ -326,16 +328,8 @@ class GitTrix:
             if not (state.ended and state.policy.until_promote):
                 return result
             try:
-                evict(
-                    recorder,
-                    state,
-                    "promoted",
-                    open_workspace=lambda _state: session._workspace,
-                    trash=self._resources.trash,
-                    promoted=selection.changes,
-                    snapshot=None if isinstance(what, Review) else snapshot,
-                    limits=self.ephemeral.limits,
-                    borrow=durable.objects_dir,
+                replace(self._evictor, open_workspace=lambda _state: session._workspace).evict(
+                    recorder, state, "promoted", promoted=selection.changes
                 )
             except (GittrixError, OSError) as problem:
                 result = replace(result, warnings=(*result.warnings, f"the workspace is still there: {problem}"))
@@ -356,37 +350,27 @@ class GitTrix:
         """
         how = check_end(state)
         recorder = settled(self._recorder(id_), self._recovery())
-        require_live(recorder.read())
+        require_evictable(recorder.read())
         with recorder.leased() as now:
-            require_live(now)
-            evict(
-                recorder,
-                now,
-                how,
-                open_workspace=self._resources.open_workspace,
-                trash=self._resources.trash,
-                limits=self.ephemeral.limits,
-                borrow=self._resources.borrow(now),
-            )
+            require_evictable(now)
+            self._evictor.evict(recorder, now, how)
         self._tidy()
 
     def sweep(self) -> list[str]:
         """Evict every session past its TTL; gives their ids. One bad record does not stop it, nor does another sweep beside it."""
         self._index.sync()
         evicted: list[str] = []
-        for id_ in self._index.due(self.clock.now_ns()):
+        now = self.clock.now_ns()
+        for id_ in self._index.ahead(now + resolution_ns(self.clock)):
+            with suppress(GittrixError, OSError):
+                self._evictor.rebase_one(self._recorder(id_))
+        for id_ in self._index.due(now):
             points.reached("sweep:found-due")
             try:
-                gone = sweep_one(
-                    settled(self._recorder(id_), self._recovery()),
-                    open_workspace=self._resources.open_workspace,
-                    trash=self._resources.trash,
-                    limits=self.ephemeral.limits,
-                    borrow=self._resources.borrow,
-                )
+                gone = self._evictor.sweep_one(settled(self._recorder(id_), self._recovery()))
             except SessionNotFound:
                 continue
-            except (GittrixError, OSError) as problem:
+            except Exception as problem:  # noqa: BLE001  (one odd record must not stop the others from being swept)
                 self._emitter.complain(id_, problem, ts=self.clock.now_ns())
                 continue
             if gone:
@@ -400,19 +384,19 @@ class GitTrix:
         self._index.sync()
         report = self._recovery().run(self._index.unsettled())
         report.problems.extend(self._index.problems())
-        live = self._index.rows
-        prune_seeds(
-            str(self._resources.seeds_path), lambda: [json.loads(row.metadata)["baselineSha"] for row in live(workspace_present=True)]
-        )
+        if not report.problems:
+            prune_seeds(str(self._resources.seeds_path), self._needed_baselines)
         return report
+
+    def _needed_baselines(self) -> set[str]:
+        rows = [*self._index.rows(state="active"), *self._index.rows(workspace_present=True)]
+        return {json.loads(row.metadata)["baselineSha"] for row in rows}
 
     def archive_session(self, session: UserSession) -> Archive | None:
         """Set aside what a session holds; see ``UserSession.archive``."""
         recorder = self._recorder(session.id)
         with recorder.working("archive", "human") as state:
-            return set_aside(
-                recorder, state, self._resources.open_workspace(state), limits=self.ephemeral.limits, borrow=self._resources.borrow(state)
-            )
+            return self._evictor.set_aside(recorder, state, self._resources.open_workspace(state))
 
     def moved_refs(self, id_: str) -> list[MovedRef]:
         """The branches and tags of durable that moved since a live session started, and that no promotion of this store moved.
@@ -428,7 +412,7 @@ class GitTrix:
     # Parts ---------------------------------------------------------------------------------------------------------------------
 
     def _recorder(self, id_: str) -> Recorder:
-        return Recorder(self.store, id_, self.clock, self._emitter)
+        return Recorder(self.store, id_, self.clock, self._emitter.emit)
 
     def _settle(self, contents: str) -> bool:
         """Mend the promotion of this store whose commit a lock's contents are, if its process is gone; whether it was."""
@@ -438,13 +422,14 @@ class GitTrix:
                 intent = self._recorder(id_).read().intent
             except GittrixError:
                 continue
-            if intent is not None and intent.commit == contents and owner_is_dead(intent):
+            if intent is not None and intent.commit == contents:
+                # It holds its session's lease for as long as it lives, and a recovery breaks no lease.
                 report = self._recovery().run([id_])
                 return id_ in (*report.rolled_forward, *report.rolled_back)
         return False
 
     def _recovery(self) -> Recovery:
-        return Recovery(self.store, self._recorder, self._resources.durable_of, self._resources.open_workspace, self._resources.trash)
+        return Recovery(self.store, self._recorder, self._resources.durable_of, self._evictor)
 
     def _tidy(self) -> None:
         if self.store.durability == "full":

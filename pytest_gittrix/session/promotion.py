@@ -30,7 +30,6 @@ from pytest_gittrix.git.patch import FileChange, patch_text
 from pytest_gittrix.git.refs import RefMoved, branch_ref
 from pytest_gittrix.git.snapshot import Snapshot
 from pytest_gittrix.git.tree import Item, TreeClash, collisions
-from pytest_gittrix.record.lease import Owner
 from pytest_gittrix.record.state import SessionState
 from pytest_gittrix.session.content import Review, side
 from pytest_gittrix.session.recorder import Recorder
@@ -127,7 +126,7 @@ class Promotion:
     def _fitted(self, selection: Selection, head: str, on_overlap: OnOverlap) -> Selection:
         """The selection as it goes onto ``head``, or the conflict that forbids it."""
         points.reached("promote:head-read")
-        drift = self.durable.drift(self.state.baseline, head)
+        drift = self.durable.drift(self.state.baseline, head, self.snapshot.seed)
         try:
             return reconcile(
                 selection,
@@ -246,7 +245,6 @@ class Promotion:
             "tree": built.tree,
             "paths_digest": digest_of(selection.changes),
             "count": len(selection.changes),
-            "owner": Owner.current().to_json(),
             "branch": target,
             "strategy": strategy,
             "pack": built.pack.name,

@@ -7,6 +7,8 @@ Holds nothing that leads to durable, since the agent's object is built on it.
 
 from __future__ import annotations
 
+import inspect
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -21,6 +23,7 @@ from pytest_gittrix.record.store import Store
 from pytest_gittrix.session.expiry import is_past, resolution_ns, unseen_activity
 
 Listener = Callable[[Event], object]
+Emit = Callable[[Event], None]
 
 PUBLIC_NAMES: Final[Mapping[str, str]] = {
     "workspace.ready": "session.start",
@@ -64,6 +67,20 @@ class Emitter:
         self.emit(live_event("engine.error", {"code": code, "message": str(problem)}, ts=ts, stream=id_))
 
 
+def _weak(emit: Emit) -> Emit:
+    """The same emitter, as long as its engine lives."""
+    if not inspect.ismethod(emit):
+        return emit
+    reference = weakref.WeakMethod(emit)
+
+    def emit_if_alive(event: Event) -> None:
+        alive = reference()
+        if alive is not None:
+            alive(event)
+
+    return emit_if_alive
+
+
 class Recorder:
     """The record of one session, for operations on it.
 
@@ -71,15 +88,15 @@ class Recorder:
         store: where the session is kept.
         id_: its id.
         clock: the engine's clock.
-        emitter: whom to tell.
+        emit: told of each event, once it is stored.
         wait: real seconds to wait for the session's lease.
     """
 
-    def __init__(self, store: Store, id_: str, clock: Clock, emitter: Emitter, *, wait: float = 10.0) -> None:
+    def __init__(self, store: Store, id_: str, clock: Clock, emit: Emit, *, wait: float = 10.0) -> None:
         self.store = store
         self.id = id_
         self.clock = clock
-        self.emitter = emitter
+        self.emit = emit
         self.wait = wait
         self.directory = store.directory(id_)
         self.log: EventLog = store.log(id_)
@@ -89,8 +106,11 @@ class Recorder:
         self._underived = False
 
     def twin(self) -> Recorder:
-        """Another recorder of the same session, sharing nothing that changes; it goes on from what this one knows."""
-        twin = Recorder(self.store, self.id, self.clock, self.emitter, wait=self.wait)
+        """Another recorder of the same session, which goes on from what this one knows.
+
+        It shares nothing that changes and holds no listener, so that what it is given to (an agent) cannot follow one to the engine.
+        """
+        twin = Recorder(self.store, self.id, self.clock, _weak(self.emit), wait=self.wait)
         twin._state, twin._derived_ns = self._state, self._derived_ns
         twin.log = self.log.twin()
         return twin
@@ -124,7 +144,7 @@ class Recorder:
         unseen = self.log.refresh()
         self._state = meant if meant is not None and not unseen else fold(unseen or [event], self._state)
         self._underived = self._underived or type_ not in _QUIET or now - self._derived_ns >= _DERIVE_EVERY_NS
-        self.emitter.emit(event)
+        self.emit(event)
         return self._state
 
     def with_activity(self, state: SessionState) -> SessionState:
@@ -181,8 +201,12 @@ class Recorder:
         Raises:
             SessionExpired: the session has ended, or its TTL has passed and only the sweep is missing.
         """
+        require_live(self.read())
         with self.leased(wait=wait) as state:
             require_live(state)
+            if state.last_access_ns > self.clock.now_ns() + resolution_ns(self.clock):
+                # The clock was set back: idle time counts from now, or the session would outlive every TTL.
+                state = self.append("session.accessed", {"op": op}, actor=actor)
             if is_past(state, self.clock):
                 state = self.with_activity(state)
                 require_in_time(state, self.clock)

@@ -1,26 +1,29 @@
 """After a kill: every session is brought to a state that somebody meant (DESIGN rule 9).
 
 A logged intent without an end is rolled forward if its commit is in, and back if it is not; an eviction that stopped
-half-way goes on; a start that never finished is
-ended. Recovery takes each session's lease without waiting: what somebody works on is not broken. Run twice, it does
-nothing the second time.
+half-way goes on; a start that never finished is ended. Recovery takes each session's lease without waiting: what somebody
+works on is not broken. Run twice, it does nothing the second time.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.adapters.protocol import Durable
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError
-from pytest_gittrix.git.workspace import Trash
-from pytest_gittrix.record.lease import Owner
+from pytest_gittrix.git.tree import Changes
 from pytest_gittrix.record.state import Intent, SessionState
-from pytest_gittrix.record.store import Problem, Store
-from pytest_gittrix.session.eviction import OpenWorkspace, evict, remove_workspace
+from pytest_gittrix.record.store import ID, LOCK, LOG, Problem, Store
+from pytest_gittrix.session.eviction import Evictor
 from pytest_gittrix.session.recorder import Recorder
+
+_STILLBORN: Final = (LOCK, LOG)
 
 
 @dataclass
@@ -48,16 +51,14 @@ class Recovery:
         store: the store.
         recorder_of: makes the recorder of a session.
         durable_of: opens the durable repository of a session.
-        open_workspace: finds a session's workspace.
-        trash: where workspaces go.
+        evictor: ends what was being ended.
         report: what was done, filled by ``run``.
     """
 
     store: Store
     recorder_of: Callable[[str], Recorder]
     durable_of: Callable[[SessionState], Durable]
-    open_workspace: OpenWorkspace
-    trash: Trash
+    evictor: Evictor
     report: RecoveryReport = field(default_factory=RecoveryReport)
 
     def run(self, unsettled: list[str]) -> RecoveryReport:
@@ -67,10 +68,10 @@ class Recovery:
                 self._mend(id_)
             except EvictionRace:
                 continue
-            except (GittrixError, OSError) as problem:
+            except Exception as problem:  # noqa: BLE001  (one odd record must not stop the others from being mended)
                 self.report.problems.append(Problem(id_, str(problem)))
         self._orphans()
-        self.trash.empty_soon()
+        self.evictor.trash.empty_soon()
         return self.report
 
     def _mend(self, id_: str) -> None:
@@ -84,8 +85,9 @@ class Recovery:
             elif not state.ended and not state.workspace_present:
                 state = recorder.append("session.ended", {"state": "discarded", "reason": "its start never finished"}, commit_point=True)
                 if state.workspace is not None:
-                    self.trash.put(state.workspace)
-                remove_workspace(recorder, state, self.open_workspace, self.trash)
+                    self.evictor.trash.put(state.workspace)
+                self.evictor.trash.put(str(recorder.directory / "engine"))
+                self.evictor.evict(recorder, state, "discarded")
                 self.report.removed.append(id_)
             recorder.derive()
 
@@ -118,25 +120,40 @@ class Recovery:
         """An eviction that was cut short goes on; a promoted session may keep its workspace if its policy says so."""
         if state.state == "promoted" and not state.policy.until_promote:
             return
-        evict(recorder, state, "promoted", open_workspace=self.open_workspace, trash=self.trash)
+        self.evictor.evict(recorder, state, "promoted", promoted=self._promoted(state))
         self.report.removed.append(state.id)
 
+    def _promoted(self, state: SessionState) -> Changes | None:
+        """What a promotion put into durable, so that only the rest is archived; None where that cannot be told any more."""
+        if state.result is None or not state.result.sha:
+            return None
+        with suppress(GittrixError):
+            durable = self.durable_of(state)
+            parents = durable.commit(state.result.sha).parents
+            return {path: new for path, (_, new) in durable.drift(parents[0], state.result.sha).items()} if parents else None
+        return None
+
     def _orphans(self) -> None:
-        """Directories in which no event was ever stored: a start was killed at its very first steps."""
+        """Directories in which no event was ever stored: a start was killed at its very first steps.
+
+        Only what such a start can have left is removed, file by file: whatever else lies in the store is somebody's.
+        """
         for name in sorted(os.listdir(self.store.root)) if self.store.root.is_dir() else ():
             directory = self.store.root / name
-            if name.startswith(".") or not directory.is_dir() or (directory / "metadata.json").exists():
+            if not ID.fullmatch(name) or directory.is_symlink() or not directory.is_dir() or not _is_stillborn(directory):
                 continue
-            log = directory / "events.jsonl"
-            if log.exists() and log.stat().st_size:
-                continue
-            try:
-                with self.store.lease(name, wait=0):
-                    if not log.exists() or not self.store.log(name).read():
-                        self.trash.put(str(directory))
-                        self.report.removed.append(name)
-            except (GittrixError, OSError):
-                continue
+            with suppress(GittrixError, OSError), self.store.lease(name, wait=0):
+                if _is_stillborn(directory):
+                    for left in _STILLBORN:
+                        (directory / left).unlink(missing_ok=True)
+                    directory.rmdir()
+                    self.report.removed.append(name)
+
+
+def _is_stillborn(directory: Path) -> bool:
+    names = {entry.name for entry in directory.iterdir()}
+    log = directory / LOG
+    return bool(names) and names <= set(_STILLBORN) and not (log.exists() and log.stat().st_size)
 
 
 def settled(recorder: Recorder, recovery: Recovery) -> Recorder:
@@ -153,11 +170,3 @@ def settled(recorder: Recorder, recovery: Recovery) -> Recorder:
                 fix="Bring its durable repository back, then try again.",
             )
     return recorder
-
-
-def owner_is_dead(intent: Intent) -> bool:
-    """Whether the process that logged an intent is known to be gone (by pid, start time and boot)."""
-    try:
-        return Owner.from_json(dict(intent.owner)).alive() is False
-    except GittrixError:
-        return False

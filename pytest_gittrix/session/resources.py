@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.adapters.protocol import Durable
-from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
+from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.git.workspace import Trash, Workspace, adopt_workspace
 from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.state import SessionState
@@ -78,13 +78,6 @@ class Resources:
                 fix="Promote it with the system that started it.",
             )
         return self.at(state.durable_path)
-
-    def borrow(self, state: SessionState) -> str | None:
-        """The object directory that an archive of a session may borrow from, if its repository is here."""
-        try:
-            return self.durable_of(state).objects_dir
-        except GittrixError:
-            return None
 
     def open_workspace(self, state: SessionState) -> Workspace:
         """A session's workspace, our own or a TypeScript store's. Raises AdapterUnavailable if it cannot be opened."""

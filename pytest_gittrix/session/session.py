@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gittrix.errors import InvalidInput, WriteRejected
+from pytest_gittrix.errors import WriteRejected
 from pytest_gittrix.git.names import check_path
 from pytest_gittrix.git.patch import patch_text
 from pytest_gittrix.git.snapshot import Limits, Snapshot
@@ -24,8 +24,19 @@ from pytest_gittrix.record.events import Actor, path_fields
 from pytest_gittrix.record.state import SessionState, deadline_ns, metadata_of
 from pytest_gittrix.session.archive import Archive
 from pytest_gittrix.session.commits import AgentCommits, CommitEntry
-from pytest_gittrix.session.content import ListEntry, Review, baseline_entry, file_changes, file_exists, list_files, read_file
+from pytest_gittrix.session.content import (
+    ListEntry,
+    Review,
+    baseline_entry,
+    file_changes,
+    file_exists,
+    list_files,
+    read_file,
+    require_no_directory,
+    require_place,
+)
 from pytest_gittrix.session.eviction import deleted_paths
+from pytest_gittrix.session.inputs import check_contents, check_message, check_paths, check_text, check_ttl
 from pytest_gittrix.session.recorder import Recorder
 from pytest_gittrix.timetext import instant_at
 
@@ -161,10 +172,15 @@ class AgentSession:
         """Create or replace a file, whole or not at all; text is written as UTF-8. An executable file stays executable.
 
         Raises:
+            InvalidInput: the data is neither text nor bytes.
             WriteRejected: the path is not allowed, something else is in the way, the disk refused, or it is over the limit.
         """
-        name = check_path(path)
-        contents = data.encode() if isinstance(data, str) else bytes(data)
+        name, contents = check_path(path), self._contents(path, data)
+        with self._recorder.working("write", self._actor) as state:
+            self._write(state, name, contents)
+
+    def _contents(self, path: str, data: bytes | str) -> bytes:
+        contents = check_contents(data, f"the data of {path!r}")
         if len(contents) > self._limits.max_file:
             raise WriteRejected(
                 f"{path!r} would have {len(contents)} bytes; the limit is {self._limits.max_file}.",
@@ -172,11 +188,12 @@ class AgentSession:
                 fix="Keep large files out of the session.",
                 opt_out="Raise it with LocalEphemeral(limits=Limits(max_file=...)).",
             )
-        with self._recorder.working("write", self._actor) as state:
-            self._write(state, name, contents)
+        return contents
 
     def _write(self, state: SessionState, name: str, contents: bytes) -> None:
-        self._workspace.files.write(name, contents, executable=self._hidden_executable(state, name) or None)
+        deleted = self._deleted(state)
+        require_place(self._workspace, name, deleted)
+        self._workspace.files.write(name, contents, executable=self._hidden_executable(name, deleted) or None)
         self._recorder.append("session.write", {**path_fields(name), "op": "write"}, actor=self._actor)
 
     def _hidden_executable(self, state: SessionState, name: str) -> bool:
@@ -194,7 +211,9 @@ class AgentSession:
         """
         name = check_path(path)
         with self._recorder.working("delete", self._actor) as state:
-            below = baseline_entry(self._workspace, name, self._deleted(state))
+            deleted = self._deleted(state)
+            require_no_directory(self._workspace, name, deleted)
+            below = baseline_entry(self._workspace, name, deleted)
             if self._workspace.files.delete(name) or below is not None:
                 self._recorder.append("session.write", {**path_fields(name), "op": "delete"}, actor=self._actor)
 
@@ -228,7 +247,7 @@ class AgentSession:
 
     def diff(self, paths: Iterable[str] | None = None) -> str:
         """A unified diff from the baseline, of everything or of some paths; ``git apply`` accepts it."""
-        names = None if paths is None else [check_path(path) for path in paths]
+        names = None if paths is None else [check_path(path) for path in check_paths(paths, "paths")]
         with self._recorder.working("diff", self._actor) as state:
             return patch_text(file_changes(self._snapshot(state), names))
 
@@ -236,10 +255,9 @@ class AgentSession:
         """Commit everything that differs from the baseline, as the agent; gives the sha.
 
         Raises:
-            InvalidInput: the message is empty.
+            InvalidInput: the message is empty, or no text.
         """
-        if not message.strip():
-            raise InvalidInput("The commit message is empty.", why="A log of empty messages says nothing.", fix="Say what changed.")
+        check_message(message)
         with self._recorder.working("commit", self._actor) as state:
             return self._commit(state, message)
 
@@ -253,10 +271,10 @@ class AgentSession:
 
     def write_and_commit(self, files: Mapping[str, bytes | str], message: str) -> str:
         """Write several files and commit; gives the sha. Raises as ``write`` and ``commit``, before anything is written where it can."""
-        for path in files:
-            check_path(path)
-        for path, data in files.items():
-            self.write(path, data)
+        check_message(message)
+        contents = {check_path(path): self._contents(path, data) for path, data in files.items()}
+        for name, data in contents.items():
+            self.write(name, data)
         return self.commit(message)
 
     def log(self) -> builtins.list[CommitEntry]:
@@ -321,22 +339,22 @@ class UserSession(AgentSession):
             InvalidInput: an argument has a value that is not allowed.
             CapabilityMissing: strategy ``pr``.
         """
+        if message is not None:
+            check_text(message, "message")
         return self._engine.promote_session(self, what, files=files, hunks=hunks, strategy=strategy, message=message, on_overlap=on_overlap)
 
     def discard(self) -> None:
         """End the session without promoting; its work is archived and its workspace removed."""
         self._engine.evict(self.id, "discarded")
+        self._workspace.close()
 
     def extend(self, ttl: timedelta) -> None:
         """Replace the idle TTL (it is not added), and start it anew from now.
 
         Raises:
-            InvalidInput: it is not positive.
+            InvalidInput: it is no timedelta, not positive, or longer than a hundred years.
         """
-        if not isinstance(ttl, timedelta) or ttl <= timedelta(0):
-            raise InvalidInput(
-                f"ttl={ttl!r} is not a positive timedelta.", why="It would expire the session at once.", fix="Use evict() for that."
-            )
+        check_ttl(ttl)
         with self._recorder.working("extend", self._actor):
             self._recorder.append("session.extended", {"ttl_idle_ns": ttl // timedelta(microseconds=1) * 1000}, actor=self._actor)
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.git import Content, GitRepo, git, make_workspace, put
 
-from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK, changed_paths
+from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK, changed_paths, parse_tree
 from pytest_gittrix.git.workspace import Workspace
 
 NAMES = ("a", "b", "c.log", "é", os.fsdecode(b"\xff"), " x", "-y", 'q"', "z\n", "A.txt")
@@ -35,7 +35,9 @@ def fitting(files: Mapping[str, Content]) -> Files:
 
 baselines = st.dictionaries(paths, contents, min_size=1, max_size=6).map(fitting)
 edits = st.dictionaries(paths, st.one_of(st.none(), contents), max_size=6).map(fitting)
-patterns = st.sampled_from(["*.log", "a", "/a", "a/", "b/*", "!b/a", "**/b", "a/**", "!*", "c.log/", "\\-y", " x", "#a", "", "[ab]", "?", "a/b", "!a/b"])
+patterns = st.sampled_from(
+    ["*.log", "a", "/a", "a/", "b/*", "!b/a", "**/b", "a/**", "!*", "c.log/", "\\-y", " x", "#a", "", "[ab]", "?", "a/b", "!a/b"]
+)
 
 
 def by_git(workspace: Workspace, *options: str) -> str:
@@ -71,15 +73,15 @@ def test_a_snapshot_is_the_tree_that_git_would_write(baseline: Files, changes: F
         trees = taken.objects
 
         def read(id_: str) -> Mapping[bytes, tuple[int, str]]:
-            from pytest_gittrix.git.tree import parse_tree
-
             return parse_tree(trees[id_][1], 20) if id_ in trees else workspace.seed.trees.read(id_)
 
         between = changed_paths(read, workspace.seed.root, taken.tree)
         assert {path: new for path, (_, new) in between.items()} == dict(taken.changes)
 
 
-@given(baseline=baselines, rules=st.dictionaries(st.sampled_from(["", "a/", "b/"]), st.lists(patterns, max_size=4), max_size=3), changes=edits)
+@given(
+    baseline=baselines, rules=st.dictionaries(st.sampled_from(["", "a/", "b/"]), st.lists(patterns, max_size=4), max_size=3), changes=edits
+)
 def test_the_baselines_ignore_rules_mean_what_they_mean_to_git(baseline: Files, rules: dict[str, list[str]], changes: Files) -> None:
     sources: Files = {f"{at}.gitignore": "".join(f"{line}\n" for line in lines) for at, lines in rules.items()}
     with TemporaryDirectory() as directory:

@@ -270,13 +270,13 @@ def points_of_a_promotion(place: Path) -> list[str]:
 
 def test_a_kill_of_the_recovery_of_a_killed_promotion_is_survived(place: Path) -> None:
     tried = 0
-    for at in range(1, len(points_of_a_promotion(place)) + 1)[some(11, 4) or slice(None)]:
+    for at in range(1, len(points_of_a_promotion(place)) + 1)[some(16, 6) or slice(None)]:
 
         def prepare(scene: Scene, at: int = at) -> None:
             one_session(scene)
             killed_at(scene, at)
 
-        tried += sum(strike(Operation(prepare, recover, judge_promote_again), place, points=some(6), told=False).values())
+        tried += sum(strike(Operation(prepare, recover, judge_promote_again), place, points=some(7), told=False).values())
     print(f"double faults: tried {tried}, survived {tried}")
     assert tried
 

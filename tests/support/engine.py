@@ -23,7 +23,6 @@ from typing import Any
 from pytest_gittrix import points
 from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock import FrozenClock
-from pytest_gittrix.git import seed as seeds
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.record.events import Event
 from pytest_gittrix.record.state import SessionState
@@ -250,10 +249,6 @@ class Site:
         """Close every engine."""
         for engine in self._engines:
             engine.close()
-        # The process remembers seeds; those of sha256 repositories hold a git each.
-        for seed in seeds._recent.values():
-            if "objects" in vars(seed):
-                seed.objects.close()
 
 
 @contextmanager

@@ -188,9 +188,7 @@ def make_workspace(
     """A workspace of a repository's ``main`` (or of another commit) at ``root/name``; its seed and state stand beside it."""
     with Repository.open(repo.path) as durable:
         seed = prepare(str(root / "seeds"), durable, commit or repo.head(), history)
-        return create(
-            kind, str(root / name), str(root / f"{name}-state"), seed, durable_common_dir=durable.common_dir, name=name
-        )
+        return create(kind, str(root / name), str(root / f"{name}-state"), seed, durable_common_dir=durable.common_dir, name=name)
 
 
 def found(snapshot: Snapshot) -> Found:

@@ -11,7 +11,6 @@ import pytest
 from support.engine import KINDS, LINES, Site, at_point, edited, in_child, kill_at, open_site, passed
 
 from pytest_gittrix.errors import DurableLocked, SessionExpired, SessionNotFound, WorktreeDirty
-from pytest_gittrix.record.lease import Owner
 from pytest_gittrix.session.session import UserSession
 
 START = ("start:head-read", "start:created", "start:seeded", "start:ready")
@@ -23,8 +22,16 @@ BEFORE_SWAP = (
     "ref:locked",
     "land:packed",
 )
-AFTER_SWAP = ("land:moved", "worktree:files-written", "land:forwarded", "promote:swapped", "promote:recorded", "evict:workspace-gone")
-EVICT = ("evict:archived", "evict:ended", "evict:workspace-gone")
+AFTER_SWAP = (
+    "land:moved",
+    "worktree:files-written",
+    "land:forwarded",
+    "promote:swapped",
+    "promote:recorded",
+    "evict:apart",
+    "evict:workspace-gone",
+)
+EVICT = ("evict:ended", "evict:apart", "evict:archived", "evict:workspace-gone")
 
 
 @pytest.fixture
@@ -85,12 +92,20 @@ class TestAStartThatIsKilled:
 
     def test_before_its_first_event_leaves_a_directory_that_recovery_removes(self, site: Site) -> None:
         site.store.mkdir()
-        (site.store / "sess_orphan" / "workspace").mkdir(parents=True)
+        (site.store / "sess_orphan").mkdir(parents=True)
         (site.store / "sess_orphan" / "events.jsonl").touch()
         assert site.engine.recover().removed == ["sess_orphan"]
         assert not (site.store / "sess_orphan").exists()
         with pytest.raises(SessionNotFound):
             site.engine.get_session("sess_orphan")
+
+    def test_leaves_every_directory_alone_that_is_somebody_elses(self, site: Site) -> None:
+        for name in ("notes", "empty", "repository"):
+            (site.store / name).mkdir(parents=True)
+        (site.store / "notes" / "thesis.tex").write_text("years of work")
+        (site.store / "repository" / ".git").mkdir()
+        assert site.engine.init().recover().removed == []
+        assert sorted(name for name in os.listdir(site.store) if not name.startswith(".")) == ["empty", "notes", "repository"]
 
     def test_and_raises_instead_of_dying_leaves_nothing_at_all(self, site: Site) -> None:
         def interrupt() -> None:
@@ -249,11 +264,12 @@ class TestLocks:
         lock = site.durable.git_dir / "index.lock"
         intent = {"commit": "1" * 40, "parent": "2" * 40, "ref": "refs/heads/main", "tree": "3" * 40, "paths_digest": "", "count": 1}
         other = site.start("in flight")
-        other._recorder.append("promote.intent", {**intent, "owner": Owner.current().to_json()})
         lock.write_text("1" * 40 + "\n")
         before = site.durable.fingerprint()
-        with pytest.raises(WorktreeDirty, match=r"index\.lock"):
-            session.promote()
+        with other._recorder.leased():  # as a promotion does for as long as it lives
+            other._recorder.append("promote.intent", intent)
+            with pytest.raises(WorktreeDirty, match=r"index\.lock"):
+                session.promote()
         assert site.durable.fingerprint() == before
 
     @pytest.mark.parametrize("contents", ["", "pid 1\n", "1" * 40 + "\n"])
@@ -325,11 +341,10 @@ class TestAnEvictionThatIsKilled:
         session = started(site)
         kill_at(point, session.discard)
         site.another().init()
-        ended = point != "evict:archived"
         state = site.state(session.id)
-        assert state.state == ("discarded" if ended else "active")
-        assert state.workspace_present is not ended
-        assert (site.directory(session) / "workspace").exists() is not ended
+        assert (state.state, state.workspace_present) == ("discarded", False)
+        assert not (site.directory(session) / "workspace").exists()
+        assert not (site.directory(session) / "leaving").exists()
         assert "new/file.txt" in (site.directory(session) / "archive.patch").read_text()
         assert_nothing_half_done(site)
 
@@ -349,9 +364,7 @@ class TestAnEvictionThatIsKilled:
         session = site.start(workspace="worktree")
         session.write("app.py", "mine\n")
         kill_at(point, session.discard)
-        engine = site.another().init()
-        if point == "evict:archived":
-            engine.get_session(session.id).discard()
+        site.another().init()
         assert "worktree" in site.durable.git("worktree", "list", "--porcelain")
         assert not (site.durable.git_dir / "worktrees" / session.id).exists()
 

@@ -14,9 +14,7 @@ from pathlib import Path
 import pytest
 from support.git import Content, Found, GitRepo, executable, found, git, link, make_workspace, moded, put, submodule
 
-from pytest_gittrix import points
-from pytest_gittrix.errors import AdapterUnavailable, WriteRejected
-from pytest_gittrix.git.snapshot import Limits, latest_change, take
+from pytest_gittrix.git.snapshot import latest_change, take
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK
 from pytest_gittrix.git.workspace import Workspace, create, open_workspace
 
@@ -265,10 +263,30 @@ def test_a_nested_repository_is_taken_as_files_without_its_git_directory(workspa
     assert found(workspace.snapshot()) == expected({"nested/inner.py": "i\n"})
 
 
-def test_what_happens_inside_a_submodule_is_not_the_repositorys(workspace: Workspace) -> None:
+def test_files_in_a_submodules_place_are_reported_since_they_cannot_be_promoted(workspace: Workspace) -> None:
     put(Path(workspace.path), {"vendor/file": "v\n"})
 
+    taken = workspace.snapshot()
+
+    assert taken.changes == {}
+    assert list(taken.refused) == ["vendor"]
+
+
+def test_a_file_that_became_a_pipe_is_gone(workspace: Workspace) -> None:
+    Path(workspace.path, "app.py").unlink()
+    os.mkfifo(os.path.join(workspace.path, "app.py"))
+
+    assert found(workspace.snapshot()) == {"app.py": None}
+
+
+def test_the_engines_own_temporary_files_are_no_changes_but_a_baselines_file_of_such_a_name_is(tmp_path: Path) -> None:
+    repo = GitRepo.make(tmp_path / "durable", {".gittrix-tmp-mine": "1\n", "a": "1\n"})
+    workspace = make_workspace(repo, tmp_path)
+    put(Path(workspace.path), {".gittrix-tmp-0123": "half\n"})
+
     assert workspace.snapshot().changes == {}
+    put(Path(workspace.path), {".gittrix-tmp-mine": "2\n"})
+    assert found(workspace.snapshot()) == expected({".gittrix-tmp-mine": "2\n"})
 
 
 def test_pipes_and_sockets_are_passed_over_without_waiting(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,124 +296,6 @@ def test_pipes_and_sockets_are_passed_over_without_waiting(workspace: Workspace,
         made.bind("socket")
 
         assert workspace.snapshot().changes == {}
-
-
-def test_a_tracked_file_that_became_a_pipe_is_reported_and_not_called_unchanged(workspace: Workspace) -> None:
-    Path(workspace.path, "app.py").unlink()
-    os.mkfifo(os.path.join(workspace.path, "app.py"))
-
-    assert list(workspace.snapshot().refused) == ["app.py"]
-
-
-@pytest.mark.parametrize("name", [".GIT/config", "git~1", ".git /x", ".g\u200cit/config", "sub/.Git"])
-def test_names_that_could_be_a_git_directory_are_refused_with_the_reason(workspace: Workspace, name: str) -> None:
-    put(Path(workspace.path), {name: "hostile\n"})
-
-    taken = workspace.snapshot()
-
-    assert taken.changes == {}
-    assert [reason for path, reason in taken.refused.items() if name.startswith(path)] == ["its name could be taken for a git directory"]
-
-
-def test_names_of_the_baseline_are_refused_only_where_they_changed(tmp_path: Path) -> None:
-    repo = GitRepo.make(tmp_path / "durable", {"git~1": "1\n", "git~2/x": "2\n"}, bare=True)
-    workspace = make_workspace(repo, tmp_path)
-    suspicious = replace(workspace._origin, boot=0)
-
-    assert [take(workspace.path, workspace.seed, origin).refused for origin in (workspace._origin, suspicious)] == [{}, {}]
-    assert take(workspace.path, workspace.seed, suspicious).changes == {}
-
-    put(Path(workspace.path), {"git~1": "edited\n", "git~2/new": "n\n"})
-    assert list(workspace.snapshot().refused) == ["git~1", "git~2/new"]
-    assert workspace.snapshot().changes == {}
-
-
-def test_a_gitmodules_that_is_a_link_is_refused(workspace: Workspace) -> None:
-    put(Path(workspace.path), {".gitmodules": link("app.py")})
-
-    assert list(workspace.snapshot().refused) == [".gitmodules"]
-
-
-def test_a_file_over_the_limit_is_refused_and_named(workspace: Workspace) -> None:
-    put(Path(workspace.path), {"large": b"x" * 101, "fits": b"x" * 100})
-
-    taken = workspace.snapshot(limits=Limits(max_file=100))
-
-    assert taken.refused == {"large": "it has 101 bytes; the limit is 100"}
-    assert list(taken.changes) == ["fits"]
-
-
-@pytest.mark.parametrize("limits", [Limits(max_total=150), Limits(max_files=1)])
-def test_too_much_in_all_is_an_error_that_says_how_to_raise_the_limit(workspace: Workspace, limits: Limits) -> None:
-    put(Path(workspace.path), {"one": b"x" * 100, "two": b"y" * 100})
-
-    with pytest.raises(WriteRejected, match="limits=Limits"):
-        workspace.snapshot(limits=limits)
-
-
-def test_a_tree_deeper_than_any_repository_is_refused(workspace: Workspace) -> None:
-    descriptor = os.open(workspace.path, os.O_RDONLY)
-    for _ in range(402):
-        os.mkdir("d", dir_fd=descriptor)
-        below = os.open("d", os.O_RDONLY, dir_fd=descriptor)
-        os.close(descriptor)
-        descriptor = below
-    os.close(descriptor)
-
-    with pytest.raises(WriteRejected, match="400 directories deep"):
-        workspace.snapshot()
-
-
-def replaced_by_a_link(root: Path) -> None:
-    root.rename(root.parent / "moved")
-    root.symlink_to(root.parent / "moved")
-
-
-def replaced_by_a_file(root: Path) -> None:
-    shutil.rmtree(root)
-    root.write_text("")
-
-
-@pytest.mark.parametrize("vanish", [shutil.rmtree, replaced_by_a_link, replaced_by_a_file])
-def test_a_vanished_workspace_is_an_error_and_no_deletion(workspace: Workspace, vanish: Callable[[Path], None]) -> None:
-    vanish(Path(workspace.path))
-
-    with pytest.raises(AdapterUnavailable, match="is gone"):
-        workspace.snapshot()
-
-
-class Restless:
-    """Limits that take a file away each time they are asked, so that the walk does not find what it has listed."""
-
-    max_total, max_files = 1000, 1000
-
-    def __init__(self, file: Path, times: int) -> None:
-        self.file, self.times = file, times
-
-    @property
-    def max_file(self) -> int:
-        if self.times and self.file.exists():
-            self.times -= 1
-            self.file.unlink()
-        return 1000
-
-
-@pytest.mark.parametrize(("moves", "still"), [(1, True), (4, True), (5, False)])
-def test_a_workspace_that_moves_is_read_again_but_not_for_ever(workspace: Workspace, moves: int, still: bool) -> None:
-    moving = Path(workspace.path, "moving")
-    moving.write_text("m\n")
-    limits = Restless(moving, moves)
-
-    def put_back(name: str) -> None:
-        assert name == "snapshot:moved"
-        moving.write_text("m\n")
-
-    with points.listening(put_back):
-        if still:
-            assert found(workspace.snapshot(limits=limits)) == expected({"moving": "m\n"})
-        else:
-            with pytest.raises(AdapterUnavailable, match="did not stand still"):
-                workspace.snapshot(limits=limits)
 
 
 def test_a_stepped_clock_makes_every_file_suspect(workspace: Workspace) -> None:

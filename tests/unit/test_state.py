@@ -132,7 +132,7 @@ def test_what_the_agent_did_adds_up() -> None:
 
 def test_an_intent_stays_open_until_it_is_done_or_aborted() -> None:
     events = history("promote.intent")
-    assert fold(events).intent == Intent("c" * 40, "b" * 40, "refs/heads/main", "e" * 40, "d", 2, {"pid": 1}, INTENT, 1, NOW + SECOND)
+    assert fold(events).intent == Intent("c" * 40, "b" * 40, "refs/heads/main", "e" * 40, "d", 2, INTENT, 1, NOW + SECOND)
     aborted = fold(history("promote.intent", "promote.aborted"))
     assert (aborted.intent, aborted.state) == (None, "active")
     done = fold(history("promote.intent", ("promote.done", {**DONE, "pr_url": "http://pr", "patch": "p"})))

@@ -104,7 +104,9 @@ def test_an_entry_says_its_kind(entry: int, kind: str) -> None:
 @pytest.mark.parametrize("object_format", FORMAT_NAMES)
 def test_reading_a_commit_gives_what_git_lists_in_its_order(tmp_path: Path, object_format: str) -> None:
     files = {"a": "1", "a.b": "2", "a-/x": "3", "ab/x": "4", "run": executable("x"), "link": link("a"), os.fsdecode(b"\xff"): "5"}
-    repo = GitRepo.make(tmp_path / "durable", {**files, "sub": submodule("1" * FORMATS[object_format].hex_size)}, bare=True, object_format=object_format)
+    repo = GitRepo.make(
+        tmp_path / "durable", {**files, "sub": submodule("1" * FORMATS[object_format].hex_size)}, bare=True, object_format=object_format
+    )
     with Repository.open(repo.path) as opened:
         read, root = opened.trees.read, opened.tree(repo.head())
 

@@ -3,79 +3,22 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from support.git import FORMATS, Content, GitRepo, executable, git, link, put, stream, submodule, try_git
+from support.checkout import EDIT, FILES, bring, checkout_at, copied, everything, planned
+from support.git import FORMATS, Content, GitRepo, executable, git, link, put, submodule, try_git
 
 from pytest_gittrix.errors import UnsupportedRepository, WorktreeDirty
-from pytest_gittrix.git.repository import Checkout, Repository
-from pytest_gittrix.git.tree import changed_paths
-from pytest_gittrix.git.worktree import Sides, holding
-
-FILES: Mapping[str, Content] = {
-    "app.py": "value = 1\n",
-    "other.py": "other = 1\n",
-    "run.sh": executable("#!/bin/sh\n"),
-    "link": link("app.py"),
-    "src/util.py": "x = 1\n",
-    "src/deep/er.txt": "deeper\n",
-}
-EDIT: Mapping[str, Content] = {"app.py": "value = 2\n"}
-
-
-Plan = tuple[str, Sides]
-"""A commit that no checked-out branch leads to yet, and both sides of each path it changes."""
-
-
-@pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> GitRepo:
-    """What every repository here starts as."""
-    return GitRepo.make(tmp_path_factory.mktemp("template") / "durable", FILES)
+from pytest_gittrix.git.repository import Repository
+from pytest_gittrix.git.worktree import holding
 
 
 @pytest.fixture
-def repo(template: GitRepo, tmp_path: Path) -> GitRepo:
+def repo(checkout_template: GitRepo, tmp_path: Path) -> GitRepo:
     """A human's repository, checked out and clean."""
-    shutil.copytree(template.path, tmp_path / "durable", symlinks=True)
-    repo = GitRepo(tmp_path / "durable")
-    repo.git("update-index", "-q", "--refresh")
-    return repo
-
-
-def planned(repo: GitRepo, changes: Mapping[str, Content]) -> Plan:
-    """A commit with these changes, on a branch of its own."""
-    repo.git("fast-import", "--quiet", "--force", stdin=stream("refs/heads/next", changes, parent="refs/heads/main^0"))
-    commit = repo.head("next")
-    with Repository.open(repo.path) as opened:
-        return commit, changed_paths(opened.trees.read, opened.tree(repo.head()), opened.tree(commit))
-
-
-def bring(repo: GitRepo, plan: Plan, *, at: Path | None = None, resumed: bool = False) -> str:
-    """Land a plan as a promotion does: hold the checkout, move the branch, bring the checkout forward."""
-    commit, sides = plan
-    with Repository.open(repo.path) as opened:
-        with holding(checkout_at(opened, at or repo.path), opened.format, sides, token=commit, resumed=resumed) as forward:
-            repo.git("update-ref", "refs/heads/main", commit)
-            forward.bring(opened.blob)
-    return commit
-
-
-def checkout_at(opened: Repository, path: Path) -> Checkout:
-    """The checkout whose work tree is at a path."""
-    (found,) = [checkout for checkout in opened.checkouts() if checkout.path == str(path)]
-    return found
-
-
-def everything(root: Path) -> dict[str, tuple[int, bytes]]:
-    """Kind, mode and bytes of every file, the git directory's included."""
-    found: dict[str, tuple[int, bytes]] = {}
-    for path in sorted(root.rglob("*")):
-        data = os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes() if path.is_file() else b""
-        found[str(path.relative_to(root))] = (path.lstat().st_mode, data)
-    return found
+    return copied(checkout_template, tmp_path / "durable")
 
 
 FORWARD: dict[str, Mapping[str, Content]] = {
@@ -132,24 +75,52 @@ def test_a_linked_work_tree_is_brought_forward(repo: GitRepo, tmp_path: Path) ->
     assert (repo.path / "app.py").read_text() == "value = 1\n"
 
 
-UNRELATED: dict[str, Callable[[GitRepo], None]] = {
-    "dirty": lambda repo: put(repo.path, {"other.py": "mine\n", "src/util.py": None}),
-    "untracked": lambda repo: put(repo.path, {"notes.txt": "mine\n", "src/notes": "mine\n"}),
-    "staged": lambda repo: (put(repo.path, {"other.py": "mine\n", "added": "a\n"}), repo.git("add", "other.py", "added")),  # type: ignore[dict-item,return-value]
-    "staged and then edited": lambda repo: (  # type: ignore[dict-item,return-value]
-        put(repo.path, {"other.py": "staged\n"}),
-        repo.git("add", "other.py"),
-        put(repo.path, {"other.py": "edited\n"}),
-    ),
-    "a staged deletion": lambda repo: repo.git("rm", "-q", "--cached", "other.py") and None,  # type: ignore[return-value]
-    "intent to add": lambda repo: (put(repo.path, {"soon": "s\n"}), repo.git("add", "-N", "soon")),  # type: ignore[dict-item,return-value]
-    "a stash": lambda repo: (put(repo.path, {"other.py": "stashed\n"}), repo.git("stash", "-q")),  # type: ignore[dict-item,return-value]
-}
+def another_file_dirty(repo: GitRepo) -> None:
+    put(repo.path, {"other.py": "mine\n", "src/util.py": None})
 
 
-@pytest.mark.parametrize("name", UNRELATED)
-def test_unrelated_work_survives_byte_for_byte(repo: GitRepo, name: str) -> None:
-    UNRELATED[name](repo)
+def untracked_files(repo: GitRepo) -> None:
+    put(repo.path, {"notes.txt": "mine\n", "src/notes": "mine\n"})
+
+
+def another_file_staged(repo: GitRepo) -> None:
+    put(repo.path, {"other.py": "mine\n", "added": "a\n"})
+    repo.git("add", "other.py", "added")
+
+
+def another_file_staged_and_edited(repo: GitRepo) -> None:
+    another_file_staged(repo)
+    put(repo.path, {"other.py": "edited\n"})
+
+
+def another_deletion_staged(repo: GitRepo) -> None:
+    repo.git("rm", "-q", "--cached", "other.py")
+
+
+def intent_to_add(repo: GitRepo) -> None:
+    put(repo.path, {"soon": "s\n"})
+    repo.git("add", "--intent-to-add", "soon")
+
+
+def stashed(repo: GitRepo) -> None:
+    put(repo.path, {"other.py": "stashed\n"})
+    repo.git("stash", "-q")
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        another_file_dirty,
+        untracked_files,
+        another_file_staged,
+        another_file_staged_and_edited,
+        another_deletion_staged,
+        intent_to_add,
+        stashed,
+    ],
+)
+def test_unrelated_work_survives_byte_for_byte(repo: GitRepo, state: Callable[[GitRepo], None]) -> None:
+    state(repo)
     status, staged = repo.status(), repo.text("ls-files", "--stage", "--", ":!app.py")
     before = everything(repo.path)
 
@@ -172,164 +143,6 @@ def test_another_paths_conflict_and_flags_are_copied_as_they_stand(repo: GitRepo
 
     assert repo.text("ls-files", "--stage", "other.py").count(blob) == 3
     assert repo.text("ls-files", "-v", "run.sh") == "h run.sh"
-
-
-def dirty(repo: GitRepo) -> None:
-    put(repo.path, {"app.py": "mine\n"})
-
-
-def dirty_with_restored_time(repo: GitRepo) -> None:
-    before = (repo.path / "app.py").stat()
-    put(repo.path, {"app.py": "value = 9\n"})
-    os.utime(repo.path / "app.py", ns=(before.st_atime_ns, before.st_mtime_ns))
-
-
-def mode_changed(repo: GitRepo) -> None:
-    (repo.path / "app.py").chmod(0o755)
-
-
-def deleted(repo: GitRepo) -> None:
-    (repo.path / "app.py").unlink()
-
-
-def replaced_by_a_link(repo: GitRepo) -> None:
-    put(repo.path, {"app.py": link("other.py")})
-
-
-def replaced_by_a_directory(repo: GitRepo) -> None:
-    put(repo.path, {"app.py": None, "app.py/mine": "m\n"})
-
-
-def staged(repo: GitRepo) -> None:
-    dirty(repo)
-    repo.git("add", "app.py")
-
-
-def staged_and_changed_back(repo: GitRepo) -> None:
-    staged(repo)
-    put(repo.path, {"app.py": "value = 1\n"})
-
-
-def staged_deletion(repo: GitRepo) -> None:
-    repo.git("rm", "-q", "--cached", "app.py")
-
-
-def in_conflict(repo: GitRepo) -> None:
-    blob = repo.text("hash-object", "-w", "--stdin", stdin=b"theirs\n")
-    repo.git("update-index", "--index-info", stdin=f"0 {'0' * 40}\tapp.py\n100644 {blob} 1\tapp.py\n100644 {blob} 2\tapp.py\n".encode())
-
-
-def untracked_in_the_way(repo: GitRepo) -> None:
-    put(repo.path, {"new.py": "mine\n"})
-
-
-def link_in_the_way(repo: GitRepo) -> None:
-    put(repo.path, {"new.py": link("/nowhere")})
-
-
-def directory_in_the_way(repo: GitRepo) -> None:
-    put(repo.path, {"new.py/mine": "m\n"})
-
-
-def file_where_a_directory_must_be(repo: GitRepo) -> None:
-    put(repo.path, {"pkg": "mine\n"})
-
-
-def link_where_a_directory_must_be(repo: GitRepo) -> None:
-    put(repo.path, {"pkg": link("src")})
-
-
-NEW: Mapping[str, Content] = {"new.py": "n\n"}
-BELOW: Mapping[str, Content] = {"pkg/new.py": "n\n"}
-
-
-@pytest.mark.parametrize(
-    ("state", "changes", "said"),
-    [
-        (dirty, EDIT, "'app.py' has changes that are not committed"),
-        (dirty, {"app.py": None}, "'app.py' has changes that are not committed"),
-        (dirty_with_restored_time, EDIT, "'app.py' has changes"),
-        (mode_changed, EDIT, "'app.py' has changes"),
-        (deleted, EDIT, "'app.py' has changes"),
-        (replaced_by_a_link, EDIT, "'app.py' has changes"),
-        (replaced_by_a_directory, EDIT, "'app.py' has changes"),
-        (staged, EDIT, "'app.py' has staged changes"),
-        (staged_and_changed_back, EDIT, "'app.py' has staged changes"),
-        (staged_deletion, EDIT, "'app.py' has staged changes"),
-        (in_conflict, EDIT, "'app.py' is in an unresolved merge"),
-        (untracked_in_the_way, NEW, "'new.py' is there already, untracked"),
-        (link_in_the_way, NEW, "'new.py' is there already, untracked"),
-        (directory_in_the_way, NEW, "'new.py' is a directory there, with 'new.py/mine' in it"),
-        (file_where_a_directory_must_be, BELOW, "'pkg/new.py' would go below a file"),
-        (link_where_a_directory_must_be, BELOW, "'pkg/new.py' would go below a file"),
-    ],
-)
-def test_work_in_the_way_refuses_before_anything_moved(
-    repo: GitRepo, state: Callable[[GitRepo], None], changes: Mapping[str, Content], said: str
-) -> None:
-    state(repo)
-    plan = planned(repo, changes)
-    before = everything(repo.path)
-
-    with pytest.raises(WorktreeDirty) as caught:
-        bring(repo, plan)
-
-    assert said in caught.value.fact
-    assert caught.value.stage == "staging"
-    assert everything(repo.path) == before
-
-
-def merging(repo: GitRepo) -> None:
-    try_git("merge", "theirs", cwd=repo.path)
-
-
-def rebasing(repo: GitRepo) -> None:
-    try_git("rebase", "theirs", cwd=repo.path)
-    repo.git("symbolic-ref", "HEAD", "refs/heads/main")
-
-
-def rebasing_by_patches(repo: GitRepo) -> None:
-    try_git("rebase", "--apply", "theirs", cwd=repo.path)
-    repo.git("symbolic-ref", "HEAD", "refs/heads/main")
-
-
-def picking(repo: GitRepo) -> None:
-    try_git("cherry-pick", "theirs", cwd=repo.path)
-
-
-def reverting(repo: GitRepo) -> None:
-    try_git("revert", "--no-edit", "main~1", cwd=repo.path)
-
-
-def bisecting(repo: GitRepo) -> None:
-    repo.git("bisect", "start", "HEAD", "HEAD~1")
-    repo.git("symbolic-ref", "HEAD", "refs/heads/main")
-
-
-@pytest.mark.parametrize(
-    ("begin", "said"),
-    [
-        (merging, "a merge"),
-        (rebasing, "a rebase"),
-        (rebasing_by_patches, "a rebase"),
-        (picking, "a cherry-pick"),
-        (reverting, "a revert"),
-        (bisecting, "a bisection"),
-    ],
-)
-def test_an_operation_under_way_refuses_and_is_named(repo: GitRepo, begin: Callable[[GitRepo], None], said: str) -> None:
-    repo.git("branch", "theirs")
-    repo.commit({"other.py": "theirs\n"}, branch="theirs")
-    repo.commit({"other.py": "ours\n"})
-    repo.commit({"other.py": "ours again\n"})
-    begin(repo)
-    plan = planned(repo, EDIT)
-    before = everything(repo.path)
-
-    with pytest.raises(WorktreeDirty, match=f"{said} is in progress"):
-        bring(repo, plan)
-
-    assert everything(repo.path) == before
 
 
 def test_a_held_index_refuses_and_names_the_lock(repo: GitRepo) -> None:

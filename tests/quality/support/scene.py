@@ -124,7 +124,7 @@ class Scene:
     def leftovers(self) -> list[str]:
         """Files that a killed engine may not leave behind for good: locks, shields, and anything of ours in the person's places."""
         found = [path for path in self.git_dir.rglob("*") if path.suffix in (".lock", ".keep")]
-        found += [path for path in self.durable.rglob("*") if "gittrix" in path.name]
+        found += [path for path in self.durable.rglob("*gittrix-*") if path.name.startswith((".gittrix-", "gittrix-"))]
         return sorted(str(path.relative_to(self.durable)) for path in found)
 
     def judge_repository(self) -> None:

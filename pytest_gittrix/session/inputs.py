@@ -1,0 +1,103 @@
+"""What callers pass in, judged before anything happens: text, contents, lists of paths, times to live.
+
+Pure functions over values. Names of files are judged by ``git.names``; must not know sessions, stores or repositories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any, Final
+
+from pytest_gittrix.errors import InvalidInput
+
+LONGEST_TTL: Final = timedelta(days=36_525)
+"""A hundred years: any deadline that starts from a date of ours is one that a calendar has."""
+
+
+def check_text(value: object, what: str) -> str:
+    """Judge a text that will be stored.
+
+    Args:
+        value: the text.
+        what: how the message calls it.
+
+    Raises:
+        InvalidInput: it is no ``str``, or has a lone surrogate, which no encoding of Unicode can write.
+    """
+    if not isinstance(value, str):
+        raise InvalidInput(f"{what} is {type(value).__name__}, not str: {_shown(value)}.", fix=f"Pass {what} as a str.")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(
+            f"{what} has the lone surrogate {value[error.start]!r} at {error.start}: {_shown(value)}.",
+            why="It is half a character, so it could be neither stored as UTF-8 nor read back.",
+            fix="Decode the text it came from with errors='replace', or pass contents as bytes.",
+        ) from None
+    return value
+
+
+def check_message(value: object, what: str = "message") -> str:
+    """Judge a commit message that has to say something. Raises InvalidInput, as ``check_text`` and where it is blank."""
+    message = check_text(value, what)
+    if not message.strip():
+        raise InvalidInput("The commit message is empty.", why="A log of empty messages says nothing.", fix="Say what changed.")
+    return message
+
+
+def check_contents(value: Any, what: str) -> bytes:
+    """The bytes of a file from what a caller gave: a text is written as UTF-8, anything bytes-like as it is.
+
+    Args:
+        value: ``str``, ``bytes``, ``bytearray``, ``memoryview`` or another buffer.
+        what: how the message calls it.
+
+    Raises:
+        InvalidInput: it is none of those, or a text as ``check_text`` refuses it.
+    """
+    if isinstance(value, str):
+        return check_text(value, what).encode()
+    try:
+        return value if isinstance(value, bytes) else bytes(memoryview(value))
+    except TypeError:
+        raise InvalidInput(
+            f"{what} is {type(value).__name__}, not str or bytes: {_shown(value)}.",
+            why="Only text and bytes say by themselves what the file will hold.",
+            fix=f"Pass {what} as str (written as UTF-8) or bytes; str() and json.dumps() make text of other values.",
+        ) from None
+
+
+def check_paths(paths: Iterable[str], what: str) -> list[str]:
+    """Paths as a list. Raises InvalidInput for one text, whose characters would be taken for paths."""
+    if isinstance(paths, str):
+        raise InvalidInput(f"{what}={paths!r} is one text, not a list of paths.", fix=f"Give [{paths!r}].")
+    return [*paths]
+
+
+def check_ttl(value: object, what: str = "ttl") -> timedelta:
+    """Judge a time to live.
+
+    Raises:
+        InvalidInput: it is no timedelta, not positive, or longer than ``LONGEST_TTL``.
+    """
+    if not isinstance(value, timedelta):
+        raise InvalidInput(
+            f"{what}={_shown(value)} is {type(value).__name__}, not a timedelta.",
+            why="A bare number or text does not say its unit.",
+            fix="Pass a timedelta, for example timedelta(hours=4).",
+        )
+    if value <= timedelta(0):
+        raise InvalidInput(f"{what}={value!r} is not positive.", why="It would expire the session at once.", fix="To end it now, use discard().")
+    if value > LONGEST_TTL:
+        raise InvalidInput(
+            f"{what}={value!r} is longer than {LONGEST_TTL.days} days.",
+            why="The deadline could lie beyond the calendar.",
+            fix="For a session that nothing but a person ends, use EvictionPolicy(ttl_idle=None).",
+        )
+    return value
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:60]}...{text[-10:]}"

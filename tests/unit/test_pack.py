@@ -1,0 +1,166 @@
+"""Packs, each judged by ``git index-pack --strict`` and by the index git makes of the same bytes."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from support.git import GitRepo
+
+from pytest_gittrix.git.objects import FORMATS, SHA1, ObjectFormat
+from pytest_gittrix.git.pack import build_pack, install_pack, release_pack
+from pytest_gittrix.git.tree import FILE, Entry, write_trees
+
+formats = pytest.mark.parametrize("format_", FORMATS.values(), ids=list(FORMATS))
+Objects = dict[str, tuple[str, bytes]]
+
+# The sizes at which the length in an entry's header takes one byte more, and their neighbours.
+SIZES = sorted({max(0, (1 << bits) + by) for bits in (0, 4, 11, 18) for by in (-1, 0, 1)} | {300_000})
+
+
+def blobs(format_: ObjectFormat, *contents: bytes) -> Objects:
+    return {format_.hash_object("blob", data): ("blob", data) for data in contents}
+
+
+def repository(path: Path, format_: ObjectFormat = SHA1) -> GitRepo:
+    return GitRepo.make(path, bare=True, object_format=format_.name)
+
+
+def a_commit(format_: ObjectFormat) -> tuple[str, Objects]:
+    """A commit of a few files, and every object it needs."""
+    objects = blobs(format_, b"1\n", b"2\n")
+    one, two = objects
+    root, trees = write_trees(lambda _: {}, None, {"a": Entry(FILE, one), "d/b": Entry(FILE, two)}, format_.hash_object)
+    objects.update((id_, ("tree", data)) for id_, data in trees.items())
+    raw = f"tree {root}\nauthor A <a@b> 1 +0000\ncommitter A <a@b> 1 +0000\n\nmessage\n".encode()
+    commit = format_.hash_object("commit", raw)
+    return commit, objects | {commit: ("commit", raw)}
+
+
+@formats
+def test_git_accepts_a_pack_strictly_and_makes_the_same_index(tmp_path: Path, format_: ObjectFormat) -> None:
+    _, objects = a_commit(format_)
+    pack = build_pack(objects, format_)
+    (tmp_path / "x.pack").write_bytes(pack.data)
+
+    repository(tmp_path / "repo", format_).git("index-pack", "--strict", str(tmp_path / "x.pack"))
+
+    assert (tmp_path / "x.idx").read_bytes() == pack.index
+    assert pack.data.endswith(bytes.fromhex(pack.name))
+
+
+@formats
+def test_an_installed_pack_is_part_of_a_sound_repository(tmp_path: Path, format_: ObjectFormat) -> None:
+    repo = repository(tmp_path / "repo", format_)
+    commit, objects = a_commit(format_)
+
+    install_pack(str(repo.git_dir / "objects"), build_pack(objects, format_), sync=True)
+
+    repo.git("update-ref", "refs/heads/main", commit)
+    repo.fsck()
+    assert sorted(repo.tree()) == ["a", "d/b"]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_objects_of_every_size_are_read_back(tmp_path: Path, size: int) -> None:
+    repo = repository(tmp_path / "repo")
+    data = os.urandom(size)
+    objects = blobs(SHA1, data)
+
+    install_pack(str(repo.git_dir / "objects"), build_pack(objects, SHA1))
+
+    (id_,) = objects
+    assert repo.git("cat-file", "blob", id_) == data
+
+
+def test_the_same_objects_give_the_same_bytes_in_any_order() -> None:
+    _, objects = a_commit(SHA1)
+
+    assert build_pack(objects, SHA1) == build_pack(dict(reversed(objects.items())), SHA1)
+
+
+@formats
+def test_a_pack_of_nothing_is_one_too(tmp_path: Path, format_: ObjectFormat) -> None:
+    pack = build_pack({}, format_)
+    (tmp_path / "x.pack").write_bytes(pack.data)
+
+    repository(tmp_path / "repo", format_).git("index-pack", "--strict", str(tmp_path / "x.pack"))
+
+    assert (tmp_path / "x.idx").read_bytes() == pack.index
+
+
+def test_many_objects_are_found_by_their_first_byte(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo")
+    objects = blobs(SHA1, *(b"%d" % number for number in range(1000)))
+
+    install_pack(str(repo.git_dir / "objects"), build_pack(objects, SHA1))
+
+    listed = repo.git("cat-file", "--batch", stdin="\n".join(objects).encode())
+    assert listed == b"".join(b"%s blob %d\n%s\n" % (id_.encode(), len(data), data) for id_, (_, data) in objects.items())
+
+
+def test_a_kept_pack_survives_a_gc_and_a_released_one_does_not(tmp_path: Path) -> None:
+    repo = GitRepo.make(tmp_path / "repo", {"other": "o\n"}, bare=True)
+    objects = blobs(SHA1, b"nobody refers to this")
+    pack = build_pack(objects, SHA1)
+    (id_,) = objects
+    directory = str(repo.git_dir / "objects")
+
+    install_pack(directory, pack, keep="a promotion of session s1")
+    assert (repo.git_dir / f"objects/pack/pack-{pack.name}.keep").read_text() == "a promotion of session s1\n"
+    repo.git("gc", "-q", "--prune=now")
+    assert repo.git("cat-file", "blob", id_) == b"nobody refers to this"
+
+    release_pack(directory, pack.name)
+    repo.git("gc", "-q", "--prune=now")
+    assert id_ not in repo.text("cat-file", "--batch-all-objects", "--batch-check=%(objectname)").split()
+
+
+def test_releasing_twice_or_what_was_never_there_is_no_error(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo")
+    pack = build_pack(blobs(SHA1, b"1"), SHA1)
+    directory = str(repo.git_dir / "objects")
+    install_pack(directory, pack, keep="k")
+
+    release_pack(directory, pack.name)
+    release_pack(directory, pack.name)
+    release_pack(directory, "e" * 40)
+
+    assert sorted(os.listdir(f"{directory}/pack")) == [f"pack-{pack.name}.idx", f"pack-{pack.name}.pack"]
+
+
+def test_a_pack_that_was_never_finished_is_released_whole(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo")
+    pack = build_pack(blobs(SHA1, b"1"), SHA1)
+    directory = repo.git_dir / "objects/pack"
+    install_pack(str(directory.parent), pack, keep="k")
+    (directory / f"pack-{pack.name}.idx").unlink()
+
+    release_pack(str(directory.parent), pack.name)
+
+    assert os.listdir(directory) == []
+
+
+def test_installing_again_changes_nothing_but_keeps(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo")
+    pack = build_pack(blobs(SHA1, b"1"), SHA1)
+    directory = str(repo.git_dir / "objects")
+    install_pack(directory, pack)
+    before = os.stat(f"{directory}/pack/pack-{pack.name}.pack").st_ino
+
+    install_pack(directory, pack, keep="k")
+
+    assert os.stat(f"{directory}/pack/pack-{pack.name}.pack").st_ino == before
+    assert os.path.exists(f"{directory}/pack/pack-{pack.name}.keep")
+
+
+def test_installed_files_are_read_only_and_nothing_else_is_left(tmp_path: Path) -> None:
+    pack = build_pack(blobs(SHA1, b"1"), SHA1)
+
+    install_pack(str(tmp_path / "objects"), pack)
+
+    files = list((tmp_path / "objects/pack").iterdir())
+    assert sorted(file.suffix for file in files) == [".idx", ".pack"]
+    assert all(not stat.S_IMODE(file.stat().st_mode) & 0o222 for file in files)

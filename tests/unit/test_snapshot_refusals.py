@@ -1,0 +1,141 @@
+"""What a snapshot refuses: hostile names, files over a limit, a workspace that is gone or does not stand still."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.git import GitRepo, found, link, make_workspace, put
+
+from pytest_gittrix import points
+from pytest_gittrix.errors import AdapterUnavailable, WriteRejected
+from pytest_gittrix.git.snapshot import Limits, take
+from pytest_gittrix.git.tree import FILE
+from pytest_gittrix.git.workspace import Workspace
+
+
+@pytest.fixture(scope="module")
+def durable(tmp_path_factory: pytest.TempPathFactory) -> GitRepo:
+    """A small repository; no test changes it."""
+    return GitRepo.make(tmp_path_factory.mktemp("refusals") / "durable", {"app.py": "value = 1\n", "src/util.py": "x = 1\n"})
+
+
+@pytest.fixture
+def workspace(durable: GitRepo, tmp_path: Path) -> Workspace:
+    """A clone of it."""
+    return make_workspace(durable, tmp_path)
+
+
+@pytest.mark.parametrize("name", [".GIT/config", "git~1", ".git /x", ".g\u200cit/config", "sub/.Git"])
+def test_names_that_could_be_a_git_directory_are_refused_with_the_reason(workspace: Workspace, name: str) -> None:
+    put(Path(workspace.path), {name: "hostile\n"})
+
+    taken = workspace.snapshot()
+
+    assert taken.changes == {}
+    assert [reason for path, reason in taken.refused.items() if name.startswith(path)] == ["its name could be taken for a git directory"]
+
+
+def test_names_of_the_baseline_are_refused_only_where_they_changed(tmp_path: Path) -> None:
+    repo = GitRepo.make(tmp_path / "durable", {"git~1": "1\n", "git~2/x": "2\n"}, bare=True)
+    workspace = make_workspace(repo, tmp_path)
+    suspicious = replace(workspace._origin, boot=0)
+
+    assert [take(workspace.path, workspace.seed, origin).refused for origin in (workspace._origin, suspicious)] == [{}, {}]
+    assert take(workspace.path, workspace.seed, suspicious).changes == {}
+
+    put(Path(workspace.path), {"git~1": "edited\n", "git~2/new": "n\n"})
+    assert list(workspace.snapshot().refused) == ["git~1", "git~2/new"]
+    assert workspace.snapshot().changes == {}
+
+
+def test_a_gitmodules_that_is_a_link_is_refused(workspace: Workspace) -> None:
+    put(Path(workspace.path), {".gitmodules": link("app.py")})
+
+    assert list(workspace.snapshot().refused) == [".gitmodules"]
+
+
+def test_a_file_over_the_limit_is_refused_and_named(workspace: Workspace) -> None:
+    put(Path(workspace.path), {"large": b"x" * 101, "fits": b"x" * 100})
+
+    taken = workspace.snapshot(limits=Limits(max_file=100))
+
+    assert taken.refused == {"large": "it has 101 bytes; the limit is 100"}
+    assert list(taken.changes) == ["fits"]
+
+
+@pytest.mark.parametrize("limits", [Limits(max_total=150), Limits(max_files=1)])
+def test_too_much_in_all_is_an_error_that_says_how_to_raise_the_limit(workspace: Workspace, limits: Limits) -> None:
+    put(Path(workspace.path), {"one": b"x" * 100, "two": b"y" * 100})
+
+    with pytest.raises(WriteRejected, match="limits=Limits"):
+        workspace.snapshot(limits=limits)
+
+
+def test_a_tree_deeper_than_any_repository_is_refused(workspace: Workspace) -> None:
+    descriptor = os.open(workspace.path, os.O_RDONLY)
+    for _ in range(402):
+        os.mkdir("d", dir_fd=descriptor)
+        below = os.open("d", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = below
+    os.close(descriptor)
+
+    with pytest.raises(WriteRejected, match="400 directories deep"):
+        workspace.snapshot()
+
+
+def replaced_by_a_link(root: Path) -> None:
+    root.rename(root.parent / "moved")
+    root.symlink_to(root.parent / "moved")
+
+
+def replaced_by_a_file(root: Path) -> None:
+    shutil.rmtree(root)
+    root.write_text("")
+
+
+@pytest.mark.parametrize("vanish", [shutil.rmtree, replaced_by_a_link, replaced_by_a_file])
+def test_a_vanished_workspace_is_an_error_and_no_deletion(workspace: Workspace, vanish: Callable[[Path], None]) -> None:
+    vanish(Path(workspace.path))
+
+    with pytest.raises(AdapterUnavailable, match="is gone"):
+        workspace.snapshot()
+
+
+class Restless:
+    """Limits that take a file away each time they are asked, so that the walk does not find what it has listed."""
+
+    max_total, max_files = 1000, 1000
+
+    def __init__(self, file: Path, times: int) -> None:
+        self.file, self.times = file, times
+
+    @property
+    def max_file(self) -> int:
+        if self.times and self.file.exists():
+            self.times -= 1
+            self.file.unlink()
+        return 1000
+
+
+@pytest.mark.parametrize(("moves", "still"), [(1, True), (4, True), (5, False)])
+def test_a_workspace_that_moves_is_read_again_but_not_for_ever(workspace: Workspace, moves: int, still: bool) -> None:
+    moving = Path(workspace.path, "moving")
+    moving.write_text("m\n")
+    limits = Restless(moving, moves)
+
+    def put_back(name: str) -> None:
+        assert name == "snapshot:moved"
+        moving.write_text("m\n")
+
+    with points.listening(put_back):
+        if still:
+            assert found(workspace.snapshot(limits=limits)) == {"moving": (FILE, b"m\n")}
+        else:
+            with pytest.raises(AdapterUnavailable, match="did not stand still"):
+                workspace.snapshot(limits=limits)

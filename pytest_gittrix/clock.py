@@ -47,6 +47,16 @@ def _earliest_stamp() -> int:
     return time.clock_gettime_ns(5) if sys.platform == "linux" else _wall_ns() - 10_000_000
 
 
+def _since_1970(ns: int) -> int:
+    if ns >= 0:
+        return ns
+    raise InvalidInput(
+        f"The clock cannot stand at {format_instant(instant_at(ns))}, before 1970.",
+        why="Git counts the seconds of a commit from 1970 and refuses a date before.",
+        fix="Use a later instant.",
+    )
+
+
 class Clock(Protocol):
     """What the engine asks of a clock."""
 
@@ -85,13 +95,13 @@ class FrozenClock:
             changed before the move from files changed after it. Switch off where no files are looked at.
 
     Raises:
-        InvalidInput: ``epoch`` is naive.
+        InvalidInput: ``epoch`` is naive, or before 1970.
     """
 
     resolution = timedelta(0)
 
     def __init__(self, epoch: datetime = EPOCH, *, separate_files: bool = True) -> None:
-        self._now = ns_of(epoch)
+        self._now = _since_1970(ns_of(epoch))
         self._elapsed = 0
         self._schedule = Schedule()
         self._separate_files = separate_files
@@ -179,11 +189,11 @@ class FrozenClock:
             The instant arrived at.
 
         Raises:
-            InvalidInput: no distance, an unknown unit, an instant outside the years 1 to 9999, a call from a timer or a listener.
+            InvalidInput: no distance, an unknown unit, an instant outside the years 1970 to 9999, a call from a timer or a listener.
         """
         distance = distance_ns(by, units)
         with self._one_move():
-            instant_at(self._now + distance)
+            instant_at(_since_1970(self._now + distance))
             self._schedule.shift_periodic(distance)
             self._let_stamps_pass()
             self._stand_at(self._now + distance)

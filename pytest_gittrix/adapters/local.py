@@ -18,7 +18,7 @@ from pytest_gittrix.git.commit import Built, Commit, Signature, build_commit
 from pytest_gittrix.git.files import read_text
 from pytest_gittrix.git.objects import MissingObject
 from pytest_gittrix.git.pack import release_pack
-from pytest_gittrix.git.refs import branch_name, branch_ref, temporary_prefix
+from pytest_gittrix.git.refs import branch_ref, short_branch, temporary_prefix
 from pytest_gittrix.git.repository import Repository, require_head
 from pytest_gittrix.git.seed import History, Seed, check_history, prepare
 from pytest_gittrix.git.snapshot import Limits
@@ -55,7 +55,7 @@ class LocalDurable:
         protected: Collection[str] = (),
         sync: bool = True,
     ) -> None:
-        self.branch = branch_name(branch)
+        self.branch = short_branch(branch)
         self.repository = Repository.open(path)
         self.sync = sync
         self._author = author
@@ -293,7 +293,7 @@ class LocalDurable:
 
 def _told(left: Mapping[str, str]) -> str:
     """Why paths of a checkout were left as they are, as one line."""
-    return "; ".join(f"{path!r} {reason}" for path, reason in left.items())
+    return "; ".join(f"{path!r} {reason}" for path, reason in sorted(left.items()))
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class RefMoved(Exception):
         self.current = current
 
 
-def branch_name(branch: str) -> str:
+def short_branch(branch: str) -> str:
     """The name of a branch, of which there is one: ``refs/heads/main`` and ``main`` give ``main``.
 
     Raises:
@@ -62,8 +62,8 @@ def _too_long(name: str) -> bool:
 
 
 def branch_ref(branch: str) -> str:
-    """The full reference of a branch: ``main`` gives ``refs/heads/main``. Raises as ``branch_name``."""
-    return f"refs/heads/{branch_name(branch)}"
+    """The full reference of a branch: ``main`` gives ``refs/heads/main``. Raises as ``short_branch``."""
+    return f"refs/heads/{short_branch(branch)}"
 
 
 class References:

@@ -12,7 +12,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -21,7 +21,7 @@ from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.git.commit import Built, Signature, build_commit, parse_commit
 from pytest_gittrix.git.guarded import GuardedDir
 from pytest_gittrix.git.index import IndexEntry, IndexFile, stat_numbers
-from pytest_gittrix.git.objects import MissingObject, open_objects
+from pytest_gittrix.git.objects import MissingObject, Objects, open_objects
 from pytest_gittrix.git.pack import install_pack
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.snapshot import Snapshot
@@ -137,25 +137,30 @@ class AgentCommits:
     def log(self) -> Iterator[CommitEntry]:
         """The agent's commits, newest first, down to the baseline; those made with its own git too, while they are loose objects."""
         next_id: str | None = self.head()
-        while next_id is not None and next_id != self._seed.commit:
-            try:
-                commit = parse_commit(next_id, self.object(next_id, "commit") or b"")
-                author, when = commit.author, commit.author.when
-            except (LookupError, ValueError, OverflowError, OSError):
-                return  # not to be had, or forged: what the agent's git holds can be anything
-            yield CommitEntry(commit.id, author.name, author.email, when, commit.message.rstrip("\n"))
-            next_id = commit.parents[0] if commit.parents else None
+        with self._kept() as kept:
+            while next_id is not None and next_id != self._seed.commit:
+                try:
+                    commit = parse_commit(next_id, self._loose(next_id, "commit") or _read(kept, next_id) or b"")
+                    author, when = commit.author, commit.author.when
+                except (LookupError, ValueError, OverflowError, OSError):
+                    return  # not to be had, or forged: what the agent's git holds can be anything
+                yield CommitEntry(commit.id, author.name, author.email, when, commit.message.rstrip("\n"))
+                next_id = commit.parents[0] if commit.parents else None
 
-    def object(self, id_: str, kind: str) -> bytes | None:
-        """An object's data, from the engine's repository or from a loose file of the agent's; None if it is in neither."""
-        if (self._directory / "objects").is_dir():
-            objects = open_objects(self._directory / "objects", self._seed.format)
-            try:
-                return objects.read(id_)[1]
-            except MissingObject:
-                pass
-            finally:
-                objects.close()
+    @contextmanager
+    def _kept(self) -> Iterator[Objects | None]:
+        """The objects of the engine's own repository, opened once for many; None while there is none."""
+        if not (self._directory / "objects").is_dir():
+            yield None
+            return
+        objects = open_objects(self._directory / "objects", self._seed.format)
+        try:
+            yield objects
+        finally:
+            objects.close()
+
+    def _loose(self, id_: str, kind: str) -> bytes | None:
+        """An object's data from a loose file of the agent's, if it is what its name says; the engine writes none there."""
         try:
             packed = self._workspace.files.read(f".git/objects/{id_[:2]}/{id_[2:]}", max_bytes=_LARGEST_COMMIT)[0]
             raw = zlib.decompressobj().decompress(packed, _LARGEST_COMMIT)
@@ -163,3 +168,10 @@ class AgentCommits:
             return None
         data = raw.partition(b"\0")[2]
         return data if self._seed.format.hash_object(kind, data) == id_ else None
+
+
+def _read(objects: Objects | None, id_: str) -> bytes | None:
+    try:
+        return objects.read(id_)[1] if objects is not None else None
+    except MissingObject:
+        return None

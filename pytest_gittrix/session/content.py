@@ -157,9 +157,7 @@ def _read_through(workspace: Workspace, path: str, deleted: Collection[str], fou
         above = [name for name in parents(inside) if name.startswith(prefix)]
         if not inside.startswith(prefix) or any(found.get(name, "dir") != "dir" for name in above):
             continue
-        visible = {
-            inside + name: entry for name, entry in names.items() if inside + name not in found and inside + name not in deleted
-        }
+        visible = {inside + name: entry for name, entry in names.items() if inside + name not in found and inside + name not in deleted}
         if visible:
             shown.update(dict.fromkeys(above, "dir"))
             shown.update((name, _type_of(entry.mode) or "file") for name, entry in visible.items())

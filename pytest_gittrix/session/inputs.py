@@ -88,7 +88,9 @@ def check_ttl(value: object, what: str = "ttl") -> timedelta:
             fix="Pass a timedelta, for example timedelta(hours=4).",
         )
     if value <= timedelta(0):
-        raise InvalidInput(f"{what}={value!r} is not positive.", why="It would expire the session at once.", fix="To end it now, use discard().")
+        raise InvalidInput(
+            f"{what}={value!r} is not positive.", why="It would expire the session at once.", fix="To end it now, use discard()."
+        )
     if value > LONGEST_TTL:
         raise InvalidInput(
             f"{what}={value!r} is longer than {LONGEST_TTL.days} days.",

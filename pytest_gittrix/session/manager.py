@@ -34,7 +34,7 @@ from pytest_gittrix.session.ids import random_id
 from pytest_gittrix.session.promotion import PromoteResult, Promotion
 from pytest_gittrix.session.recorder import Emitter, Listener, Recorder, require_live, typed
 from pytest_gittrix.session.recovery import Recovery, RecoveryReport, settled
-from pytest_gittrix.session.resources import Resources
+from pytest_gittrix.session.resources import Resources, local_ref
 from pytest_gittrix.session.selection import check_on_overlap
 from pytest_gittrix.session.session import SessionInfo, UserSession, info_of
 from pytest_gittrix.session.strategy import Ask, Preferences, Strategy, check_strategy, decide
@@ -186,11 +186,11 @@ class GitTrix:
                 space = str(self.store.directory(id_) / "workspace")
                 created = {
                     "task": task,
-                    "durable_ref": f"local://{durable.path}#{branch}",
+                    "durable_ref": local_ref(durable.path or "", branch),
                     **path_fields(durable.path or "", "durable_path"),
                     "durable_branch": branch,
                     "baseline": baseline,
-                    "ephemeral_ref": f"local://{space}",
+                    "ephemeral_ref": local_ref(space),
                     **path_fields(space, "workspace"),
                     "workspace_kind": ephemeral.kind,
                     "git_backed": ephemeral.kind in ("clone", "worktree"),

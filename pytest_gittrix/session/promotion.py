@@ -7,11 +7,13 @@ on disk before, so that whoever comes after a kill knows what was meant. Once th
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
+from itertools import islice, repeat
 from typing import Final
 
 from pytest_gittrix import points
@@ -34,11 +36,23 @@ from pytest_gittrix.record.state import SessionState
 from pytest_gittrix.session.content import Review, side
 from pytest_gittrix.session.recorder import Recorder
 from pytest_gittrix.session.selection import OnOverlap, Selection, reconcile, select
-from pytest_gittrix.session.strategy import Strategy, branch_name
+from pytest_gittrix.session.strategy import Strategy, branch_names
 
 __all__ = ["PromoteResult", "Promotion", "Review", "digest_of"]
 
 _ATTEMPTS: Final = 200
+_ROOM: Final = "Make room, then promote again."
+_RIGHTS: Final = "See that the repository is yours to write, then promote again."
+_FILES: Final = "Close files that this process holds open, or raise its limit of them (ulimit -n), then promote again."
+_REMEDIES: Final[Mapping[int, str]] = {
+    errno.ENOSPC: _ROOM,
+    errno.EDQUOT: _ROOM,
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+    errno.EROFS: _RIGHTS,
+    errno.EMFILE: _FILES,
+    errno.ENFILE: _FILES,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +122,12 @@ class Promotion:
         with self.repository():
             if strategy == "patch":
                 return self._as_patch(selection, on_overlap), selection
-            for attempt in range(1, _ATTEMPTS):
-                result = self._try(selection, strategy, text, on_overlap, attempt)
+            for target in islice(self._targets(strategy), _ATTEMPTS):
+                result = self._try(selection, strategy, text, on_overlap, target)
                 if result is not None:
                     return result, selection
         raise PromoteFailed(
-            f"The branch moved {_ATTEMPTS} times while the promotion was made.",
+            f"{self._branch!r}, or the branch that the promotion was to make, moved {_ATTEMPTS} times while it was made.",
             stage="apply",
             why="Each time drift had to be judged anew.",
             fix="Promote again when fewer programs write to it.",
@@ -122,6 +136,10 @@ class Promotion:
     @property
     def _branch(self) -> str:
         return self.state.durable_branch or self.durable.branch
+
+    def _targets(self, strategy: Strategy) -> Iterator[str]:
+        """The branch to land on, once for each try: of new branches always another one, since a name that was lost is taken."""
+        return branch_names(self.state.task, self.durable.references()) if strategy == "branch" else repeat(self._branch)
 
     def _fitted(self, selection: Selection, head: str, on_overlap: OnOverlap) -> Selection:
         """The selection as it goes onto ``head``, or the conflict that forbids it."""
@@ -149,13 +167,13 @@ class Promotion:
         except GittrixError:
             return self.durable.blob(id_)
 
-    def _try(self, selection: Selection, strategy: Strategy, message: str, on_overlap: OnOverlap, attempt: int) -> PromoteResult | None:
+    def _try(self, selection: Selection, strategy: Strategy, message: str, on_overlap: OnOverlap, target: str) -> PromoteResult | None:
         """Promote onto the head as it is now; None if somebody moved the branch, so that all must be judged anew."""
         head = self.durable.head(self._branch)
         fitted = self._fitted(selection, head, on_overlap)
         points.reached("promote:drift-checked")
         built = self._build(fitted, head, message)
-        target, expected = (self._branch, head) if strategy == "commit" else (branch_name(self.state.task, attempt), None)
+        expected = head if strategy == "commit" else None
         self._intend(built, fitted, target, strategy)
         end: Landed | None
         try:
@@ -194,7 +212,7 @@ class Promotion:
             How the landing ended; None if its remains could not be removed either, so that its intent stays open for a recovery.
 
         Raises:
-            PromoteFailed: it did not move.
+            PromoteFailed: it did not move. An error that says itself what was refused, and what to do about it, is raised as it is.
         """
         points.reached("promote:failed")
         landed = self.durable.contains(target, built.id)
@@ -210,9 +228,10 @@ class Promotion:
             return end
         if end is not None:
             self._abort(built, reason)
-        raise PromoteFailed(
-            f"Durable refused the commit: {reason}.", stage="apply", why="The branch did not move.", fix="Make room, then promote again."
-        ) from error
+        if isinstance(error, GittrixError):
+            raise error
+        remedy = _REMEDIES.get(error.errno or 0, "Mend the cause, then promote again.")
+        raise PromoteFailed(f"Durable refused the commit: {reason}.", stage="apply", why="The branch did not move.", fix=remedy) from error
 
     def _build(self, selection: Selection, head: str, message: str) -> Built:
         seconds = self.recorder.clock.now_ns() // 10**9

@@ -10,10 +10,12 @@ import os
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.adapters.protocol import Durable
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
+from pytest_gittrix.git.refs import short_branch
 from pytest_gittrix.git.workspace import Trash, Workspace, adopt_workspace
 from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.state import SessionState
@@ -55,11 +57,11 @@ class Resources:
                 raise InvalidInput(
                     f"durable_ref={ref!r} cannot be used.", fix="Give local://<absolute path>#<branch>, without durable_path."
                 )
-            path, branch = place, branch or named or None
+            path, branch = _path_of(place), branch or named or None
         durable = self.durable if path is None else self.at(os.fspath(path))
         if durable is None:
             raise InvalidInput("The engine has no durable repository.", fix="Give one to GitTrix(), or durable_path= here.")
-        return durable, branch or durable.branch
+        return durable, short_branch(branch or durable.branch)
 
     def at(self, path: str) -> Durable:
         """The repository at a path of this machine, opened once."""
@@ -110,6 +112,16 @@ class Resources:
             durable.close()
         if self.durable is not None:
             self.durable.close()
+
+
+def local_ref(path: str, branch: str | None = None) -> str:
+    """The ``local://<path>#<branch>`` of a path; bytes that are no UTF-8, which JSON cannot hold, are written as ``%XX``."""
+    text = "".join(f"%{ord(char) - 0xDC00:02X}" if "\udc80" <= char <= "\udcff" else char for char in path)
+    return f"local://{text}" + (f"#{branch}" if branch is not None else "")
+
+
+def _path_of(place: str) -> str:
+    return place if os.path.lexists(place) else os.fsdecode(unquote_to_bytes(place))
 
 
 def _made(directory: Path) -> Path:

@@ -15,6 +15,7 @@ from pytest_gittrix.errors import BaselineConflict, ConflictKind, InvalidInput, 
 from pytest_gittrix.git.hunks import choose, merge_text
 from pytest_gittrix.git.snapshot import Snapshot
 from pytest_gittrix.git.tree import SUBMODULE, SYMLINK, Changes, Entry, overlap
+from pytest_gittrix.session.inputs import check_paths
 
 OnOverlap = Literal["refuse", "allow-identical", "merge"]
 _ON_OVERLAP = get_args(OnOverlap)
@@ -64,6 +65,13 @@ def select(snapshot: Snapshot, files: Iterable[str] | None, hunks: Mapping[str, 
             why="A selection that quietly left something out would promote less than was meant.",
             fix=f"Touched: {', '.join([*snapshot.changes][:_SHOWN]) or 'nothing'}{' ...' if len(snapshot.changes) > _SHOWN else ''}.",
         )
+    if not wanted and snapshot.changes:
+        raise PromoteFailed(
+            "No file was selected.",
+            stage="staging",
+            why=f"An empty selection is not everything; {len(snapshot.changes)} touched files were left out.",
+            fix="Name the files to promote, or leave files= out to promote them all.",
+        )
     if not wanted:
         raise PromoteFailed("There is nothing to promote: no file differs from the baseline.", stage="staging", fix="Discard the session.")
     changes: dict[str, Entry | None] = {path: snapshot.changes[path] for path in wanted}
@@ -78,11 +86,9 @@ def select(snapshot: Snapshot, files: Iterable[str] | None, hunks: Mapping[str, 
 
 
 def _wanted(snapshot: Snapshot, files: Iterable[str] | None, hunks: Mapping[str, Collection[int]]) -> list[str]:
-    if isinstance(files, str):
-        raise InvalidInput(f"files={files!r} is one text, not a list of paths.", fix=f"Give [{files!r}].")
     if files is None:
         return [*hunks] if hunks else [*snapshot.changes]
-    return list(dict.fromkeys([*files, *hunks]))
+    return list(dict.fromkeys([*check_paths(files, "files"), *hunks]))
 
 
 def _chosen(snapshot: Snapshot, path: str, numbers: Collection[int]) -> bytes:

@@ -193,15 +193,10 @@ class AgentSession:
     def _write(self, state: SessionState, name: str, contents: bytes) -> None:
         deleted = self._deleted(state)
         require_place(self._workspace, name, deleted)
-        self._workspace.files.write(name, contents, executable=self._hidden_executable(name, deleted) or None)
+        # Where the file is only in the baseline yet, there is none on disk to keep the mode of.
+        below = baseline_entry(self._workspace, name, deleted)
+        self._workspace.files.write(name, contents, executable=True if below is not None and below.mode == EXECUTABLE else None)
         self._recorder.append("session.write", {**path_fields(name), "op": "write"}, actor=self._actor)
-
-    def _hidden_executable(self, state: SessionState, name: str) -> bool:
-        """Whether the file that is replaced is an executable that only the baseline under a ``lazy`` workspace holds."""
-        below = self._workspace.seed.entries.get(name) if self._workspace.kind == "lazy" else None
-        if below is None or below.mode != EXECUTABLE or self._workspace.files.exists(name):
-            return False
-        return name not in self._deleted(state)
 
     def delete(self, path: str) -> None:
         """Delete a file; one that is not there is no error.

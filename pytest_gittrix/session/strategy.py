@@ -11,14 +11,17 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Final, Literal, get_args
 
 from pytest_gittrix.adapters.protocol import Durable
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput, PromoteFailed
 from pytest_gittrix.git.files import write_file
+from pytest_gittrix.git.refs import branch_ref
+from pytest_gittrix.git.tree import parents
 
 Strategy = Literal["auto", "commit", "branch", "pr", "patch"]
 STRATEGIES: Final = get_args(Strategy)
@@ -145,6 +148,14 @@ def slug(task: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", plain)[:_SLUG].strip("-") or "session"
 
 
-def branch_name(task: str, attempt: int) -> str:
-    """The branch a promotion of a task makes: ``gittrix/<slug>``, then ``gittrix/<slug>-2`` and so on while names are taken."""
-    return f"gittrix/{slug(task)}" + (f"-{attempt}" if attempt > 1 else "")
+def branch_names(task: str, references: Iterable[str]) -> Iterator[str]:
+    """Free names for the branch a promotion of a task makes: ``gittrix/<slug>``, ``gittrix/<slug>-2`` and so on, without end.
+
+    Args:
+        task: the session's task.
+        references: full names of those there are; a name is taken too where one of them needs it as a directory.
+    """
+    taken = {name for reference in references for name in (reference, *parents(reference))}
+    base = f"gittrix/{slug(task)}"
+    names = (base if number == 1 else f"{base}-{number}" for number in count(1))
+    return (name for name in names if branch_ref(name) not in taken)

@@ -195,5 +195,6 @@ def _unsupported(what: str) -> UnsupportedRepository:
     return UnsupportedRepository(
         f"The work tree's index uses {what}.",
         why="Bringing a promoted file forward means writing the index, and the engine writes only what it fully knows.",
-        fix="Run `git update-index --index-version 2 --no-split-index`, or promote to a branch that is not checked out.",
+        fix="Run `git update-index --index-version 2 --no-split-index` (for a sparse one `git sparse-checkout reapply --no-sparse-index`), "
+        "or promote to a branch that is not checked out.",
     )

@@ -104,8 +104,11 @@ class Seed:
     @cached_property
     def ignore(self) -> Ignore:
         """The ignore rules that the baseline itself holds."""
+        # One that is a link is nothing to git either.
         sources = {
-            path.rpartition("/")[0]: self.blob(entry.id) for path, entry in self.entries.items() if path.rpartition("/")[2] == ".gitignore"
+            path.rpartition("/")[0]: self.blob(entry.id)
+            for path, entry in self.entries.items()
+            if path.rpartition("/")[2] == ".gitignore" and entry.kind in ("file", "executable")
         }
         return Ignore(sources)
 

@@ -99,6 +99,13 @@ def test_a_seed_knows_its_files_directories_and_rules(durable: GitRepo, tmp_path
     assert (seed.ignore.ignored("x.log"), seed.ignore.ignored("src/x.log")) == (True, False)
 
 
+def test_rules_are_read_from_files_only(tmp_path: Path) -> None:
+    files = {"rules": "*.log\n", ".gitignore": link("rules"), "d/.gitignore": submodule("1" * 40), "e/.gitignore": executable("*.log\n")}
+    seed = made(GitRepo.make(tmp_path / "durable", files, bare=True), tmp_path / "seeds")
+
+    assert [path for path in ("x.log", "d/x.log", "e/x.log") if seed.ignore.ignored(path)] == ["e/x.log"]
+
+
 def test_directories_come_before_what_is_in_them(tmp_path: Path) -> None:
     seed = made(
         GitRepo.make(tmp_path / "durable", {"x/y/z/file": "1", "x/y-/file": "2", "x": "3"} | {"x": None}, bare=True), tmp_path / "seeds"

@@ -47,7 +47,7 @@ def short_branch(branch: str) -> str:
         InvalidInput: the name is not one git would take (never a tag, an expression or an option), or is too long for a file.
     """
     name = branch.removeprefix("refs/heads/")
-    if not name or name.startswith("-") or name == "HEAD" or _FORBIDDEN.search(name) or _too_long(name):
+    if not name or name.startswith("-") or name == "HEAD" or _FORBIDDEN.search(name) or not _fits_a_file(name):
         raise InvalidInput(
             f"{branch[:300]!r} is not a branch name.",
             why="The engine moves branches by their full name only, so that no tag, option or expression can stand in for one.",
@@ -56,9 +56,12 @@ def short_branch(branch: str) -> str:
     return name
 
 
-def _too_long(name: str) -> bool:
-    raw = name.encode(errors="surrogatepass")
-    return len(raw) > _MAX_NAME or any(len(part) > _MAX_COMPONENT for part in raw.split(b"/"))
+def _fits_a_file(name: str) -> bool:
+    try:
+        raw = os.fsencode(name)
+    except UnicodeEncodeError:  # a surrogate that stands for no byte
+        return False
+    return len(raw) <= _MAX_NAME and all(len(part) <= _MAX_COMPONENT for part in raw.split(b"/"))
 
 
 def branch_ref(branch: str) -> str:

@@ -26,6 +26,7 @@ from pytest_gittrix.git.refs import References
 from pytest_gittrix.git.tree import Entry, entry_at, flatten
 
 _LANDINGS_PER_OPENING: Final = 16
+_CONFIG_FILES: Final = ("config", "config.worktree", "shallow")
 _KNOWN_EXTENSIONS: Final = {
     "noop",
     "noop-v1",
@@ -153,6 +154,20 @@ def _read_config(common_dir: str) -> _Config:
     )
 
 
+@lru_cache(maxsize=64)
+def _config_as_of(common_dir: str, *_stamps: tuple[int, ...]) -> _Config:
+    """The configuration, read anew when one of its files has changed: an engine outlives many a ``git config``."""
+    return _read_config(common_dir)
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return ()
+    return status.st_ino, status.st_ctime_ns, status.st_size
+
+
 class Repository:
     """A repository that promotions may land in. Use ``Repository.open``; close it, or use it as a context manager.
 
@@ -162,15 +177,14 @@ class Repository:
         format: its object format.
     """
 
-    def __init__(self, place: _Place, config: _Config) -> None:
+    def __init__(self, place: _Place) -> None:
         self.git_dir = place.git_dir
         self.common_dir = common_dir = place.common_dir
         self._root = place.root if place.git_dir == common_dir else None
-        self.format = config.format
-        self._config = config
+        self.format = self._config.format
         self._landings = 0
-        self.references = References(common_dir, config.format)
-        self.objects = open_objects(Path(common_dir, "objects"), config.format)
+        self.references = References(common_dir, self.format)
+        self.objects = open_objects(Path(common_dir, "objects"), self.format)
         self.trees = Trees(self.objects)
         self.commit = lru_cache(maxsize=1024)(self._commit)
 
@@ -185,8 +199,7 @@ class Repository:
         start = os.path.realpath(path)
         if not os.path.isdir(start):
             raise AdapterUnavailable(f"{start} is not a directory.", fix="Give the path of a git repository.")
-        place = _discover(start)
-        return cls(place, _read_config(place.common_dir))
+        return cls(_discover(start))
 
     def __enter__(self) -> Repository:
         return self
@@ -204,6 +217,10 @@ class Repository:
             return os.path.realpath(_discover(os.path.realpath(path)).common_dir) == os.path.realpath(self.common_dir)
         except AdapterUnavailable:
             return False
+
+    @property
+    def _config(self) -> _Config:
+        return _config_as_of(self.common_dir, *(_stamp(os.path.join(self.common_dir, name)) for name in _CONFIG_FILES))
 
     @property
     def bare(self) -> bool:

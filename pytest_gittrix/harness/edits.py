@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from pytest_gittrix.git.tree import parents
 from pytest_gittrix.harness.history import Content, Contents
@@ -35,8 +35,15 @@ DurableKind = Literal[
 DURABLE_KINDS: tuple[DurableKind, ...] = get_args(DurableKind)
 
 
+class _Plain:
+    """A value that pretty printers, Hypothesis' among them, show as its own short ``repr``."""
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        printer.text(repr(self))
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Tree(Mapping[str, Content]):
+class Tree(_Plain, Mapping[str, Content]):
     """Files by path, as a commit or a workspace holds them; fit for ``World.open(files=...)``. No path is a directory of another."""
 
     files: Mapping[str, Content]
@@ -72,7 +79,7 @@ class Tree(Mapping[str, Content]):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Edits(Mapping[str, Content | None]):
+class Edits(_Plain, Mapping[str, Content | None]):
     """New contents by path, None to delete; fit for ``DurableRepo.commit``."""
 
     changes: Contents
@@ -122,7 +129,7 @@ class Repository(Protocol):
 
 
 @dataclass(frozen=True)
-class DurableEdit:
+class DurableEdit(_Plain):
     """What a person does to durable, in one go. Drawn by ``strategies.durable_edits``.
 
     Attributes:

@@ -69,8 +69,8 @@ def select(snapshot: Snapshot, files: Iterable[str] | None, hunks: Mapping[str, 
         raise PromoteFailed(
             "No file was selected.",
             stage="staging",
-            why=f"An empty selection is not everything; {len(snapshot.changes)} touched files were left out.",
-            fix="Name the files to promote, or leave files= out to promote them all.",
+            why="An empty list promotes nothing; only a list that is left out stands for everything touched.",
+            fix="Name the files to promote, or leave files= out.",
         )
     if not wanted:
         raise PromoteFailed("There is nothing to promote: no file differs from the baseline.", stage="staging", fix="Discard the session.")

@@ -81,14 +81,17 @@ class Preferences:
             return None
 
     def remember(self, uri: str, strategy: Strategy) -> None:
-        """Keep an answer. Raises InvalidInput for what is no strategy."""
+        """Keep an answer, beside those that other processes keep meanwhile. Raises InvalidInput for what is no strategy."""
+        from filelock import FileLock
+
         check_strategy(strategy)
-        try:
-            known = json.loads(self._path.read_bytes())
-        except (OSError, ValueError):
-            known = {}
         os.makedirs(self._path.parent, exist_ok=True)
-        write_file(str(self._path), json.dumps({**known, uri: strategy}, indent=2, sort_keys=True).encode() + b"\n")
+        with FileLock(f"{self._path}.lock"):
+            try:
+                known = json.loads(self._path.read_bytes())
+            except (OSError, ValueError):
+                known = {}
+            write_file(str(self._path), json.dumps({**known, uri: strategy}, indent=2, sort_keys=True).encode() + b"\n")
 
 
 def decide(

@@ -34,6 +34,7 @@ ROOMS: Mapping[str, tuple[int, frozenset[str]]] = {
     "conformance": (6, frozenset({"conformance"})),
     "evals": (6, frozenset({"evals"})),
     "fixtures": (6, frozenset({"fixtures"})),
+    "strategies": (6, frozenset({"strategies"})),
     "front": (7, frozenset({"plugin", "hookspecs", "config", "cli", "server", "mcp", "report"})),
 }
 ROOM_OF = {name: room for room, (_, names) in ROOMS.items() for name in names}

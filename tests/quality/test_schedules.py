@@ -10,7 +10,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -118,9 +118,10 @@ def prepared(directory: Path, prepare: Prepare, wrapped: Callable[[Durable], Dur
                 strategy="commit",
                 ids=seeded_ids(1),
             )
-            scene = Scene(world, elsewhere)
-            prepare(scene)
-            yield scene
+            with closing(elsewhere):
+                scene = Scene(world, elsewhere)
+                prepare(scene)
+                yield scene
 
     return make
 
@@ -128,8 +129,7 @@ def prepared(directory: Path, prepare: Prepare, wrapped: Callable[[Durable], Dur
 def judge(scene: Scene, run: Run) -> None:
     """The history is that of a session system, and nothing is left lying about."""
     require_linear(session_calls(scene.history.calls, [commit.id for commit in run.log]), Sessions(), sessions_model)
-    for sha in [commit.id for commit in run.log[:-1]]:
-        assert len(next(commit for commit in run.log if commit.id == sha).parents) == 1
+    assert all(len(commit.parents) == 1 for commit in run.log[:-1]), "NOT A LINE: a commit has other than one parent"
     remains = [path.name for path in (scene.world.path / "durable").rglob("*") if path.suffix in (".lock", ".keep")]
     assert remains == [], f"LEFT BEHIND: {remains}"
 

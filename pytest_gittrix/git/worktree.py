@@ -73,9 +73,10 @@ class Forward:
         with GuardedDir.open(self.checkout.path) as files:
             # What goes makes way for what comes, and a directory's files go before it.
             for path in sorted(self.sides, key=lambda path: (path in removed, path), reverse=True):
-                reason = self._obstacle(files, path, removed - left.keys())
+                reason = self._obstacle(files, path, removed)
                 if reason:
                     left[path] = reason
+                    removed.discard(path)
                 else:
                     staged[path] = self._placed(files, path, contents)
         points.reached("worktree:files-written")
@@ -114,7 +115,7 @@ class Forward:
         if old is not None and old.mode == SUBMODULE:
             return "" if new is not None and new.mode == SUBMODULE else _populated(files, path)
         if old is not None:
-            return "" if self._clean(files, path, staged[0]) else "has changes that are not committed"
+            return "" if staged and self._clean(files, path, staged[0]) else "has changes that are not committed"
         if new is None:
             return ""
         beside = [other for other in (*parents(path), *self.index.below(path)) if other not in removed and self.index.entries(other)]
@@ -167,12 +168,13 @@ class Forward:
             os.makedirs(os.path.join(self.checkout.path, path), exist_ok=True)
             return IndexEntry(new.mode, new.id)
         data = contents(new.id)
-        if new.mode == SYMLINK:
-            files.make_link(path, data)
-        else:
-            files.write(path, data, executable=new.mode == EXECUTABLE)
-        status = files.lstat(path)
-        return IndexEntry(new.mode, new.id, stat_numbers(status, new.mode) if status is not None else (0,) * 10)
+        if new.mode != SYMLINK:
+            # The status of what was written, not of what is there by now: git must see a save that came right after.
+            status = files.write(path, data, executable=new.mode == EXECUTABLE)
+            return IndexEntry(new.mode, new.id, stat_numbers(status, new.mode))
+        files.make_link(path, data)
+        link = files.lstat(path)
+        return IndexEntry(new.mode, new.id, stat_numbers(link, new.mode) if link is not None else (0,) * 10)
 
 
 @contextmanager

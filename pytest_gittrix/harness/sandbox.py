@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -46,14 +46,16 @@ class Held:
         id: its id.
         handle: the object to work with.
         workspace: where its files are, or would be; None where it has none to work on.
-        hidden: commits of durable that it may not see.
+        baseline: the commit it started from.
+        hidden: commits of durable made since, which it may not see.
     """
 
     name: str
     id: str
     handle: Any
     workspace: Path | None
-    hidden: list[str]
+    baseline: str
+    hidden: set[str] = field(default_factory=set)
 
     def __repr__(self) -> str:
         return self.name

@@ -141,7 +141,7 @@ class Trial:
         self.model.sessions[handle.id] = Session(
             tree, tree, now, now, policy.ttl_idle, policy.ttl_absolute, policy.manual, policy.until_promote
         )
-        held = Held(f"s{len(self.held) + 1}", handle.id, handle, handle.workspace_path, [])
+        held = Held(f"s{len(self.held) + 1}", handle.id, handle, handle.workspace_path, self.model.head)
         self.held.append(held)
         return held
 
@@ -428,8 +428,7 @@ class Trial:
         self._seen = Fingerprint.of(self.world.durable.path)
         self._owed.add(self.model.head)
         for held in self.held:
-            if self.model.head not in held.hidden and self.model.sessions[held.id].baseline is not self.model.tree:
-                held.hidden.append(self.model.head)
+            held.hidden |= {self.model.head} - {held.baseline}
 
     @contextmanager
     def _stepping(self) -> Iterator[None]:
@@ -443,9 +442,9 @@ class Trial:
 
     def check(self) -> None:
         """What holds after every step: durable is where the model says and as it was left, and so are the sessions' records."""
-        head = self.judge.head(self.world.durable.branch)
-        require(head == self.model.head, "Durable's branch moves by people and promotions only.", f"it is at {head}")
         now = Fingerprint.of(self.world.durable.path)
+        head = now.sections["refs"].get(f"refs/heads/{self.world.durable.branch}")
+        require(head == self.model.head, "Durable's branch moves by people and promotions only.", f"it is at {head}")
         invariant_untouched(self._seen, now, by="anything but people and promotions")
         if self.model.checkout is not None:
             invariant_checkout(self.judge, files=self.model.checkout.files)

@@ -11,8 +11,7 @@ import pytest
 from support.engine import FILES, KINDS, SUBMODULE, Site, open_site, shell
 
 from pytest_gittrix.errors import AdapterUnavailable, WriteRejected
-from pytest_gittrix.git.objects import Objects
-from pytest_gittrix.session import commits
+from pytest_gittrix.git.objects import ObjectFormat, Objects, open_objects
 from pytest_gittrix.session.session import ListEntry, UserSession
 
 
@@ -126,13 +125,12 @@ class TestTheLog:
         for number in range(5):
             session.write_and_commit({"file": str(number)}, f"commit {number}")
         opened: list[str] = []
-        real = commits.open_objects
 
-        def counting(directory: Path, format_: object) -> Objects:
+        def counting(directory: Path, format_: ObjectFormat) -> Objects:
             opened.append(os.fspath(directory))
-            return real(directory, format_)  # type: ignore[arg-type]
+            return open_objects(directory, format_)
 
-        monkeypatch.setattr(commits, "open_objects", counting)
+        monkeypatch.setattr("pytest_gittrix.session.commits.open_objects", counting)
 
         assert [entry.message for entry in session.log()] == [f"commit {number}" for number in reversed(range(5))]
         assert len(opened) == 1

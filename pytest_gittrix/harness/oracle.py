@@ -317,17 +317,17 @@ def invariant_eviction_leaves_nothing(workspace: str | os.PathLike[str], lock: s
     require(not left, "An eviction leaves no workspace and no lock.", *left)
 
 
-def invariant_work_is_archived(archive: Judge, ref: str, baseline: Tree, unpromoted: Mapping[str, Content | None]) -> None:
-    """Unpromoted work is set aside before its workspace goes: the archive's commit is the baseline with that work on it (rule 8).
+def invariant_work_is_archived(archive: Judge, ref: str, unpromoted: Mapping[str, Content | None]) -> None:
+    """Unpromoted work is set aside before its workspace goes: the archive's commit holds all of it (rule 8).
 
     Args:
         archive: reads the repository that holds the archive.
         ref: the reference, or the commit, of the archive.
-        baseline: what the session started from.
         unpromoted: contents by path, None for a deletion.
     """
-    wanted, found = baseline.apply(unpromoted), archive.tree(ref)
-    require(wanted == found, "What was not promoted is set aside whole.", *_differences(wanted, found))
+    kept = archive.tree(ref)
+    found = {path: kept.get(path) for path in unpromoted}
+    require(found == dict(unpromoted), "What was not promoted is set aside whole.", *_differences(unpromoted, found))
 
 
 def invariant_nothing_is_half_done(

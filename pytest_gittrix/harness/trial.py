@@ -486,7 +486,7 @@ class Trial:
         left = {path: new for path, new in session.touched.items() if path not in landed or landed[path] != new}
         if left:
             with Judge(directory / "archive.git") as archive:
-                invariant_work_is_archived(archive, f"refs/gittrix/archive/{held.id}", session.baseline, left)
+                invariant_work_is_archived(archive, f"refs/gittrix/archive/{held.id}", left)
 
 
 def _prune(directory: Path, root: Path) -> None:

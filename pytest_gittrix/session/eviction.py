@@ -138,24 +138,22 @@ class Evictor:
         points.reached("evict:apart")
         try:
             snapshot = self._snapshot(state, workspace)
-            self._archive(recorder, state, snapshot, promoted)
-            refused = snapshot.refused
-        except GittrixError as problem:
+        except (GittrixError, OSError) as problem:
             self._keep_whole(recorder, state, leaving, problem)
         else:
-            if refused:
-                path, reason = next(iter(refused.items()))
+            self._archive(recorder, state, snapshot, promoted)
+            for path, reason in [*snapshot.refused.items()][:1]:
                 self._keep_whole(recorder, state, leaving, AdapterUnavailable(f"{path!r} is not archived: {reason}."))
         workspace.remove(self.trash)
         points.reached("evict:workspace-gone")
 
-    def _keep_whole(self, recorder: Recorder, state: SessionState, path: str, problem: GittrixError) -> None:
+    def _keep_whole(self, recorder: Recorder, state: SessionState, path: str, problem: Exception) -> None:
         """What cannot be kept as a change of the baseline is kept as it is."""
         kept = recorder.directory / "archive.workspace"
         if not os.path.isdir(path) or kept.exists():
             return
         os.rename(path, kept)
-        recorder.append("archive.written", {"touched": len(state.api_touched), "patch": kept.name, "reason": problem.fact[:500]})
+        recorder.append("archive.written", {"touched": len(state.api_touched), "patch": kept.name, "reason": str(problem).partition("\n")[0][:500]})
         points.reached("evict:kept-whole")
 
     def sweep_one(self, recorder: Recorder) -> bool:

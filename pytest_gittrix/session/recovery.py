@@ -153,7 +153,8 @@ class Recovery:
 def _is_stillborn(directory: Path) -> bool:
     names = {entry.name for entry in directory.iterdir()}
     log = directory / LOG
-    return bool(names) and names <= set(_STILLBORN) and not (log.exists() and log.stat().st_size)
+    ours = bool(names) or directory.name.startswith("sess_")
+    return ours and names <= set(_STILLBORN) and not (log.exists() and log.stat().st_size)
 
 
 def settled(recorder: Recorder, recovery: Recovery) -> Recorder:

@@ -284,6 +284,9 @@ def invariant_workspace_stands_alone(workspace: str | os.PathLike[str], durable:
     with open(os.path.join(git_dir, "config"), "rb") as file:
         config = file.read()
     require(b"[remote" not in config and os.fsencode(durable.path) not in config, "A workspace knows no remote.", repr(config))
+    hidden = list(hidden)
+    if not hidden:
+        return
     with Judge(workspace) as own:
         seen = [commit for commit in hidden if own.has(commit)]
         require(not seen, "A workspace shows no commit of durable but those it was given.", *seen)

@@ -77,9 +77,9 @@ class Trial:
         self.others: list[Any] = []
         self._engines = self._depth = 0
         self.judge = self._stack.enter_context(Judge(self.world.durable.path))
-        head = self.judge.head(self.world.durable.branch)
+        self._seen = self._first = Fingerprint.of(self.world.durable.path)
+        head = self._branch_in(self._seen)
         self.model = Model(head, {head: files}, None if bare else Checkout(files, files))
-        self._seen = Fingerprint.of(self.world.durable.path)
         self._owed = {head}
 
     def __enter__(self) -> Trial:
@@ -204,8 +204,8 @@ class Trial:
             self.work(held, "touched_files()", held.handle.touched_files)
             return
         session = self.model.sessions[held.id]
-        session.used = self.now
-        info = held.handle.info()
+        info = self.work(held, "info()", held.handle.info)
+        assert info is not None
         require(info.deadline == session.deadline, "A deadline counts from the last use.", f"{info.deadline}, not {session.deadline}")
         invariant_touched_is_the_difference(held.handle.touched_files(), session.baseline, session.files)
         listed = {entry.path for entry in held.handle.list() if entry.type != "dir"}
@@ -430,6 +430,9 @@ class Trial:
         for held in self.held:
             held.hidden |= {self.model.head} - {held.baseline}
 
+    def _branch_in(self, seen: Fingerprint) -> str:
+        return seen.sections["refs"].get(f"refs/heads/{self.world.durable.branch}", "nowhere")
+
     @contextmanager
     def _stepping(self) -> Iterator[None]:
         self._depth += 1
@@ -443,7 +446,7 @@ class Trial:
     def check(self) -> None:
         """What holds after every step: durable is where the model says and as it was left, and so are the sessions' records."""
         now = Fingerprint.of(self.world.durable.path)
-        head = now.sections["refs"].get(f"refs/heads/{self.world.durable.branch}")
+        head = self._branch_in(now)
         require(head == self.model.head, "Durable's branch moves by people and promotions only.", f"it is at {head}")
         invariant_untouched(self._seen, now, by="anything but people and promotions")
         if self.model.checkout is not None:
@@ -455,9 +458,10 @@ class Trial:
     def check_all(self) -> None:
         """The whole truth, for the end of a trial."""
         self.check()
-        invariant_no_commit_is_lost(self.judge, self.model.head, self._owed)
-        require(self.judge.tree(self.model.head) == self.model.tree, "The branch holds what was put there.")
-        if self.model.checkout is not None:
+        if self._seen != self._first:  # to ask git takes as long as everything else together
+            invariant_no_commit_is_lost(self.judge, self.model.head, self._owed)
+            require(self.judge.tree(self.model.head) == self.model.tree, "The branch holds what was put there.")
+        if self._seen != self._first and self.model.checkout is not None:
             invariant_checkout(self.judge, staged=self.model.checkout.staged)
         for held in self.held:
             session = self.model.sessions[held.id]

@@ -22,6 +22,7 @@ Strategy = Literal["auto", "commit", "branch", "pr", "patch"]
 
 # Left out of a record when unknown; every other key is always there, null or not.
 _OPTIONAL = frozenset({"durablePath", "durableBranch", "ephemeralPath", "workspaceKind", "isGitBacked", "prUrl"})
+LONGEST = timedelta(days=36_525)
 _MILLISECOND = timedelta(milliseconds=1)
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -41,6 +42,10 @@ def _duration(value: object) -> object:
             f"{value!r} is no time to live: it must be positive.",
             why="Such a session would expire as it starts.",
             fix="None means no limit.",
+        )
+    if span > LONGEST:
+        raise InvalidInput(
+            f"{value!r} is longer than a hundred years.", why="Its deadline could not be written.", fix="None means no limit."
         )
     return span
 

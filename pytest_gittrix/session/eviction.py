@@ -153,7 +153,8 @@ class Evictor:
         if not os.path.isdir(path) or kept.exists():
             return
         os.rename(path, kept)
-        recorder.append("archive.written", {"touched": len(state.api_touched), "patch": kept.name, "reason": str(problem).partition("\n")[0][:500]})
+        reason = str(problem).partition("\n")[0][:500]
+        recorder.append("archive.written", {"touched": len(state.api_touched), "patch": kept.name, "reason": reason})
         points.reached("evict:kept-whole")
 
     def sweep_one(self, recorder: Recorder) -> bool:

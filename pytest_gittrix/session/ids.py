@@ -1,12 +1,18 @@
-"""Session ids: random ones, and a sequence that is the same for the same seed (DESIGN rule 13)."""
+"""Session ids: random ones, a sequence that is the same for the same seed (DESIGN rule 13), and how a new one is claimed in a store."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 import string
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
+
+from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
+from pytest_gittrix.record.lease import Lease
+from pytest_gittrix.record.store import Store
 
 _ALPHABET: Final = string.ascii_letters + string.digits + "_-"
 _LENGTH: Final = 12
@@ -28,3 +34,48 @@ def seeded_ids(seed: int) -> Callable[[], str]:
         return "sess_" + "".join(_ALPHABET[byte % 62] for byte in digest[:_LENGTH])
 
     return make
+
+
+def claim(store: Store, make: Callable[[], str]) -> tuple[str, Lease]:
+    """Make the directory of a new session and lease it.
+
+    Args:
+        store: where.
+        make: gives ids; those that are taken are passed over.
+
+    Returns:
+        The id, and the lease, held.
+
+    Raises:
+        InvalidInput: ten thousand ids in a row were taken.
+        AdapterUnavailable: the disk refused; nothing is left.
+    """
+    for _ in range(10_000):
+        id_ = make()
+        if not os.path.lexists(store.directory(id_)):
+            return id_, _first_lease(store, id_)
+    raise InvalidInput("Ten thousand ids in a row were taken.", why="Ids are never used twice.", fix="Pass ids= that makes new ones.")
+        "Ten thousand session ids in a row were taken.", why="Ids are never used twice.", fix="Pass ids= that makes new ones."
+    )
+
+
+def _first_lease(store: Store, id_: str) -> Lease:
+    """Lease a new directory; anew if a recovery beside us took the empty directory for what a kill left."""
+    while True:
+        store.create(id_)
+        try:
+            return store.lease(id_).acquire()
+        except AdapterUnavailable:
+            if not _gone(store.directory(id_)):
+                raise
+
+
+def _gone(directory: Path) -> bool:
+    """Whether a directory was taken away already; if not, it is taken back, since there is nothing in it."""
+    try:
+        directory.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False

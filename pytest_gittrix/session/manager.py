@@ -16,12 +16,11 @@ from pytest_gittrix import points
 from pytest_gittrix.adapters.local import LocalEphemeral
 from pytest_gittrix.adapters.protocol import Durable
 from pytest_gittrix.clock import Clock, SystemClock, Timer
-from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionNotFound
+from pytest_gittrix.errors import GittrixError, InvalidInput, SessionNotFound
 from pytest_gittrix.git.seed import prune_seeds
 from pytest_gittrix.git.workspace import Workspace, WorkspaceKind
 from pytest_gittrix.record.events import path_fields
 from pytest_gittrix.record.index import Index
-from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.log import Durability
 from pytest_gittrix.record.state import Policy, StateName
 from pytest_gittrix.record.store import Problem, Store, default_home
@@ -30,7 +29,8 @@ from pytest_gittrix.session.content import Review
 from pytest_gittrix.session.detector import MovedRef, moved_references, note_references
 from pytest_gittrix.session.eviction import Evictor, check_end, require_evictable
 from pytest_gittrix.session.expiry import resolution_ns
-from pytest_gittrix.session.ids import random_id
+from pytest_gittrix.session.ids import claim, random_id
+from pytest_gittrix.session.inputs import check_text
 from pytest_gittrix.session.promotion import PromoteResult, Promotion
 from pytest_gittrix.session.recorder import Emitter, Listener, Recorder, require_live, typed
 from pytest_gittrix.session.recovery import Recovery, RecoveryReport, settled
@@ -173,12 +173,13 @@ class GitTrix:
             InvalidInput: there is no such branch, or an argument is not allowed.
             AdapterUnavailable, UnsupportedRepository: the repository cannot be used; nothing is left behind.
         """
+        task = check_text(task, "task")
         durable, branch = self._resources.resolve(durable_path, durable_ref, durable_branch)
         ephemeral = self.ephemeral if workspace is None else replace(self.ephemeral, kind=workspace)
         policy = eviction.policy() if eviction is not None else self._policy
         baseline = durable.head(branch)
         points.reached("start:head-read")
-        id_, lease = self._new_directory()
+        id_, lease = claim(self.store, self._ids)
         recorder = self._recorder(id_)
         try:
             with typed(), ExitStack() as held:
@@ -219,25 +220,6 @@ class GitTrix:
         made = ephemeral.create(space, str(engine), seed, branch=branch, durable_objects=durable.objects_dir, name=id_)
         note_references(engine, durable.references())
         return made
-
-    def _new_directory(self) -> tuple[str, Lease]:
-        for _ in range(10_000):
-            id_ = self._ids()
-            if not os.path.lexists(self.store.directory(id_)):
-                return id_, self._first_lease(id_)
-        raise InvalidInput(
-            "Ten thousand session ids in a row were taken.", why="Ids are never used twice.", fix="Pass ids= that makes new ones."
-        )
-
-    def _first_lease(self, id_: str) -> Lease:
-        """Make a session's directory and lease it; anew if a recovery beside us took the empty directory for what a kill left."""
-        while True:
-            self.store.create(id_)
-            try:
-                return self.store.lease(id_).acquire()
-            except AdapterUnavailable:
-                if os.path.lexists(self.store.directory(id_)):
-                    raise
 
     def get_session(self, id_: str) -> UserSession:
         """A live session.

@@ -153,8 +153,7 @@ class Recovery:
 def _is_stillborn(directory: Path) -> bool:
     names = {entry.name for entry in directory.iterdir()}
     log = directory / LOG
-    ours = bool(names) or directory.name.startswith("sess_")
-    return ours and names <= set(_STILLBORN) and not (log.exists() and log.stat().st_size)
+    return names <= set(_STILLBORN) and not (log.exists() and log.stat().st_size)
 
 
 def settled(recorder: Recorder, recovery: Recovery) -> Recorder:

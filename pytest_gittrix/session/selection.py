@@ -55,7 +55,7 @@ def select(snapshot: Snapshot, files: Iterable[str] | None, hunks: Mapping[str, 
     if refused:
         raise WriteRejected(
             f"{refused[0]!r} cannot be promoted: {snapshot.refused[refused[0]]}.",
-            why="Durable would hold a file that git, or the next checkout, takes for something else.",
+            why="A promotion takes what it can keep exactly, or says so before anything moves.",
             fix="Rename or remove it, or select the other files by name.",
         )
     if unknown:

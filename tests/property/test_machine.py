@@ -1,4 +1,5 @@
 from __future__ import annotations
+
 from pytest_gittrix.harness.machine import machine_for
 from pytest_gittrix.harness.world import World
 

@@ -99,13 +99,13 @@ class TestAStartThatIsKilled:
         with pytest.raises(SessionNotFound):
             site.engine.get_session("sess_orphan")
 
-    def test_leaves_every_directory_alone_that_is_somebody_elses(self, site: Site) -> None:
-        for name in ("notes", "empty", "repository"):
+    def test_leaves_every_directory_alone_that_holds_what_is_not_its_own(self, site: Site) -> None:
+        for name in ("notes", "repository"):
             (site.store / name).mkdir(parents=True)
         (site.store / "notes" / "thesis.tex").write_text("years of work")
         (site.store / "repository" / ".git").mkdir()
         assert site.engine.init().recover().removed == []
-        assert sorted(name for name in os.listdir(site.store) if not name.startswith(".")) == ["empty", "notes", "repository"]
+        assert sorted(name for name in os.listdir(site.store) if not name.startswith(".")) == ["notes", "repository"]
 
     def test_and_raises_instead_of_dying_leaves_nothing_at_all(self, site: Site) -> None:
         def interrupt() -> None:

@@ -145,7 +145,7 @@ class TestTheIdleLimit:
     @pytest.mark.parametrize("ttl", [timedelta(0), timedelta(seconds=-1), 3600, "1h", None])
     def test_cannot_be_extended_by_what_is_no_positive_duration(self, site: Site, ttl: object) -> None:
         session = site.start()
-        with pytest.raises(InvalidInput, match="not positive|not a timedelta"):
+        with pytest.raises(InvalidInput, match=r"not positive|not a timedelta"):
             session.extend(ttl)  # type: ignore[arg-type]
         assert session.info().deadline == EPOCH + FOUR_HOURS
 

@@ -44,15 +44,16 @@ _LEFT_LYING: tuple[DurableKind, ...] = ("dirty", "staged")
 _MOST_SESSIONS = 4
 _MEETING_POINTS = ("a", "lib/b")
 
-# What an agent may do with its own git without changing a file: none of it may change what was touched (DESIGN rule 3).
+# What an agent may do with its own git without changing a file: none of it may change what was touched (DESIGN rule 3). No ``checkout``:
+# without an index it brings files back.
 _AGENT_GIT: dict[str, str] = {
     "commit": "git add -A && git -c commit.gpgsign=false commit -qm own",
     "stage": "git add -A",
     "unstage": "git rm -rq --cached --ignore-unmatch .",
     "overlook": "git ls-files -z | git update-index -z --assume-unchanged --stdin",
     "ignore": "echo '*' > .git/info/exclude || { mkdir -p .git/info && echo '*' > .git/info/exclude; }",
-    "branch": "git checkout -q -b own-$(git rev-list --all --count)-$(date +%N)",
-    "detach": "git checkout -q --detach",
+    "another branch": "git symbolic-ref HEAD refs/heads/own",
+    "detach": "git update-ref --no-deref HEAD $(git rev-parse HEAD)",
     "misconfigure": "git config core.fileMode false && git config core.ignoreCase true && git config core.excludesFile /dev/null",
     "forget the index": "rm -f .git/index",
 }
@@ -303,18 +304,22 @@ def in_another_process(action: Callable[[], object], *, dies_at: int | None = No
     Raises:
         AssertionError: it failed with what is no error of the engine.
     """
+    reading, writing = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # later Pythons warn of forks beside other threads; the child uses none
         pid = os.fork()
     if pid == 0:
-        _live_and_die(action, dies_at)
+        _live_and_die(action, dies_at, writing)
+    os.close(writing)
+    with open(reading, "rb") as said:
+        trace = said.read().decode(errors="replace")
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if status not in (0, -signal.SIGKILL):
-        raise AssertionError("An operation in another process failed with what is no error of the system; its traceback is on stderr.")
+        raise AssertionError(f"An operation in another process failed with what is no error of the system.\n{trace}")
     return status == 0
 
 
-def _live_and_die(action: Callable[[], object], dies_at: int | None) -> None:
+def _live_and_die(action: Callable[[], object], dies_at: int | None, writing: int) -> None:
     passed: list[str] = []
 
     def listen(name: str) -> None:
@@ -328,7 +333,7 @@ def _live_and_die(action: Callable[[], object], dies_at: int | None) -> None:
             action()
         status = 0
     except BaseException:  # noqa: BLE001  (nothing may get back into the parent's test run)
-        traceback.print_exc()
+        os.write(writing, traceback.format_exc().encode(errors="replace"))
     finally:
         os._exit(status)
 

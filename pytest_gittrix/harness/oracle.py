@@ -12,6 +12,7 @@ import os
 import stat
 import subprocess
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Self
@@ -65,7 +66,8 @@ class Judge:
     def close(self) -> None:
         """End the git process; a later question starts another."""
         if self._process is not None:
-            self._process.communicate()
+            with suppress(BrokenPipeError):
+                self._process.communicate()
             self._process = None
 
     def head(self, branch: str = "main") -> str:
@@ -143,11 +145,14 @@ class Judge:
 
     def _ask(self, name: str) -> tuple[str, str, bytes] | None:
         if self._process is None:
-            self._process = subprocess.Popen(self._command("cat-file", "--batch"), stdin=-1, stdout=-1, env=hermetic_env())
+            self._process = subprocess.Popen(self._command("cat-file", "--batch"), stdin=-1, stdout=-1, stderr=subprocess.DEVNULL, env=hermetic_env())
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(os.fsencode(name) + b"\n")
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write(os.fsencode(name) + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            return None
         header = self._process.stdout.readline().split()
         if len(header) != 3:
             return None

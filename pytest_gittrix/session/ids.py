@@ -55,8 +55,6 @@ def claim(store: Store, make: Callable[[], str]) -> tuple[str, Lease]:
         if not os.path.lexists(store.directory(id_)):
             return id_, _first_lease(store, id_)
     raise InvalidInput("Ten thousand ids in a row were taken.", why="Ids are never used twice.", fix="Pass ids= that makes new ones.")
-        "Ten thousand session ids in a row were taken.", why="Ids are never used twice.", fix="Pass ids= that makes new ones."
-    )
 
 
 def _first_lease(store: Store, id_: str) -> Lease:

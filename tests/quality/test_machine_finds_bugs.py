@@ -41,8 +41,8 @@ def follows_renames() -> AbstractContextManager[object]:
     """Drift as a diff with rename detection has it: a file that was renamed is not gone."""
     exact = LocalDurable.drift
 
-    def drift(self: LocalDurable, baseline: str, head: str) -> Drift:
-        found = exact(self, baseline, head)
+    def drift(self: LocalDurable, *arguments: Any) -> Drift:
+        found = exact(self, *arguments)
         arrived = {new.id for old, new in found.values() if old is None and new is not None}
         return {path: (old, new) for path, (old, new) in found.items() if not (new is None and old is not None and old.id in arrived)}
 
@@ -85,7 +85,7 @@ def test_a_broken_engine_is_caught_in_a_few_steps(defect: Callable[[], AbstractC
     machine = machine_for(World.open)
     profile = settings(
         max_examples=300,
-        stateful_step_count=12,
+        stateful_step_count=8,
         deadline=None,
         derandomize=True,
         database=None,

@@ -25,6 +25,7 @@ from pytest_gittrix.harness.model import overlapping
 
 _SHOWN: Final = 12
 _FOREVER: Final = 100_000
+_NOTHING: Final = object()
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,8 @@ class Judge:
 
     def _ask(self, name: str) -> tuple[str, str, bytes] | None:
         if self._process is None:
-            self._process = subprocess.Popen(self._command("cat-file", "--batch"), stdin=-1, stdout=-1, stderr=subprocess.DEVNULL, env=hermetic_env())
+            asking = self._command("cat-file", "--batch")
+            self._process = subprocess.Popen(asking, stdin=-1, stdout=-1, stderr=subprocess.DEVNULL, env=hermetic_env())
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -196,13 +198,15 @@ def require(holds: object, rule: str, *lines: str) -> None:
 
 
 def _differences(expected: Mapping[str, object], found: Mapping[str, object]) -> list[str]:
-    paths = sorted(path for path in expected.keys() | found.keys() if expected.get(path) != found.get(path))
-    lines = [f"{path!r}: expected {_said(expected.get(path))}, found {_said(found.get(path))}" for path in paths[:_SHOWN]]
+    paths = sorted(path for path in expected.keys() | found.keys() if expected.get(path, _NOTHING) != found.get(path, _NOTHING))
+    lines = [f"{path!r}: expected {_said(expected, path)}, found {_said(found, path)}" for path in paths[:_SHOWN]]
     return [*lines, f"and {len(paths) - _SHOWN} more"] if len(paths) > _SHOWN else lines
 
 
-def _said(value: object) -> str:
-    return "nothing" if value is None else f"{value!r:.120}"
+def _said(facts: Mapping[str, object], path: str) -> str:
+    if path not in facts:
+        return "nothing"
+    return "none there" if facts[path] is None else f"{facts[path]!r:.120}"
 
 
 # The rules -----------------------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -13,7 +14,6 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from pytest_gittrix.adapters.local import LocalDurable
-from pytest_gittrix.adapters.protocol import Drift
 from pytest_gittrix.git.commit import Built
 from pytest_gittrix.git.snapshot import Snapshot
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, Changes, Entry
@@ -35,18 +35,6 @@ def forgets_deletions() -> AbstractContextManager[object]:
         return replace(taken, changes={path: entry for path, entry in taken.changes.items() if entry is not None})
 
     return patch.object(Workspace, "snapshot", snapshot)
-
-
-def follows_renames() -> AbstractContextManager[object]:
-    """Drift as a diff with rename detection has it: a file that was renamed is not gone."""
-    exact = LocalDurable.drift
-
-    def drift(self: LocalDurable, *arguments: Any) -> Drift:
-        found = exact(self, *arguments)
-        arrived = {new.id for old, new in found.values() if old is None and new is not None}
-        return {path: (old, new) for path, (old, new) in found.items() if not (new is None and old is not None and old.id in arrived)}
-
-    return patch.object(LocalDurable, "drift", drift)
 
 
 @contextmanager
@@ -75,17 +63,17 @@ def loses_modes() -> AbstractContextManager[object]:
 @pytest.mark.parametrize(
     ("defect", "complaint"),
     [
-        (forgets_deletions, "Touched is exactly what differs from the baseline."),
+        (forgets_deletions, "differs from the baseline"),
         (follows_renames, "must answer BASELINE_CONFLICT"),
-        (expires_at_the_deadline, "SESSION_EXPIRED"),
-        (loses_modes, "A promotion changes exactly its selection."),
+        (expires_at_the_deadline, "SESSION_EXPIRED|exactly the sessions past their deadline"),
+        (loses_modes, "changes exactly its selection"),
     ],
 )
 def test_a_broken_engine_is_caught_in_a_few_steps(defect: Callable[[], AbstractContextManager[object]], complaint: str) -> None:
     machine = machine_for(World.open)
     profile = settings(
         max_examples=300,
-        stateful_step_count=8,
+        stateful_step_count=5,
         deadline=None,
         derandomize=True,
         database=None,
@@ -99,4 +87,4 @@ def test_a_broken_engine_is_caught_in_a_few_steps(defect: Callable[[], AbstractC
 
     steps = steps_of(caught.value)
     assert 1 <= len(steps) <= MOST_STEPS, "\n".join(steps)
-    assert complaint in str(caught.value), (str(caught.value), steps)
+    assert re.search(complaint, str(caught.value)), (str(caught.value), steps)

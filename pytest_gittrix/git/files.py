@@ -34,7 +34,8 @@ def write_file(path: str, data: bytes, *, mode: int = 0o644, sync: bool = False,
     try:
         os.rename(temporary, path)
     except OSError:
-        os.unlink(temporary)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
         raise
 
 

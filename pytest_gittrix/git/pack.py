@@ -20,6 +20,7 @@ from pytest_gittrix.git.objects import ObjectFormat
 _TYPES: Final = {"commit": 1, "tree": 2, "blob": 3, "tag": 4}
 _LARGE: Final = 0x80000000
 _LEVEL: Final = 1
+_SWEPT_AWAY: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +107,24 @@ def install_pack(objects_dir: str, pack: Pack, *, keep: str | None = None, sync:
     stem = os.path.join(directory, f"pack-{pack.name}")
     os.makedirs(directory, exist_ok=True)
     if keep is not None:
-        write_file(stem + ".keep", keep.encode() + b"\n", mode=0o444, sync=sync, prefix="tmp_keep_")
+        _put(stem + ".keep", keep.encode() + b"\n", "tmp_keep_", sync)
     if os.path.exists(stem + ".idx"):
         return
-    write_file(stem + ".pack", pack.data, mode=0o444, sync=sync, prefix="tmp_pack_")
-    write_file(stem + ".idx", pack.index, mode=0o444, sync=sync, prefix="tmp_idx_")
+    _put(stem + ".pack", pack.data, "tmp_pack_", sync)
+    _put(stem + ".idx", pack.index, "tmp_idx_", sync)
     if sync:
         sync_directory(directory)
+
+
+def _put(path: str, data: bytes, prefix: str, sync: bool) -> None:
+    """Write one file of a pack; again if a ``git gc --prune=now`` beside us swept its temporary away before it had its name."""
+    for _ in range(_SWEPT_AWAY):
+        try:
+            write_file(path, data, mode=0o444, sync=sync, prefix=prefix)
+        except FileNotFoundError:
+            continue
+        return
+    write_file(path, data, mode=0o444, sync=sync, prefix=prefix)
 
 
 def release_pack(objects_dir: str, name: str) -> None:

@@ -68,6 +68,13 @@ class Tree(_Plain, Mapping[str, Content]):
                 raise ValueError(f"{path!r} stands below a file")
         return Tree(dict(sorted(files.items())))
 
+    def made_by(self, edits: Contents) -> Tree:
+        """What the edits make of this tree whether they fit or not: each takes away what is in its way, or deletes what is there."""
+        tree = self
+        for path, content in edits.items():
+            tree = tree.apply({path: None} if content is None else tree.placing(path, content))
+        return tree
+
     def to(self, other: Mapping[str, Content]) -> Edits:
         """The edits that make another tree of this one: their difference, no rename guessing."""
         return Edits({path: other.get(path) for path in sorted(self.keys() | other.keys()) if self.get(path) != other.get(path)})

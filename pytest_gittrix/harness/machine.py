@@ -17,6 +17,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
@@ -32,7 +33,7 @@ from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.harness.edits import DURABLE_KINDS, DurableEdit, DurableKind, Edits, Tree
 from pytest_gittrix.harness.history import Content, Executable
 from pytest_gittrix.harness.sandbox import Held, System
-from pytest_gittrix.harness.strategies import contents, eviction_policies, instants_around, paths, trees
+from pytest_gittrix.harness.strategies import contents, edits, eviction_policies, instants_around, paths, trees
 from pytest_gittrix.harness.strategies_durable import durable_edits
 from pytest_gittrix.harness.trial import Trial
 from pytest_gittrix.harness.world import World
@@ -41,7 +42,7 @@ KINDS = ("lazy", "clone", "copy")
 """The kinds of workspace that are drawn: those that promise isolation."""
 
 _LEFT_LYING: tuple[DurableKind, ...] = ("dirty", "staged")
-_MOST_SESSIONS = 4
+_MOST_ALIVE = 3
 _MEETING_POINTS = ("a", "lib/b")
 
 # What an agent may do with its own git without changing a file: none of it may change what was touched (DESIGN rule 3). No ``checkout``:
@@ -92,7 +93,26 @@ def _times(machine: SandboxMachine) -> SearchStrategy[timedelta]:
     return st.one_of(*(instants_around(deadline, not_before=now).map(lambda when: when - now) for deadline in deadlines), seconds)
 
 
+@dataclass(frozen=True)
+class Meeting:
+    """What an agent does, and what somebody does to durable meanwhile that is aimed at it."""
+
+    work: Edits
+    drift: DurableEdit
+
+
+def _meetings(machine: SandboxMachine) -> SearchStrategy[Meeting]:
+    tree = machine.trial.model.tree
+    kinds = [kind for kind in DURABLE_KINDS if kind not in _LEFT_LYING]
+
+    def aimed(work: Edits) -> SearchStrategy[Meeting]:
+        return st.builds(Meeting, st.just(work), durable_edits(tree, touched=work, kinds=kinds))
+
+    return edits(tree, min_size=1).flatmap(aimed)
+
+
 NAMES = _drawn_by(_names)
+WORK = _drawn_by(lambda machine: edits(machine.trial.model.tree))
 
 
 class SandboxMachine(RuleBasedStateMachine):
@@ -114,7 +134,7 @@ class SandboxMachine(RuleBasedStateMachine):
 
     @initialize(
         target=sessions,
-        files=trees(near=_MEETING_POINTS),
+        files=trees(near=_MEETING_POINTS, min_files=1),
         workspace=st.sampled_from(KINDS),
         bare=st.booleans(),
         policy=eviction_policies(),
@@ -125,7 +145,7 @@ class SandboxMachine(RuleBasedStateMachine):
         return self.trial.start(policy)
 
     @rule(target=sessions, policy=eviction_policies())
-    @precondition(lambda self: len(self.trial.held) < _MOST_SESSIONS)
+    @precondition(lambda self: sum(self.trial.live(held) for held in self.trial.held) < _MOST_ALIVE)
     def start(self, policy: Any) -> Held:
         """A session starts."""
         return self.trial.start(policy)
@@ -202,15 +222,30 @@ class SandboxMachine(RuleBasedStateMachine):
 
     # Ends ------------------------------------------------------------------------------------------------------------------------
 
-    @rule(session=sessions, on_overlap=st.sampled_from(["refuse", "allow-identical", "merge"]))
-    def promote(self, session: Held, on_overlap: str) -> None:
-        """Everything that is touched."""
-        answer = self.trial.promote(session, on_overlap=on_overlap)
-        event(f"promote: {answer}")
+    @rule(session=sessions, work=WORK)
+    def promote(self, session: Held, work: Edits) -> None:
+        """Everything that is touched, after some more work."""
+        self.trial.edit(session, work)
+        event(f"promote: {self.trial.promote(session)}")
 
-    @rule(session=sessions, some=st.lists(st.integers(0, 3), min_size=1, max_size=2, unique=True))
-    def promote_some(self, session: Held, some: list[int]) -> None:
+    @rule(session=sessions, meeting=_drawn_by(_meetings), at_the_desk=st.booleans())
+    def promote_over_drift(self, session: Held, meeting: Meeting, at_the_desk: bool) -> None:
+        """Work, while durable changes where the work is, and a promotion that must see it."""
+        self.trial.edit(session, meeting.work)
+        self.trial.durable_edit(meeting.drift, at_the_desk=at_the_desk)
+        event(f"promote over {meeting.drift.kind}: {self.trial.promote(session)}")
+
+    @rule(session=sessions, meeting=_drawn_by(_meetings), on_overlap=st.sampled_from(["allow-identical", "merge"]))
+    def promote_and_reconcile(self, session: Held, meeting: Meeting, on_overlap: str) -> None:
+        """The same, where some drift may pass."""
+        self.trial.edit(session, meeting.work)
+        self.trial.durable_edit(meeting.drift, at_the_desk=False)
+        event(f"promote, {on_overlap}: {self.trial.promote(session, on_overlap=on_overlap)}")
+
+    @rule(session=sessions, work=WORK, some=st.lists(st.integers(0, 3), min_size=1, max_size=2, unique=True))
+    def promote_some(self, session: Held, work: Edits, some: list[int]) -> None:
         """Some of the touched paths, by their places in order."""
+        self.trial.edit(session, work)
         touched = self.trial.model.sessions[session.id].touched.paths
         answer = self.trial.promote(session, sorted({touched[place % len(touched)] for place in some}) if touched else [])
         event(f"promote some: {answer}")
@@ -225,14 +260,16 @@ class SandboxMachine(RuleBasedStateMachine):
         """A review, while the agent writes on."""
         self.trial.promote_a_review(session, path, data)
 
-    @rule(session=sessions, first=st.booleans())
-    def promote_hunks(self, session: Held, first: bool) -> None:
+    @rule(session=sessions, work=WORK, first=st.booleans())
+    def promote_hunks(self, session: Held, work: Edits, first: bool) -> None:
         """All hunks of the first text file that has any, or its first one."""
+        self.trial.edit(session, work)
         self.trial.promote_hunks(session, only_first=first)
 
-    @rule(session=sessions, dies_at=st.none() | st.integers(1, 16))
-    def promote_in_another_process(self, session: Held, dies_at: int | None) -> None:
+    @rule(session=sessions, work=WORK, dies_at=st.none() | st.integers(1, 16))
+    def promote_in_another_process(self, session: Held, work: Edits, dies_at: int | None) -> None:
         """Which is killed at some step, or not at all."""
+        self.trial.edit(session, work)
         landed = self.trial.promote_elsewhere(session, partial(in_another_process, dies_at=dies_at))
         event(f"promote elsewhere: {'whole' if dies_at is None else 'killed'}, {'landed' if landed else 'not landed'}")
 
@@ -252,6 +289,14 @@ class SandboxMachine(RuleBasedStateMachine):
     def time_passes(self, by: timedelta) -> None:
         """To one of the instants around a deadline, or just a little."""
         self.trial.world.clock.advance(by)
+
+    @rule(session=sessions, late=st.booleans())
+    def sweep_at_a_deadline(self, session: Held, late: bool) -> None:
+        """At the last instant of a session, or at the first one after it."""
+        deadline = self.trial.model.sessions[session.id].deadline
+        if deadline is not None and deadline >= self.trial.now:
+            self.trial.world.clock.advance_to(deadline + timedelta(microseconds=late))
+        self.trial.sweep()
 
     @rule(by_another=st.booleans())
     def sweep(self, by_another: bool) -> None:

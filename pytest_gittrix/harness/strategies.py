@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from hypothesis import strategies as st
@@ -91,6 +92,13 @@ def paths(*, near: Collection[str] = ()) -> SearchStrategy[str]:
         InvalidInput: ``near`` is one text instead of several paths.
         WriteRejected: a path in ``near`` may not be written.
     """
+    _several("near", near)
+    return _paths(tuple(near))
+
+
+# Strategies that depend on how far an example has come are asked for again and again: making and validating one costs more than drawing.
+@lru_cache(maxsize=256)
+def _paths(near: tuple[str, ...]) -> SearchStrategy[str]:
     fresh = st.lists(_names(), min_size=1, max_size=3).map("/".join)
     close = neighbours(near)
     return st.sampled_from(close) | fresh if close else fresh
@@ -151,6 +159,11 @@ def contents(*, kinds: Collection[str] = ("file", "executable", "symlink")) -> S
     Raises:
         InvalidInput: no kind, or an unknown one.
     """
+    return _contents(tuple(_chosen("kinds", kinds, ("file", "executable", "symlink"))))
+
+
+@lru_cache
+def _contents(kinds: tuple[str, ...]) -> SearchStrategy[Content]:
     lines = st.lists(st.sampled_from(_TEXTS), max_size=4).map(b"".join)
     data = lines | st.sampled_from([b"one", b"one\r\ntwo\r\n", b"\0\xff", b"<<<<<<< ours\n"]) | st.binary(max_size=16)
     links = st.sampled_from([b"a", b"..", b"/nowhere", b"../../outside", b"\xff", b".git/config"])
@@ -159,7 +172,7 @@ def contents(*, kinds: Collection[str] = ("file", "executable", "symlink")) -> S
         "executable": data.map(Executable),
         "symlink": links.map(Symlink),
     }
-    return st.one_of([known[kind] for kind in _chosen("kinds", kinds, tuple(known))])
+    return st.one_of([known[kind] for kind in kinds])
 
 
 def _with_unclashing(names: list[str]) -> list[str]:
@@ -174,19 +187,19 @@ def _with_unclashing(names: list[str]) -> list[str]:
     return [*kept]
 
 
-def trees(*, near: Collection[str] = (), max_files: int = 4) -> SearchStrategy[Tree]:
+def trees(*, near: Collection[str] = (), min_files: int = 0, max_files: int = 4) -> SearchStrategy[Tree]:
     """Small trees. Names that differ only by case or Unicode form may stand beside each other, as they can on Linux.
 
     Args:
         near: as for ``paths``.
+        min_files: draw none without a file (1); a larger number is met only as far as the names drawn fit beside each other.
         max_files: the most files.
 
     Raises:
-        InvalidInput: ``max_files`` is negative; and as ``paths``.
+        InvalidInput: the numbers contradict each other; and as ``paths``.
     """
-    if max_files < 0:
-        raise InvalidInput(f"max_files={max_files} is negative.", fix="Give 0 or more.")
-    names = st.lists(paths(near=near), max_size=max_files, unique=True).map(_with_unclashing)
+    _check_sizes(min_files, max_files)
+    names = st.lists(paths(near=near), min_size=min_files, max_size=max_files, unique=True).map(_with_unclashing)
 
     def filled(chosen: list[str]) -> SearchStrategy[Tree]:
         files = st.tuples(*(contents() for _ in chosen))

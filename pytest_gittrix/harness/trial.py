@@ -98,6 +98,21 @@ class Trial(Bench):
             full.chmod(0o755 if isinstance(content, Executable) else 0o644)
 
     @judged
+    def edit(self, held: Held, edits: Edits) -> None:
+        """The agent makes several edits, by programs of its own where there is a workspace for them, otherwise through the session."""
+        if held.workspace is not None:
+            files = self.model.sessions[held.id].files
+            self.shell(held, files.to(files.made_by(edits)))
+            return
+        for path, content in sorted(edits.items(), key=lambda item: item[1] is not None):
+            if content is None:
+                self.delete(held, path)
+            elif not isinstance(content, Symlink):
+                data = content.data if isinstance(content, Executable) else content
+                assert isinstance(data, bytes)
+                self.write(held, path, data)
+
+    @judged
     def run(self, held: Held, script: str) -> None:
         """The agent runs git in its own repository. Nothing happens where there is none, or the session is over."""
         session = self.model.sessions[held.id]
@@ -182,13 +197,13 @@ class Trial(Bench):
         """
         session = self.model.sessions[held.id]
         touched = session.touched if reviewed is None else reviewed
-        allowed, landing = self.model.refusal(session, self.now), Edits({})
+        selected = landing = touched if files is None else touched.only(path for path in files if path in touched)
+        allowed = self.model.refusal(session, self.now)
         if OK in allowed:
             session.used = self.now
+            allowed, landing = self.model.promotion(session, selected, on_overlap=on_overlap)
             if files is not None and not set(files) <= set(touched):
                 allowed = frozenset({"PROMOTE_FAILED"})
-            else:
-                allowed, landing = self.model.promotion(session, touched.only(touched if files is None else files), on_overlap=on_overlap)
         onto = self.model.head
         doing = act if act is not None else lambda: held.handle.promote(files=files, on_overlap=on_overlap)
         answer, result, error = self.ask(f"{held}.promote({'' if files is None else sorted(files)})", allowed, doing)
@@ -196,9 +211,9 @@ class Trial(Bench):
             assert result is not None
             self._landed(session, result.sha, onto, landing, exact=whole and allowed == FINE)
             if whole:
-                self._check_archive(held, landing)
+                self._check_archive(held, selected)
         elif answer == "BASELINE_CONFLICT" and on_overlap == "refuse":
-            invariant_conflict_iff_overlap(error.conflicting_files, landing, session.baseline, self.model.tree)
+            invariant_conflict_iff_overlap(error.conflicting_files, selected, session.baseline, self.model.tree)
         return answer
 
     @judged

@@ -64,7 +64,6 @@ def loses_modes() -> AbstractContextManager[object]:
     ("defect", "complaint"),
     [
         (forgets_deletions, "differs from the baseline"),
-        (follows_renames, "must answer BASELINE_CONFLICT"),
         (expires_at_the_deadline, "SESSION_EXPIRED|exactly the sessions past their deadline"),
         (loses_modes, "changes exactly its selection"),
     ],

@@ -266,7 +266,7 @@ def test_git_accepts_every_hostile_configuration(text: str) -> None:
         (lambda: strategies.paths(near="a"), "one text"),
         (lambda: strategies.contents(kinds=["pipe"]), "'pipe'"),
         (lambda: strategies.contents(kinds=[]), "empty"),
-        (lambda: strategies.trees(max_files=-1), "max_files=-1"),
+        (lambda: strategies.trees(max_files=-1), "max_size=-1"),
         (lambda: strategies.edits({}, min_size=3, max_size=1), "min_size=3"),
         (lambda: strategies.histories(min_size=0), "min_size=0"),
         (lambda: strategies.durable_edits({}, touched="a"), "one text"),

@@ -216,6 +216,7 @@ class SandboxMachine(RuleBasedStateMachine):
         self.trial.durable_edit(edit, at_the_desk=True)
 
     @rule(back=st.integers(1, 3), at_the_desk=st.booleans())
+    @precondition(lambda self: len(self.trial.model.trees) > 1)
     def durable_is_rewound(self, back: int, at_the_desk: bool) -> None:
         """By some commits, as far as there are any."""
         self.trial.rewind(back, at_the_desk=at_the_desk)

@@ -89,15 +89,11 @@ class Checkout:
     def edit(self, edits: Edits, *, stage: bool) -> None:
         """The human's own edits of files, staged or left lying."""
         for path, new in edits.items():
-            if new is None:
-                self.files = self.files.apply({path: None})
-            else:
-                # A plain file over an executable one keeps the bit, as an editor has it.
-                kept = isinstance(new, bytes | str) and isinstance(self.files.get(path), Executable)
-                self.files = self.files.apply(self.files.placing(path, Executable(new) if kept else new))  # type: ignore[arg-type]
+            # A plain file over an executable one keeps the bit, as an editor has it.
+            kept = isinstance(new, bytes | str) and isinstance(self.files.get(path), Executable)
+            self.files = self.files.made_by({path: Executable(new) if kept else new})  # type: ignore[arg-type]
             if stage:
-                now = self.files.get(path)
-                self.staged = self.staged.apply({path: None} if now is None else self.staged.placing(path, now))
+                self.staged = self.staged.made_by({path: self.files.get(path)})
 
 
 @dataclass
@@ -178,7 +174,8 @@ class Model:
     def moved(self, sha: str, tree: Tree | None = None, *, at_the_desk: bool) -> None:
         """Somebody moved the branch to a commit, as ``git reset --hard`` does; files that nobody tracks survive it."""
         self.head = sha
-        self.trees.setdefault(sha, tree if tree is not None else Tree({}))
+        if tree is not None:
+            self.trees[sha] = tree
         if at_the_desk and self.checkout is not None:
             untracked = {path: content for path, content in self.checkout.files.items() if path not in self.checkout.staged}
             self.checkout.staged = self.checkout.files = self.tree
@@ -207,11 +204,11 @@ class Model:
         return FINE
 
     def delete(self, session: Session, path: str) -> Answers:
-        """Delete a file. That there is none is no error; that a directory is there, is."""
+        """Delete a file. That there is none is no error; that a directory is there, is; what is below a file or link may be either."""
         if any(other.startswith(path + "/") for other in session.files):
             return frozenset({"WRITE_REJECTED"})
         session.files = session.files.apply({path: None})
-        return FINE
+        return FINE if session.files.keys().isdisjoint(parents(path)) else FINE | {"WRITE_REJECTED"}
 
     # Ends ------------------------------------------------------------------------------------------------------------------
 

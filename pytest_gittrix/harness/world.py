@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from pytest_gittrix.session.session import UserSession
 
 
-
 class World:
     """Made by ``World.open``; a context manager that closes it.
 

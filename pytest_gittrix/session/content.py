@@ -19,7 +19,7 @@ from pytest_gittrix.git.names import TEMPORARY_PREFIX
 from pytest_gittrix.git.patch import FileChange, Side, patch_text
 from pytest_gittrix.git.seed import Seed
 from pytest_gittrix.git.snapshot import Snapshot
-from pytest_gittrix.git.tree import SUBMODULE, Changes, Entry, parents
+from pytest_gittrix.git.tree import SUBMODULE, SYMLINK, Changes, Entry, parents
 from pytest_gittrix.git.workspace import Workspace
 
 ListType = Literal["file", "dir", "symlink", "submodule"]
@@ -233,10 +233,10 @@ class Review:
 
     @cached_property
     def hunks(self) -> Mapping[str, tuple[Hunk, ...]]:
-        """The hunks of each changed text file, numbered from 1 as ``promote(hunks=...)`` takes them."""
+        """The hunks of each text file that both sides have, numbered from 1 as ``promote(hunks=...)`` takes them; links have none."""
         found: dict[str, tuple[Hunk, ...]] = {}
         for change in file_changes(self.snapshot, self.changes):
-            if change.old is None or change.new is None or SUBMODULE in (change.old.mode, change.new.mode):
+            if change.old is None or change.new is None or {SYMLINK, SUBMODULE} & {change.old.mode, change.new.mode}:
                 continue
             if not is_binary(change.old.data) and not is_binary(change.new.data):
                 found[change.path] = tuple(hunks_of(change.path, change.old.data, change.new.data))

@@ -23,7 +23,7 @@ from pytest_gittrix.harness.world import World
 from pytest_gittrix.record.state import deadline_ns
 from pytest_gittrix.session import eviction, recorder
 
-MOST_STEPS = 6
+MOST_STEPS = 3
 
 
 def forgets_deletions() -> AbstractContextManager[object]:

@@ -116,6 +116,7 @@ def test_an_agent_cannot_put_a_file_where_a_directory_is_nor_below_a_file() -> N
     assert model.delete(session, "lib") == rejected
     assert session.files == BASE
     assert model.delete(session, "nothing") == FINE
+    assert model.delete(session, "a/nothing") == FINE | rejected
 
 
 def test_a_file_that_is_written_over_stays_executable() -> None:

@@ -84,6 +84,7 @@ class TestHunks:
     @pytest.mark.parametrize("path", ["new.txt", "README.md", "link"])
     def test_of_what_has_none_are_an_error(self, site: Site, session: UserSession, path: str) -> None:
         shell(session, "echo n > new.txt; rm README.md link; ln -s run.sh link")
+        assert not session.review().hunks
         with pytest.raises(InvalidInput, match="no hunks"):
             session.promote(hunks={path: [1]})
 

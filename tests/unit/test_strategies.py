@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import unicodedata
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -13,13 +14,16 @@ from typing import Any
 import pytest
 from hypothesis import find, given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import INITIALIZE_RULE_MARKER, RULE_MARKER
 
 from pytest_gittrix import strategies
 from pytest_gittrix.errors import InvalidInput, WriteRejected
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.git.names import check_path
 from pytest_gittrix.git.tree import parents
+from pytest_gittrix.harness import oracle
 from pytest_gittrix.harness.history import Content, Executable, Symlink
+from pytest_gittrix.harness.machine import SandboxMachine
 from pytest_gittrix.harness.model import overlapping
 from pytest_gittrix.harness.world import World
 from pytest_gittrix.strategies import DURABLE_KINDS, DurableEdit, DurableKind, Edits, Interleaving, Tree
@@ -284,3 +288,25 @@ def test_a_wrong_argument_is_named_at_once(make: Callable[[], object], named: st
 def test_every_strategy_prints_short_values() -> None:
     assert repr(TREE) == "Tree({'a': b'1\\n', 'lib/b': b'2\\n', 'run': Executable(data=b'3\\n')})"
     assert repr(DurableEdit("mode", (Edits({"a": None}),))) == "DurableEdit('mode', commits=(Edits({'a': None}),))"
+
+
+# The reference -----------------------------------------------------------------------------------------------------------------
+
+
+def told(heading: str) -> list[str]:
+    """The names in the first column of the table below a heading of the reference."""
+    page = (Path(__file__).resolve().parents[2] / "docs/reference/strategies.md").read_text(encoding="utf-8")
+    below = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return re.findall(r"^\| `([^`(]+)", below, re.MULTILINE)
+
+
+def test_the_reference_tells_every_strategy_kind_rule_and_invariant() -> None:
+    public = [name for name in strategies.__all__ if name.islower()]
+    invariants = [name for name in vars(oracle) if name.startswith("invariant_")]
+    marks = (INITIALIZE_RULE_MARKER, RULE_MARKER)
+    rules = [name for name, one in vars(SandboxMachine).items() if any(hasattr(one, mark) for mark in marks)]
+
+    assert sorted(told("Strategies")) == sorted(public)
+    assert told("Kinds of durable edits") == list(DURABLE_KINDS)
+    assert told("The state machine") == rules
+    assert told("Rules of the oracle") == invariants

@@ -7,29 +7,23 @@ must not know pytest.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock import EPOCH, FrozenClock
-from pytest_gittrix.clock_carriers import CLOCK_VARIABLE
-from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.git.environment import hermetic_env
-from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.seed import History as SeedHistory
 from pytest_gittrix.git.seed import Seed
-from pytest_gittrix.git.workspace import Trash, WorkspaceKind
-from pytest_gittrix.harness.cloned import clone_into
-from pytest_gittrix.harness.durable import DurableRepo, Rival
+from pytest_gittrix.git.workspace import WorkspaceKind
 from pytest_gittrix.harness.history import Contents, History, Step
+from pytest_gittrix.harness.place import Place
 from pytest_gittrix.harness.race import Race
-from pytest_gittrix.harness.templates import Templates, shared_templates
+from pytest_gittrix.harness.templates import Templates
 from pytest_gittrix.record.log import Durability
 from pytest_gittrix.session.ids import seeded_ids
 from pytest_gittrix.session.manager import GitTrix
@@ -51,13 +45,14 @@ class World:
         sessions: what ``start`` started, in order.
     """
 
-    def __init__(self, path: Path, *, durable: DurableRepo, rival: Rival, clock: FrozenClock, gittrix: GitTrix, closing: ExitStack) -> None:
-        self.path = path
-        self.durable = durable
-        self.rival = rival
-        self.clock = clock
+    def __init__(self, place: Place, gittrix: GitTrix, closing: ExitStack) -> None:
+        self.path = place.path
+        self.durable = place.durable
+        self.rival = place.rival
+        self.clock = place.clock
         self.gittrix = gittrix
         self.sessions: list[UserSession] = []
+        self._place = place
         self._closing = closing
 
     @classmethod
@@ -111,33 +106,30 @@ class World:
             InvalidInput: an argument is not allowed, or there is a world at ``path`` already.
             WriteRejected: a path in ``files`` or ``history`` may not be written.
         """
-        branch_ref(branch)
         ephemeral = workspace if isinstance(workspace, LocalEphemeral) else LocalEphemeral(kind=workspace)
-        used = templates if templates is not None else shared_templates()
         with ExitStack() as closing:
-            if clock is None:
-                clock = FrozenClock(epoch, separate_files=separate_files)
-                closing.callback(clock.close)
-            if repository is not None and (files is not None or history is not None):
-                raise InvalidInput("A world was given a repository and its own files or history.", fix="Give one of them.")
-            root = _directory(path)
-            if not (path is not None if keep is None else keep):
-                closing.callback(_throw_away, root)
-            if repository is not None:
-                clone_into(repository, root / "durable", branch=branch, bare=bare, home=root / "home")
-            else:
-                template = used.of(History.of(files, history), epoch=clock.now(), object_format=object_format)
-                template.materialise(root / "durable", branch=branch, bare=bare)
-            durable = DurableRepo(root / "durable", branch, when=clock.now, home=root / "home")
-            closing.callback(durable.close)
-            rival = Rival(root / "durable", branch, when=clock.now, home=root / "home")
-            closing.callback(rival.close)
+            place = closing.enter_context(
+                Place.open(
+                    path,
+                    files=files,
+                    history=history,
+                    repository=repository,
+                    bare=bare,
+                    branch=branch,
+                    epoch=epoch,
+                    object_format=object_format,
+                    templates=templates,
+                    clock=clock,
+                    separate_files=separate_files,
+                    keep=keep,
+                )
+            )
             gittrix = GitTrix(
-                _Durable(root / "durable", branch, sync=durability == "full", seeds=os.path.join(used.directory, "seeds")),
+                _Durable(place.durable.path, branch, sync=durability == "full", seeds=os.path.join(place.templates.directory, "seeds")),
                 ephemeral,
-                store=store if store is not None else root / "gittrix" / "sessions",
-                home=root / "gittrix",
-                clock=clock,
+                store=store if store is not None else place.home / "sessions",
+                home=place.home,
+                clock=place.clock,
                 eviction=eviction,
                 sweep_interval=sweep_interval,
                 durability=durability,
@@ -145,7 +137,7 @@ class World:
                 ids=seeded_ids(seed),
             )
             closing.enter_context(gittrix)
-            return cls(root, durable=durable, rival=rival, clock=clock, gittrix=gittrix, closing=closing.pop_all())
+            return cls(place, gittrix, closing.pop_all())
 
     def __repr__(self) -> str:
         return f"<World {self.path} at {self.clock.now().isoformat()}>"
@@ -171,9 +163,7 @@ class World:
 
         The dates are those of now: ask again when the clock has moved.
         """
-        if CLOCK_VARIABLE not in self.clock.environment():
-            self.clock.attach_file(self.path / "clock")
-        return MappingProxyType(hermetic_env(self.path / "home") | self.clock.environment() | {"GITTRIX_HOME": str(self.path / "gittrix")})
+        return self._place.env
 
     def start(self, task: str = "Improve the project", **options: Any) -> UserSession:
         """Start a session.
@@ -196,26 +186,3 @@ class _Durable(LocalDurable):
 
     def seed(self, seeds: str, commit: str, history: SeedHistory) -> Seed:  # noqa: ARG002 - part of the protocol
         return super().seed(self._seeds, commit, history)
-
-
-def _directory(path: str | os.PathLike[str] | None) -> Path:
-    if path is None:
-        return Path(os.path.realpath(tempfile.mkdtemp(prefix="gittrix-world-")))
-    root = Path(os.path.realpath(path))
-    root.mkdir(parents=True, exist_ok=True)
-    if os.path.lexists(root / "durable"):
-        raise InvalidInput(
-            f"{root} holds a durable repository already.",
-            why="A world starts from what its arguments say, and from nothing else.",
-            fix="Give a directory of its own to each world.",
-        )
-    return root
-
-
-def _throw_away(root: Path) -> None:
-    trash = f"{root}.trash"
-    heap = Trash(trash)
-    heap.put(str(root))
-    heap.empty()
-    with suppress(OSError):
-        os.rmdir(trash)

@@ -1,0 +1,157 @@
+"""Our engine as a session system: what the conformance suite and its users' comparisons take for ours.
+
+It must not know pytest, nor a clause.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
+from pytest_gittrix.git.workspace import WorkspaceKind
+from pytest_gittrix.harness.place import Place
+from pytest_gittrix.harness.system import Capability, Promoted
+from pytest_gittrix.record.model import EvictionPolicy
+from pytest_gittrix.session.ids import seeded_ids
+from pytest_gittrix.session.manager import GitTrix
+from pytest_gittrix.session.session import UserSession
+
+
+class GitTrixSystem:
+    """The reference engine, in this process.
+
+    Args:
+        workspace: the kind of its workspaces. A ``lazy`` one has no directory for the agent's programs, a ``copy`` no commits.
+
+    Attributes:
+        name: with the kind of workspace.
+        capabilities: everything there is, but for what the kind of workspace has not.
+    """
+
+    def __init__(self, workspace: WorkspaceKind = "clone") -> None:
+        self.name = f"gittrix ({workspace})"
+        lacking = {"lazy": frozenset({Capability.SHELL})}.get(workspace, frozenset())
+        self.capabilities = frozenset(Capability) - lacking
+        self._workspace: WorkspaceKind = workspace
+        self._numbers = count()
+
+    def __repr__(self) -> str:
+        return f"GitTrixSystem({self._workspace!r})"
+
+    def open(self, place: Place) -> GitTrixEngine:
+        """One more engine on a place. Each draws ids of its own, forked processes included."""
+        engine = GitTrix(
+            LocalDurable(place.durable.path, place.durable.branch, sync=False),
+            LocalEphemeral(kind=self._workspace),
+            store=place.home / "sessions",
+            home=place.home,
+            clock=place.clock,
+            sweep_interval=None,
+            durability="fast",
+            strategy="commit",
+            ids=seeded_ids(next(self._numbers) << 32 | os.getpid()),
+        )
+        return GitTrixEngine(engine.init())
+
+
+class GitTrixEngine:
+    """``GitTrix`` by session ids. What each verb does and raises, ``UserSession`` and ``GitTrix`` say.
+
+    Attributes:
+        gittrix: the engine.
+    """
+
+    def __init__(self, gittrix: GitTrix) -> None:
+        self.gittrix = gittrix
+        self._handles: dict[str, UserSession] = {}
+
+    def _session(self, id: str) -> UserSession:
+        if id not in self._handles:
+            self._handles[id] = self.gittrix.get_session(id)
+        return self._handles[id]
+
+    def start(self, task: str, policy: EvictionPolicy) -> str:
+        """``GitTrix.start_session``."""
+        session = self.gittrix.start_session(task, eviction=policy)
+        self._handles[session.id] = session
+        return session.id
+
+    def read(self, id: str, path: str) -> bytes:
+        """``AgentSession.read``."""
+        return self._session(id).read(path)
+
+    def write(self, id: str, path: str, data: bytes) -> None:
+        """``AgentSession.write``."""
+        self._session(id).write(path, data)
+
+    def list(self, id: str) -> Iterable[str]:
+        """``AgentSession.list``, without directories."""
+        return [entry.path for entry in self._session(id).list() if entry.type != "dir"]
+
+    def touched(self, id: str) -> Iterable[str]:
+        """``AgentSession.touched_files``."""
+        return self._session(id).touched_files()
+
+    def delete(self, id: str, path: str) -> None:
+        """``AgentSession.delete``."""
+        self._session(id).delete(path)
+
+    def commit(self, id: str, message: str) -> str:
+        """``AgentSession.commit``."""
+        return self._session(id).commit(message)
+
+    def hunks(self, id: str) -> Mapping[str, Sequence[int]]:
+        """``Review.hunks``, by number."""
+        return {path: [hunk.index for hunk in found] for path, found in self._session(id).review().hunks.items()}
+
+    def promote(
+        self,
+        id: str,
+        files: Sequence[str] | None = None,
+        message: str | None = None,
+        hunks: Mapping[str, Sequence[int]] | None = None,
+        strategy: str = "commit",
+    ) -> Promoted:
+        """``UserSession.promote``."""
+        made = self._session(id).promote(files=files, message=message, hunks=hunks, strategy=strategy)
+        branch = None if made.branch == getattr(self.gittrix.durable, "branch", None) else made.branch
+        return Promoted(made.sha, branch, made.patch)
+
+    def discard(self, id: str) -> None:
+        """``UserSession.discard``."""
+        self._session(id).discard()
+
+    def extend(self, id: str, ttl: timedelta) -> None:
+        """``UserSession.extend``."""
+        self._session(id).extend(ttl)
+
+    def evict(self, id: str) -> None:
+        """``GitTrix.evict``."""
+        self.gittrix.evict(id)
+
+    def sweep(self) -> Iterable[str]:
+        """``GitTrix.sweep``."""
+        return self.gittrix.sweep()
+
+    def sessions(self) -> Mapping[str, str]:
+        """``GitTrix.list_sessions``, the states."""
+        return {record.id: record.state for record in self.gittrix.list_sessions()}
+
+    def workspace(self, id: str) -> Path:
+        """``AgentSession.workspace_path``."""
+        path = self._session(id).workspace_path
+        assert path is not None, "a workspace of this kind has no directory"
+        return path
+
+    def events(self, id: str) -> Sequence[Mapping[str, Any]]:
+        """The stored events of the session's log."""
+        return [{"seq": event.seq, "type": event.type, "data": event.data} for event in self.gittrix.store.log(id).read()]
+
+    def close(self) -> None:
+        """``GitTrix.close``."""
+        self.gittrix.close()

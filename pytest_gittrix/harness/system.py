@@ -1,0 +1,221 @@
+"""What a session system is to this kit: a few verbs over session ids, and a set of declared capabilities.
+
+Ours, a toy of forty lines and a program in any language are all driven through this; the conformance suite, the state machine and the
+zoo know nothing else of a system. It must know neither an engine nor pytest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from pytest_gittrix.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from pytest_gittrix.harness.place import Place
+    from pytest_gittrix.record.model import EvictionPolicy
+
+
+class Capability(StrEnum):
+    """Something a system can do. Every system has those of ``BASE``; it declares which of ``EXTENDED`` it has besides."""
+
+    START = "start"
+    READ = "read"
+    WRITE = "write"
+    LIST = "list"
+    PROMOTE = "promote"
+    CONFLICT = "conflict"
+    EVICT = "evict"
+
+    DELETE = "delete"
+    DISCARD = "discard"
+    COMMITS = "commits"
+    HUNKS = "hunks"
+    STRATEGIES = "strategies"
+    EXTEND = "extend"
+    RESUME = "resume"
+    SHELL = "shell"
+    EVENTS = "events"
+    CLOCK = "clock"
+    ABSOLUTE = "absolute"
+    PROCESSES = "processes"
+    CRASH = "crash"
+
+
+BASE: Final = frozenset(
+    {
+        Capability.START,
+        Capability.READ,
+        Capability.WRITE,
+        Capability.LIST,
+        Capability.PROMOTE,
+        Capability.CONFLICT,
+        Capability.EVICT,
+    }
+)
+"""What every session system does: start, read, write, list, promote, refuse a conflict, evict."""
+
+EXTENDED: Final = frozenset(Capability) - BASE
+"""What a system may do besides.
+
+``resume``: sessions outlive the engine that started them. ``shell``: the agent has a directory to run programs in. ``clock``: TTLs follow
+the place's clock. ``absolute``: sessions can have an absolute TTL. ``processes``: several processes may work on the same sessions.
+``crash``: a killed process leaves nothing that needs a human.
+"""
+
+VERBS: Final[Mapping[Capability, str]] = {
+    Capability.DELETE: "delete",
+    Capability.DISCARD: "discard",
+    Capability.COMMITS: "commit",
+    Capability.HUNKS: "hunks",
+    Capability.EXTEND: "extend",
+    Capability.SHELL: "workspace",
+    Capability.EVENTS: "events",
+}
+"""The method that an engine has if, and only if, its system declares the capability."""
+
+
+@dataclass(frozen=True)
+class Promoted:
+    """What a promotion made.
+
+    Attributes:
+        sha: the commit; empty where the strategy makes none.
+        branch: the branch it is on; None for durable's own.
+        patch: the patch, with strategy ``patch``.
+    """
+
+    sha: str
+    branch: str | None = None
+    patch: str | None = None
+
+
+class Engine(Protocol):
+    """One process's way to the sessions of a place. Errors are exceptions with a ``code`` (``BASELINE_CONFLICT`` and so on, DESIGN 4.3).
+
+    A promotion is called with ``hunks=`` and ``strategy=`` only where the system declares those capabilities; a conflict's error has
+    ``conflicting_files`` besides. The optional verbs are in ``OptionalVerbs``.
+    """
+
+    def start(self, task: str, policy: EvictionPolicy) -> str:
+        """Start a session from the head of durable's branch; gives its id."""
+        ...
+
+    def read(self, id: str, path: str) -> bytes:
+        """A file as the agent sees it. ``PATH_NOT_FOUND`` if there is none."""
+        ...
+
+    def write(self, id: str, path: str, data: bytes) -> None:
+        """Write a file. ``WRITE_REJECTED`` for a path that may not be written."""
+        ...
+
+    def list(self, id: str) -> Iterable[str]:
+        """The paths of all files the agent sees, in any order."""
+        ...
+
+    def touched(self, id: str) -> Iterable[str]:
+        """The paths that differ from the baseline, in any order."""
+        ...
+
+    def promote(self, id: str, files: Sequence[str] | None = None, message: str | None = None) -> Promoted | str:
+        """Promote everything, or some touched paths, as one commit. ``BASELINE_CONFLICT``, ``PROMOTE_FAILED``."""
+        ...
+
+    def evict(self, id: str) -> None:
+        """End a session and remove its workspace."""
+        ...
+
+    def sweep(self) -> Iterable[str]:
+        """Evict every session whose time is up; gives their ids."""
+        ...
+
+    def sessions(self) -> Mapping[str, str]:
+        """Each session's state by id: ``active``, ``promoted``, ``discarded``, ``expired``."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything; sessions stay as they are."""
+        ...
+
+
+class OptionalVerbs(Protocol):
+    """What an engine has besides, capability by capability."""
+
+    def delete(self, id: str, path: str) -> None:
+        """``delete``: remove a file. That there is none is no error."""
+        ...
+
+    def discard(self, id: str) -> None:
+        """``discard``: end a session whose work is not wanted."""
+        ...
+
+    def commit(self, id: str, message: str) -> str:
+        """``commits``: commit in the workspace, for the agent's own use; gives the id."""
+        ...
+
+    def hunks(self, id: str) -> Mapping[str, Sequence[int]]:
+        """``hunks``: the numbers, from 1, of the hunks of each touched text file, as ``promote(hunks={path: numbers})`` takes them."""
+        ...
+
+    def extend(self, id: str, ttl: timedelta) -> None:
+        """``extend``: give a session another idle TTL, counted from now."""
+        ...
+
+    def workspace(self, id: str) -> Path:
+        """``shell``: the directory that the agent's programs run in."""
+        ...
+
+    def events(self, id: str) -> Sequence[Mapping[str, Any]]:
+        """``events``: what happened to a session, in order, each with an integer ``seq`` from 0 and a ``type``."""
+        ...
+
+
+class SessionSystem(Protocol):
+    """A session system that can be put to the test.
+
+    Attributes:
+        name: shown in reports.
+        capabilities: all it can do; ``BASE`` and some of ``EXTENDED``.
+    """
+
+    name: str
+    capabilities: frozenset[Capability]
+
+    def open(self, place: Place) -> Engine:
+        """An engine on the sessions kept in ``place.home``, for durable's branch ``place.durable.branch``.
+
+        Called again on the same place where the system declares ``resume``, while another is open where it declares ``processes``.
+        """
+        ...
+
+
+def check_system(system: SessionSystem) -> SessionSystem:
+    """See that something is a session system, and declares capabilities that there are.
+
+    Raises:
+        InvalidInput: it has no ``name``, ``capabilities`` or ``open``; a capability is unknown; or one of ``BASE`` is missing.
+    """
+    missing = [name for name in ("name", "capabilities", "open") if not hasattr(system, name)]
+    if missing:
+        raise InvalidInput(
+            f"{system!r} is not a session system: it has no {', '.join(missing)}.",
+            fix="Give an object with a name, a set of capabilities, and open(place). See pytest_gittrix.conformance.SessionSystem.",
+        )
+    declared = set(system.capabilities)
+    unknown = sorted(str(one) for one in declared - set(Capability))
+    if unknown:
+        raise InvalidInput(
+            f"{system.name} declares {', '.join(unknown)}, which is no capability.", fix=f"There are: {', '.join(Capability)}."
+        )
+    left_out = [one for one in Capability if one in BASE and one not in declared]
+    if left_out:
+        raise InvalidInput(
+            f"{system.name} does not declare {', '.join(left_out)}.",
+            why="Every session system does what is in BASE; without it there is nothing to test.",
+            fix="Declare BASE | {...}.",
+        )
+    return system

@@ -88,7 +88,7 @@ class LocalDurable:
 
     def references(self) -> Mapping[str, str]:
         """Every branch and tag with its id."""
-        return self.repository.references.below("refs/heads/") | self.repository.references.below("refs/tags/")
+        return self.repository.references.below("refs/heads/", "refs/tags/")
 
     def seed(self, seeds: str, commit: str, history: History) -> Seed:
         """What workspaces of a commit start from."""
@@ -198,12 +198,12 @@ class LocalDurable:
             ``bring_forward`` end it.
         """
         ref = branch_ref(branch)
-        sides = self._sides(built.parent, changes)
+        on_it = [checkout for checkout in self.repository.checkouts() if checkout.branch == ref]
+        there = [checkout for checkout in on_it if os.path.isdir(checkout.path)]
+        sides = self._sides(built.parent, changes) if there else {}
         with ExitStack() as held:
             forwards = [
-                held.enter_context(holding(checkout, self.repository.format, sides, token=built.id, settle=settle))
-                for checkout in self.repository.checkouts()
-                if checkout.branch == ref and os.path.isdir(checkout.path)
+                held.enter_context(holding(checkout, self.repository.format, sides, token=built.id, settle=settle)) for checkout in there
             ]
             landing = self.repository.landing(
                 ref,
@@ -214,6 +214,7 @@ class LocalDurable:
                 expected=expected,
                 sync=self.sync,
                 settle=settle,
+                checkouts=on_it,
             )
             with landing as land:
                 land()

@@ -102,16 +102,17 @@ class Root:
             OSError: as the system says, for ``typed`` to translate.
             ParentNotDirectory: a component is not a directory.
         """
-        fd = os.dup(self._fd) if parents else os.open(".", last, dir_fd=self._fd)
-        try:
-            for depth in range(1, len(parents) + 1):
-                flags = last if depth == len(parents) else PASS
+        if not parents:
+            return os.open(".", last, dir_fd=self._fd)
+        fd = self._fd
+        for depth in range(1, len(parents) + 1):
+            flags = last if depth == len(parents) else PASS
+            try:
                 child = _enter(fd, parents[:depth], flags) if made is None else _enter_or_make(fd, parents[:depth], flags, made)
-                os.close(fd)
-                fd = child
-        except BaseException:
-            os.close(fd)
-            raise
+            finally:
+                if fd != self._fd:
+                    os.close(fd)
+            fd = child
         return fd
 
     def prune(self, parents: Sequence[str], *, keep: int = 0) -> None:

@@ -8,6 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+from typing import Final
+
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+_CHUNK: Final = 1 << 16
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -70,10 +74,32 @@ def sync_directory(path: str) -> None:
         os.close(descriptor)
 
 
-def read_text(path: str) -> str | None:
-    """A small file's text without its surrounding white space, or None if there is no such file."""
+def write_new(path: str, data: bytes, mode: int = 0o644) -> None:
+    """Write a file that is not there yet, in place: for a directory that nobody looks into before it is whole.
+
+    Raises:
+        OSError: as the system says; something half-written may stay.
+    """
+    descriptor = os.open(path, _NEW, mode)
     try:
-        with open(path, "rb") as file:
-            return os.fsdecode(file.read()).strip()
+        write_all(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def read_text(path: str) -> str | None:
+    """A small file's text without its surrounding white space, or None if there is no such file (or it is a directory)."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    try:
+        data = chunk = os.read(descriptor, _CHUNK)
+        while chunk:
+            chunk = os.read(descriptor, _CHUNK)
+            data += chunk
+    except IsADirectoryError:
+        return None
+    finally:
+        os.close(descriptor)
+    return os.fsdecode(data).strip()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
+from functools import lru_cache
 
 from pytest_gittrix.errors import InvalidInput, WriteRejected
 
@@ -68,6 +69,7 @@ def check_path(path: str, *, what: str = "path") -> str:
     return "/".join(components)
 
 
+@lru_cache(maxsize=4096)
 def is_safe_component(name: bytes) -> bool:
     """Whether one component, as a directory listing gives it, may be written.
 
@@ -113,6 +115,7 @@ def _whole_path_fault(path: str) -> str | None:
     return f"it is {size} bytes long, over the {MAX_PATH} a path may have" if size > MAX_PATH else None
 
 
+@lru_cache(maxsize=4096)
 def _component_fault(component: str) -> str | None:
     if component in (".", ".."):
         return f"it has the component '{component}'"

@@ -70,11 +70,11 @@ def build_pack(objects: Mapping[str, tuple[str, bytes]], format_: ObjectFormat, 
 
 
 def _index(ids: list[bytes], offsets: list[int], checksums: list[int], pack_checksum: bytes, format_: ObjectFormat) -> bytes:
-    fanout = [0] * 256
-    for id_ in ids:
-        fanout[id_[0]] += 1
-    for value in range(1, 256):
-        fanout[value] += fanout[value - 1]
+    # For each first byte, how many ids have it or a smaller one.
+    fanout: list[int] = []
+    for number, id_ in enumerate(ids):
+        fanout += [number] * (id_[0] - len(fanout))
+    fanout += [len(ids)] * (256 - len(fanout))
     large = [offset for offset in offsets if offset >= _LARGE]
     places = {offset: _LARGE | number for number, offset in enumerate(large)}
     body = b"".join(
@@ -105,7 +105,8 @@ def install_pack(objects_dir: str, pack: Pack, *, keep: str | None = None, sync:
     """
     directory = os.path.join(objects_dir, "pack")
     stem = os.path.join(directory, f"pack-{pack.name}")
-    os.makedirs(directory, exist_ok=True)
+    if not os.path.isdir(directory):
+        os.makedirs(directory, exist_ok=True)
     if keep is not None:
         _put(stem + ".keep", keep.encode() + b"\n", "tmp_keep_", sync)
     if os.path.exists(stem + ".idx"):

@@ -7,6 +7,7 @@ object ids and no rename guessing. Knows no repository and reads no file.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import zlib
 from base64 import b85encode
@@ -21,6 +22,8 @@ _ESCAPES: Final = {
     **{byte: b"\\%03o" % byte for byte in (*range(0x20), *range(0x7F, 0x100))},
     **{byte: b"\\" + letter for byte, letter in _LETTERS.items()},
 }
+# Git itself leaves a directory whose name ends in a space unquoted, and then cannot read the header of its own patch.
+_UNUSUAL: Final = re.compile(rb'[\x00-\x1f\x7f-\xff"\\]| /')
 
 # Git's base 85 writes 52 bytes a line as 65 characters, after a letter for their number.
 _LINE_BYTES: Final = 52
@@ -130,11 +133,8 @@ def _literal(data: bytes) -> bytes:
 
 
 def _quoted(name: bytes) -> bytes:
-    """A name as git writes it with ``core.quotePath``: in quotes, with C escapes, if it has a byte that needs one.
-
-    Git itself leaves a directory whose name ends in a space unquoted, and then cannot read the header of its own patch; here it is quoted.
-    """
-    if not any(byte in _ESCAPES for byte in name) and b" /" not in name:
+    """A name as git writes it with ``core.quotePath``: in quotes, with C escapes, if it has a byte that needs one."""
+    if not _UNUSUAL.search(name):
         return name
     return b'"%s"' % b"".join(_ESCAPES.get(byte) or bytes((byte,)) for byte in name)
 

@@ -91,7 +91,7 @@ class References:
         Raises:
             UnsupportedRepository: it is symbolic or holds something that is no id.
         """
-        text = None if os.path.isdir(self.path(ref)) else read_text(self.path(ref))
+        text = read_text(self.path(ref))
         if text is None:
             return self._packed().get(ref)
         if self._id.fullmatch(text):
@@ -107,20 +107,26 @@ class References:
         lines = (line.split(" ", 1) for line in (text or "").splitlines() if line[:1] not in ("#", "^", ""))
         return {name: id_ for id_, name in lines}
 
-    def below(self, prefix: str) -> dict[str, str]:
-        """Every reference whose name starts with ``prefix`` (``refs/heads/``), with its id, sorted."""
-        found: dict[str, str] = {}
-        base = os.path.join(self._directory, prefix.rsplit("/", 1)[0])
-        for parent, _, names in os.walk(base):
-            for name in names:
-                ref = os.path.relpath(os.path.join(parent, name), self._directory)
-                if ref.startswith(prefix) and not ref.endswith(".lock"):
-                    text = read_text(os.path.join(parent, name))
-                    if text and self._id.fullmatch(text):
-                        found[ref] = text
+    def below(self, *prefixes: str) -> dict[str, str]:
+        """Every reference whose name starts with one of ``prefixes`` (``refs/heads/``), with its id, sorted."""
+        loose = {ref: read_text(self.path(ref)) for prefix in prefixes for ref in self._files(prefix.removesuffix("/"))}
+        found = {ref: text for ref, text in loose.items() if text and self._id.fullmatch(text)}
         # Packed ones last, as git does: a reference that is being packed is there before its file goes.
-        packed = {name: id_ for name, id_ in self._packed().items() if name.startswith(prefix)}
+        packed = {name: id_ for name, id_ in self._packed().items() if name.startswith(prefixes)}
         return dict(sorted((packed | found).items()))
+
+    def _files(self, directory: str) -> Iterator[str]:
+        try:
+            entries = os.scandir(os.path.join(self._directory, directory))
+        except OSError:
+            return
+        with entries:
+            for entry in entries:
+                name = f"{directory}/{entry.name}"
+                if entry.is_dir(follow_symlinks=False):
+                    yield from self._files(name)
+                elif not name.endswith(".lock"):
+                    yield name
 
     @contextmanager
     def swapping(

@@ -7,7 +7,7 @@ Everything goes through the object database and the references; the human's work
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -286,8 +286,9 @@ class Repository:
     def checkouts(self) -> list[Checkout]:
         """Every work tree, the main one first."""
         found: list[Checkout] = []
-        modes = self._config.trusts_modes
-        root = self._main_root()
+        config = self._config
+        modes = config.trusts_modes
+        root = self._main_root(config)
         if root is not None:
             found.append(Checkout(self.common_dir, root, _branch_of(self.common_dir), modes))
         linked = os.path.join(self.common_dir, "worktrees")
@@ -299,12 +300,12 @@ class Repository:
                 found.append(Checkout(git_dir, root, _branch_of(git_dir), modes))
         return found
 
-    def _main_root(self) -> str | None:
+    def _main_root(self, config: _Config) -> str | None:
         """The main work tree; None if there is none, or if nothing says where (a git directory kept apart, and opened by itself)."""
-        if self.bare:
+        if config.bare:
             return None
-        if self._config.worktree:
-            return os.path.normpath(os.path.join(self.common_dir, self._config.worktree))
+        if config.worktree:
+            return os.path.normpath(os.path.join(self.common_dir, config.worktree))
         above, name = os.path.split(self.common_dir)
         return self._root or (above if name == ".git" else None)
 
@@ -321,6 +322,7 @@ class Repository:
         sync: bool = False,
         wait: float = 10.0,
         settle: Callable[[str], bool] | None = None,
+        checkouts: Iterable[Checkout] | None = None,
     ) -> Iterator[Callable[[], None]]:
         """Hold a branch where a built commit can land on it: locked, and known to be at ``expected``.
 
@@ -336,6 +338,7 @@ class Repository:
             sync: write everything through to the disk.
             wait: seconds to wait for another holder of the lock.
             settle: see ``References.swapping``.
+            checkouts: the work trees on the branch, where they are known already.
 
         Yields:
             A function that lands the commit, once.
@@ -356,14 +359,17 @@ class Repository:
                 try:
                     move()
                     points.reached("land:moved")
-                    self._append_reflog(ref, expected, built.id, signature, note)
+                    self._append_reflog(ref, expected, built.id, signature, note, checkouts)
                 finally:
                     release_pack(self.objects_dir, built.pack.name)
 
             yield land
 
-    def _append_reflog(self, ref: str, old: str | None, new: str, signature: Signature, note: str) -> None:
-        if (self._config.log_all_updates or "").lower() in ("false", "no", "off", "0"):
+    def _append_reflog(
+        self, ref: str, old: str | None, new: str, signature: Signature, note: str, checkouts: Iterable[Checkout] | None
+    ) -> None:
+        config = self._config
+        if (config.log_all_updates or "").lower() in ("false", "no", "off", "0"):
             return
         line = b"%s %s %s\t%s\n" % (
             (old or self.format.zero).encode(),
@@ -372,9 +378,10 @@ class Repository:
             " ".join(note.split()).encode(errors="surrogateescape"),
         )
         logs = [os.path.join(self.common_dir, "logs", ref)]
-        logs += [os.path.join(checkout.git_dir, "logs", "HEAD") for checkout in self.checkouts() if checkout.branch == ref]
+        on_it = checkouts if checkouts is not None else [checkout for checkout in self.checkouts() if checkout.branch == ref]
+        logs += [os.path.join(checkout.git_dir, "logs", "HEAD") for checkout in on_it]
         for log in logs:
-            if self.bare and not os.path.exists(log):
+            if config.bare and not os.path.exists(log):
                 continue
             os.makedirs(os.path.dirname(log), exist_ok=True)
             descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -275,12 +275,12 @@ def _contents(parent: int, name: str, limit: int) -> tuple[int, bytes]:
         before = os.fstat(descriptor)
         if not stat.S_ISREG(before.st_mode):
             raise _Moved
-        data = b""
-        while len(data) <= limit:
-            chunk = os.read(descriptor, max(before.st_size - len(data) + 1, 4096))
+        data = os.read(descriptor, before.st_size + 1)
+        while len(data) != before.st_size and len(data) <= limit:  # it grows, or a file system does not say its size
+            chunk = os.read(descriptor, 4096)
             if not chunk:
                 break
-            data = data + chunk if data else chunk
+            data += chunk
         after = os.fstat(descriptor)
         if (after.st_ctime_ns, after.st_size) != (before.st_ctime_ns, before.st_size):
             raise _Moved

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput, PathNotFound, WriteRejected
-from pytest_gittrix.git.files import write_file
+from pytest_gittrix.git.files import write_new
 from pytest_gittrix.git.guarded import GuardedDir
 from pytest_gittrix.git.seed import WRITTEN_AT, Seed, open_seed
 from pytest_gittrix.git.snapshot import Limits, Origin, Snapshot, boot_offset, take, vanished
@@ -195,7 +195,7 @@ def create(
     elif durable_common_dir is not None and kind == "worktree":
         admin = _link_worktree(path, durable_common_dir, seed, name)
     os.makedirs(state_dir, exist_ok=True)
-    write_file(os.path.join(state_dir, "stamp"), b"")
+    write_new(os.path.join(state_dir, "stamp"), b"")
     origin = Origin(os.stat(os.path.join(state_dir, "stamp")).st_ctime_ns, boot_offset(), directories, kind != "lazy")
     state = {
         "kind": kind,
@@ -208,7 +208,7 @@ def create(
         "boot": origin.boot,
         "directories": {json_name(name): inode for name, inode in directories.items()},
     }
-    write_file(os.path.join(state_dir, "workspace.json"), json.dumps(state).encode())
+    write_new(os.path.join(state_dir, "workspace.json"), json.dumps(state).encode())
     return Workspace(kind, path, seed, origin, admin)
 
 
@@ -302,44 +302,34 @@ def _write(directory: int, name: str, mode: int, data: bytes) -> None:
 def _own_repository(git_dir: str, seed: Seed, branch: str) -> None:
     """A git directory that is whole in itself: no remote, no alternates, no history but what the seed holds."""
     packs = os.path.join(git_dir, "objects", "pack")
-    os.makedirs(packs)
-    os.mkdir(os.path.join(git_dir, "refs"))
+    for directory in (git_dir, os.path.dirname(packs), packs, os.path.join(git_dir, "refs")):
+        os.mkdir(directory)
     if seed.small_files is not None:
         for name, data in seed.small_files.items():
-            _plain(os.path.join(packs, name), data, 0o444)
+            write_new(os.path.join(packs, name), data, 0o444)
     else:
         for name in seed.packs:
             shutil.copyfile(os.path.join(seed.objects_dir, "pack", name), os.path.join(packs, name))
     sha256 = seed.format.name != "sha1"
     config = _CONFIG.format(version=int(sha256), extensions=f"[extensions]\n\tobjectFormat = {seed.format.name}\n" if sha256 else "")
-    _plain(os.path.join(git_dir, "HEAD"), f"ref: refs/heads/{branch}\n".encode())
-    _plain(os.path.join(git_dir, "config"), config.encode())
-    _plain(
+    write_new(os.path.join(git_dir, "HEAD"), f"ref: refs/heads/{branch}\n".encode())
+    write_new(os.path.join(git_dir, "config"), config.encode())
+    write_new(
         os.path.join(git_dir, "packed-refs"), f"# pack-refs with: peeled fully-peeled sorted \n{seed.commit} refs/heads/{branch}\n".encode()
     )
-    _plain(os.path.join(git_dir, "index"), seed.index)
+    write_new(os.path.join(git_dir, "index"), seed.index)
     if seed.shallow:
-        _plain(os.path.join(git_dir, "shallow"), seed.shallow.encode())
-
-
-def _plain(path: str, data: bytes, mode: int = 0o644) -> None:
-    descriptor = os.open(path, _CREATE, mode)
-    try:
-        written = os.write(descriptor, data)
-        while written < len(data):
-            written += os.write(descriptor, data[written:])
-    finally:
-        os.close(descriptor)
+        write_new(os.path.join(git_dir, "shallow"), seed.shallow.encode())
 
 
 def _link_worktree(path: str, common_dir: str, seed: Seed, name: str) -> str:
     admin = os.path.join(common_dir, "worktrees", name)
     os.makedirs(admin)
-    _plain(os.path.join(admin, "HEAD"), seed.commit.encode() + b"\n")
-    _plain(os.path.join(admin, "commondir"), b"../..\n")
-    _plain(os.path.join(admin, "gitdir"), os.fsencode(os.path.join(path, ".git")) + b"\n")
-    _plain(os.path.join(admin, "index"), seed.index)
-    _plain(os.path.join(path, ".git"), b"gitdir: " + os.fsencode(admin) + b"\n")
+    write_new(os.path.join(admin, "HEAD"), seed.commit.encode() + b"\n")
+    write_new(os.path.join(admin, "commondir"), b"../..\n")
+    write_new(os.path.join(admin, "gitdir"), os.fsencode(os.path.join(path, ".git")) + b"\n")
+    write_new(os.path.join(admin, "index"), seed.index)
+    write_new(os.path.join(path, ".git"), b"gitdir: " + os.fsencode(admin) + b"\n")
     return admin
 
 
@@ -356,17 +346,13 @@ class Trash:
 
     def put(self, path: str) -> None:
         """Move a directory out of the way. One that is gone already is no error."""
-        os.makedirs(self._directory, exist_ok=True)
         place = os.path.join(self._directory, secrets.token_hex(8))
-        with contextlib.suppress(FileNotFoundError):
-            try:
-                os.rename(path, place)
-            except PermissionError:
-                # A directory that its owner may not write cannot change its parent either; an agent may have made it so.
-                if os.path.islink(path):
-                    raise
-                os.chmod(path, stat.S_IRWXU)
-                os.rename(path, place)
+        try:
+            _move(path, place)
+        except FileNotFoundError:
+            os.makedirs(self._directory, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                _move(path, place)
 
     def empty(self) -> None:
         """Delete everything in it now; what cannot be deleted yet stays for the next time."""
@@ -391,6 +377,17 @@ class Trash:
         """Wait for the thread, if there is one."""
         if self._emptying is not None:
             self._emptying.join()
+
+
+def _move(path: str, place: str) -> None:
+    try:
+        os.rename(path, place)
+    except PermissionError:
+        # A directory that its owner may not write cannot change its parent either; an agent may have made it so.
+        if os.path.islink(path):
+            raise
+        os.chmod(path, stat.S_IRWXU)
+        os.rename(path, place)
 
 
 def _unlock(_function: object, path: str, _error: object) -> None:

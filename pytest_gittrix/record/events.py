@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from json.encoder import encode_basestring
 from typing import Any, Literal, cast, get_args
 from zlib import crc32
 
@@ -210,7 +211,7 @@ def decode(line: bytes) -> Event:
     if not sealed(line):
         raise LogDamaged("The line does not match its checksum.")
     try:
-        fields = json.loads(line)
+        fields = _parsed(line.decode())
     except (ValueError, RecursionError) as problem:
         raise LogDamaged(f"The line is not JSON: {problem}.") from None
     if not isinstance(fields, dict):
@@ -232,7 +233,17 @@ def decode(line: bytes) -> Event:
     return Event(seq, _time_ns(ts), stream, type, actor, data)
 
 
-_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_parsed = json.JSONDecoder().decode
+_any_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+def _json(value: object) -> str:
+    # Most data are a few short texts, and an encoder costs more to set up than those take to write.
+    if type(value) is str:
+        return encode_basestring(value)
+    if type(value) is dict and all(type(key) is str and type(item) is str for key, item in value.items()):
+        return "{" + ",".join([f"{encode_basestring(key)}:{encode_basestring(item)}" for key, item in value.items()]) + "}"
+    return _any_json(value)
 
 
 def _time_text(ns: int) -> str:

@@ -108,11 +108,15 @@ class Lease:
     """
 
     def __init__(self, path: Path | str, *, wait: float = 10.0) -> None:
-        self.path = Path(path)
         self.wait = wait
         self._file = os.fspath(path)
         self._fd: int | None = None
         self._holder: tuple[int, int] | None = None
+
+    @property
+    def path(self) -> Path:
+        """The lock file."""
+        return Path(self._file)
 
     @property
     def held(self) -> bool:

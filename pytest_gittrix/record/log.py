@@ -113,25 +113,40 @@ class EventLog:
     def __init__(self, path: Path | str, stream: str, *, durability: Durability = "full") -> None:
         if durability not in ("full", "fast"):
             raise InvalidInput(f"{durability!r} is not a durability.", fix="Use full (survives a power cut) or fast (survives a crash).")
-        self.path = Path(path)
         self.stream = stream
         self._file = os.fspath(path)
         self._full = durability == "full"
         self._tail = Cursor()
         self._reader = Cursor()
+        self._torn = False
         self._poison: OSError | None = None
         self._listeners: list[tuple[Listener, Collection[str] | None]] = []
         self._unpublished: deque[Event] = deque()
         self._publishing = False
 
     @property
+    def path(self) -> Path:
+        """The file."""
+        return Path(self._file)
+
+    @property
     def poisoned(self) -> bool:
         """Whether the disk refused to keep an event, so that only :meth:`repair` may write again."""
         return self._poison is not None
 
+    @property
+    def torn(self) -> bool:
+        """Whether the last look met an end that only :meth:`repair` can mend."""
+        return self._torn or self._poison is not None
+
+    @property
+    def behind(self) -> bool:
+        """Whether an append met events of another process first: :meth:`refresh` has them and its own."""
+        return self._reader != self._tail
+
     def twin(self) -> EventLog:
         """The same log as another object, which has read as far as this one; listeners are not taken along."""
-        twin = EventLog(self.path, self.stream, durability="full" if self._full else "fast")
+        twin = EventLog(self._file, self.stream, durability="full" if self._full else "fast")
         twin._tail = twin._reader = self._reader
         return twin
 
@@ -154,9 +169,15 @@ class EventLog:
         """
         check(type, data, actor)
         self._refuse_poison()
-        with self._opened(_APPEND) as fd:
-            self._catch_up(fd, ts)
-            event = self._store(fd, type, data, ts, actor, commit_point)
+        try:
+            fd = os.open(self._file, _APPEND, 0o666)
+            try:
+                self._catch_up(fd, ts)
+                event = self._store(fd, type, data, ts, actor, commit_point)
+            finally:
+                os.close(fd)
+        except OSError as problem:
+            raise _unavailable(self._file, problem) from problem
         self._publish()
         return event
 
@@ -182,6 +203,7 @@ class EventLog:
             LogDamaged, AdapterUnavailable: as :meth:`read`.
         """
         if self._size() == self._reader.offset:
+            self._torn = False
             return []
         return self._read_from(self._reader)
 
@@ -277,7 +299,7 @@ class EventLog:
 
     def _read_from(self, start: Cursor, *, strict: bool = False) -> list[Event]:
         found = self._scan(start, lambda: self._bytes_from(start.offset), strict=strict)
-        self._reader = found.end
+        self._reader, self._torn = found.end, bool(found.torn)
         if found.end.offset > self._tail.offset:
             self._tail = found.end
         return found.events

@@ -7,7 +7,6 @@ What the rest of the house needs of a state can be imported from here.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -221,7 +220,8 @@ def _step(state: SessionState, event: Event) -> None:
 
 
 def _copied(state: SessionState) -> SessionState:
-    twin = copy.copy(state)
+    twin = SessionState.__new__(SessionState)  # as copy.copy does, at a quarter of the time: this is done for every event
+    twin.__dict__.update(state.__dict__)
     twin.api_touched = dict(state.api_touched)
     twin.commits = list(state.commits)
     return twin

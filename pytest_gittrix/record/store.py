@@ -13,6 +13,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,7 @@ class Store:
 
     def __init__(self, root: Path | str, *, durability: Durability = "full") -> None:
         self.root = Path(root)
+        self._root = os.fspath(root)
         self.durability: Durability = durability
 
     def create(self, id: str) -> Path:
@@ -100,21 +102,24 @@ class Store:
         Raises:
             InvalidInput: the id is malformed.
         """
+        return Path(self._of(id))
+
+    def _of(self, id: str, name: str = "") -> str:
         if not ID.fullmatch(id):
             raise InvalidInput(
                 f"{id!r} is not a session id.",
                 why="An id is the name of a directory, and must not lead anywhere else.",
                 fix="An id is 1 to 128 letters, digits, _ and -.",
             )
-        return self.root / id
+        return os.path.join(self._root, id, name) if name else os.path.join(self._root, id)
 
     def log(self, id: str) -> EventLog:
         """The session's event log, there or not. Raises InvalidInput as :meth:`directory`."""
-        return EventLog(self.directory(id) / LOG, id, durability=self.durability)
+        return EventLog(self._of(id, LOG), id, durability=self.durability)
 
     def lease(self, id: str, *, wait: float = 10.0) -> Lease:
         """The right to write the session, not yet taken. Raises InvalidInput as :meth:`directory`."""
-        return Lease(self.directory(id) / LOCK, wait=wait)
+        return Lease(self._of(id, LOCK), wait=wait)
 
     def load(self, id: str) -> SessionState:
         """The session's state: folded from its log, or from its record when it has no log (a TypeScript store).
@@ -146,15 +151,14 @@ class Store:
             InvalidInput: the id is malformed, or the state is another session's.
             AdapterUnavailable: it cannot be written.
         """
-        directory = self.directory(id)
+        path = self._of(id, METADATA)
         if state.id != id:
             raise InvalidInput(f"The state of session {state.id!r} is not the record of {id!r}.")
-        path = os.path.join(directory, METADATA)
         # One name per writer, so that two never write one file, and a killed one leaves no heap of them.
-        fresh = os.path.join(directory, f".{METADATA}.{os.getpid()}-{threading.get_ident()}.tmp")
+        fresh = self._of(id, f".{METADATA}.{os.getpid()}-{threading.get_ident()}.tmp")
         try:
             # A line a field, for people; json's own indent is ten times slower, being written in Python.
-            fields = ",\n".join(f'  "{name}": {json.dumps(value)}' for name, value in metadata_of(state).items())
+            fields = ",\n".join([f'  "{name}": {_json(value)}' for name, value in metadata_of(state).items()])
             self._write_file(fresh, f"{{\n{fields}\n}}\n".encode("ascii"))
             if self.durability == "fast":
                 # ext4 writes a file out, for 0.3 ms and more, when it replaces another. Without a record for an instant there is
@@ -224,6 +228,17 @@ class Store:
         except OSError:
             pass
         return os.path.lexists(os.path.join(directory, METADATA))
+
+
+_any_json = json.JSONEncoder().encode
+_CONSTANTS: Mapping[object, str] = {None: "null", True: "true", False: "false"}
+
+
+def _json(value: object) -> str:
+    # An encoder costs more to set up than a field takes to write.
+    if type(value) is str:
+        return encode_basestring_ascii(value)
+    return _CONSTANTS[value] if value is None or type(value) is bool else _any_json(value)
 
 
 def _unavailable(path: Path | str, problem: OSError) -> AdapterUnavailable:

@@ -19,7 +19,7 @@ from pytest_gittrix.git.names import TEMPORARY_PREFIX
 from pytest_gittrix.git.patch import FileChange, Side, patch_text
 from pytest_gittrix.git.seed import Seed
 from pytest_gittrix.git.snapshot import Snapshot
-from pytest_gittrix.git.tree import SUBMODULE, SYMLINK, Changes, Entry, parents
+from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Changes, Entry, parents
 from pytest_gittrix.git.workspace import Workspace
 
 ListType = Literal["file", "dir", "symlink", "submodule"]
@@ -69,6 +69,12 @@ def baseline_entry(workspace: Workspace, path: str, deleted: Collection[str]) ->
     if entry is None or workspace.files.lstat(path) is not None:
         return None
     return None if any(_is_other(workspace.files.lstat(parent)) for parent in parents(path)) else entry
+
+
+def is_executable_below(workspace: Workspace, path: str, deleted: Collection[str]) -> bool:
+    """Whether a path is an executable file that is only in the baseline yet, so that there is none on disk to keep the mode of."""
+    entry = workspace.seed.entries.get(path) if workspace.kind == "lazy" else None
+    return entry is not None and entry.mode == EXECUTABLE and baseline_entry(workspace, path, deleted) is not None
 
 
 def _is_other(status: os.stat_result | None) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_gittrix.adapters.protocol import Durable
 from pytest_gittrix.errors import AdapterUnavailable
-from pytest_gittrix.git.files import write_file
+from pytest_gittrix.git.files import write_new
 from pytest_gittrix.git.workspace import json_name
 
 _FOLLOWED = 1000
@@ -34,7 +34,7 @@ class MovedRef:
 
 def note_references(directory: Path, references: Mapping[str, str]) -> None:
     """Keep where durable's references are, in the engine's notes of a session."""
-    write_file(str(directory / _NOTES), json.dumps({json_name(ref): sha for ref, sha in references.items()}).encode())
+    write_new(os.path.join(directory, _NOTES), json.dumps({json_name(ref): sha for ref, sha in references.items()}).encode())
 
 
 def moved_references(directory: Path, durable: Durable, promoted: Collection[str]) -> list[MovedRef]:

@@ -8,13 +8,14 @@ Holds nothing that leads to durable, since the agent's object is built on it.
 from __future__ import annotations
 
 import inspect
+import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from pytest_gittrix.clock import Clock
-from pytest_gittrix.errors import AdapterUnavailable, GittrixError, SessionExpired, SessionNotFound
+from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, SessionExpired, SessionNotFound
 from pytest_gittrix.record.events import Actor, Event, live_event
 from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.log import EventLog, report_ignored
@@ -102,6 +103,7 @@ class Recorder:
         self.log: EventLog = store.log(id_)
         self._lease = store.lease(id_, wait=wait)
         self._state: SessionState | None = None
+        self._resolution_ns = resolution_ns(clock)
         self._derived_ns = 0
         self._underived = False
 
@@ -141,7 +143,7 @@ class Recorder:
         # What cannot happen must not be stored either: no reader would get past it.
         meant = self._state and fold([Event(self._state.seq + 1, now - now % 1000, self.id, type_, actor, data)], self._state)
         event = self.log.append(type_, data, ts=now, actor=actor, commit_point=commit_point)
-        unseen = self.log.refresh()
+        unseen = self.log.refresh() if self.log.behind else []
         self._state = meant if meant is not None and not unseen else fold(unseen or [event], self._state)
         self._underived = self._underived or type_ not in _QUIET or now - self._derived_ns >= _DERIVE_EVERY_NS
         self.emit(event)
@@ -166,25 +168,54 @@ class Recorder:
     def leased(self, *, wait: float | None = None) -> Iterator[SessionState]:
         """Hold the session's lease, with its state read under it; a torn end of the log is mended first.
 
+        Args:
+            wait: real seconds to wait for it; the recorder's own by default.
+
         Raises:
             EvictionRace: somebody else held it for longer than ``wait``.
             SessionNotFound: there is no such session (nor will one be made by asking).
+            AdapterUnavailable: the system refused something in the block.
         """
         lease = self._lease if wait is None else self.store.lease(self.id, wait=wait)
         self._take(lease)
         try:
-            state = self.read()  # first, so that a mend need not read the same lines again
-            if self.log.repair(ts=self.clock.now_ns()) is not None:
-                self._state = state = fold(self.log.read())
-            if state.legacy:
-                self._state = state = self.store.import_legacy(self.id, ts=self.clock.now_ns())
-                self.log.refresh()
-            with typed():
-                yield state
+            yield self._read_under_lease()
+        except OSError as problem:
+            if isinstance(problem, GittrixError):
+                raise  # some of ours are OSErrors too
+            raise refused_by_system(problem) from problem
         finally:
-            if self._underived:
-                self.derive()
-            lease.release()
+            self._let_go(lease)
+
+    @contextmanager
+    def working(self, op: str, actor: Actor) -> Iterator[SessionState]:
+        """As ``leased``, for an operation on a live session; using it slides the idle deadline.
+
+        Raises:
+            SessionExpired: the session has ended, or its TTL has passed and only the sweep is missing.
+        """
+        if self._state is not None:
+            require_live(self._state)
+        lease = self._lease
+        try:
+            self._take(lease)
+        except (AdapterUnavailable, EvictionRace):
+            require_live(self.read())
+            raise
+        try:
+            state = self._read_under_lease()
+            if state.ended:
+                # An ended session keeps no lock, and is not to be given one by asking.
+                with suppress(OSError):
+                    os.unlink(lease.path)
+                require_live(state)
+            yield self._used(state, op, actor)
+        except OSError as problem:
+            if isinstance(problem, GittrixError):
+                raise
+            raise refused_by_system(problem) from problem
+        finally:
+            self._let_go(lease)
 
     def _take(self, lease: Lease) -> None:
         try:
@@ -194,25 +225,31 @@ class Recorder:
                 raise not_found(self.id, str(self.store.root)) from None
             raise
 
-    @contextmanager
-    def working(self, op: str, actor: Actor, *, wait: float | None = None) -> Iterator[SessionState]:
-        """As ``leased``, for an operation on a live session; using it slides the idle deadline.
+    def _let_go(self, lease: Lease) -> None:
+        if self._underived:
+            self.derive()
+        lease.release()
 
-        Raises:
-            SessionExpired: the session has ended, or its TTL has passed and only the sweep is missing.
-        """
-        require_live(self.read())
-        with self.leased(wait=wait) as state:
-            require_live(state)
-            if state.last_access_ns > self.clock.now_ns() + resolution_ns(self.clock):
-                # The clock was set back: idle time counts from now, or the session would outlive every TTL.
-                state = self.append("session.accessed", {"op": op}, actor=actor)
-            if is_past(state, self.clock):
-                state = self.with_activity(state)
-                require_in_time(state, self.clock)
-            if self.clock.now_ns() - state.last_access_ns > resolution_ns(self.clock):
-                state = self.append("session.accessed", {"op": op}, actor=actor)
-            yield state
+    def _read_under_lease(self) -> SessionState:
+        state = self.read()
+        if self.log.torn and self.log.repair(ts=self.clock.now_ns()) is not None:
+            self._state = state = fold(self.log.read())
+        if state.legacy:
+            self._state = state = self.store.import_legacy(self.id, ts=self.clock.now_ns())
+            self.log.refresh()
+        return state
+
+    def _used(self, state: SessionState, op: str, actor: Actor) -> SessionState:
+        now, resolution = self.clock.now_ns(), self._resolution_ns
+        if state.last_access_ns > now + resolution:
+            # The clock was set back: idle time counts from now, or the session would outlive every TTL.
+            state = self.append("session.accessed", {"op": op}, actor=actor)
+        if is_past(state, self.clock):
+            state = self.with_activity(state)
+            require_in_time(state, self.clock)
+        if now - state.last_access_ns > resolution:
+            state = self.append("session.accessed", {"op": op}, actor=actor)
+        return state
 
 
 @contextmanager
@@ -227,11 +264,16 @@ def typed() -> Iterator[None]:
     except GittrixError:
         raise  # some of ours are OSErrors too
     except OSError as problem:
-        raise AdapterUnavailable(
-            f"The system refused: {problem.strerror or problem}{f' ({problem.filename})' if problem.filename else ''}.",
-            why="The operation stopped there; what was stored before stays true.",
-            fix="See that the disk has space and that its files are yours to write, then try again.",
-        ) from problem
+        raise refused_by_system(problem) from problem
+
+
+def refused_by_system(problem: OSError) -> AdapterUnavailable:
+    """The error that callers expect for what the operating system refuses: a disk is full, a directory is not writable."""
+    return AdapterUnavailable(
+        f"The system refused: {problem.strerror or problem}{f' ({problem.filename})' if problem.filename else ''}.",
+        why="The operation stopped there; what was stored before stays true.",
+        fix="See that the disk has space and that its files are yours to write, then try again.",
+    )
 
 
 def require_in_time(state: SessionState, clock: Clock) -> None:

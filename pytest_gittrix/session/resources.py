@@ -116,6 +116,8 @@ class Resources:
 
 def local_ref(path: str, branch: str | None = None) -> str:
     """The ``local://<path>#<branch>`` of a path; bytes that are no UTF-8, which JSON cannot hold, are written as ``%XX``."""
+    if path.isascii():
+        return f"local://{path}" + (f"#{branch}" if branch is not None else "")
     text = "".join(f"%{ord(char) - 0xDC00:02X}" if "\udc80" <= char <= "\udcff" else char for char in path)
     return f"local://{text}" + (f"#{branch}" if branch is not None else "")
 
@@ -125,6 +127,8 @@ def _path_of(place: str) -> str:
 
 
 def _made(directory: Path) -> Path:
+    if directory.is_dir():
+        return directory
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as problem:

@@ -18,7 +18,6 @@ from pytest_gittrix.errors import WriteRejected
 from pytest_gittrix.git.names import check_path
 from pytest_gittrix.git.patch import patch_text
 from pytest_gittrix.git.snapshot import Limits, Snapshot
-from pytest_gittrix.git.tree import EXECUTABLE
 from pytest_gittrix.git.workspace import Workspace
 from pytest_gittrix.record.events import Actor, path_fields
 from pytest_gittrix.record.state import SessionState, deadline_ns, metadata_of
@@ -30,6 +29,7 @@ from pytest_gittrix.session.content import (
     baseline_entry,
     file_changes,
     file_exists,
+    is_executable_below,
     list_files,
     read_file,
     require_no_directory,
@@ -193,9 +193,7 @@ class AgentSession:
     def _write(self, state: SessionState, name: str, contents: bytes) -> None:
         deleted = self._deleted(state)
         require_place(self._workspace, name, deleted)
-        # Where the file is only in the baseline yet, there is none on disk to keep the mode of.
-        below = baseline_entry(self._workspace, name, deleted)
-        self._workspace.files.write(name, contents, executable=True if below is not None and below.mode == EXECUTABLE else None)
+        self._workspace.files.write(name, contents, executable=is_executable_below(self._workspace, name, deleted) or None)
         self._recorder.append("session.write", {**path_fields(name), "op": "write"}, actor=self._actor)
 
     def delete(self, path: str) -> None:

@@ -24,7 +24,7 @@ from pytest_gittrix.record.state import SessionState, StateName, deadline_ns, me
 from pytest_gittrix.record.store import ID, LOG, METADATA, Problem, Store
 
 FILE = "index.sqlite"
-VERSION = 1
+VERSION = 2
 SMALL = 64
 
 T = TypeVar("T")
@@ -45,10 +45,11 @@ _EVICTABLE = "(state = 'active' OR (state = 'promoted' AND workspace_present))"
 _SCHEMA = (
     f"CREATE TABLE session ({_COLUMNS})",
     f"CREATE INDEX session_due ON session (deadline_us, id) WHERE {_EVICTABLE}",
+    "CREATE INDEX session_used ON session (last_access_us) WHERE state = 'active'",
     f"PRAGMA user_version = {VERSION}",
 )
 _DUE = f"SELECT id FROM session WHERE deadline_us < ? AND {_EVICTABLE} ORDER BY deadline_us, id"
-_AHEAD = "SELECT id FROM session WHERE last_access_us > ? AND state = 'active' ORDER BY id"
+_AHEAD = "SELECT id FROM session WHERE last_access_us > ? AND state = 'active'"
 _UNSETTLED = "SELECT id FROM session WHERE unsettled ORDER BY id"
 _ROWS = (
     "SELECT id, state, deadline_us, created_us, updated_us, last_access_us, seq, workspace_present, legacy, size, metadata "
@@ -116,7 +117,7 @@ class Index:
 
     def ahead(self, now_ns: int) -> list[str]:
         """The active sessions that were last used after ``now_ns``, because the clock was set back since; as of the last :meth:`sync`."""
-        return self._ask(lambda database: [id for (id,) in database.execute(_AHEAD, (now_ns // 1000,))])
+        return self._ask(lambda database: sorted(id for (id,) in database.execute(_AHEAD, (now_ns // 1000,))))
 
     def unsettled(self) -> list[str]:
         """The sessions in which something was begun and not finished, in order of id, as of the last :meth:`sync`."""

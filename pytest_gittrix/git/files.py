@@ -6,12 +6,14 @@ A reader sees the old bytes or the new, never half, whatever kills the writer. K
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 from typing import Final
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 _CHUNK: Final = 1 << 16
+_NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -63,6 +65,34 @@ def write_temporary(directory: str, data: bytes, *, mode: int = 0o644, sync: boo
             os.unlink(path)
         raise
     return path
+
+
+def create_whole(path: str, data: bytes, *, beside: str, prefix: str, sync: bool = False) -> None:
+    """Make a file that is there with its contents or not at all: a lock, which whoever made it can be told by after a kill.
+
+    Args:
+        path: the file.
+        data: its bytes.
+        beside: a directory on the same file system, for the temporary file that is linked into place.
+        prefix: how that one's name starts.
+        sync: write through to the disk first.
+
+    Raises:
+        FileExistsError: it is there already.
+        OSError: as the system says.
+    """
+    if os.path.lexists(path):
+        raise FileExistsError(errno.EEXIST, "locked", path)
+    temporary = write_temporary(beside, data, sync=sync, prefix=prefix)
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        # A file system without hard links: made as git makes its locks, and perhaps found empty after a kill.
+        write_new(path, data)
+    finally:
+        os.unlink(temporary)
 
 
 def sync_directory(path: str) -> None:

@@ -8,7 +8,6 @@ to get. A lock that a kill left behind therefore always says whose it was (RELIA
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import time
@@ -18,7 +17,7 @@ from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import DurableLocked, InvalidInput, UnsupportedRepository
-from pytest_gittrix.git.files import read_text, sync_directory, write_all, write_temporary
+from pytest_gittrix.git.files import create_whole, read_text, sync_directory
 from pytest_gittrix.git.objects import ObjectFormat
 
 # Its file and that file's lock must have names a file system takes.
@@ -195,7 +194,7 @@ class References:
         pause = 0.0005
         while True:
             try:
-                self._link(lock, new, sync)
+                create_whole(lock, new.encode() + b"\n", beside=self._directory, prefix=temporary_prefix(new), sync=sync)
             except FileExistsError:
                 held = read_text(lock)
                 if held is None or (settle is not None and settle(held)):
@@ -222,26 +221,3 @@ class References:
                 )
             time.sleep(pause)
             pause = min(pause * 2, 0.02)
-
-    def _link(self, lock: str, new: str, sync: bool) -> None:
-        contents = new.encode() + b"\n"
-        if _occupied(lock):
-            raise FileExistsError(errno.EEXIST, "locked", lock)
-        temporary = write_temporary(self._directory, contents, sync=sync, prefix=temporary_prefix(new))
-        try:
-            os.link(temporary, lock)
-        except (PermissionError, OSError) as error:
-            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV):
-                raise
-            # A file system without hard links: the lock is made as git makes it, and may be found empty after a kill.
-            descriptor = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            try:
-                write_all(descriptor, contents)
-            finally:
-                os.close(descriptor)
-        finally:
-            os.unlink(temporary)
-
-
-def _occupied(lock: str) -> bool:
-    return os.path.lexists(lock)

@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Final
 
 from pytest_gittrix import points
-from pytest_gittrix.errors import AdapterUnavailable, WriteRejected
+from pytest_gittrix.errors import AdapterUnavailable, GittrixError, WriteRejected
 from pytest_gittrix.git.names import TEMPORARY_PREFIX, collision_key, is_safe_component
 from pytest_gittrix.git.seed import Seed
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, parents, write_trees
@@ -102,6 +102,10 @@ class Snapshot:
         objects = {id_: ("tree", data) for id_, data in self._written[1].items()}
         objects.update((id_, ("blob", data)) for id_, data in self.blobs.items())
         return objects
+
+
+# What opening a name meets when something else has come to stand there since it was listed.
+_SWAPPED = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.EISDIR)
 
 
 class _Moved(Exception):
@@ -253,7 +257,7 @@ def _open_directory(parent: int, name: str) -> int:
     try:
         return os.open(name, _DIRECTORY, dir_fd=parent)
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+        if error.errno in _SWAPPED:
             raise _Moved from error
         raise
 
@@ -262,7 +266,9 @@ def _link(parent: int, name: str) -> str:
     try:
         return os.readlink(name, dir_fd=parent)
     except OSError as error:
-        raise _Moved from error
+        if error.errno in _SWAPPED:
+            raise _Moved from error
+        raise
 
 
 def _contents(parent: int, name: str, limit: int) -> tuple[int, bytes]:
@@ -270,7 +276,9 @@ def _contents(parent: int, name: str, limit: int) -> tuple[int, bytes]:
     try:
         descriptor = os.open(name, _REGULAR, dir_fd=parent)
     except OSError as error:
-        raise _Moved from error
+        if error.errno in _SWAPPED:
+            raise _Moved from error
+        raise
     try:
         before = os.fstat(descriptor)
         if not stat.S_ISREG(before.st_mode):
@@ -323,6 +331,14 @@ def take(
         except (_Moved, FileNotFoundError):
             points.reached("snapshot:moved")
             continue
+        except GittrixError:
+            raise  # some of ours are OSErrors too
+        except OSError as error:
+            raise AdapterUnavailable(
+                f"{error.filename or path!r} in the workspace {path} cannot be read: {error.strerror}.",
+                why="A snapshot without it would pass it over, or promote its deletion.",
+                fix="Make it readable, or remove it, then try again.",
+            ) from error
         finally:
             os.close(root)
         changes = dict(sorted(walk.changes.items()))

@@ -19,7 +19,7 @@ from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import PathNotFound, WorktreeDirty, WriteRejected
-from pytest_gittrix.git.files import read_text, sync_directory, write_temporary
+from pytest_gittrix.git.files import create_whole, read_text, sync_directory, write_file
 from pytest_gittrix.git.guarded import GuardedDir
 from pytest_gittrix.git.index import IndexEntry, IndexFile, stat_numbers
 from pytest_gittrix.git.names import TEMPORARY_PREFIX
@@ -81,8 +81,7 @@ class Forward:
                     staged[path] = self._placed(files, path, contents)
         points.reached("worktree:files-written")
         index = os.path.join(self.checkout.git_dir, "index")
-        temporary = write_temporary(self.checkout.git_dir, self.index.replaced(staged), sync=sync, prefix=temporary_prefix(self.token))
-        os.rename(temporary, index)
+        write_file(index, self.index.replaced(staged), sync=sync, prefix=temporary_prefix(self.token))
         if sync:
             sync_directory(self.checkout.git_dir)
         return left
@@ -224,25 +223,21 @@ def holding(
 def _acquire(checkout: Checkout, lock: str, token: str, settle: Callable[[str], bool] | None, wait: float) -> None:
     deadline = time.monotonic() + wait
     pause = 0.0005
-    temporary = write_temporary(checkout.git_dir, token.encode() + b"\n", prefix=temporary_prefix(token))
-    try:
-        while True:
-            try:
-                os.link(temporary, lock)
-            except FileExistsError:
-                held = read_text(lock)
-                if held is None or (settle is not None and settle(held)):
-                    continue
-            else:
-                return
-            points.reached("index:busy")
-            if time.monotonic() > deadline:
-                fix = "Wait for it to end; if no git is running there, remove the file."
-                raise _refused(checkout, f"another program holds {lock}", fix)
-            time.sleep(pause)
-            pause = min(pause * 2, 0.05)
-    finally:
-        os.unlink(temporary)
+    while True:
+        try:
+            create_whole(lock, token.encode() + b"\n", beside=checkout.git_dir, prefix=temporary_prefix(token))
+        except FileExistsError:
+            held = read_text(lock)
+            if held is None or (settle is not None and settle(held)):
+                continue
+        else:
+            return
+        points.reached("index:busy")
+        if time.monotonic() > deadline:
+            fix = "Wait for it to end; if no git is running there, remove the file."
+            raise _refused(checkout, f"another program holds {lock}", fix)
+        time.sleep(pause)
+        pause = min(pause * 2, 0.05)
 
 
 def _tidy(files: GuardedDir, sides: Sides) -> None:

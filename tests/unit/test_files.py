@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
 
 import pytest
 
-from pytest_gittrix.git.files import read_text, sync_directory, write_all, write_file, write_temporary
+from pytest_gittrix.git.files import create_whole, read_text, sync_directory, write_all, write_file, write_temporary
 
 
 @pytest.mark.parametrize("sync", [False, True])
@@ -81,3 +82,31 @@ def test_text_is_read_without_its_white_space_or_not_at_all(tmp_path: Path) -> N
     assert read_text(str(tmp_path / "file")) == "ref: \udcff"
     assert read_text(str(tmp_path / "none")) is None
     assert read_text(str(tmp_path / "file/below")) is None
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["with-links", "without-links"])
+def test_a_lock_is_made_whole_once_and_leaves_nothing_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
+    def refuse(*_args: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "no hard links here")
+
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
+    lock = str(tmp_path / "ref.lock")
+
+    create_whole(lock, b"owner\n", beside=str(tmp_path), prefix="tmp_")
+    with pytest.raises(FileExistsError):
+        create_whole(lock, b"somebody else\n", beside=str(tmp_path), prefix="tmp_")
+
+    assert os.listdir(tmp_path) == ["ref.lock"]
+    assert read_text(lock) == "owner"
+
+
+def test_a_lock_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        create_whole(str(tmp_path / "no" / "ref.lock"), b"owner\n", beside=str(tmp_path), prefix="tmp_")
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_directory_has_no_text(tmp_path: Path) -> None:
+    assert read_text(str(tmp_path)) is None

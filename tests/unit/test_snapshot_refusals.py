@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -139,3 +140,17 @@ def test_a_workspace_that_moves_is_read_again_but_not_for_ever(workspace: Worksp
         else:
             with pytest.raises(AdapterUnavailable, match="did not stand still"):
                 workspace.snapshot(limits=limits)
+
+
+def test_what_the_system_will_not_open_is_named_and_taken_for_neither_unchanged_nor_deleted(workspace: Workspace) -> None:
+    deep = "/".join(["deep"] * 60 + ["new.txt"])
+    put(Path(workspace.path), {deep: "n\n"})
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (40, hard))
+    try:
+        with pytest.raises(AdapterUnavailable, match=r"cannot be read: Too many open files"):
+            workspace.snapshot()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert list(workspace.snapshot().changes) == [deep]

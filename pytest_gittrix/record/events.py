@@ -1,7 +1,6 @@
-"""The vocabulary of what can happen to a session, and how one event is written as one line.
+"""One event of a session, and how it is written as one line.
 
-The vocabulary is closed: a new kind of event is a new row in ``VOCABULARY`` and nothing else here. It must not know where lines
-are kept (``log``) nor what they add up to (``state``).
+Which events there are, ``vocabulary`` says. It must not know where lines are kept (``log``) nor what they add up to (``state``).
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import Any, Literal, cast, get_args
 from zlib import crc32
 
 from pytest_gittrix.errors import InvalidInput, LogDamaged, MetadataVersionUnsupported
+from pytest_gittrix.record.vocabulary import LIVE, VOCABULARY, Kind
 from pytest_gittrix.timetext import instant_at, ns_of, parse_instant
 
 Actor = Literal["human", "agent", "system"]
@@ -49,61 +49,6 @@ class Event:
     data: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One row of the vocabulary: what the event says, and the keys its data must and may have."""
-
-    doc: str
-    required: frozenset[str]
-    optional: frozenset[str]
-
-
-def _kind(doc: str, required: str = "", *, optional: str = "") -> Kind:
-    return Kind(doc, frozenset(required.split()), frozenset(optional.split()))
-
-
-# Times in data are nanoseconds and end in _ns; a text that may not be UTF-8 (a path) goes through path_fields.
-VOCABULARY: Mapping[str, Kind] = {
-    "session.created": _kind(
-        "A session was started from durable's head; policy is {ttl_idle_ns, ttl_absolute_ns, until_promote, manual}.",
-        "task durable_ref durable_path durable_branch baseline ephemeral_ref workspace workspace_kind git_backed policy format",
-        optional="id_seed history strategy",
-    ),
-    "session.imported": _kind("A session of a TypeScript store got a log; metadata is its record as it was.", "metadata"),
-    "workspace.ready": _kind("The workspace is complete and the agent may use it.", "path"),
-    "session.accessed": _kind("Somebody used the session without changing it, so its idle time starts again.", optional="op"),
-    "session.write": _kind('A file was written or deleted through the session (op is "write" or "delete").', "path op"),
-    "session.commit": _kind("The agent committed in its workspace.", "sha message"),
-    "session.extended": _kind("The idle limit was replaced; null means none.", "ttl_idle_ns"),
-    "session.activity": _kind("Files changed in the workspace behind the session's back, last at observed_ns.", "observed_ns"),
-    "promote.intent": _kind(
-        "A promotion is about to move ref from parent to commit; who holds the lease is doing it.",
-        "commit parent ref tree paths_digest count",
-        optional="branch strategy message pack owner",
-    ),
-    "promote.done": _kind(
-        "The selection is on the branch: the session is promoted.", "commit ref branch strategy", optional="pr_url patch"
-    ),
-    "promote.aborted": _kind("The intended commit did not reach the branch; nothing moved.", "commit reason"),
-    "promote.conflict": _kind("Durable's head overlaps the selection; nothing moved.", "paths_digest count head"),
-    "worktree.updated": _kind("The human's checked-out files were brought forward to the promoted commit.", "commit"),
-    "worktree.stale": _kind("The human's checked-out files were left behind the promoted commit, for this reason.", "commit reason"),
-    "archive.written": _kind(
-        "Work that was not promoted was set aside as a commit, a patch or both.", "touched", optional="commit patch ref reason"
-    ),
-    "session.ended": _kind('The session ended (state is "promoted", "discarded" or "expired").', "state", optional="reason"),
-    "workspace.removed": _kind("The workspace is gone; the record stays."),
-    "durable.moved": _kind("A ref of durable moved and no promotion moved it.", "ref old new"),
-    "log.recovered": _kind("The torn end of the log, left by a killed writer, was cut off.", "dropped_bytes"),
-}
-
-# Announced to listeners, never stored: nothing can depend on them after the fact.
-LIVE: Mapping[str, Kind] = {
-    "sweep.finished": _kind("A sweep went over every session; problems are the records it could not read.", "evicted problems"),
-    "engine.error": _kind("Background work failed; there was no caller to raise to.", "code message"),
-}
-
-
 def check(type: str, data: Mapping[str, Any], actor: str = "system", *, vocabulary: Mapping[str, Kind] = VOCABULARY) -> None:
     """Refuse an event the vocabulary does not know.
 
@@ -125,7 +70,7 @@ def check(type: str, data: Mapping[str, Any], actor: str = "system", *, vocabula
             why="What reads the log relies on it.",
             fix=f"Give each of: {_listed(kind.required)}.",
         )
-    if extra := names - kind.required - kind.optional:
+    if not kind.open and (extra := names - kind.required - kind.optional):
         raise InvalidInput(
             f"The event {type!r} has no place for {_listed(extra)}.",
             why="A key nobody knows is a key nobody reads.",
@@ -140,6 +85,12 @@ def live_event(type: str, data: Mapping[str, Any], *, ts: int, stream: str = "",
         InvalidInput: the type is no row of ``LIVE``, or the data do not fit it.
     """
     check(type, data, actor, vocabulary=LIVE)
+    return Event(-1, ts - ts % 1000, stream, type, actor, data)
+
+
+def passing_event(type: str, data: Mapping[str, Any], *, ts: int, stream: str, actor: Actor) -> Event:
+    """An event of either kind that is announced and not stored. Raises InvalidInput as ``check``."""
+    check(type, data, actor, vocabulary=LIVE if type in LIVE else VOCABULARY)
     return Event(-1, ts - ts % 1000, stream, type, actor, data)
 
 

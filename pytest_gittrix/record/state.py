@@ -15,6 +15,7 @@ from pytest_gittrix.errors import InvalidInput, LogDamaged, MetadataVersionUnsup
 from pytest_gittrix.record.events import Event, path_of
 from pytest_gittrix.record.metadata import metadata_of, state_from_metadata
 from pytest_gittrix.record.values import ENDED, Intent, Policy, Result, SessionState, StateName, deadline_ns
+from pytest_gittrix.record.vocabulary import CONVERSATION
 
 __all__ = [
     "BIRTHS",
@@ -157,6 +158,27 @@ def _archive(state: SessionState, event: Event) -> None:
     state.archive = event.data
 
 
+def _turn_started(state: SessionState, event: Event) -> None:
+    if state.turn is not None:
+        raise _impossible(state, event, f"turn {state.turn} is still open")
+    state.turn = event.data["turn"]
+
+
+def _turn_ended(state: SessionState, event: Event) -> None:
+    if state.turn != event.data["turn"]:
+        raise _impossible(state, event, f"the open turn is {state.turn}")
+    state.turn = None
+
+
+def _called(state: SessionState, event: Event) -> None:
+    state.calls[event.data["call_id"]] = event.data["name"]
+
+
+def _answered(state: SessionState, event: Event) -> None:
+    # Of a call that is not open it is kept, and changes nothing: a late answer, or one before its call (Pixir, 3.6 rule 1).
+    state.calls.pop(event.data["call_id"], None)
+
+
 def _removed(state: SessionState, _event: Event) -> None:
     state.workspace_present = False
 
@@ -181,6 +203,11 @@ RULES: Mapping[str, Rule] = {
     "archive.written": Rule(_ANY, apply=_archive),
     "session.ended": Rule(_ANY, apply=_ended),
     "workspace.removed": Rule(_ANY, apply=_removed),
+    "turn.started": Rule(_ACTIVE, use=True, apply=_turn_started),
+    "turn.ended": Rule(_ANY, apply=_turn_ended),
+    **dict.fromkeys(CONVERSATION, Rule(_ACTIVE, use=True)),
+    "tool_call": Rule(_ACTIVE, use=True, apply=_called),
+    "tool_result": Rule(_ACTIVE, use=True, apply=_answered),
     "durable.moved": Rule(_ANY),
     "log.recovered": Rule(_ANY),
 }
@@ -224,6 +251,7 @@ def _copied(state: SessionState) -> SessionState:
     twin.__dict__.update(state.__dict__)
     twin.api_touched = dict(state.api_touched)
     twin.commits = list(state.commits)
+    twin.calls = dict(state.calls)
     return twin
 
 

@@ -86,6 +86,8 @@ class SessionState:
         strategy, result: of the promotion.
         intent: the promotion whose end the log does not tell.
         workspace_present: whether the workspace is complete and not removed.
+        turn: the turn of which the log does not tell the end.
+        calls: tool calls without a result, by their id; each with the tool's name.
         archive: what was set aside of unpromoted work, as in ``archive.written``.
         seq: of the last event folded; -1 when there is no log.
         legacy: it comes from a TypeScript record and has no log yet.
@@ -114,6 +116,8 @@ class SessionState:
     result: Result | None = None
     intent: Intent | None = None
     workspace_present: bool = False
+    turn: str | None = None
+    calls: dict[str, str] = field(default_factory=dict)
     archive: Mapping[str, Any] | None = None
     seq: int = -1
     legacy: bool = False

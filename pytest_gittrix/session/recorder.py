@@ -91,6 +91,9 @@ class Recorder:
         clock: the engine's clock.
         emit: told of each event, once it is stored.
         wait: real seconds to wait for the session's lease.
+
+    Attributes:
+        last: the event that this recorder stored last.
     """
 
     def __init__(self, store: Store, id_: str, clock: Clock, emit: Emit, *, wait: float = 10.0) -> None:
@@ -102,6 +105,7 @@ class Recorder:
         self.directory = store.directory(id_)
         self.log: EventLog = store.log(id_)
         self._lease = store.lease(id_, wait=wait)
+        self.last: Event | None = None
         self._state: SessionState | None = None
         self._resolution_ns = resolution_ns(clock)
         self._derived_ns = 0
@@ -142,7 +146,7 @@ class Recorder:
         now = self.clock.now_ns()
         # What cannot happen must not be stored either: no reader would get past it.
         meant = self._state and fold([Event(self._state.seq + 1, now - now % 1000, self.id, type_, actor, data)], self._state)
-        event = self.log.append(type_, data, ts=now, actor=actor, commit_point=commit_point)
+        event = self.last = self.log.append(type_, data, ts=now, actor=actor, commit_point=commit_point)
         unseen = self.log.refresh() if self.log.behind else []
         self._state = meant if meant is not None and not unseen else fold(unseen or [event], self._state)
         self._underived = self._underived or type_ not in _QUIET or now - self._derived_ns >= _DERIVE_EVERY_NS
@@ -188,8 +192,13 @@ class Recorder:
             self._let_go(lease)
 
     @contextmanager
-    def working(self, op: str, actor: Actor) -> Iterator[SessionState]:
+    def working(self, op: str, actor: Actor, *, marks: bool = True) -> Iterator[SessionState]:
         """As ``leased``, for an operation on a live session; using it slides the idle deadline.
+
+        Args:
+            op: what is done, for the record.
+            actor: who does it.
+            marks: record the use, if it was not used just now; not for an operation that stores an event of its own in any case.
 
         Raises:
             SessionExpired: the session has ended, or its TTL has passed and only the sweep is missing.
@@ -209,7 +218,7 @@ class Recorder:
                 with suppress(OSError):
                     os.unlink(lease.path)
                 require_live(state)
-            yield self._used(state, op, actor)
+            yield self._used(state, op, actor, marks=marks)
         except OSError as problem:
             if isinstance(problem, GittrixError):
                 raise
@@ -239,7 +248,7 @@ class Recorder:
             self.log.refresh()
         return state
 
-    def _used(self, state: SessionState, op: str, actor: Actor) -> SessionState:
+    def _used(self, state: SessionState, op: str, actor: Actor, *, marks: bool) -> SessionState:
         now, resolution = self.clock.now_ns(), self._resolution_ns
         if state.last_access_ns > now + resolution:
             # The clock was set back: idle time counts from now, or the session would outlive every TTL.
@@ -247,7 +256,7 @@ class Recorder:
         if is_past(state, self.clock):
             state = self.with_activity(state)
             require_in_time(state, self.clock)
-        if now - state.last_access_ns > resolution:
+        if marks and now - state.last_access_ns > resolution:
             state = self.append("session.accessed", {"op": op}, actor=actor)
         return state
 

@@ -19,7 +19,7 @@ from pytest_gittrix.git.names import check_path
 from pytest_gittrix.git.patch import patch_text
 from pytest_gittrix.git.snapshot import Limits, Snapshot
 from pytest_gittrix.git.workspace import Workspace
-from pytest_gittrix.record.events import Actor, path_fields
+from pytest_gittrix.record.events import Actor, Event, passing_event, path_fields
 from pytest_gittrix.record.state import SessionState, deadline_ns, metadata_of
 from pytest_gittrix.session.archive import Archive
 from pytest_gittrix.session.commits import AgentCommits, CommitEntry
@@ -35,6 +35,7 @@ from pytest_gittrix.session.content import (
     require_no_directory,
     require_place,
 )
+from pytest_gittrix.session.conversation import check_announceable, check_recordable, check_types, normalised, picked
 from pytest_gittrix.session.eviction import deleted_paths
 from pytest_gittrix.session.inputs import check_contents, check_message, check_paths, check_text, check_ttl
 from pytest_gittrix.session.recorder import Recorder
@@ -269,6 +270,44 @@ class AgentSession:
         for name, data in contents.items():
             self.write(name, data)
         return self.commit(message)
+
+    def record(self, type: str, data: Mapping[str, Any]) -> Event:
+        """Store something that was said or done in the session, then announce it (Pixir: canonical events).
+
+        Args:
+            type: ``user_message``, ``assistant_message``, ``tool_call`` and so on; ``vocabulary.CONVERSATION`` has them all.
+            data: JSON, with the keys that the type asks for.
+
+        Returns:
+            The event as stored, with its place (``seq``) in the session's log.
+
+        Raises:
+            InvalidInput: there is no such type, a key is missing or has no place, or it is not JSON. Nothing was stored or announced.
+        """
+        plain = normalised(data)
+        with self._recorder.working("record", self._actor, marks=False):
+            self._recorder.append(check_recordable(type), plain, actor=self._actor)
+            stored = self._recorder.last
+        assert stored is not None
+        return stored
+
+    def emit(self, type: str, data: Mapping[str, Any]) -> None:
+        """Announce something without storing it (Pixir: ephemeral events); it has no place in the log, and its ``seq`` is -1.
+
+        Raises:
+            InvalidInput: there is no such type, or a key is missing or has no place.
+        """
+        now = self._recorder.clock.now_ns()
+        self._recorder.emit(passing_event(check_announceable(type), normalised(data), ts=now, stream=self.id, actor=self._actor))
+
+    def history(self, types: Iterable[str] | None = None) -> builtins.list[Event]:
+        """What happened in the session, in order: every stored event, or those of some types. It may have ended, and nobody waits.
+
+        Raises:
+            InvalidInput: a type is none that there is.
+            LogDamaged: the log is damaged before its last line.
+        """
+        return picked(self._recorder.log.twin().read(), check_types(types))
 
     def log(self) -> builtins.list[CommitEntry]:
         """The agent's commits, newest first."""

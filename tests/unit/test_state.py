@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_gittrix.errors import InvalidInput, LogDamaged, MetadataVersionUnsupported
-from pytest_gittrix.record.events import VOCABULARY, Event, check
+from pytest_gittrix.record.events import Event, check
 from pytest_gittrix.record.state import (
     BIRTHS,
     ENDED,
@@ -22,6 +22,7 @@ from pytest_gittrix.record.state import (
     metadata_of,
     state_from_metadata,
 )
+from pytest_gittrix.record.vocabulary import CONVERSATION, VOCABULARY
 
 NOW = 1_893_456_000_000_000_000
 SECOND = 1_000_000_000
@@ -68,6 +69,9 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "archive.written": {"touched": ["a"], "patch": "archive.patch"},
     "session.ended": {"state": "discarded"},
     "workspace.removed": {},
+    "turn.started": {"turn": "t1", "runs": "process"},
+    "turn.ended": {"turn": "t1", "status": "done"},
+    **{type: {key: f"some {key}" for key in sorted(kind.required)} for type, kind in CONVERSATION.items()},
     "durable.moved": {"ref": "refs/heads/main", "old": "b" * 40, "new": "f" * 40},
     "log.recovered": {"dropped_bytes": 3},
 }
@@ -140,6 +144,32 @@ def test_an_intent_stays_open_until_it_is_done_or_aborted() -> None:
     assert done.result == Result("c" * 40, "main", "http://pr", "p")
 
 
+def test_a_turn_is_open_until_it_ended_which_it_may_after_its_session() -> None:
+    assert fold(history("turn.started")).turn == "t1"
+    assert fold(history("turn.started", "turn.ended")).turn is None
+    assert fold(history("turn.started", ("session.ended", {"state": "expired"}), "turn.ended")).turn is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "left"),
+    [
+        (["call a"], {"a": "grep"}),
+        (["call a", "answer a"], {}),
+        (["answer a", "call a"], {"a": "grep"}),
+        (["call a", "call a", "answer a"], {}),
+        (["call a", "answer a", "call a"], {"a": "grep"}),
+        (["call b", "call a", "answer b", "answer b"], {"a": "grep"}),
+    ],
+)
+def test_a_call_is_open_until_an_answer_comes_after_it(steps: list[str], left: dict[str, str]) -> None:
+    said = [step.split() for step in steps]
+    events = [
+        ("tool_call", {"call_id": id, "name": "grep", "args": {}}) if what == "call" else ("tool_result", {"call_id": id, "ok": True})
+        for what, id in said
+    ]
+    assert fold(history(*events)).calls == left
+
+
 def test_a_session_ends_once_and_its_record_goes_on() -> None:
     state = fold(history("workspace.ready", ("session.ended", {"state": "expired"}), "archive.written", "workspace.removed"))
     assert (state.state, state.ended, state.archived, state.workspace_present) == ("expired", True, True, False)
@@ -173,6 +203,9 @@ def test_an_ended_session_can_do_nothing_any_more(type: str, end: tuple[str, dic
         [("session.ended", {"state": "bogus"})],
         ["promote.done", ("session.ended", {"state": "expired"})],
         [("session.created", CREATED)],
+        ["turn.started", ("turn.started", {"turn": "t2", "runs": "thread"})],
+        ["turn.ended"],
+        ["turn.started", ("turn.ended", {"turn": "t2", "status": "done"})],
     ],
 )
 def test_a_history_that_cannot_have_happened_is_damage(steps: list[Any]) -> None:
@@ -194,8 +227,8 @@ def test_a_hole_in_the_history_is_refused() -> None:
 
 
 def test_an_event_of_a_later_engine_is_not_passed_over() -> None:
-    event = Event(1, NOW, "sess_a", "turn.started", "agent", {})
-    with pytest.raises(MetadataVersionUnsupported, match=r"turn\.started"):
+    event = Event(1, NOW, "sess_a", "dream.started", "agent", {})
+    with pytest.raises(MetadataVersionUnsupported, match=r"dream\.started"):
         fold([event], fold(history()))
 
 

@@ -1,0 +1,93 @@
+"""The vocabulary of what can happen to a session.
+
+It is closed: a new kind of event is a new row here and nothing else. It must not know how an event is written or what follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One row of the vocabulary: what the event says, and the keys its data must and may have; with ``open``, any others too."""
+
+    doc: str
+    required: frozenset[str]
+    optional: frozenset[str]
+    open: bool = False
+
+
+def _kind(doc: str, required: str = "", *, optional: str = "", open: bool = False) -> Kind:
+    return Kind(doc, frozenset(required.split()), frozenset(optional.split()), open)
+
+
+# Times in data are nanoseconds and end in _ns; a text that may not be UTF-8 (a path) goes through path_fields.
+_SESSION: Mapping[str, Kind] = {
+    "session.created": _kind(
+        "A session was started from durable's head; policy is {ttl_idle_ns, ttl_absolute_ns, until_promote, manual}.",
+        "task durable_ref durable_path durable_branch baseline ephemeral_ref workspace workspace_kind git_backed policy format",
+        optional="id_seed history strategy",
+    ),
+    "session.imported": _kind("A session of a TypeScript store got a log; metadata is its record as it was.", "metadata"),
+    "workspace.ready": _kind("The workspace is complete and the agent may use it.", "path"),
+    "session.accessed": _kind("Somebody used the session without changing it, so its idle time starts again.", optional="op"),
+    "session.write": _kind('A file was written or deleted through the session (op is "write" or "delete").', "path op"),
+    "session.commit": _kind("The agent committed in its workspace.", "sha message"),
+    "session.extended": _kind("The idle limit was replaced; null means none.", "ttl_idle_ns"),
+    "session.activity": _kind("Files changed in the workspace behind the session's back, last at observed_ns.", "observed_ns"),
+    "promote.intent": _kind(
+        "A promotion is about to move ref from parent to commit; who holds the lease is doing it.",
+        "commit parent ref tree paths_digest count",
+        optional="branch strategy message pack owner",
+    ),
+    "promote.done": _kind(
+        "The selection is on the branch: the session is promoted.", "commit ref branch strategy", optional="pr_url patch"
+    ),
+    "promote.aborted": _kind("The intended commit did not reach the branch; nothing moved.", "commit reason"),
+    "promote.conflict": _kind("Durable's head overlaps the selection; nothing moved.", "paths_digest count head"),
+    "worktree.updated": _kind("The human's checked-out files were brought forward to the promoted commit.", "commit"),
+    "worktree.stale": _kind("The human's checked-out files were left behind the promoted commit, for this reason.", "commit reason"),
+    "archive.written": _kind(
+        "Work that was not promoted was set aside as a commit, a patch or both.", "touched", optional="commit patch ref reason"
+    ),
+    "session.ended": _kind('The session ended (state is "promoted", "discarded" or "expired").', "state", optional="reason"),
+    "workspace.removed": _kind("The workspace is gone; the record stays."),
+    "turn.started": _kind("The agent began a turn; turn names it, and runs says in what: process, thread or task.", "turn runs"),
+    "turn.ended": _kind(
+        "A turn is over (status is done, failed, interrupted, or lost with the process it ran in).", "turn status", optional="reason"
+    ),
+    "durable.moved": _kind("A ref of durable moved and no promotion moved it.", "ref old new"),
+    "log.recovered": _kind("The torn end of the log, left by a killed writer, was cut off.", "dropped_bytes"),
+}
+
+# What is said and done in a session, by the names that Pixir gives its canonical events (session-systems 3.1).
+CONVERSATION: Mapping[str, Kind] = {
+    "user_message": _kind("The user said something.", "text", optional="resources metadata"),
+    "assistant_message": _kind("The agent answered.", "text", optional="metadata"),
+    "reasoning": _kind("The model reasoned; item is what its provider wants back.", "item model", optional="dialect"),
+    "skill_activation": _kind("A skill was brought in.", open=True),
+    "subagent_event": _kind("Something happened to an agent that this one started.", open=True),
+    "workflow_event": _kind("Something happened to a workflow.", open=True),
+    "branch_summary": _kind("What the part that a fork left out came to.", open=True),
+    "history_compaction": _kind("The history up to range.to_seq is summed up in summary.", "range summary", open=True),
+    "provider_usage": _kind("What a call of the model's provider cost.", open=True),
+    "turn_failed": _kind("A turn ended in an error.", "terminal_status error_kind error_message", optional="details"),
+    "tool_call": _kind("The agent calls a tool.", "call_id name args"),
+    "tool_result": _kind("What the tool gave, or why it failed.", "call_id ok", optional="output error"),
+    "permission_decision": _kind("Whether a call was allowed.", "call_id decision", open=True),
+}
+
+VOCABULARY: Mapping[str, Kind] = {**_SESSION, **CONVERSATION}
+
+# Announced to listeners, never stored: nothing can depend on them after the fact.
+LIVE: Mapping[str, Kind] = {
+    "sweep.finished": _kind("A sweep went over every session; problems are the records it could not read.", "evicted problems"),
+    "text_delta": _kind("A piece of the answer, as it comes.", "chunk"),
+    "reasoning_delta": _kind("A piece of the reasoning, as it comes.", "chunk"),
+    "status": _kind("What the agent is doing: thinking, done, error, interrupted.", "status"),
+    "plan": _kind("What the agent means to do.", "entries"),
+    "context_pressure": _kind("The model's context fills up.", open=True),
+    "engine.error": _kind("Background work failed; there was no caller to raise to.", "code message"),
+}

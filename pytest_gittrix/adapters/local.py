@@ -203,7 +203,8 @@ class LocalDurable:
         sides = self._sides(built.parent, changes) if there else {}
         with ExitStack() as held:
             forwards = [
-                held.enter_context(holding(checkout, self.repository.format, sides, token=built.id, settle=settle)) for checkout in there
+                held.enter_context(holding(checkout, self.repository.format, sides, token=built.id, settle=settle, sync=self.sync))
+                for checkout in there
             ]
             landing = self.repository.landing(
                 ref,
@@ -281,7 +282,7 @@ class LocalDurable:
             if checkout.branch != ref or not os.path.isdir(checkout.path):
                 continue
             try:
-                with holding(checkout, self.repository.format, sides, token=commit, resumed=True) as forward:
+                with holding(checkout, self.repository.format, sides, token=commit, resumed=True, sync=self.sync) as forward:
                     left = forward.bring(self.blob, sync=self.sync)
                 if left:
                     stale[checkout.path] = _told(left)

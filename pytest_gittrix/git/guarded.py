@@ -240,6 +240,19 @@ class GuardedDir:
         # The same file has another name, perhaps outside: this one gets a copy of its own instead.
         self.write(path, self.read(path)[0], executable=executable)
 
+    def sync(self, path: str) -> None:
+        """Write a file, and the names that lead to it, through to the disk. Where nothing is any more, its absence is."""
+        parents = descent.components(path)[:-1]
+        with suppress(PathNotFound, WriteRejected), self._file(path) as (fd, _):
+            os.fsync(fd)
+        for depth in range(len(parents), -1, -1):
+            with suppress(OSError, descent.ParentNotDirectory):
+                fd = self._root.descend(parents[:depth], last=descent.LIST)
+                try:
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+
     def scan(self, path: str = ".", *, skip: Callable[[str], bool] = _is_git_directory) -> Iterator[Found]:
         """Walk everything below a directory: parents before children, siblings by name, links never followed.
 

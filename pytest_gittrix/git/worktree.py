@@ -58,7 +58,7 @@ class Forward:
 
         Args:
             contents: the bytes of an object by its id.
-            sync: write the index through to the disk.
+            sync: write the files and the index through to the disk.
 
         Returns:
             The paths that were left alone, each with the reason: somebody changed them since ``holding`` looked. Their index entries
@@ -79,6 +79,8 @@ class Forward:
                     removed.discard(path)
                 else:
                     staged[path] = self._placed(files, path, contents)
+            for path in staged if sync else ():
+                files.sync(path)
         points.reached("worktree:files-written")
         index = os.path.join(self.checkout.git_dir, "index")
         write_file(index, self.index.replaced(staged), sync=sync, prefix=temporary_prefix(self.token))
@@ -186,6 +188,7 @@ def holding(
     settle: Callable[[str], bool] | None = None,
     resumed: bool = False,
     wait: float = 2.0,
+    sync: bool = False,
 ) -> Iterator[Forward]:
     """Hold a checkout's index lock and see that every selected path is clean there.
 
@@ -198,6 +201,7 @@ def holding(
             whether it did.
         resumed: finish what was killed: paths that are already as they shall be are no obstacle, and half-written files are removed.
         wait: seconds to wait for another holder of the lock, such as an editor's ``git status``.
+        sync: write the lock through to the disk, so that it is known for what it is after a power cut too.
 
     Raises:
         WorktreeDirty: a selected path has the human's work in it or in its way, an operation such as a merge is under way, or another
@@ -205,7 +209,7 @@ def holding(
         UnsupportedRepository: the index is of a kind that the engine cannot write.
     """
     lock = os.path.join(checkout.git_dir, "index.lock")
-    _acquire(checkout, lock, token, settle, wait)
+    _acquire(checkout, lock, token, settle, wait, sync)
     try:
         under_way = next((name for file, name in _UNDER_WAY.items() if os.path.exists(os.path.join(checkout.git_dir, file))), None)
         if under_way is not None:
@@ -220,12 +224,12 @@ def holding(
             os.unlink(lock)
 
 
-def _acquire(checkout: Checkout, lock: str, token: str, settle: Callable[[str], bool] | None, wait: float) -> None:
+def _acquire(checkout: Checkout, lock: str, token: str, settle: Callable[[str], bool] | None, wait: float, sync: bool) -> None:
     deadline = time.monotonic() + wait
     pause = 0.0005
     while True:
         try:
-            create_whole(lock, token.encode() + b"\n", beside=checkout.git_dir, prefix=temporary_prefix(token))
+            create_whole(lock, token.encode() + b"\n", beside=checkout.git_dir, prefix=temporary_prefix(token), sync=sync)
         except FileExistsError:
             held = read_text(lock)
             if held is None or (settle is not None and settle(held)):

@@ -1,9 +1,10 @@
 """A gate in the kernel through which every call that changes a file must pass, and a view of who is waiting at it.
 
 Linux *seccomp user notification*, through ctypes: the filtered process and its descendants stop inside each listed system call
-until the holder of the listener answers. Needs no privilege, no ptrace and no compiler. Knows nothing of faults, process trees or
-tests; who answers what is decided above. It is a testing tool, not a sandbox: another thread may rewrite a path between the look and
-the call. Sources: seccomp(2), seccomp_unotify(2), ``linux/seccomp.h``, and the system call tables of the two architectures.
+until the holder of the listener answers; inside flock, too, if that is asked for. Needs no privilege, no ptrace and no compiler. Knows
+nothing of faults, process trees or tests; who answers what is decided above. It is a testing tool, not a sandbox: another thread may
+rewrite a path between the look and the call. Sources: flock(2), seccomp(2), seccomp_unotify(2), ``linux/seccomp.h``, and the system call
+tables of the two architectures.
 
 Not seen: files changed through ``mmap``, ``io_uring`` or ``ioctl`` (reflink), ``sync`` and ``syncfs``, and 32-bit programs.
 """
@@ -19,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 # name: (number on x86_64, on aarch64, arguments). One letter an argument: p path, d directory of the next path, f descriptor, - other.
 _TABLE: Mapping[str, tuple[int | None, int | None, str]] = {
@@ -76,9 +77,12 @@ _TABLE: Mapping[str, tuple[int | None, int | None, str]] = {
     "fdatasync": (75, 83, "f"),
     "sync_file_range": (277, 84, "f"),
 }
+_LOCKS: Mapping[str, tuple[int | None, int | None, str]] = {"flock": (73, 32, "f")}
 # For opens the kernel's filter looks at the flags, so that opening to read costs nothing. openat2 keeps them in memory: see Stopped.paths.
 _OPEN_FLAGS_ARGUMENT = {"open": 1, "openat": 2}
 _OPENS = frozenset({"open", "openat", "openat2", "creat"})
+_CREATING = frozenset({"mkdir", "mkdirat", "mknod", "mknodat", "link", "linkat", "symlink", "symlinkat"})
+_AT_ONCE, _UNLOCK = 4, 8  # LOCK_NB and LOCK_UN of flock(2)
 _CHANGING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}  # column in _TABLE, AUDIT_ARCH_*, seccomp(2)
@@ -92,6 +96,8 @@ _PROCEED = 1
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 4, 36, 38
 _AT_FDCWD = -100
 _PATH_MAX = 4096
+
+Effect = Literal["creates", "opens", "changes"]
 
 
 class _Data(ctypes.Structure):
@@ -140,10 +146,10 @@ def _architecture() -> tuple[int, int, int]:
 @cache
 def _numbers() -> Mapping[int, str]:
     column = _architecture()[0]
-    return MappingProxyType({number: name for name, row in _TABLE.items() if (number := row[:2][column]) is not None})
+    return MappingProxyType({number: name for name, row in {**_TABLE, **_LOCKS}.items() if (number := row[:2][column]) is not None})
 
 
-def _filter() -> bytes:
+def _filter(locks: bool) -> bytes:
     """Return the BPF program: notify for each number in the table (an open only when its flags can change something), allow the rest."""
 
     def instruction(code: int, value: int, skip_if: int = 0, skip_else: int = 0) -> bytes:
@@ -151,6 +157,8 @@ def _filter() -> bytes:
 
     program = [instruction(_LD, 4), instruction(_JEQ, _architecture()[1], 1), instruction(_RET, _ALLOW), instruction(_LD, 0)]
     for number, name in _numbers().items():
+        if name in _LOCKS and not locks:
+            continue
         if name not in _OPEN_FLAGS_ARGUMENT:
             program += [instruction(_JEQ, number, 0, 1), instruction(_RET, _NOTIFY)]
             continue
@@ -182,8 +190,11 @@ def allow_inspection() -> None:
     _prctl(_PR_SET_DUMPABLE, 1, "prctl(PR_SET_DUMPABLE)")
 
 
-def install() -> int:
+def install(*, locks: bool = False) -> int:
     """Put this thread, and all it will start, behind the gate for good.
+
+    Args:
+        locks: whether flock(2) must pass it too.
 
     Returns:
         the listener, a descriptor to be handed to another process, which wraps it in `Gate`.
@@ -192,7 +203,7 @@ def install() -> int:
         OSError: the kernel refuses; EBUSY means that this process is already behind such a gate.
     """
     _prctl(_PR_SET_NO_NEW_PRIVS, 1, "prctl(PR_SET_NO_NEW_PRIVS)")
-    code = _filter()
+    code = _filter(locks)
     program = _Program(len(code) // 8, code)
     # Without WAIT_KILLABLE (Linux 5.19) a signal restarts the waiting call, which is then met twice; the first answer says so.
     for flags in (_NEW_LISTENER | _WAIT_KILLABLE, _NEW_LISTENER):
@@ -245,6 +256,51 @@ class Stopped:
             return sum(length for _, length in self._vectors())
         return None
 
+    def effect(self) -> Effect:
+        """What the call does where the path it names exists: "creates" fails there, "opens" changes nothing, "changes" is all else."""
+        if self.name in _CREATING:
+            return "creates"
+        if self.name not in _OPEN_FLAGS_ARGUMENT:
+            return "changes"
+        flags = self.args[_OPEN_FLAGS_ARGUMENT[self.name]]
+        if flags & os.O_CREAT and flags & os.O_EXCL:
+            return "creates"
+        return "changes" if flags & os.O_TRUNC else "opens"
+
+    @property
+    def asks_for_lock(self) -> bool:
+        """Whether it is an flock(2) that locks."""
+        return self.name == "flock" and not self.args[1] & _UNLOCK
+
+    @property
+    def would_wait(self) -> bool:
+        """Whether such a call would wait for a lock that another has."""
+        return not self.args[1] & _AT_ONCE
+
+    def take_lock(self) -> bool:
+        """Lock for it, at once or not at all; False if somebody else has the lock. To be answered with 0 then.
+
+        Raises:
+            OSError: the file has no locks, or the kernel lets nobody borrow the descriptor.
+        """
+        import fcntl  # not on Windows, where this module only says that it cannot work
+
+        descriptor = self._borrow(_signed(self.args[0]))
+        try:
+            fcntl.flock(descriptor, _signed(self.args[1]) | _AT_ONCE)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    def lock_is_ours(self) -> bool:
+        """Whether the lock it asks for is one that this very process took for somebody. Raises OSError."""
+        inode = os.stat(f"/proc/{self.pid}/fd/{_signed(self.args[0])}").st_ino
+        with open("/proc/locks", "rb") as locks:
+            held = [line.split() for line in locks]
+        return any(fields[1] == b"FLOCK" and fields[4] == b"%d" % os.getpid() and fields[5].endswith(b":%d" % inode) for fields in held)
+
     def write_part(self, length: int) -> int:
         """Write the first ``length`` bytes of this write for it, at its place in its file, and return how many there were.
 
@@ -268,7 +324,7 @@ class Stopped:
     def _arguments(self) -> list[str]:
         paths: list[str] = []
         directory = _AT_FDCWD
-        for kind, value in zip(_TABLE[self.name][2], self.args, strict=False):
+        for kind, value in zip((_TABLE.get(self.name) or _LOCKS[self.name])[2], self.args, strict=False):
             if kind == "d":
                 directory = _signed(value)
             elif kind == "f":

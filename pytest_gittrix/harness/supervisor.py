@@ -22,7 +22,7 @@ from functools import cache
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.harness.faults import Call, Errno, Fault, Kill, Run, ShortWrite, TornKill
-from pytest_gittrix.harness.warden import Failure, run_under_warden
+from pytest_gittrix.harness.warden import Failure, Warden
 
 __all__ = [
     "Call",
@@ -67,24 +67,7 @@ def supervise(
         InvalidInput: ``argv`` is empty, or ``timeout`` not positive.
         CapabilityMissing: supervision does not work here (see `supported`), or a descendant may not be looked into.
     """
-    if not argv:
-        raise InvalidInput("argv is empty", fix="Name a command, such as ['git', 'status'].")
-    command = [os.fspath(part) for part in argv]
-    environment = dict(os.environ if env is None else env)
-
-    def start() -> None:
-        # Python ignores these two; the command must meet them as a shell would have set them.
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_DFL)
-        try:
-            if cwd is not None:
-                os.chdir(cwd)
-            os.execvpe(command[0], command, environment)
-        except OSError as error:
-            os.write(2, f"cannot run {command[0]!r}: {error}\n".encode())
-            os._exit(127)
-
-    return _run(start, fault, within, timeout, stdin)
+    return _run(exec_of(argv, env, cwd), fault, within, timeout, stdin)
 
 
 def supervise_function(
@@ -108,15 +91,7 @@ def supervise_function(
         CapabilityMissing: as for `supervise`.
     """
 
-    def start() -> None:
-        # Imports made by fn on its first run only must not be counted.
-        sys.dont_write_bytecode = True
-        sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
-        sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
-        fn()
-        sys.stdout.flush()
-
-    return _run(start, fault, within, timeout, None)
+    return _run(call_of(fn), fault, within, timeout, None)
 
 
 def sweep(
@@ -181,6 +156,42 @@ def supported() -> str | None:
     return f"supervision does not work here: a probe of two calls gave {run}"
 
 
+def exec_of(argv: Sequence[StrPath], env: Mapping[str, str] | None = None, cwd: StrPath | None = None) -> Callable[[], None]:
+    """What a target does to become a command; the arguments and errors are those of `supervise`."""
+    if not argv:
+        raise InvalidInput("argv is empty", fix="Name a command, such as ['git', 'status'].")
+    command = [os.fspath(part) for part in argv]
+    environment = dict(os.environ if env is None else env)
+
+    def start() -> None:
+        # Python ignores these two; the command must meet them as a shell would have set them.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        try:
+            if cwd is not None:
+                os.chdir(cwd)
+            os.execvpe(command[0], command, environment)
+        except OSError as error:
+            os.write(2, f"cannot run {command[0]!r}: {error}\n".encode())
+            os._exit(127)
+
+    return start
+
+
+def call_of(fn: Callable[[], object]) -> Callable[[], None]:
+    """What a target does to call a function of the process it was forked from."""
+
+    def start() -> None:
+        # Imports made by fn on its first run only must not be counted.
+        sys.dont_write_bytecode = True
+        sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+        fn()
+        sys.stdout.flush()
+
+    return start
+
+
 def _faults_of(kind: str) -> Callable[[Call], list[Fault]]:
     def torn(call: Call) -> list[Fault]:
         size = call.size or 0
@@ -213,7 +224,7 @@ def _run(start: Callable[[], None], fault: Fault | None, within: StrPath | Itera
         raise InvalidInput(f"timeout is {timeout}; it must be more than 0 seconds")
     roots = [within] if isinstance(within, str | os.PathLike) else within
     if sys.platform == "linux":
-        outcome = run_under_warden(start, fault, tuple(os.path.realpath(root) for root in roots), timeout, stdin)
+        outcome = Warden(start, fault, tuple(os.path.realpath(root) for root in roots), timeout, stdin).outcome()
     else:
         outcome = Failure(str(supported()))
     if isinstance(outcome, Run):

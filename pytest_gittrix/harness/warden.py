@@ -2,7 +2,8 @@
 
 It is a process of its own so that the caller's children, signals and descriptors stay untouched, and so that a caller that goes away
 leaves nothing running. It ends in `os._exit`, after the last descendant, and sends a `Run` or a `Failure` to its caller.
-Knows one fault for one run; it neither chooses faults nor judges what comes of them.
+Knows one fault for one run; it neither chooses faults nor judges what comes of them. It may be given a line to somebody who says when
+each counted call may happen, which is how several trees take turns.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ import socket
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from pytest_gittrix.harness import seccomp
 from pytest_gittrix.harness.faults import Call, Errno, Fault, Run, ShortWrite, TornKill, strikes
 
 _TICK = 0.02  # seconds; how late the end of a mere orphan may be noticed
+_SHORT_TICK = 0.0005
+_LONGEST_PARKED = 1.0  # seconds that a thread waits for others to fall asleep
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,33 +38,76 @@ class Failure:
     reason: str
 
 
-def run_under_warden(
-    start: Callable[[], None], fault: Fault | None, roots: tuple[str, ...], timeout: float, stdin: bytes | None
-) -> Run | Failure:
-    """Fork a warden, have it run ``start()`` in a fork of its own, and wait for both.
+class Warden:
+    """A warden at work, as its caller has it. Started at once.
 
     Args:
-        start: ends by returning, raising or replacing the process.
+        start: what the target does; ends by returning, raising or replacing the process.
         fault: what shall go wrong.
         roots: real absolute paths below which calls count; empty counts all.
         timeout: seconds.
         stdin: what the target can read; nothing if None.
+        line: asked before each counted call; nobody is if None.
+        before: called in the warden's process with each counted call, while that waits.
+
+    Attributes:
+        pid: the warden's.
     """
-    ours, theirs = socket.socketpair()
-    warden = _fork()
-    if warden == 0:
-        ours.close()
-        _be_warden(theirs, start, fault, roots, timeout, stdin)
-    theirs.close()
-    try:
-        with ours, ours.makefile("rb") as reader:
-            # Left early, by Ctrl-C say, this hangs up, at which the warden ends its tree and itself.
-            message = reader.read()
-    finally:
-        with suppress(ChildProcessError):
-            os.waitpid(warden, 0)
-    outcome: Run | Failure = pickle.loads(message) if message else Failure("the warden died")
-    return outcome
+
+    def __init__(
+        self,
+        start: Callable[[], None],
+        fault: Fault | None,
+        roots: tuple[str, ...],
+        timeout: float,
+        stdin: bytes | None,
+        line: Line | None = None,
+        before: Callable[[Call], object] | None = None,
+    ) -> None:
+        self._socket, theirs = socket.socketpair()
+        self.pid = _fork()
+        if self.pid == 0:
+            self._socket.close()
+            if line is not None:
+                line.opened()
+            _be_warden(theirs, _Duty(theirs, fault, roots, timeout, line, before), start, stdin)
+        theirs.close()
+
+    def fileno(self) -> int:
+        """A descriptor that is readable once there is an outcome, for poll."""
+        return self._socket.fileno()
+
+    def end(self) -> None:
+        """Have the tree killed; does nothing if it has ended."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def outcome(self) -> Run | Failure:
+        """Wait until the tree has ended. To be called once; left early, by Ctrl-C say, it ends the tree."""
+        try:
+            with self._socket, self._socket.makefile("rb") as reader:
+                message = reader.read()
+        finally:
+            with suppress(ChildProcessError):
+                os.waitpid(self.pid, 0)
+        outcome: Run | Failure = pickle.loads(message) if message else Failure("the warden died")
+        return outcome
+
+
+class Line(Protocol):
+    """Who is asked before each counted call. Locks (flock) are counted then, too."""
+
+    def opened(self) -> None:
+        """Called first, in the warden's process."""
+        ...
+
+    def may(self, call: Call, stopped: seccomp.Stopped) -> bool:
+        """Wait until the call may happen; False if the whole tree is to end instead."""
+        ...
+
+    def lock(self, gate: seccomp.Gate, stopped: seccomp.Stopped) -> bool:
+        """Answer a call that asks for a lock, perhaps later; as ``Gate.answer``."""
+        ...
 
 
 def _fork() -> int:
@@ -71,15 +117,13 @@ def _fork() -> int:
         return os.fork()
 
 
-def _be_warden(
-    caller: socket.socket, start: Callable[[], None], fault: Fault | None, roots: tuple[str, ...], timeout: float, stdin: bytes | None
-) -> NoReturn:
+def _be_warden(caller: socket.socket, duty: _Duty, start: Callable[[], None], stdin: bytes | None) -> NoReturn:
     try:
         # Frozen, so that no finalizer of the caller's objects runs a second time, in here or in the target.
         gc.freeze()
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        outcome: Run | Failure = _Warden(caller, fault, roots, timeout).run(start, stdin)
+        outcome: Run | Failure = duty.run(start, stdin)
     except OSError as error:
         outcome = Failure(str(error))
     except BaseException:  # noqa: BLE001 - the caller must hear of everything
@@ -92,15 +136,26 @@ def _be_warden(
         os._exit(0)
 
 
-class _Warden:
-    def __init__(self, caller: socket.socket, fault: Fault | None, roots: tuple[str, ...], timeout: float) -> None:
-        self.caller, self.fault = caller, fault
+class _Duty:
+    def __init__(
+        self,
+        caller: socket.socket,
+        fault: Fault | None,
+        roots: tuple[str, ...],
+        timeout: float,
+        line: Line | None,
+        before: Callable[[Call], object] | None,
+    ) -> None:
+        self.caller, self.fault, self.line, self.before = caller, fault, line, before
         self.roots = tuple(os.path.join(root, "") for root in roots)
         self.deadline = _now() + timeout
         self.calls: list[Call] = []
         self.fired: Call | None = None
         self.exit_code: int | None = None
         self.killed = self.timed_out = False
+        self.parked: dict[int, tuple[seccomp.Stopped, str]] = {}  # by thread: who else waits, where turns are taken
+        self.parked_until = 0.0
+        self.went_on: int | None = None
 
     def run(self, start: Callable[[], None], stdin: bytes | None) -> Run:
         seccomp.adopt_orphans()
@@ -111,7 +166,7 @@ class _Warden:
         channel, far_channel = socket.socketpair()
         self.target = _fork()
         if self.target == 0:
-            _be_target(start, (source, out_end, err_end), far_channel)
+            _be_target(start, (source, out_end, err_end), far_channel, self.line is not None)
         for end in (source, out_end, err_end):
             os.close(end)
         far_channel.close()
@@ -139,7 +194,7 @@ class _Warden:
             if left <= 0:
                 self.killed = self.timed_out = True
                 return
-            events = poll.poll(1000 * min(left, _TICK))
+            events = poll.poll(1000 * min(left, _SHORT_TICK if self.parked else _TICK))
             for descriptor, event in events:
                 if descriptor == waiting and event & select.POLLIN:
                     self.meet(gate)
@@ -147,25 +202,57 @@ class _Warden:
                     self.killed = True
                 elif descriptor not in self.output or not self.drain(descriptor):
                     poll.unregister(descriptor)
-            if (waiting, select.POLLIN) not in events and not self.reap():
-                return
+            if (waiting, select.POLLIN) not in events:
+                if not self.reap():
+                    return
+                self.take_turns(gate, poll)
 
     def meet(self, gate: seccomp.Gate) -> None:
-        """Take the next waiting call, count it if it counts, and answer it, unless the answer is the end."""
+        """Take the next waiting call, and answer it, at once unless turns are taken."""
         stopped = gate.receive()
         if stopped is None:
             return
-        path = self.counted_path(stopped)
+        path = None if stopped.name == "flock" and not stopped.asks_for_lock else self.counted_path(stopped)
         if path is None:
-            gate.proceed(stopped)
+            self.let(gate, stopped)
             return
+        if self.line is None:
+            self.answer(gate, stopped, path)
+            return
+        self.parked[stopped.pid] = stopped, path
+        self.parked_until = _now() + _LONGEST_PARKED
+        if stopped.pid == self.went_on:
+            self.unpark(gate, stopped.pid)
+
+    def take_turns(self, gate: seccomp.Gate, poll: select.poll) -> None:
+        """Where several threads of the tree would go on at once, the eldest does, once all the others sleep: the same in every run."""
+        if not self.parked:
+            return
+        asleep = all(state in b"SZ" for thread, state in states(os.getpid()) if thread not in self.parked and thread != os.getpid())
+        if (asleep and not any(descriptor == gate.fileno() for descriptor, _ in poll.poll(0))) or _now() > self.parked_until:
+            self.unpark(gate, min(self.parked))
+
+    def unpark(self, gate: seccomp.Gate, thread: int) -> None:
+        self.went_on = thread
+        self.answer(gate, *self.parked.pop(thread))
+
+    def answer(self, gate: seccomp.Gate, stopped: seccomp.Stopped, path: str) -> None:
+        """Count a call and answer it, unless the answer is the end."""
         call = Call(len(self.calls) + 1, stopped.pid, stopped.name, path, stopped.size())
+        if self.line is not None and not self.line.may(call, stopped):
+            self.killed = True
+            return
+        if self.before is not None:
+            self.before(call)
         struck = self.fault is not None and strikes(self.fault, call)
         # Only what was still waiting for its answer has happened; an interrupted call will be back, and is counted then.
-        if self.strike(gate, stopped) if struck else gate.proceed(stopped):
+        if self.strike(gate, stopped) if struck else self.let(gate, stopped):
             self.calls.append(call)
             if struck and self.fired is None:
                 self.fired = call
+
+    def let(self, gate: seccomp.Gate, stopped: seccomp.Stopped) -> bool:
+        return self.line.lock(gate, stopped) if self.line and stopped.asks_for_lock else gate.proceed(stopped)
 
     def strike(self, gate: seccomp.Gate, stopped: seccomp.Stopped) -> bool:
         match self.fault:
@@ -235,6 +322,24 @@ def _children() -> list[int]:
         return [int(pid) for pid in file.read().split()]
 
 
+def states(pid: int) -> Iterator[tuple[int, bytes]]:
+    """The threads of a process and of all its descendants, each with its state (R, S, D, Z and so on)."""
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return
+    for task in tasks:
+        try:
+            with open(f"/proc/{pid}/task/{task}/stat", "rb") as file:
+                yield int(task), file.read().rpartition(b")")[2].split()[0]
+            with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
+                children = file.read().split()
+        except OSError:
+            continue
+        for child in children:
+            yield from states(int(child))
+
+
 def _end_children() -> None:
     """Kill this process's children until there are none: those of a killed child become its own, so the whole tree ends."""
     while True:
@@ -248,14 +353,14 @@ def _end_children() -> None:
             return
 
 
-def _be_target(start: Callable[[], None], stdio: tuple[int, int, int], channel: socket.socket) -> NoReturn:
+def _be_target(start: Callable[[], None], stdio: tuple[int, int, int], channel: socket.socket, locks: bool) -> NoReturn:
     code = 1
     try:
         os.setsid()  # a program that signals its own process group must not hit the warden
         for number, descriptor in enumerate(stdio):
             os.dup2(descriptor, number)
         try:
-            listener = seccomp.install()
+            listener = seccomp.install(locks=locks)
         except OSError as error:
             channel.send(os.fsencode(str(error)))
             os._exit(1)

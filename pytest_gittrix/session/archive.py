@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.git.commit import Signature, build_commit
-from pytest_gittrix.git.files import write_file
+from pytest_gittrix.git.files import sync_directory, sync_tree, write_file
 from pytest_gittrix.git.pack import install_pack
 from pytest_gittrix.git.patch import patch_text
 from pytest_gittrix.git.seed import Seed
@@ -86,12 +86,15 @@ def write_archive(
     )
     repository = directory / "archive.git"
     ref = f"refs/gittrix/archive/{session_id}"
-    open_bare(repository, seed.format.name)
+    open_bare(repository, seed.format.name, sync=sync)
     _take_packs(seed, repository / "objects" / "pack")
     if seed.shallow:
         write_file(str(repository / "shallow"), seed.shallow.encode(), sync=sync)
     install_pack(str(repository / "objects"), built.pack, sync=sync)
     write_file(str(repository / "packed-refs"), f"# pack-refs with: peeled fully-peeled sorted \n{built.id} {ref}\n".encode(), sync=sync)
+    if sync:
+        sync_tree(str(repository))
+        sync_directory(str(directory))
     return Archive(patch, repository, ref, built.id, tuple(changes))
 
 
@@ -108,8 +111,8 @@ def _take_packs(seed: Seed, directory: Path) -> None:
             shutil.copyfile(source, target)
 
 
-def open_bare(path: Path, format_name: str, borrow: str | None = None) -> None:
-    """Make a small bare repository, if it is not there yet; it may borrow the objects of another."""
+def open_bare(path: Path, format_name: str, borrow: str | None = None, *, sync: bool = False) -> None:
+    """Make a small bare repository, if it is not there yet; it may borrow the objects of another. Its HEAD comes last."""
     if (path / "HEAD").exists():
         return
     (path / "objects" / "info").mkdir(parents=True, exist_ok=True)
@@ -119,4 +122,7 @@ def open_bare(path: Path, format_name: str, borrow: str | None = None) -> None:
     (path / "config").write_text(f"[core]\n\trepositoryformatversion = {int(sha256)}\n\tbare = true\n{extensions}[gc]\n\tauto = 0\n")
     if borrow is not None:
         (path / "objects" / "info" / "alternates").write_bytes(os.fsencode(borrow) + b"\n")
-    write_file(str(path / "HEAD"), b"ref: refs/heads/main\n")
+    if sync:
+        sync_tree(str(path))
+        sync_directory(str(path.parent))
+    write_file(str(path / "HEAD"), b"ref: refs/heads/main\n", sync=sync)

@@ -167,6 +167,18 @@ class EvictionRace(GittrixError):
     code = "EVICTION_RACE"
 
 
+class TurnBusy(GittrixError):
+    """The session has a turn running; it can have one at a time (Pixir)."""
+
+    code = "TURN_BUSY"
+
+
+class TurnOver(GittrixError):
+    """The turn was interrupted, and can do nothing to its session any more."""
+
+    code = "TURN_OVER"
+
+
 class MetadataVersionUnsupported(GittrixError):
     """A record was written in a version or shape this engine does not know; it was left untouched."""
 

@@ -17,6 +17,7 @@ from pytest_gittrix.adapters.local import LocalEphemeral
 from pytest_gittrix.adapters.protocol import Durable
 from pytest_gittrix.clock import Clock, SystemClock, Timer
 from pytest_gittrix.errors import GittrixError, InvalidInput, SessionNotFound
+from pytest_gittrix.git.files import sync_file_system
 from pytest_gittrix.git.seed import prune_seeds
 from pytest_gittrix.git.workspace import Workspace, WorkspaceKind
 from pytest_gittrix.record.events import path_fields
@@ -38,6 +39,7 @@ from pytest_gittrix.session.resources import Resources, local_ref
 from pytest_gittrix.session.selection import check_on_overlap
 from pytest_gittrix.session.session import SessionInfo, UserSession, info_of
 from pytest_gittrix.session.strategy import Ask, Preferences, Strategy, check_strategy, decide
+from pytest_gittrix.session.turns import Turns
 
 if TYPE_CHECKING:
     from pytest_gittrix.record.model import EvictionPolicy, SessionMetadata
@@ -96,6 +98,7 @@ class GitTrix:
         self._emitter = Emitter()
         self._index = Index(self.store)
         self._preferences = Preferences(self.home / "preferences.json")
+        self._turns = Turns()
         self._timer: Timer | None = None
 
     @property
@@ -121,6 +124,7 @@ class GitTrix:
 
     def close(self) -> None:
         """Stop the timer and give back descriptors and processes. Sessions stay; calling it again is no error."""
+        self._turns.close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -204,6 +208,9 @@ class GitTrix:
                 recorder.append("session.created", created, actor="human", commit_point=True)
                 points.reached("start:created")
                 made = self._make_workspace(id_, durable, ephemeral, baseline, branch, space)
+                if self.store.durability == "full":
+                    # A workspace that a power cut emptied would look as if the agent had emptied it.
+                    sync_file_system(str(self.store.directory(id_)))
                 recorder.append("workspace.ready", path_fields(space), commit_point=True)
                 recorder.derive()
                 points.reached("start:ready")

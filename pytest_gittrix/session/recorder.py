@@ -106,10 +106,15 @@ class Recorder:
         self.log: EventLog = store.log(id_)
         self._lease = store.lease(id_, wait=wait)
         self.last: Event | None = None
+        self._refusal: Callable[[], GittrixError] | None = None
         self._state: SessionState | None = None
         self._resolution_ns = resolution_ns(clock)
         self._derived_ns = 0
         self._underived = False
+
+    def revoke(self, refusal: Callable[[], GittrixError]) -> None:
+        """Let this recorder do nothing any more; whoever tries is told what ``refusal`` gives."""
+        self._refusal = refusal
 
     def twin(self) -> Recorder:
         """Another recorder of the same session, which goes on from what this one knows.
@@ -146,6 +151,8 @@ class Recorder:
         now = self.clock.now_ns()
         # What cannot happen must not be stored either: no reader would get past it.
         meant = self._state and fold([Event(self._state.seq + 1, now - now % 1000, self.id, type_, actor, data)], self._state)
+        if self._refusal is not None:
+            raise self._refusal()
         event = self.last = self.log.append(type_, data, ts=now, actor=actor, commit_point=commit_point)
         unseen = self.log.refresh() if self.log.behind else []
         self._state = meant if meant is not None and not unseen else fold(unseen or [event], self._state)
@@ -227,6 +234,8 @@ class Recorder:
             self._let_go(lease)
 
     def _take(self, lease: Lease) -> None:
+        if self._refusal is not None:
+            raise self._refusal()
         try:
             lease.acquire()
         except AdapterUnavailable:

@@ -44,6 +44,7 @@ from pytest_gittrix.timetext import instant_at
 if TYPE_CHECKING:
     from pytest_gittrix.session.manager import GitTrix, MovedRef
     from pytest_gittrix.session.promotion import PromoteResult
+    from pytest_gittrix.session.turns import Turn, TurnFunction
 
 __all__ = ["AgentSession", "CommitEntry", "ListEntry", "Review", "SessionInfo", "UserSession"]
 
@@ -379,6 +380,33 @@ class UserSession(AgentSession):
         """End the session without promoting; its work is archived and its workspace removed."""
         self._engine.evict(self.id, "discarded")
         self._workspace.close()
+
+    def start_turn(self, fn: TurnFunction, *, runs: str = "process", role: str = "build") -> Turn:
+        """Let the agent take a turn: run ``fn(context)`` beside this program (Pixir).
+
+        Calls that an earlier turn left without an answer are answered first, so that the history can be shown to a model.
+
+        Args:
+            fn: a function or coroutine function of a ``TurnContext``. In a process it is a fork of this one: it sees what is here now,
+                and of what it changes in memory nothing comes back but what it returns, which must be fit for pickling.
+            runs: ``process`` (can be ended for certain) or ``thread`` (can be asked to end).
+            role: what the agent is; for the context.
+
+        Raises:
+            TurnBusy: a turn is running, here or in another process.
+            SessionExpired: the session has ended.
+            InvalidInput: ``runs`` is neither.
+        """
+        return self._engine._turns.start(self._recorder.twin(), self.for_agent(), fn, runs=runs, role=role)
+
+    @property
+    def turn_running(self) -> bool:
+        """Whether this engine runs a turn of the session."""
+        return self._engine._turns.running(self.id) is not None
+
+    def interrupt(self) -> bool:
+        """End the running turn, with all it started, and answer its open calls; the session goes on. Whether there was a turn."""
+        return self._engine._turns.interrupt(self._recorder)
 
     def extend(self, ttl: timedelta) -> None:
         """Replace the idle TTL (it is not added), and start it anew from now.

@@ -14,7 +14,7 @@ from pytest_gittrix.record.vocabulary import CONVERSATION
 from pytest_gittrix.session.conversation import close_orphans
 from pytest_gittrix.session.session import UserSession
 
-CALL = {"call_id": "c1", "name": "grep", "args": {"pattern": "TODO"}}
+CALL = {"call_id": "c1", "name": "grep", "args": {"pattern": "main"}}
 
 
 @pytest.fixture

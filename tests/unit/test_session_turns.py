@@ -1,0 +1,303 @@
+"""Turns: run beside the program, one at a time, and ended at any moment without harm to their session."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.engine import Site, open_site
+
+from pytest_gittrix.errors import InvalidInput, SessionExpired, TurnBusy, TurnOver
+from pytest_gittrix.record.events import Event
+from pytest_gittrix.session.session import UserSession
+from pytest_gittrix.session.turns import RUNS, TurnContext
+
+LONG = 60.0
+CALL = {"call_id": "c1", "name": "grep", "args": {}}
+
+everywhere = pytest.mark.parametrize("runs", RUNS)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A repository and an engine."""
+    with open_site(tmp_path, {"app.py": "v1\n"}) as opened:
+        yield opened
+
+
+@pytest.fixture
+def session(site: Site) -> UserSession:
+    """One that was just started."""
+    return site.start()
+
+
+def types(session: UserSession) -> list[str]:
+    """What happened, from the first turn on."""
+    names = [event.type for event in session.history()]
+    return names[names.index("turn.started") :]
+
+
+def hang(context: TurnContext) -> None:
+    """Say that it runs, and never end."""
+    context.record("assistant_message", {"text": "working"})
+    threading.Event().wait()
+
+
+def until_said(site: Site, name: str = "assistant_message") -> threading.Event:
+    """Set once an event of that name was announced."""
+    said = threading.Event()
+    site.engine.on(name, lambda _event: said.set())
+    return said
+
+
+@everywhere
+def test_a_turn_gives_what_its_function_returns(session: UserSession, runs: str) -> None:
+    turn = session.start_turn(lambda context: (context.session_id, context.role, context.turn), runs=runs, role="review")
+
+    assert turn.wait(LONG)
+    assert (turn.status, turn.value) == ("done", (session.id, "review", turn.ref))
+    assert types(session) == ["turn.started", "turn.ended"]
+    assert not session.turn_running
+
+
+@everywhere
+def test_a_coroutine_function_is_run_to_its_end(session: UserSession, runs: str) -> None:
+    async def answer(context: TurnContext) -> str:
+        await asyncio.sleep(0)
+        return context.fork_root_session_id
+
+    turn = session.start_turn(answer, runs=runs)
+
+    assert turn.wait(LONG)
+    assert turn.value == session.id
+
+
+@everywhere
+def test_what_a_turn_does_is_stored_in_order_and_announced_here(site: Site, session: UserSession, runs: str) -> None:
+    seen: list[Event] = []
+    site.engine.on("*", seen.append)
+
+    def work(context: TurnContext) -> None:
+        context.emit("text_delta", {"chunk": "he"})
+        context.record("tool_call", CALL)
+        context.session.write("app.py", "v2\n")
+        context.record("tool_result", {"call_id": "c1", "ok": True})
+
+    assert session.start_turn(work, runs=runs).wait(LONG)
+
+    assert types(session) == ["turn.started", "tool_call", "session.write", "tool_result", "turn.ended"]
+    assert [event.type for event in seen] == ["turn.started", "text_delta", "tool_call", "session.write", "tool_result", "turn.ended"]
+    assert [event.seq for event in session.history()] == list(range(len(session.history())))
+    assert session.read("app.py") == b"v2\n"
+
+
+@everywhere
+def test_a_turn_that_raises_has_failed_and_its_session_goes_on(session: UserSession, runs: str) -> None:
+    def fail(_context: TurnContext) -> None:
+        raise ValueError("no such model")
+
+    turn = session.start_turn(fail, runs=runs)
+
+    assert turn.wait(LONG)
+    assert (turn.status, turn.error) == ("failed", "ValueError: no such model")
+    assert session.history("turn.ended")[0].data == {"turn": turn.ref, "status": "failed", "reason": "ValueError: no such model"}
+    assert session.start_turn(lambda _context: 1, runs=runs).wait(LONG)
+
+
+@everywhere
+def test_one_turn_at_a_time(site: Site, session: UserSession, runs: str) -> None:
+    said = until_said(site)
+    session.start_turn(hang, runs=runs)
+    assert said.wait(LONG)
+    before = session.history()
+
+    with pytest.raises(TurnBusy, match="has a turn running"):
+        session.start_turn(hang, runs=runs)
+    with site.another() as other, pytest.raises(TurnBusy):
+        other.get_session(session.id).start_turn(hang, runs=runs)
+
+    assert session.turn_running
+    assert session.history() == before
+    assert session.interrupt()
+
+
+@everywhere
+def test_an_interrupt_ends_a_turn_and_answers_its_calls(site: Site, session: UserSession, runs: str) -> None:
+    said, statuses = until_said(site), []
+    site.engine.on("status", lambda event: statuses.append(event.data["status"]))
+
+    def call_and_hang(context: TurnContext) -> None:
+        context.record("tool_call", CALL)
+        hang(context)
+
+    turn = session.start_turn(call_and_hang, runs=runs)
+    assert said.wait(LONG)
+
+    assert session.interrupt()
+
+    assert (turn.status, statuses) == ("interrupted", ["interrupted"])
+    assert types(session) == ["turn.started", "tool_call", "assistant_message", "turn.ended", "tool_result"]
+    assert session.history("tool_result")[0].data["error"]["details"]["reason"] == "interrupt"
+    session.write("app.py", "v3\n")
+    assert session.start_turn(lambda _context: None, runs=runs).wait(LONG)
+
+
+def test_a_turn_that_is_deaf_and_has_children_is_ended_with_all_of_them(site: Site, session: UserSession) -> None:
+    said = until_said(site)
+    program = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(os.getpid(), flush=True); time.sleep(600)"
+
+    def dig_in(context: TurnContext) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+        stray = subprocess.Popen(["/bin/sh", "-c", f"setsid {sys.executable} -c '{program}' & wait"], stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        assert stray.stdout is not None
+        pids = [int(child.stdout.readline()), int(stray.stdout.readline())]
+        stray.kill()
+        context.record("assistant_message", {"text": " ".join(map(str, [os.getpid(), *pids]))})
+        while True:
+            signal.pause()
+
+    session.start_turn(dig_in)
+    assert said.wait(LONG)
+    pids = [int(pid) for pid in session.history("assistant_message")[0].data["text"].split()]
+
+    assert session.interrupt()
+
+    assert len(pids) == 3
+    assert [pid for pid in pids if is_alive(pid)] == []
+
+
+def test_what_a_turn_leaves_running_ends_with_it(session: UserSession) -> None:
+    turn = session.start_turn(lambda _context: subprocess.Popen(["sleep", "600"]).pid)
+
+    assert turn.wait(LONG)
+    assert not is_alive(turn.value)
+
+
+def test_a_turn_whose_process_dies_has_failed(session: UserSession) -> None:
+    turn = session.start_turn(lambda _context: os.kill(os.getpid(), signal.SIGKILL))
+
+    assert turn.wait(LONG)
+    assert (turn.status, turn.error) == ("failed", "its process ended with -9")
+
+
+def test_what_cannot_be_sent_back_is_a_failure_that_says_so(session: UserSession) -> None:
+    turn = session.start_turn(lambda _context: threading.Lock())
+
+    assert turn.wait(LONG)
+    assert turn.status == "failed"
+    assert "cannot be sent" in str(turn.error)
+
+
+def test_a_turn_in_a_thread_can_do_nothing_after_its_interrupt(site: Site, session: UserSession) -> None:
+    said, tried = until_said(site), threading.Event()
+    refusals: list[BaseException] = []
+
+    def go_on(context: TurnContext) -> None:
+        context.record("assistant_message", {"text": "working"})
+        context.cancelled.wait()
+        for attempt in (lambda: context.record("tool_result", {"call_id": "c1", "ok": True}), lambda: context.session.write("a", "b")):
+            try:
+                attempt()
+            except TurnOver as refusal:
+                refusals.append(refusal)
+        tried.set()
+
+    session.start_turn(go_on, runs="thread")
+    assert said.wait(LONG)
+    session.interrupt()
+    before = session.history()
+
+    assert tried.wait(LONG)
+    assert len(refusals) == 2
+    assert session.history() == before
+
+
+@pytest.mark.parametrize("again", [1, 2])
+def test_an_interrupt_without_a_turn_answers_open_calls_once(session: UserSession, again: int) -> None:
+    session.record("tool_call", CALL)
+
+    assert [session.interrupt() for _ in range(again)] == [False] * again
+    assert [event.data["error"]["details"]["reason"] for event in session.history("tool_result")] == ["interrupt_no_turn"]
+
+
+def test_a_turn_that_died_with_its_engine_is_found_lost_and_its_calls_are_answered(site: Site, session: UserSession) -> None:
+    reading, writing = os.pipe()
+
+    def call_and_hang(context: TurnContext) -> None:
+        context.record("tool_call", CALL)
+        os.write(writing, b"%d\n" % os.getpid())
+        threading.Event().wait()
+
+    engine = os.fork()
+    if engine == 0:
+        session.start_turn(call_and_hang)
+        threading.Event().wait()
+    turn = int(os.read(reading, 20))
+    os.kill(engine, signal.SIGKILL)
+    os.waitpid(engine, 0)
+    deadline = time.monotonic() + LONG
+    while is_alive(turn):
+        assert time.monotonic() < deadline, "the turn outlives its engine"
+
+    assert session.start_turn(lambda _context: "again").wait(LONG)
+
+    told = session.history(["turn.started", "turn.ended", "tool_result"])
+    assert [event.data.get("status") for event in told if event.type == "turn.ended"] == ["lost", "done"]
+    assert told[2].data["error"]["details"]["reason"] == "before_start_turn"
+
+
+def test_an_ended_session_has_no_turns(session: UserSession) -> None:
+    session.discard()
+
+    with pytest.raises(SessionExpired):
+        session.start_turn(lambda _context: None)
+
+
+def test_a_turn_runs_in_a_process_or_in_a_thread(session: UserSession) -> None:
+    with pytest.raises(InvalidInput, match="process, thread"):
+        session.start_turn(lambda _context: None, runs="moon")
+
+
+def test_closing_the_engine_ends_its_turns(site: Site, session: UserSession) -> None:
+    said = until_said(site)
+    turn = session.start_turn(hang)
+    assert said.wait(LONG)
+
+    site.engine.close()
+
+    assert turn.status == "interrupted"
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that is dead and not yet waited for does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+def test_a_session_tells_nothing_of_a_turn_that_could_not_begin(session: UserSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_more(*_args: Any) -> int:
+        raise BlockingIOError("no more processes")
+
+    monkeypatch.setattr(os, "fork", no_more)
+    with pytest.raises(BlockingIOError):
+        session.start_turn(lambda _context: None)
+    monkeypatch.undo()
+
+    assert not session.turn_running
+    assert session.start_turn(lambda _context: 1).wait(LONG)
+    assert [event.data["status"] for event in session.history("turn.ended")] == ["lost", "done"]

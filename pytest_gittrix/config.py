@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
@@ -19,12 +19,14 @@ import pytest
 if TYPE_CHECKING:
     from pytest_gittrix.adapters.local import LocalEphemeral
     from pytest_gittrix.harness.history import Contents
+    from pytest_gittrix.harness.system import SessionSystem
     from pytest_gittrix.record.model import EvictionPolicy
 
 FREEZES: Final = ("wall", "all", "none")
 WORKSPACES: Final = ("clone", "worktree", "copy", "lazy")
 KEEPS: Final = ("failed", "all", "none")
 PROFILES: Final = ("quick", "default", "soak")
+REPORTS: Final = (".json", ".html")
 
 
 @dataclass(frozen=True)
@@ -36,12 +38,14 @@ class Option:
         default: as text.
         help: one line.
         choices: the values it takes, where they can be listed.
+        repeatable: it takes several values: as several flags, as a variable like PATH, as lines of the configuration.
     """
 
     name: str
     default: str
     help: str
     choices: tuple[str, ...] = ()
+    repeatable: bool = False
 
     @property
     def flag(self) -> str:
@@ -51,12 +55,17 @@ class Option:
     @property
     def variable(self) -> str:
         """In the environment."""
-        return f"PYTEST_GITTRIX_{self.name.upper()}"
+        return f"PYTEST_GITTRIX_{self.attribute.upper()}"
 
     @property
     def ini(self) -> str:
         """In the pytest configuration; also the attribute of ``config.option``."""
-        return f"gittrix_{self.name}"
+        return f"gittrix_{self.attribute}"
+
+    @property
+    def attribute(self) -> str:
+        """Its name in Python."""
+        return self.name.replace("-", "_")
 
 
 OPTIONS: Final = (
@@ -67,12 +76,14 @@ OPTIONS: Final = (
     Option("artifacts", "", "directory for a readable bundle of each failed test's world"),
     Option("git", "git", "the git program"),
     Option("profile", "default", "how much the package's own state machines try", PROFILES),
+    Option("system", "", "the session system under test, as package.module:attribute"),
+    Option("conformance-report", "", "file for the report on the conformance clauses, .json or .html", repeatable=True),
 )
 
 
 @dataclass(frozen=True)
 class Setting:
-    """An option's value as text, and where it was found."""
+    """An option's value as text, and where it was found. Several values have a line each."""
 
     option: Option
     text: str
@@ -96,6 +107,8 @@ class GittrixConfig:
         artifacts: where bundles of failed tests go, if anywhere; absolute.
         git: absolute path of the git program, or the plain name if PATH is to decide.
         profile: ``quick``, ``default`` or ``soak``.
+        system: the session system under test, if one was named.
+        conformance_report: where reports on the conformance clauses go; absolute.
     """
 
     epoch: datetime
@@ -105,15 +118,18 @@ class GittrixConfig:
     artifacts: Path | None
     git: str
     profile: Literal["quick", "default", "soak"]
+    system: SessionSystem | None
+    conformance_report: tuple[Path, ...]
 
 
 def add_options(parser: pytest.Parser) -> None:
     """Declare every option to pytest, on the command line and as a configuration value."""
     group = parser.getgroup("gittrix", "gittrix: sessions of agents on real git")
     for option in OPTIONS:
-        values = f"{{{','.join(option.choices)}}}" if option.choices else option.name.upper()
+        values = f"{{{','.join(option.choices)}}}" if option.choices else option.attribute.upper()
         text = f"{option.help} (default: {option.default or 'none'}; also {option.variable} and ini {option.ini})"
-        group.addoption(option.flag, dest=option.ini, default=None, metavar=values, help=text)
+        action = "append" if option.repeatable else "store"
+        group.addoption(option.flag, dest=option.ini, default=None, action=action, metavar=values, help=text)
         parser.addini(option.ini, f"{option.help}; see {option.flag}", default=None)
     group.addoption(
         "--gittrix-show-config", action="store_true", help="show each gittrix option, its value and where it comes from, and exit"
@@ -124,9 +140,9 @@ def settings(config: pytest.Config) -> Iterator[Setting]:
     """Every option with its value as given, in the order of ``OPTIONS``."""
     for option in OPTIONS:
         if (text := config.getoption(option.ini, None)) is not None:
-            yield Setting(option, str(text), option.flag)
+            yield Setting(option, "\n".join(text) if option.repeatable else str(text), option.flag)
         elif text := os.environ.get(option.variable):
-            yield Setting(option, text, option.variable)
+            yield Setting(option, text.replace(os.pathsep, "\n") if option.repeatable else text, option.variable)
         elif text := config.getini(option.ini):
             where = config.inipath.name if config.inipath else "-o"
             yield Setting(option, str(text), f"{option.ini} in {where}")
@@ -140,7 +156,7 @@ def resolve(config: pytest.Config) -> GittrixConfig:
     Raises:
         pytest.UsageError: a value is not allowed; the message says where it was given and lists those that are.
     """
-    return GittrixConfig(**{setting.option.name: _value(setting, config) for setting in settings(config)})
+    return GittrixConfig(**{setting.option.attribute: _value(setting, config) for setting in settings(config)})
 
 
 def table(config: pytest.Config) -> list[str]:
@@ -150,7 +166,7 @@ def table(config: pytest.Config) -> list[str]:
         pytest.UsageError: as :func:`resolve`.
     """
     resolve(config)
-    rows = [(setting.option.name, setting.text or "none", setting.origin) for setting in settings(config)]
+    rows = [(setting.option.name, setting.text.strip().replace("\n", ", ") or "none", setting.origin) for setting in settings(config)]
     widths = [max(len(row[column]) for row in rows) for column in range(2)]
     return [f"{name:{widths[0]}}  {value:{widths[1]}}  ({origin})" for name, value, origin in rows]
 
@@ -177,11 +193,16 @@ def _epoch(setting: Setting, _config: pytest.Config) -> datetime:
 def _artifacts(setting: Setting, config: pytest.Config) -> Path | None:
     if not setting.text:
         return None
-    beside = config.inipath.parent if config.inipath and setting.origin.startswith(setting.option.ini) else config.invocation_params.dir
-    path = Path(os.path.abspath(beside / setting.text))
+    path = _path(setting, setting.text, config)
     if path.exists() and not path.is_dir():
         _refuse(setting, "Valid values: a directory, there or to be made.")
     return path
+
+
+def _path(setting: Setting, text: str, config: pytest.Config) -> Path:
+    """A relative path is beside the configuration that has it, or from where pytest was started."""
+    beside = config.inipath.parent if config.inipath and setting.origin.startswith(setting.option.ini) else config.invocation_params.dir
+    return Path(os.path.abspath(beside / text))
 
 
 def _git(setting: Setting, _config: pytest.Config) -> str:
@@ -193,7 +214,33 @@ def _git(setting: Setting, _config: pytest.Config) -> str:
     return os.path.abspath(found)
 
 
-_READERS: Final[Mapping[str, Callable[[Setting, pytest.Config], object]]] = {"epoch": _epoch, "artifacts": _artifacts, "git": _git}
+def _system(setting: Setting, _config: pytest.Config) -> SessionSystem | None:
+    if not setting.text:
+        return None
+    from pytest_gittrix.conformance.under_test import load_system
+    from pytest_gittrix.errors import InvalidInput
+
+    try:
+        return load_system(setting.text, setting.origin)
+    except InvalidInput as problem:
+        raise pytest.UsageError(str(problem)) from problem
+
+
+def _reports(setting: Setting, config: pytest.Config) -> tuple[Path, ...]:
+    paths = tuple(_path(setting, text, config) for text in map(str.strip, setting.text.splitlines()) if text)
+    for path in paths:
+        if path.suffix not in REPORTS or path.is_dir():
+            _refuse(replace(setting, text=str(path)), f"Valid values: files that end in {' or '.join(REPORTS)}.")
+    return paths
+
+
+_READERS: Final[Mapping[str, Callable[[Setting, pytest.Config], object]]] = {
+    "epoch": _epoch,
+    "artifacts": _artifacts,
+    "git": _git,
+    "system": _system,
+    "conformance-report": _reports,
+}
 
 
 def _refuse(setting: Setting, valid: str) -> NoReturn:

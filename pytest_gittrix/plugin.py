@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pytest_gittrix.clock import FrozenClock
     from pytest_gittrix.config import GittrixConfig
+    from pytest_gittrix.conformance.report import SystemReport
+    from pytest_gittrix.conformance.under_test import SystemUnderTest
     from pytest_gittrix.fixtures import Ephemeral, Worlds
+    from pytest_gittrix.harness.crash import Crash
     from pytest_gittrix.harness.durable import DurableRepo, Rival
+    from pytest_gittrix.harness.powercut import PowerCuts
     from pytest_gittrix.harness.race import Race
+    from pytest_gittrix.harness.small_disk import SmallDisks
     from pytest_gittrix.harness.world import World
     from pytest_gittrix.session.manager import GitTrix
     from pytest_gittrix.session.session import AgentSession, UserSession
@@ -29,6 +32,8 @@ _CONFIG = pytest.StashKey["GittrixConfig"]()
 _WORLDS = pytest.StashKey["Worlds"]()
 _FAILED = pytest.StashKey[bool]()
 _LEAKED = pytest.StashKey[list[str]]()
+_SYSTEMS = pytest.StashKey["tuple[SystemReport, ...]"]()
+_CLAUSE = "gittrix_clause"  # clauses.PROPERTY, which is too dear to load in every run
 _WORKER_KEY = "gittrix_leaked"
 
 
@@ -97,6 +102,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Delete what was removed, and hand on to the summary what only this process knows."""
+    _conclude_clauses(session)
     worlds = session.config.stash.get(_WORLDS, None)
     if worlds is None:
         return
@@ -113,7 +119,13 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Warn of an environment that leads git commands of the tests to somebody's real repository."""
+    """Tell what became of the clauses; warn of an environment that leads git commands of the tests to somebody's real repository."""
+    for system in config.stash.get(_SYSTEMS, ()):
+        from pytest_gittrix.conformance.summary import summary
+
+        terminalreporter.section(f"gittrix conformance: {system.name}")
+        for line, colour in summary(system):
+            terminalreporter.write_line(line, **({colour: True} if colour else {}))
     leaked = config.stash.get(_LEAKED, [])
     if leaked:
         terminalreporter.write_line(
@@ -162,13 +174,21 @@ def gittrix_worlds(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
 
 
 @pytest.fixture(scope="session")
-def gittrix_system(gittrix_worlds: Worlds) -> Callable[..., AbstractContextManager[World]]:
-    """The session system under test. Override it in your ``conftest.py`` to run tests written against it on a system of your own.
+def gittrix_system(gittrix_worlds: Worlds, request: pytest.FixtureRequest) -> SystemUnderTest:
+    """The session system under test. Override it in your ``conftest.py`` to run clauses and tests of yours on a system of your own.
 
-    A callable that takes ``files=`` and the other arguments of ``World.open`` and gives a context manager of a world. The default opens
-    worlds of the reference engine; the other fixtures always do.
+    A ``SessionSystem`` that can also be called with ``files=`` and the other arguments of ``World.open``, and gives a context manager of a
+    world. Tests that are written against it run on any system.
+
+    By default it is the one that ``--gittrix-system`` names, or else the reference engine; the other fixtures always show that engine.
     """
-    return gittrix_worlds.open
+    from pytest_gittrix.conformance.under_test import SystemUnderTest
+    from pytest_gittrix.harness.own_system import GitTrixSystem
+
+    options = _resolved(request.config)
+    if options.system is not None:
+        return SystemUnderTest(options.system)
+    return SystemUnderTest(GitTrixSystem(options.workspace), gittrix_worlds.open)
 
 
 @pytest.fixture
@@ -250,6 +270,33 @@ def gittrix_race(_gittrix_world: World, gittrix_env: Mapping[str, str]) -> Itera
         yield control
 
 
+@pytest.fixture(scope="session")
+def gittrix_crash() -> Crash:
+    """Crashes of any code at a named point or at any call that changes a file (``Crash``). Skips where a machine cannot play them."""
+    from pytest_gittrix.harness.crash import Crash
+
+    return Crash(cannot=pytest.skip)
+
+
+@pytest.fixture(scope="session")
+def gittrix_power_cuts() -> PowerCuts:
+    """Power cuts at each call of a program, on a real file system in an image (``PowerCuts``). Skips where that cannot be mounted."""
+    from pytest_gittrix.harness.powercut import PowerCuts
+
+    return PowerCuts(cannot=pytest.skip)
+
+
+@pytest.fixture
+def gittrix_small_disk() -> Iterator[SmallDisks]:
+    """Disks that really fill up (``SmallDisks``): ``gittrix_small_disk("64k")`` gives a directory. Skips where none can be mounted."""
+    from contextlib import ExitStack
+
+    from pytest_gittrix.harness.small_disk import SmallDisks
+
+    with ExitStack() as mounted:
+        yield SmallDisks(mounted.enter_context, cannot=pytest.skip)
+
+
 def _resolved(config: pytest.Config) -> GittrixConfig:
     if _CONFIG not in config.stash:
         from pytest_gittrix.config import resolve
@@ -298,3 +345,28 @@ def _use_git(config: pytest.Config, git: str) -> None:
 def _remember_leaked(config: pytest.Config, names: Any) -> None:
     known = config.stash.setdefault(_LEAKED, [])
     known += [name for name in names if name not in known]
+
+
+def _conclude_clauses(session: pytest.Session) -> None:
+    """Write the reports that were asked for, and fail a run in which a promise was broken without a test that failed."""
+    config = session.config
+    terminal = config.pluginmanager.get_plugin("terminalreporter")  # a worker of xdist has none, and its controller has all reports
+    if terminal is None:
+        return
+    reports = [report for found in terminal.stats.values() for report in found if _is_of_clause(report)]
+    if not reports:
+        return
+    from pytest_gittrix.conformance.conclusion import conclude, write_files
+
+    systems: tuple[SystemReport, ...] = conclude(reports, rootdir=config.rootpath, asked_for=config.getoption("gittrix_system") or "")
+    config.stash[_SYSTEMS] = systems
+    problems = write_files(systems, _resolved(config).conformance_report)
+    for problem in problems:
+        terminal.ensure_newline()
+        terminal.write_line(problem, red=True)
+    if session.exitstatus == pytest.ExitCode.OK and (problems or not all(system.is_kept for system in systems)):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _is_of_clause(report: object) -> bool:
+    return any(name == _CLAUSE for name, _ in getattr(report, "user_properties", ()))

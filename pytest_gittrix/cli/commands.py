@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from pytest_gittrix.git.hunks import Hunk
+    from pytest_gittrix.record.events import Event
     from pytest_gittrix.record.model import SessionMetadata
     from pytest_gittrix.record.store import Problem
     from pytest_gittrix.session.content import Review
@@ -59,9 +60,10 @@ def list_sessions(options: Namespace) -> Answer:
 
 
 def info(options: Namespace) -> Answer:
-    """How a session stands, also after its end."""
+    """How a session stands, also after its end; with ``--events`` what happened to it, in order."""
     with on.engine(options) as gittrix:
         one = gittrix.info(on.full_id(gittrix.store, options.id))
+        events = [_event_data(event) for event in gittrix.store.log(one.session_id).read()] if options.events else None
         now = gittrix.clock.now()
     facts = {
         "id": one.session_id,
@@ -75,7 +77,9 @@ def info(options: Namespace) -> Answer:
         "expires in": _until(one.deadline, now) if one.deadline else None,
         "touched": _INDENT.join(one.touched_files),
     }
-    return Answer(_info_data(one), _lines(f"{name:<10}  {fact}" for name, fact in facts.items() if fact))
+    happened = [f"{event['seq']:>10}  {event['ts']}  {event['actor']:<6}  {event['type']}" for event in events or []]
+    shown = _lines([*(f"{name:<10}  {fact}" for name, fact in facts.items() if fact), *happened])
+    return Answer(_info_data(one) | _known({"events": events}), shown)
 
 
 def read(options: Namespace) -> Answer:
@@ -255,6 +259,13 @@ def _known(values: dict[str, Any]) -> dict[str, Any]:
 
 def _info_data(one: SessionInfo) -> dict[str, Any]:
     return {"id": one.session_id, **one.to_wire()}
+
+
+def _event_data(event: Event) -> dict[str, Any]:
+    from pytest_gittrix.timetext import format_instant, instant_at
+
+    ts = format_instant(instant_at(event.ts))
+    return {"seq": event.seq, "ts": ts, "type": event.type, "actor": event.actor, "data": dict(event.data)}
 
 
 def _hunk_data(hunk: Hunk) -> dict[str, Any]:

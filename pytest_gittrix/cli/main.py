@@ -9,11 +9,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pytest_gittrix.cli.output import OutputLost, error_data, put_error, put_json, say
+from pytest_gittrix.cli.output import Answer, OutputLost, error_data, put_error, put_json, say
 from pytest_gittrix.cli.parser import Misuse, parser
 from pytest_gittrix.errors import GittrixError
 
-DONE, FAILED, MISUSED, INTERRUPTED = 0, 1, 2, 130
+FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 DEBUG_VARIABLE = "GITTRIX_DEBUG"
 
 
@@ -40,7 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     try:
         options = parser().parse_args(arguments or ["--help"])
-        answer = options.run(options)
+        answer: Answer = options.run(options)
+    except GittrixError as error:
+        return _failed(error, as_json=_wants_json(arguments), status=getattr(options, "failure", FAILED))
     except Misuse as misuse:
         if _wants_json(arguments):
             put_json({"ok": False, "error": {"code": "USAGE", "message": str(misuse)}})
@@ -49,10 +51,10 @@ def _run(arguments: list[str]) -> int:
             put_error(str(misuse))
         return MISUSED
     say(answer, as_json=options.json)
-    return DONE
+    return answer.status
 
 
-def _failed(error: Exception, *, as_json: bool) -> int:
+def _failed(error: Exception, *, as_json: bool, status: int = FAILED) -> int:
     if os.environ.get(DEBUG_VARIABLE) == "1":
         import traceback
 
@@ -60,12 +62,12 @@ def _failed(error: Exception, *, as_json: bool) -> int:
     if as_json and not isinstance(error, OutputLost):
         try:
             put_json({"ok": False, "error": error_data(error)})
-            return FAILED
+            return status
         except OutputLost as lost:
             error = lost
     known = isinstance(error, GittrixError | OutputLost)
     put_error(str(error) if known else f"{type(error).__name__}: {error}")
-    return FAILED
+    return status
 
 
 def _wants_json(arguments: list[str]) -> bool:

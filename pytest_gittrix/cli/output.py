@@ -63,11 +63,13 @@ class Answer(NamedTuple):
         data: the envelope's ``data``, for programs.
         shown: the same for people; text with its newlines, bytes as they are.
         notes: what people should know besides, one line each; goes to standard error.
+        status: what the command exits with.
     """
 
     data: object
     shown: str | bytes | Table | Diff = ""
     notes: tuple[str, ...] = ()
+    status: int = 0
 
 
 def say(answer: Answer, *, as_json: bool) -> None:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, Literal, NoReturn
 
 from pytest_gittrix import __version__
-from pytest_gittrix.cli import commands
+from pytest_gittrix.cli import commands, conform, torture
 from pytest_gittrix.cli.output import Answer, put
 
 Run = Callable[[argparse.Namespace], Answer]
@@ -23,6 +23,8 @@ STRATEGIES = ("auto", "commit", "branch", "patch", "pr")
 WORKSPACES = ("clone", "lazy", "copy", "worktree")
 ON_OVERLAP = ("refuse", "allow-identical", "merge")
 
+_PLACE = "\0"  # marks what stood behind "--"; no process can be given an argument that holds one
+
 _EXAMPLES = {
     "": ['gittrix session start --task "fix the bug"', "gittrix session diff sess_V1St", 'gittrix promote sess_V1St -m "Fix the bug"'],
     "start": [
@@ -31,7 +33,7 @@ _EXAMPLES = {
         'gittrix session start -t "try it" -d ~/project -b main --workspace lazy --json',
     ],
     "list": ["gittrix session list", "gittrix session list --status active", "gittrix session list -d . --json"],
-    "info": ["gittrix session info sess_V1St"],
+    "info": ["gittrix session info sess_V1St", "gittrix session info sess_V1St --events --json"],
     "read": ["gittrix session read sess_V1St app.py > app.py"],
     "write": ["gittrix session write sess_V1St app.py < new.py"],
     "delete": ["gittrix session delete sess_V1St old.py"],
@@ -51,6 +53,8 @@ _EXAMPLES = {
     ],
     "sweep": ["gittrix sweep"],
     "recover": ["gittrix recover --json"],
+    "torture": torture.EXAMPLES,
+    "conform": conform.EXAMPLES,
 }
 
 
@@ -72,20 +76,24 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
         self._intermixing = False
+        self.register("type", None, _unmarked)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse, with flags and places in any order: without being asked, argparse takes optional places only before the first flag."""
+        """Parse, with flags and places in any order: without being asked, argparse takes optional places only before the first flag.
+
+        Asked, it forgets a ``--`` that stands before all places; so what is behind one is marked, and looks like no flag to it.
+        """
         if self._intermixing or self._subparsers is not None:
             return super().parse_known_args(args, namespace)
         self._intermixing = True
         try:
-            return self.parse_known_intermixed_args(args, namespace)
+            return self.parse_known_intermixed_args(_marked(args), namespace)
         finally:
             self._intermixing = False
 
     def error(self, message: str) -> NoReturn:
         """Raise Misuse, with this verb's usage."""
-        raise Misuse(message, self.format_usage())
+        raise Misuse(message.replace(_PLACE, ""), self.format_usage())
 
     def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002  (help and version go to standard output)
         if message:
@@ -113,6 +121,8 @@ def parser() -> Parser:
     _promote(_verb(areas, "promote", commands.promote, "make one commit of a session's work on durable", "p", of_session=True))
     _verb(areas, "sweep", commands.sweep, "evict every session past its time")
     _verb(areas, "recover", commands.recover, "put sessions in order after a kill")
+    conform.arguments(_verb(areas, "conform", conform.conform, "see which promises a session system keeps"))
+    torture.arguments(_verb(areas, "torture", torture.torture, "strike any program at each call that changes a file; see what is left"))
     return root
 
 
@@ -120,7 +130,9 @@ def _session_verbs(verbs: Any) -> None:
     _start(_verb(verbs, "start", commands.start, "start a session; prints its id, then its workspace"))
     _list(_verb(verbs, "list", commands.list_sessions, "list sessions", "ls"))
     one = _of_session(verbs)
-    one("info", commands.info, "how a session stands; ended ones too")
+    one("info", commands.info, "how a session stands; ended ones too").add_argument(
+        "--events", action="store_true", help="also what happened to it, in order"
+    )
     _path(one("read", commands.read, "print a file, byte for byte"))
     _path(one("write", commands.write, "write standard input to a file"))
     _path(one("delete", commands.delete, "delete a file"))
@@ -241,13 +253,23 @@ def _epilog(name: str) -> str:
     return "\n".join(["examples:", *(f"  {example}" for example in _EXAMPLES[name])])
 
 
+def _marked(arguments: Sequence[str]) -> list[str]:
+    before = [*arguments]
+    places = before[before.index("--") + 1 :] if "--" in before else []
+    return [*before[: len(before) - len(places)], *(_PLACE + place for place in places)]
+
+
+def _unmarked(text: str) -> str:
+    return text.removeprefix(_PLACE)
+
+
 def duration(text: str) -> timedelta:
     """Read ``4h``, ``30m``, ``2d``."""
     from pytest_gittrix.errors import InvalidInput
     from pytest_gittrix.timetext import parse_duration
 
     try:
-        return parse_duration(text)
+        return parse_duration(_unmarked(text))
     except InvalidInput as problem:
         raise argparse.ArgumentTypeError(f"{problem.fact} {problem.fix}") from None
 

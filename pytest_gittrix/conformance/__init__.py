@@ -5,7 +5,18 @@ Run it on a system of your own without a line of code::
     pytest --pyargs pytest_gittrix.conformance --gittrix-system=acme.testing:system
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 import pytest
+
+if TYPE_CHECKING:
+    from pytest_gittrix.conformance.clauses import Clauses, needs
+    from pytest_gittrix.conformance.suite import SessionSystemSuite
+    from pytest_gittrix.harness.place import Place
+    from pytest_gittrix.harness.system import BASE, EXTENDED, Capability, Engine, Promoted, SessionSystem
 
 FAMILY_MODULES = (
     "isolation",
@@ -18,7 +29,43 @@ FAMILY_MODULES = (
     "identity",
     "names",
     "bad_input",
+    "capabilities",
 )
 
 # Clauses are inherited by test classes, so pytest would not explain their assertions by itself.
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in (*FAMILY_MODULES, "expect")))
+
+_HOMES = {
+    "BASE": "harness.system",
+    "EXTENDED": "harness.system",
+    "Capability": "harness.system",
+    "Clauses": "conformance.clauses",
+    "Engine": "harness.system",
+    "Place": "harness.place",
+    "Promoted": "harness.system",
+    "SessionSystem": "harness.system",
+    "SessionSystemSuite": "conformance.suite",
+    "needs": "conformance.clauses",
+}
+
+__all__ = [
+    "BASE",
+    "EXTENDED",
+    "FAMILY_MODULES",
+    "Capability",
+    "Clauses",
+    "Engine",
+    "Place",
+    "Promoted",
+    "SessionSystem",
+    "SessionSystemSuite",
+    "needs",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"pytest_gittrix.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

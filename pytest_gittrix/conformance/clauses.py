@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Final, TypeVar
 
 import pytest
 
-from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.harness.driver import Stage
 from pytest_gittrix.harness.system import Capability, SessionSystem, check_system
 
@@ -29,11 +28,21 @@ FAMILIES: Final[Mapping[str, str]] = {
     "IDS": "identity",
     "NAM": "names and paths",
     "ERR": "bad input",
+    "CAP": "capabilities",
 }
 """The families of clauses, by the letters their codes begin with."""
 
 PROPERTY: Final = "gittrix_clause"
 """Name of the property by which a test report says which clause it is of; its value is the code."""
+
+SYSTEM: Final = "gittrix_system"
+"""Name of the property that says which system the clause was put to."""
+
+LACKING: Final = "gittrix_lacking"
+"""Name of the property that says which needed capabilities the system does not declare; there only if it lacks one."""
+
+WAIVED: Final = "gittrix_waived"
+"""Name of the property that says why the clause is waived; there only if it is."""
 
 _NAME: Final = re.compile(r"test_([a-z]{3})_(\d\d)_(\w+)")
 _NEEDS: Final = "_gittrix_needs"
@@ -94,6 +103,14 @@ class Clauses:
 
     waivers: ClassVar[Mapping[str, str]] = {}
 
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Refuse a subclass that is silent about a clause it leaves out; see ``waivers.check_class``."""
+        super().__init_subclass__(**arguments)
+        if not is_ours(cls.__module__):
+            from pytest_gittrix.conformance.waivers import check_class
+
+            check_class(cls)
+
     @pytest.fixture
     def stage(self, request: pytest.FixtureRequest, gittrix_system: SessionSystem) -> Iterator[Stage]:
         """A fresh place with the system in it; durable holds ``FILES``."""
@@ -109,20 +126,26 @@ class Clauses:
         return {"README.md": "hello\n", "app.py": "one\ntwo\nthree\n", "lib/util.py": "util\n", "lib/deep/data.txt": "data\n"}
 
 
+def is_ours(module: str) -> bool:
+    """Whether a module is of this suite: what it defines under a clause's name is that clause."""
+    return module.startswith("pytest_gittrix.conformance.")
+
+
 def apply_clause(request: pytest.FixtureRequest, clause: Clause, system: SessionSystem, waivers: Mapping[str, str]) -> None:
     """Tell the report which clause a test is, skip what the system does not claim to do, and expect what is waived to fail.
 
     Raises:
-        InvalidInput: a waiver has no reason.
+        InvalidInput: one of the system's own waivers names no clause, or has no reason.
     """
-    request.node.user_properties.append((PROPERTY, clause.code))
-    lacking = sorted(clause.needs - system.capabilities)
+    from pytest_gittrix.conformance.waivers import check_waivers
+
+    properties = request.node.user_properties
+    properties += [(PROPERTY, clause.code), (SYSTEM, system.name)]
+    lacking = ", ".join(sorted(clause.needs - system.capabilities))
     if lacking:
-        pytest.skip(f"{system.name} does not declare {', '.join(lacking)}")
-    waived = {**getattr(system, "waivers", {}), **waivers}
-    if clause.code not in waived:
-        return
-    reason = waived[clause.code].strip()
-    if not reason:
-        raise InvalidInput(f"The waiver of {clause.code} has no reason.", fix="Say why the system need not keep this promise.")
-    request.applymarker(pytest.mark.xfail(reason=f"waived: {reason}", strict=True))
+        properties.append((LACKING, lacking))
+        pytest.skip(f"{system.name} does not declare {lacking}")
+    waived = {**check_waivers(getattr(system, "waivers", {}), system.name), **waivers}
+    if clause.code in waived:
+        properties.append((WAIVED, waived[clause.code].strip()))
+        request.applymarker(pytest.mark.xfail(reason=f"waived: {waived[clause.code].strip()}", strict=True))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from pytest_gittrix.conformance.clauses import Clauses
-from pytest_gittrix.conformance.expect import refused
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_gittrix.conformance.clauses import Clauses, needs
+from pytest_gittrix.conformance.expect import lands, refused
 from pytest_gittrix.harness.driver import Stage
+from pytest_gittrix.harness.history import Executable, Symlink
+from pytest_gittrix.harness.system import Capability
 
 
 class ConflictClauses(Clauses):
@@ -27,7 +32,183 @@ class ConflictClauses(Clauses):
         session.write("app.py", "agent\n")
         theirs = stage.rival.commit({"README.md": "human\n"})
 
-        made = session.promote()
+        made = lands(stage, session, {"app.py": b"agent\n"})
 
         assert stage.judge.commit(made.sha).parents == (theirs,)
-        assert stage.judge.tree(made.sha)["README.md"] == b"human\n"
+
+    def test_cnf_03_an_edit_of_what_the_human_deleted_is_a_conflict(self, stage: Stage) -> None:
+        """Or a file that a person took out of the project is back, unasked."""
+        _agent_edits_and_human_makes(stage, {"app.py": None})
+
+        assert "app.py" not in stage.judge.tree(stage.judge.head())
+
+    @needs(Capability.DELETE)
+    def test_cnf_04_a_deletion_of_what_the_human_edited_is_a_conflict(self, stage: Stage) -> None:
+        """Or a person's edit is thrown away together with the file."""
+        session = stage.start()
+        session.delete("app.py")
+        stage.rival.commit({"app.py": "human\n"})
+
+        error = refused("BASELINE_CONFLICT", session.promote)
+
+        assert [*error.conflicting_files] == ["app.py"]
+        assert stage.judge.tree(stage.judge.head())["app.py"] == b"human\n"
+
+    def test_cnf_05_an_edit_of_what_the_human_renamed_away_is_a_conflict(self, stage: Stage) -> None:
+        """Or the project has the file twice, under the old name and the new."""
+        session = stage.start()
+        session.write("app.py", "agent\n")
+        theirs = stage.rival.rename("app.py", "main.py")
+
+        error = refused("BASELINE_CONFLICT", session.promote)
+
+        assert [*error.conflicting_files] == ["app.py"]
+        assert stage.judge.head() == theirs
+
+    def test_cnf_06_a_file_renamed_onto_what_the_agent_wrote_is_a_conflict(self, stage: Stage) -> None:
+        """Or what a person moved there is lost, though nobody deleted it."""
+        session = stage.start()
+        session.write("guide.md", "agent\n")
+        theirs = stage.rival.rename("README.md", "guide.md")
+
+        error = refused("BASELINE_CONFLICT", session.promote)
+
+        assert [*error.conflicting_files] == ["guide.md"]
+        assert stage.judge.head() == theirs
+
+    def test_cnf_07_a_directory_where_the_agent_wrote_a_file_is_a_conflict(self, stage: Stage) -> None:
+        """Or all that a person put into the directory gives way to one file."""
+        session = stage.start()
+        session.write("docs", "agent\n")
+        theirs = stage.rival.commit({"docs/index.md": "human\n"})
+
+        error = refused("BASELINE_CONFLICT", session.promote)
+
+        assert [*error.conflicting_files] == ["docs"]
+        assert stage.judge.head() == theirs
+
+    def test_cnf_08_a_file_where_the_agent_wrote_a_directory_is_a_conflict(self, stage: Stage) -> None:
+        """Or a person's file gives way to the agent's directory."""
+        session = stage.start()
+        session.write("docs/index.md", "agent\n")
+        theirs = stage.rival.commit({"docs": "human\n"})
+
+        error = refused("BASELINE_CONFLICT", session.promote)
+
+        assert [*error.conflicting_files] == ["docs/index.md"]
+        assert stage.judge.head() == theirs
+
+    def test_cnf_09_a_change_of_mode_alone_is_a_conflict(self, stage: Stage) -> None:
+        """Or a script that a person made executable no longer runs, though its bytes were compared."""
+        _agent_edits_and_human_makes(stage, {"app.py": Executable(b"one\ntwo\nthree\n")})
+
+    def test_cnf_10_a_file_that_became_a_link_is_a_conflict(self, stage: Stage) -> None:
+        """Or the link is replaced, or what it points to is written over."""
+        _agent_edits_and_human_makes(stage, {"app.py": Symlink("lib/util.py")})
+
+    def test_cnf_11_a_rename_of_case_alone_is_a_conflict(self, stage: Stage) -> None:
+        """Or the project has two files that are one on a Mac or on Windows."""
+        session = stage.start()
+        session.write("README.md", "agent\n")
+        theirs = stage.rival.rename("README.md", "Readme.md")
+
+        error = refused("BASELINE_CONFLICT", session.promote)
+
+        assert [*error.conflicting_files] == ["README.md"]
+        assert stage.judge.head() == theirs
+
+    def test_cnf_12_the_same_edit_on_both_sides_is_a_conflict(self, stage: Stage) -> None:
+        """Or a person who made the edit first never hears that the agent made it too; leniency is for people to ask for."""
+        _agent_edits_and_human_makes(stage, {"app.py": "agent\n"})
+
+    def test_cnf_13_drift_that_ends_where_it_began_is_none(self, stage: Stage) -> None:
+        """Or an edit that a person took back blocks the agent's work for good."""
+        session = stage.start()
+        session.write("app.py", "agent\n")
+        stage.rival.commit({"app.py": "human\n"})
+        stage.rival.commit({"app.py": "one\ntwo\nthree\n"})
+
+        lands(stage, session, {"app.py": b"agent\n"})
+
+    def test_cnf_14_drift_outside_the_selection_is_none(self, stage: Stage) -> None:
+        """Or a person cannot take the part of the work that stands on its own."""
+        session = stage.start()
+        session.write("app.py", "agent\n")
+        session.write("README.md", "agent\n")
+        stage.rival.commit({"README.md": "human\n"})
+
+        lands(stage, session, {"app.py": b"agent\n"}, files=["app.py"])
+
+    def test_cnf_15_history_rewritten_over_the_selection_is_a_conflict(self, stage: Stage) -> None:
+        """Or a change that a person took out of history comes back inside the agent's; a diff from the merge base sees no drift here."""
+        before = stage.durable.head()
+        stage.durable.commit({"app.py": "regretted\n"})
+        session = stage.start()
+        session.write("app.py", "regretted\nagent\n")
+        stage.durable.rewind(before)
+        theirs = stage.durable.commit({"README.md": "human\n"})
+
+        error = refused("BASELINE_CONFLICT", session.promote)
+
+        assert [*error.conflicting_files] == ["app.py"]
+        assert stage.judge.head() == theirs
+
+    def test_cnf_16_history_rewritten_elsewhere_is_none(self, stage: Stage) -> None:
+        """Or an amended commit message costs the agent's work; and what was rewritten must not come back with the promotion."""
+        before = stage.durable.head()
+        regretted = stage.durable.commit({"README.md": "regretted\n"})
+        session = stage.start()
+        session.write("app.py", "agent\n")
+        stage.durable.rewind(before)
+        stage.durable.commit({"lib/util.py": "human\n"})
+
+        made = lands(stage, session, {"app.py": b"agent\n"})
+
+        assert regretted not in stage.judge.history(made.sha)
+
+    def test_cnf_17_every_conflicting_path_is_named_and_no_other(self, stage: Stage) -> None:
+        """Or a person settles one conflict only to meet the next, or looks for one where there is none."""
+        session = stage.start()
+        for path in ("README.md", "app.py", "lib/deep/data.txt", "new.txt"):
+            session.write(path, "agent\n")
+        stage.rival.commit({"README.md": "human\n", "lib/deep/data.txt": None})
+        stage.rival.commit({"lib/util.py": "human\n", "new.txt": "human\n"})
+
+        error = refused("BASELINE_CONFLICT", session.promote)
+
+        assert sorted(error.conflicting_files) == ["README.md", "lib/deep/data.txt", "new.txt"]
+
+    def test_cnf_18_a_refused_promotion_moves_nothing(self, stage: Stage) -> None:
+        """Or a refusal leaves half of the work in the person's repository, or takes some from the agent's."""
+        session = stage.start()
+        session.write("app.py", "agent\n")
+        session.write("other.txt", "agent\n")
+        stage.rival.commit({"app.py": "human\n"})
+
+        with stage.durable.unchanged():
+            refused("BASELINE_CONFLICT", session.promote)
+
+        assert session.touched_files() == ["app.py", "other.txt"]
+        assert session.read("app.py") == b"agent\n"
+
+    def test_cnf_19_after_a_refusal_another_selection_can_be_promoted(self, stage: Stage) -> None:
+        """Or one conflict costs a person all the rest of the agent's work."""
+        session = stage.start()
+        session.write("app.py", "agent\n")
+        session.write("other.txt", "agent\n")
+        stage.rival.commit({"app.py": "human\n"})
+        refused("BASELINE_CONFLICT", session.promote)
+
+        lands(stage, session, {"other.txt": b"agent\n"}, files=["other.txt"])
+
+
+def _agent_edits_and_human_makes(stage: Stage, changes: Mapping[str, Any]) -> None:
+    """See that an edit of ``app.py`` is refused over a person's change of it, which stays."""
+    session = stage.start()
+    session.write("app.py", "agent\n")
+    theirs = stage.rival.commit(changes)
+
+    error = refused("BASELINE_CONFLICT", session.promote)
+
+    assert [*error.conflicting_files] == ["app.py"]
+    assert stage.judge.head() == theirs

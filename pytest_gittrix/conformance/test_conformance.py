@@ -2,8 +2,58 @@
 
 from __future__ import annotations
 
+from pytest_gittrix.conformance.bad_input import BadInputClauses
+from pytest_gittrix.conformance.capabilities import CapabilityClauses
+from pytest_gittrix.conformance.concurrency import ConcurrencyClauses
 from pytest_gittrix.conformance.conflict import ConflictClauses
+from pytest_gittrix.conformance.durability import DurabilityClauses
+from pytest_gittrix.conformance.eviction import EvictionClauses
+from pytest_gittrix.conformance.identity import IdentityClauses
+from pytest_gittrix.conformance.isolation import IsolationClauses
+from pytest_gittrix.conformance.names import NamesClauses
+from pytest_gittrix.conformance.overlay import OverlayClauses
+from pytest_gittrix.conformance.promotion import PromotionClauses
 
 
 class TestConflict(ConflictClauses):
     """CNF."""
+
+
+class TestCapabilities(CapabilityClauses):
+    """CAP."""
+
+
+class TestIsolation(IsolationClauses):
+    """ISO."""
+
+
+class TestOverlay(OverlayClauses):
+    """OVL."""
+
+
+class TestPromotion(PromotionClauses):
+    """PRM."""
+
+
+class TestNames(NamesClauses):
+    """NAM."""
+
+
+class TestBadInput(BadInputClauses):
+    """ERR."""
+
+
+class TestConcurrency(ConcurrencyClauses):
+    """LCK."""
+
+
+class TestDurability(DurabilityClauses):
+    """DUR."""
+
+
+class TestEviction(EvictionClauses):
+    """EVC."""
+
+
+class TestIdentity(IdentityClauses):
+    """IDS."""

@@ -141,6 +141,7 @@ class DrivenEngine:
     def __init__(self, raw: Any, capabilities: frozenset[Capability]) -> None:
         self.raw = raw
         self._capabilities = capabilities
+        self._closed = False
 
     def start_session(self, task: str, *, eviction: EvictionPolicy | None = None) -> DrivenSession:
         """Start a session from the head of durable's branch."""
@@ -159,8 +160,10 @@ class DrivenEngine:
         return sorted(self.raw.sweep())
 
     def close(self) -> None:
-        """Let go of everything."""
-        self.raw.close()
+        """Let go of everything. Closing again does nothing."""
+        if not self._closed:
+            self._closed = True
+            self.raw.close()
 
 
 class Stage:
@@ -238,4 +241,5 @@ def sandbox_of(system: SessionSystem) -> Callable[..., Any]:
         with Stage.open(system, **arguments) as stage:
             yield stage
 
+    opened.system = system  # type: ignore[attr-defined]  # so that it is known what may be asked of it
     return opened

@@ -56,7 +56,7 @@ class GitTrixSystem:
             strategy="commit",
             ids=seeded_ids(next(self._numbers) << 32 | os.getpid()),
         )
-        return GitTrixEngine(engine.init())
+        return (GitTrixEngine if self._workspace == "lazy" else ShellEngine)(engine.init())
 
 
 class GitTrixEngine:
@@ -142,12 +142,6 @@ class GitTrixEngine:
         """``GitTrix.list_sessions``, the states."""
         return {record.id: record.state for record in self.gittrix.list_sessions()}
 
-    def workspace(self, id: str) -> Path:
-        """``AgentSession.workspace_path``."""
-        path = self._session(id).workspace_path
-        assert path is not None, "a workspace of this kind has no directory"
-        return path
-
     def events(self, id: str) -> Sequence[Mapping[str, Any]]:
         """The stored events of the session's log."""
         return [{"seq": event.seq, "type": event.type, "data": event.data} for event in self.gittrix.store.log(id).read()]
@@ -155,3 +149,13 @@ class GitTrixEngine:
     def close(self) -> None:
         """``GitTrix.close``."""
         self.gittrix.close()
+
+
+class ShellEngine(GitTrixEngine):
+    """One whose workspaces are directories."""
+
+    def workspace(self, id: str) -> Path:
+        """``AgentSession.workspace_path``."""
+        path = self._session(id).workspace_path
+        assert path is not None, "a workspace of this kind has no directory"
+        return path

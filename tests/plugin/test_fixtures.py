@@ -18,6 +18,9 @@ FIXTURES = [
     "gittrix_clock",
     "gittrix_env",
     "gittrix_race",
+    "gittrix_crash",
+    "gittrix_power_cuts",
+    "gittrix_small_disk",
     "gittrix_worlds",
     "gittrix_system",
 ]

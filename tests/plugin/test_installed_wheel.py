@@ -38,6 +38,7 @@ GIVEN = {
     "environment": {"epoch": "2042-02-03T04:05:06+00:00", "freeze": "none", "workspace": "copy", "keep": "none", "profile": "quick"},
     "configuration": {"epoch": "2043-02-03T04:05:06+00:00", "freeze": "wall", "workspace": "worktree", "keep": "failed", "profile": "soak"},
 }
+ANYWHERE = {"artifacts": "kept", "git": "", "system": "house_system:system", "conformance-report": "report.json"}
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def test_the_project_uses_everything_there_is() -> None:
 
     assert [name for name in FIXTURES if name not in asked] == []
     assert [name for name in ARGUMENTS if name not in marked] == []
-    assert [set(given) | {"artifacts", "git"} for given in GIVEN.values()] == [{option.name for option in config.OPTIONS}] * 3
+    assert [set(given) | {*ANYWHERE} for given in GIVEN.values()] == [{option.name for option in config.OPTIONS}] * 3
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -156,17 +157,19 @@ def test_every_option_is_heeded_however_it_is_given(way: str, installed: Install
     git = project.parent / "my-git"
     git.write_text(f'#!/bin/sh\necho "$1" >> "{calls}"\nexec "{shutil.which("git")}" "$@"\n', encoding="utf-8")
     git.chmod(0o755)
-    given = {**GIVEN[way], "artifacts": "kept", "git": str(git)}
+    given = {**GIVEN[way], **ANYWHERE, "git": str(git)}
     arguments, variables = give(way, given, project)
 
     table = installed.pytest("--gittrix-show-config", *arguments, where=project, **variables)
     done = installed.pytest(*arguments, "check_options.py", where=project, **variables, GIVEN=json.dumps(given))
 
     assert {line.split()[0]: line.split()[1] for line in table.stdout.splitlines()} == given, table.stderr
-    assert summary(done) == {"passed": 4, "failed": 1}, done.stdout + done.stderr
+    assert summary(done) == {"passed": 8, "failed": 1}, done.stdout + done.stderr
     assert "gittrix: git " in done.stdout
     assert "gittrix session events" in done.stdout
     assert "version" in calls.read_text(encoding="utf-8").split()
+    (system,) = json.loads((project / "report.json").read_text(encoding="utf-8"))["systems"]
+    assert (system["name"], system["families"][0]["kept"]) == ("house", 3)
     (bundle,) = (project / "kept").iterdir()
     assert bundle.name == "check_options.py-test_that_fails"
     assert (bundle / "durable.log").read_text(encoding="utf-8").endswith("Say who owns what\n")
@@ -180,6 +183,7 @@ def give(way: str, given: Mapping[str, str], project: Path) -> tuple[list[str], 
     """The arguments and variables that give options one way; a configuration is written into the project."""
     if way == "command line":
         return [f"--gittrix-{name}={value}" for name, value in given.items()], {}
+    given = {name.replace("-", "_"): value for name, value in given.items()}
     if way == "environment":
         return [], {f"PYTEST_GITTRIX_{name.upper()}": value for name, value in given.items()}
     with (project / "pytest.ini").open("a", encoding="utf-8") as file:

@@ -31,6 +31,8 @@ def test_defaults_are_shown_with_their_origin(run: Run) -> None:
         "artifacts": "none (default)",
         "git": "git (default)",
         "profile": "default (default)",
+        "system": "none (default)",
+        "conformance-report": "none (default)",
     }
 
 
@@ -67,6 +69,7 @@ def test_show_config_runs_no_test(run: Run) -> None:
         ("epoch", "2030-01-01T00:00:00", "instants with a time zone"),
         ("git", "/no/such/git", "the name or path of a program"),
         ("artifacts", "test_it.py", "a directory"),
+        ("conformance-report", "/reports/report.txt", "files that end in .json or .html"),
     ],
 )
 def test_a_wrong_value_is_refused_with_those_that_are_valid(option: str, value: str, valid: str, run: Run) -> None:

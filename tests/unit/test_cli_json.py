@@ -101,6 +101,20 @@ def test_info_tells_of_live_and_ended_sessions(cli: Cli, id_: str) -> None:
     assert ended["capabilities"]["promote"] is False
 
 
+def test_info_tells_what_happened_when_asked(cli: Cli, id_: str) -> None:
+    cli.ok("session", "write", id_, "app.py", stdin="x\n")
+    cli.ok("session", "discard", id_)
+
+    plain, told = cli.data("session", "info", id_), cli.data("session", "info", id_, "--events")
+
+    assert plain == {name: value for name, value in told.items() if name != "events"}
+    assert [event["seq"] for event in told["events"]] == list(range(len(told["events"])))
+    assert {"session.created", "session.write", "session.ended"} <= {event["type"] for event in told["events"]}
+    write = next(event for event in told["events"] if event["type"] == "session.write")
+    assert (write["actor"], write["data"]) == ("human", {"path": "app.py", "op": "write"})
+    assert "session.write" in cli.ok("session", "info", id_, "--events").text
+
+
 def test_read_gives_any_bytes_in_base64(cli: Cli, id_: str) -> None:
     contents = bytes(range(256))
     cli.ok("session", "write", id_, "raw.bin", stdin=contents)

@@ -116,6 +116,42 @@ def test_sessions_are_listed_by_status(line: str, status: str | None, monkeypatc
     assert (command, options["status"]) == ("list_sessions", status)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "promote ID -s commit -- -x --json",
+        "promote -s commit ID -- -x --json",
+        "promote -s commit -- ID -x --json",
+        "promote -- ID -x --json",
+    ],
+)
+def test_what_follows_two_dashes_is_a_place_wherever_they_stand(line: str) -> None:
+    options = parsed(line)
+
+    assert (options.id, options.paths, options.json) == ("ID", ["-x", "--json"], False)
+
+
+def test_two_dashes_after_two_dashes_are_a_name() -> None:
+    assert parsed("session read -j -- ID --").path == "--"
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("session extend -- ID -2h", "'-2h' is not a duration"),
+        ("session list -- -a", "invalid choice: '-a'"),
+        ("session read -- ID -a -b", "unrecognized arguments: -b"),
+        ("promote --message -- ID", "expected one argument"),
+    ],
+)
+def test_misuse_after_two_dashes_is_told_as_it_was_typed(line: str, told: str) -> None:
+    with pytest.raises(Misuse) as caught:
+        parsed(line)
+
+    assert told in str(caught.value)
+    assert "\0" not in str(caught.value)
+
+
 def test_a_start_hands_over_only_the_limits_that_were_given() -> None:
     plain, full = parsed("s start x"), parsed("s start x --ttl 30m --ttl-absolute 2d --manual --keep-after-promote")
 

@@ -27,8 +27,12 @@ from pytest_gittrix import (
     UserSession,
     World,
 )
+from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.fixtures import Ephemeral, Worlds
+from pytest_gittrix.harness.crash import Crash
+from pytest_gittrix.harness.powercut import PowerCuts
 from pytest_gittrix.harness.race import Race
+from pytest_gittrix.harness.small_disk import SmallDisks
 
 INSTALLED = Path(os.environ["INSTALLED"])
 
@@ -129,3 +133,17 @@ def test_against_the_system_under_test(gittrix_system: Callable[..., AbstractCon
         world.start(task="look").discard()
         assert world.durable.read("OWNERS") == b"* ada@example.org\n"
         assert [metadata.state for metadata in world.gittrix.list_sessions()] == ["discarded"]
+
+
+def test_a_crash_at_a_named_step(gittrix_session: UserSession, gittrix: GitTrix, gittrix_crash: Crash) -> None:
+    gittrix_session.write("app.py", "agent\n")
+    with gittrix_crash.in_process("promote:intent-logged"):
+        gittrix_session.promote()
+    assert gittrix.recover().rolled_back == [gittrix_session.id]
+
+
+def test_power_cuts_and_small_disks_say_what_they_can_play(gittrix_power_cuts: PowerCuts, gittrix_small_disk: SmallDisks) -> None:
+    with pytest.raises(InvalidInput, match="ext4"):
+        gittrix_power_cuts(["true"], lambda _directory, _cut: True, filesystem="fat")
+    with pytest.raises(InvalidInput, match="lots"):
+        gittrix_small_disk("lots")

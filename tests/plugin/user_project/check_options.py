@@ -8,6 +8,8 @@ import time
 from datetime import UTC, datetime
 
 from pytest_gittrix import DurableRepo, FrozenClock, UserSession
+from pytest_gittrix.conformance import SessionSystem
+from pytest_gittrix.conformance.capabilities import CapabilityClauses
 from pytest_gittrix.fixtures import Worlds
 
 GIVEN = json.loads(os.environ["GIVEN"])
@@ -31,6 +33,14 @@ def test_workspace(gittrix_session: UserSession) -> None:
 
 def test_git(gittrix_durable: DurableRepo) -> None:
     assert gittrix_durable.git("version").startswith("git version")
+
+
+def test_system(gittrix_system: SessionSystem) -> None:
+    assert gittrix_system.name == GIVEN["system"].partition("_")[0]
+
+
+class TestCapabilities(CapabilityClauses):
+    """Some clauses, for a report."""
 
 
 def test_that_fails(gittrix_session: UserSession) -> None:

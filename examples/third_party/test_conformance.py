@@ -1,0 +1,16 @@
+"""Which promises the toy keeps: pytest test_conformance.py."""
+
+import pytest
+from toy_system import system
+
+from pytest_gittrix.conformance import SessionSystemSuite
+
+CHECKOUT = "the toy moves the branch, and never looks at what is checked out"
+
+
+class TestToy(SessionSystemSuite):
+    waivers = dict.fromkeys(["PRM-14", "PRM-18", "PRM-19", "PRM-20", "PRM-21", "PRM-22", "PRM-23", "PRM-27"], CHECKOUT)
+
+    @pytest.fixture
+    def gittrix_system(self):
+        return system

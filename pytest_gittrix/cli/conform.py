@@ -1,0 +1,77 @@
+"""``gittrix conform``: the clauses of the conformance suite, run or listed.
+
+Must not know how clauses are run.
+"""
+
+from __future__ import annotations
+
+import re
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from typing import TYPE_CHECKING, Any
+
+from pytest_gittrix.cli.output import Answer, Table
+
+if TYPE_CHECKING:
+    from pytest_gittrix.conformance.clauses import Clause
+
+EXAMPLES = [
+    "gittrix conform acme.testing:system",
+    "gittrix conform acme.testing:system --report conformance.html",
+    "gittrix conform acme.testing:system --clause CNF-03",
+    "gittrix conform --list --family CNF",
+]
+BROKEN = 1
+
+
+def arguments(verb: ArgumentParser) -> None:
+    """Declare the arguments to the command's parser; what is wrong with their values is misuse."""
+    where = "package.module:attribute; by default the one that pytest is configured for here, or else gittrix itself"
+    verb.add_argument("system", nargs="?", metavar="SYSTEM", help=where)
+    verb.add_argument("--family", action="append", default=[], metavar="CNF", help="only the clauses of a family; repeatable")
+    verb.add_argument("--clause", action="append", default=[], metavar="CNF-03", help="only this clause, with details; repeatable")
+    verb.add_argument("--report", action="append", default=[], metavar="FILE", help="write a report, .json or .html; repeatable")
+    verb.add_argument("-n", "--workers", type=workers, metavar="N", help="in N processes, or auto; needs pytest-xdist")
+    verb.add_argument("--list", action="store_true", help="list the clauses, and run none")
+
+    def checked(options: Namespace) -> Answer:
+        from pytest_gittrix.errors import InvalidInput
+
+        try:
+            return conform(options)
+        except InvalidInput as problem:
+            verb.error(str(problem))
+
+    verb.set_defaults(run=checked)
+
+
+def workers(text: str) -> str:
+    """Read a number of processes, or ``auto``."""
+    if text == "auto" or re.fullmatch(r"[1-9][0-9]{0,3}", text):
+        return text
+    raise ArgumentTypeError(f"{text!r} is no number of processes: write one from 1, or auto.")
+
+
+def conform(options: Namespace) -> Answer:
+    """Put clauses to a session system, or list them.
+
+    Raises:
+        InvalidInput: there is no such family, clause or system, or a report cannot be of that kind.
+        GittrixError: the run did not come to its end.
+    """
+    from pytest_gittrix.conformance.runner import Order, run, select
+
+    clauses = select(options.family, options.clause)
+    if options.list:
+        return Answer([_data(clause) for clause in clauses], _table(clauses))
+    order = Order(options.system, clauses, options.report, options.workers, details=bool(options.clause))
+    kept, report = run(order, quiet=options.json)
+    return Answer(report, status=0 if kept else BROKEN)
+
+
+def _data(clause: Clause) -> dict[str, Any]:
+    return {"code": clause.code, "promise": clause.promise, "why": clause.why, "needs": sorted(clause.needs)}
+
+
+def _table(clauses: list[Clause]) -> Table:
+    rows: list[tuple[str, ...]] = [(clause.code, clause.promise, ", ".join(sorted(clause.needs))) for clause in clauses]
+    return Table(("clause", "promise", "needs"), rows, elastic="promise", styles={})

@@ -1,0 +1,141 @@
+"""ERR: what cannot be done is refused with a typed error that names it, and changes nothing (DESIGN rules 7, 11)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pytest_gittrix.conformance.clauses import Clauses, needs
+from pytest_gittrix.conformance.expect import NOT_READABLE, NOT_SELECTABLE, NOT_WRITABLE, lands, refused
+from pytest_gittrix.harness.driver import DrivenSession, Stage
+from pytest_gittrix.harness.system import Capability
+
+UNKNOWN: Final = ("SESSION_NOT_FOUND", "INVALID_INPUT")
+"""What an id that is none is answered with."""
+
+
+class BadInputClauses(Clauses):
+    """Ids, paths and selections that name nothing."""
+
+    def test_err_01_a_file_that_is_selected_twice_is_promoted_once(self, stage: Stage) -> None:
+        """Or a selection that two tools put together fails, or makes two changes of one."""
+        session = _at_work(stage)
+        session.write("other.txt", "agent\n")
+
+        lands(stage, session, {"app.py": b"agent\n"}, files=["app.py", "app.py"])
+
+    def test_err_02_an_id_that_is_a_path_leads_nowhere(self, stage: Stage) -> None:
+        """Or whoever chooses an id chooses which of the person's files are read, or removed."""
+        with stage.durable.unchanged():
+            for id_ in ("../durable", "..", "/", "", str(stage.durable.path)):
+                stranger = stage.gittrix.get_session(id_)
+                refused(UNKNOWN, stranger.read, "app.py")
+                refused(UNKNOWN, stranger.evict)
+
+    def test_err_03_a_missing_file_is_not_found_by_name(self, stage: Stage) -> None:
+        """Or an agent takes a file that is not there for one that is empty."""
+        session = stage.start()
+
+        error = refused("PATH_NOT_FOUND", session.read, "lib/missing.py")
+
+        assert "lib/missing.py" in str(error)
+
+    def test_err_04_a_directory_is_no_file(self, stage: Stage) -> None:
+        """Or an agent reads a listing, or nothing, as if it were contents; and a write turns a directory of files into one."""
+        session = stage.start()
+
+        refused(NOT_READABLE, session.read, "lib")
+        refused(NOT_WRITABLE, session.write, "lib", "agent\n")
+
+        assert session.read("lib/util.py") == b"util\n"
+        assert session.touched_files() == []
+
+    def test_err_05_nothing_can_be_written_below_a_file(self, stage: Stage) -> None:
+        """Or the file is lost to a directory of its name."""
+        session = stage.start()
+
+        refused(NOT_WRITABLE, session.write, "app.py/part.py", "agent\n")
+
+        assert session.read("app.py") == b"one\ntwo\nthree\n"
+        assert session.touched_files() == []
+
+    def test_err_06_a_selection_with_an_unknown_path_is_refused_and_names_it(self, stage: Stage) -> None:
+        """Or a person who mistyped one of two files believes that both are in."""
+        session = _at_work(stage)
+
+        with stage.durable.unchanged():
+            error = refused(NOT_SELECTABLE, session.promote, files=["app.py", "mistyped.py"])
+
+        assert "mistyped.py" in str(error)
+        lands(stage, session, {"app.py": b"agent\n"})
+
+    def test_err_07_a_selection_with_an_untouched_path_is_refused_and_names_it(self, stage: Stage) -> None:
+        """Or a person believes that a change is in which was never made."""
+        session = _at_work(stage)
+
+        with stage.durable.unchanged():
+            error = refused(NOT_SELECTABLE, session.promote, files=["app.py", "README.md"])
+
+        assert "README.md" in str(error)
+        assert session.state == "active"
+
+    def test_err_08_an_empty_selection_is_not_everything(self, stage: Stage) -> None:
+        """Or a person who unticked every file promotes them all."""
+        session = _at_work(stage)
+
+        with stage.durable.unchanged():
+            refused(NOT_SELECTABLE, session.promote, files=[])
+
+        assert session.state == "active"
+
+    def test_err_09_an_untouched_session_has_nothing_to_promote(self, stage: Stage) -> None:
+        """Or history fills with empty commits, each of which says that something was done."""
+        session = stage.start()
+
+        with stage.durable.unchanged():
+            refused(NOT_SELECTABLE, session.promote)
+
+    def test_err_10_a_promotion_to_a_branch_that_is_gone_is_refused(self, stage: Stage) -> None:
+        """Or a branch that a person deleted or renamed is back, with the agent's work on it."""
+        session = _at_work(stage)
+        stage.durable.git("branch", "-q", "-m", "main", "trunk")
+
+        with stage.durable.unchanged():
+            refused(("ADAPTER_UNAVAILABLE", "PROMOTE_FAILED", "BASELINE_CONFLICT", "INVALID_INPUT"), session.promote)
+
+        assert session.read("app.py") == b"agent\n"
+
+    @needs(Capability.DELETE)
+    def test_err_11_deleting_a_file_that_is_not_there_is_no_error(self, stage: Stage) -> None:
+        """Or an agent that cleans up after itself has to look first."""
+        session = stage.start()
+
+        session.delete("lib/missing.py")
+
+        assert session.touched_files() == []
+
+    @needs(Capability.HUNKS)
+    def test_err_12_a_hunk_that_is_not_there_is_refused(self, stage: Stage) -> None:
+        """Or a person who chose from an older review promotes other lines than they read."""
+        session = _at_work(stage)
+
+        with stage.durable.unchanged():
+            refused(NOT_SELECTABLE, session.promote, hunks={"app.py": [7]})
+
+        assert session.state == "active"
+
+    @needs(Capability.STRATEGIES)
+    def test_err_13_an_unknown_strategy_is_refused(self, stage: Stage) -> None:
+        """Or a mistyped strategy lands on the branch that it was meant to spare."""
+        session = _at_work(stage)
+
+        with stage.durable.unchanged():
+            refused(("INVALID_INPUT", "CAPABILITY_MISSING", "PROMOTE_FAILED"), session.promote, strategy="brunch")
+
+        assert session.state == "active"
+
+
+def _at_work(stage: Stage) -> DrivenSession:
+    """A session that has edited ``app.py``."""
+    session = stage.start()
+    session.write("app.py", "agent\n")
+    return session

@@ -1,0 +1,39 @@
+"""CAP: what a system declares is what it has (no drift between the two)."""
+
+from __future__ import annotations
+
+from pytest_gittrix.conformance.clauses import Clauses
+from pytest_gittrix.harness.driver import Stage
+from pytest_gittrix.harness.system import EXTENDED, VERBS
+
+
+class CapabilityClauses(Clauses):
+    """Declared and undeclared capabilities."""
+
+    def test_cap_01_every_declared_verb_is_there(self, stage: Stage) -> None:
+        """Or those who go by the declaration call something that does not exist."""
+        declared = {verb for capability, verb in VERBS.items() if capability in stage.system.capabilities}
+
+        assert sorted(declared - _verbs(stage)) == []
+
+    def test_cap_02_every_verb_that_is_there_is_declared(self, stage: Stage) -> None:
+        """Or the system does something that no clause is put to."""
+        declared = {verb for capability, verb in VERBS.items() if capability in stage.system.capabilities}
+
+        assert sorted(_verbs(stage) - declared) == []
+
+    def test_cap_03_every_declared_capability_is_put_to_the_test(self, stage: Stage) -> None:
+        """Or a capability is claimed, and each of its clauses skipped for want of another."""
+        from pytest_gittrix.conformance.catalogue import all_clauses
+
+        declared = stage.system.capabilities & EXTENDED
+        needed = [clause.needs for clause in all_clauses()]
+        known = declared & frozenset[object]().union(*needed)
+        tested = frozenset[object]().union(*(needs for needs in needed if needs <= declared))
+
+        assert sorted(str(one) for one in known - tested) == []
+
+
+def _verbs(stage: Stage) -> set[str]:
+    """The optional verbs that the engine has; one that is set to None it has not."""
+    return {verb for verb in VERBS.values() if callable(getattr(stage.gittrix.raw, verb, None))}

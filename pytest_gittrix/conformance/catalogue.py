@@ -1,0 +1,111 @@
+"""Every clause there is, and the page of the reference that lists them.
+
+``python -m pytest_gittrix.conformance.catalogue > docs/reference/conformance.md`` writes the page again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from itertools import groupby
+from types import ModuleType
+
+from pytest_gittrix.conformance import FAMILY_MODULES
+from pytest_gittrix.conformance.clauses import FAMILIES, Clause, Clauses, clause_of
+from pytest_gittrix.harness.system import BASE, EXTENDED, Capability
+
+_CAPABILITIES = {
+    Capability.DELETE: "the agent can delete files",
+    Capability.DISCARD: "a person can end a session whose work is not wanted",
+    Capability.COMMITS: "the agent can commit in its workspace",
+    Capability.HUNKS: "single hunks can be promoted",
+    Capability.STRATEGIES: "a promotion can land elsewhere than on the branch: `strategy=`",
+    Capability.EXTEND: "a session can be given more time",
+    Capability.RESUME: "sessions outlive the engine that started them",
+    Capability.SHELL: "the agent has a directory to run programs in",
+    Capability.EVENTS: "what happened to a session can be read",
+    Capability.CLOCK: "times to live follow the clock of the place",
+    Capability.ABSOLUTE: "sessions can have an absolute time to live",
+    Capability.PROCESSES: "several processes may work on the same sessions",
+    Capability.CRASH: "a killed process leaves nothing that needs a person",
+}
+
+_HEAD = """\
+# Conformance clauses
+
+Each clause is one promise of a session system, and one test. Its code is stable: it is never given to another promise.
+[Check your own session system](../how-to/check-your-own-session-system.md) tells how to run them.
+
+## Levels
+
+| level | reached when |
+|---|---|
+| `BASE` | every clause that needs no capability is kept |
+| `EXTENDED` | all clauses are kept |
+
+A waived clause is not kept. No level is told when clauses were left out of the run.
+
+## Capabilities
+
+Every system has {base}. It declares which of these it has besides.
+A clause that needs one that is not declared is skipped, and reported as not claimed.
+
+| capability | means | clauses |
+|---|---|---|
+"""
+
+
+@cache
+def families() -> tuple[type[Clauses], ...]:
+    """The classes that hold the clauses, in the order of ``FAMILY_MODULES``."""
+    return tuple(family for name in FAMILY_MODULES for family in _families_of(import_module(f"{__package__}.{name}")))
+
+
+@cache
+def all_clauses() -> tuple[Clause, ...]:
+    """Every clause, by family and number."""
+    tests = (test for family in families() for test in vars(family).values() if callable(test))
+    return tuple(sorted((clause for test in tests if (clause := clause_of(test))), key=in_order))
+
+
+def clauses_by_code() -> dict[str, Clause]:
+    """Every clause, by its code."""
+    return {clause.code: clause for clause in all_clauses()}
+
+
+def in_order(clause: Clause) -> tuple[int, str]:
+    """Sorts clauses as reports show them: by family in the order of ``FAMILIES``, then by number."""
+    names = [*FAMILIES]
+    return (names.index(clause.family) if clause.family in FAMILIES else len(names), clause.code)
+
+
+def page() -> str:
+    """The page of the reference, as Markdown."""
+    return "".join(_page())
+
+
+def _page() -> Iterator[str]:
+    clauses = all_clauses()
+    yield _HEAD.format(base=", ".join(f"`{one}`" for one in Capability if one in BASE))
+    for one in (one for one in Capability if one in EXTENDED):
+        needing = ", ".join(clause.code for clause in clauses if one in clause.needs)
+        yield f"| `{one}` | {_CAPABILITIES[one]} | {needing or 'none'} |\n"
+    for family, members in groupby(clauses, key=lambda clause: clause.family):
+        yield f"\n## {family}: {FAMILIES[family]}\n\n| clause | promise | why | needs |\n|---|---|---|---|\n"
+        for clause in members:
+            needed = ", ".join(f"`{one}`" for one in sorted(clause.needs))
+            yield f"| `{clause.code}` | {_cell(clause.promise)} | {_cell(clause.why)} | {needed} |\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("``", "`").replace("|", "\\|")
+
+
+def _families_of(module: ModuleType) -> list[type[Clauses]]:
+    found = (one for one in vars(module).values() if isinstance(one, type) and issubclass(one, Clauses))
+    return [one for one in found if one.__module__ == module.__name__]
+
+
+if __name__ == "__main__":
+    print(page(), end="")

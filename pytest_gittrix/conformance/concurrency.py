@@ -1,0 +1,324 @@
+"""LCK: several processes work on the same sessions and the same repository, and nothing is lost or done twice (DESIGN rule 2).
+
+One process is held in the midst of its work, at a call that changes a file, while another one runs; so each clause sees the same few
+interleavings every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from pytest_gittrix.conformance.clauses import Clauses, needs
+from pytest_gittrix.conformance.durability import killed, spread
+from pytest_gittrix.conformance.expect import lands, refused
+from pytest_gittrix.harness.blackbox import Ended, calls_of, intrude
+from pytest_gittrix.harness.driver import DrivenSession, Stage
+from pytest_gittrix.harness.faults import Call
+from pytest_gittrix.harness.supervisor import supported
+from pytest_gittrix.harness.system import Capability
+from pytest_gittrix.record.model import EvictionPolicy
+
+BUSY: Final = frozenset({"EVICTION_RACE", "PROMOTE_FAILED", "DURABLE_LOCKED"})
+"""What a system may answer while somebody else is at it, if it then does it on a second try."""
+
+POINTS: Final = 4
+"""At how many of its calls a process is held."""
+
+MOMENTS: Final = 8
+"""At how many of its calls a promotion is held beside a person's commit: what matters is a short time between two of them."""
+
+Prepare = Callable[[Stage], tuple[DrivenSession, ...]]
+"""Brings a stage into the state before; gives the sessions that matter."""
+
+Actor = Callable[[Stage, tuple[str, ...]], object]
+"""What a process does on a stage, with the sessions of these ids."""
+
+
+@dataclass(frozen=True)
+class Race:
+    """What came of two processes.
+
+    Attributes:
+        stage: where.
+        sessions: those that were prepared, as the engine that prepared them knows them.
+        workspaces: their directories, None where the system has no ``shell``.
+        action: how the process that was held ended.
+        intruder: how the other ended.
+        held: the call that the first was held at.
+    """
+
+    stage: Stage
+    sessions: tuple[DrivenSession, ...]
+    workspaces: tuple[Path | None, ...]
+    action: Ended
+    intruder: Ended
+    held: Call | None
+
+    def head(self) -> Mapping[str, Any]:
+        """What the branch holds."""
+        return self.stage.judge.tree(self.stage.judge.head())
+
+    def history(self) -> list[str]:
+        """All commits of the branch."""
+        return self.stage.judge.history(self.stage.judge.head())
+
+
+class ConcurrencyClauses(Clauses):
+    """Processes beside one another."""
+
+    @needs(Capability.PROCESSES)
+    def test_lck_01_a_commit_elsewhere_during_a_promotion_is_kept(self, stage: Stage) -> None:
+        """Or a person's commit disappears because an agent's work landed in the same second."""
+        for race in self.races(stage, _one_session, _promote, _person_commits("README.md"), MOMENTS):
+            _went_well(race.intruder)
+            _lands_at_last(race.action, race.sessions[0])
+
+            assert race.intruder.value in race.history()
+            assert (race.head()["README.md"], race.head()["app.py"]) == (b"human\n", b"agent\n")
+
+    @needs(Capability.PROCESSES)
+    def test_lck_02_a_commit_over_a_promotion_is_never_written_over(self, stage: Stage) -> None:
+        """Or the check for conflicts is true only of the moment before, and a person's edit is gone."""
+        for race in self.races(stage, _one_session_and_a_person_elsewhere, _promote, _person_commits("app.py"), MOMENTS):
+            _went_well(race.intruder)
+            conflict = _may_be_refused(race.action, "BASELINE_CONFLICT")
+
+            assert race.intruder.value in race.history()
+            assert race.head()["app.py"] == b"human\n"
+            assert conflict or race.action.value in race.history()
+
+    @needs(Capability.PROCESSES)
+    def test_lck_03_a_session_is_promoted_once(self, stage: Stage) -> None:
+        """Or a person and a script who promote the same session commit it twice."""
+        for race in self.races(stage, _one_session, _promote, _promote):
+            _may_be_refused(race.action, "SESSION_EXPIRED")
+            _may_be_refused(race.intruder, "SESSION_EXPIRED")
+
+            assert len(race.history()) == 2
+            assert race.sessions[0].state == "promoted"
+
+    @needs(Capability.PROCESSES)
+    def test_lck_04_promotions_of_different_files_all_land(self, stage: Stage) -> None:
+        """Or agents that have nothing to do with one another must wait in a line, or lose their work."""
+        for race in self.races(stage, _two_sessions("app.py", "README.md"), _promote, _promote_second):
+            for ended, session in zip((race.action, race.intruder), race.sessions, strict=True):
+                _lands_at_last(ended, session)
+
+            assert len(race.history()) == 3
+            assert (race.head()["README.md"], race.head()["app.py"]) == (b"agent\n", b"agent\n")
+
+    @needs(Capability.PROCESSES)
+    def test_lck_05_of_promotions_of_the_same_file_one_lands(self, stage: Stage) -> None:
+        """Or the agent that comes second overwrites the first without having seen its work."""
+        for race in self.races(stage, _two_sessions("app.py", "app.py"), _promote, _promote_second):
+            _may_be_refused(race.action, "BASELINE_CONFLICT")
+            _may_be_refused(race.intruder, "BASELINE_CONFLICT")
+            assert len(race.history()) == 2
+
+            winner = 0 if race.action.code is None else 1
+            assert race.sessions[winner].state == "promoted"
+            refused("BASELINE_CONFLICT", race.sessions[1 - winner].promote)
+
+    @needs(Capability.PROCESSES)
+    def test_lck_06_a_session_is_promoted_or_evicted_but_not_both(self, stage: Stage) -> None:
+        """Or the list says that work was thrown away which is in the repository, or the reverse."""
+        for race in self.races(stage, _one_session, _promote, _evict):
+            _may_be_refused(race.action, "SESSION_EXPIRED")
+            _may_be_refused(race.intruder, "SESSION_EXPIRED")
+
+            if race.sessions[0].state == "promoted":
+                assert race.head()["app.py"] == b"agent\n"
+            else:
+                assert race.sessions[0].state == "expired"
+                assert len(race.history()) == 1
+
+    @needs(Capability.PROCESSES)
+    def test_lck_07_a_write_beside_an_eviction_brings_nothing_back(self, stage: Stage) -> None:
+        """Or a session that has ended has a workspace again, which nobody will remove."""
+        for action, intruder in ((_evict, _write), (_write, _evict)):
+            for race in self.races(stage, _one_session, action, intruder):
+                _may_be_refused(race.action, "SESSION_EXPIRED")
+                _may_be_refused(race.intruder, "SESSION_EXPIRED")
+                session = race.sessions[0]
+                if session.state == "active":  # the eviction was told that somebody was at it
+                    session.evict()
+
+                assert session.state == "expired"
+                assert race.workspaces[0] is None or not race.workspaces[0].exists()
+
+    @needs(Capability.PROCESSES, Capability.CLOCK)
+    def test_lck_08_a_sweep_leaves_a_promotion_alone(self, stage: Stage) -> None:
+        """Or work is thrown away at the very moment when a person takes it."""
+        for race in self.races(stage, _one_due_of_two, _promote_second, _sweep):
+            due, working = race.sessions
+            _went_well(race.action)
+            _went_well(race.intruder)
+
+            assert race.head()["app.py"] == b"agent\n"
+            assert (due.state, working.state) == ("expired", "promoted")
+
+    @needs(Capability.PROCESSES, Capability.CLOCK)
+    def test_lck_09_sweeps_do_not_disturb_one_another(self, stage: Stage) -> None:
+        """Or a timer in every process of a server ends in errors, and sessions that nobody evicts."""
+        for race in self.races(stage, _one_due_of_two, _sweep, _sweep):
+            due, working = race.sessions
+            _went_well(race.action)
+            _went_well(race.intruder)
+
+            assert (due.state, working.state) == ("expired", "active")
+
+    @needs(Capability.PROCESSES)
+    def test_lck_10_housekeeping_of_git_does_not_disturb_a_promotion(self, stage: Stage) -> None:
+        """Or work is lost because git tidied up, which it does by itself whenever it likes."""
+        for race in self.races(stage, _one_session, _promote, _tidies):
+            _went_well(race.intruder)
+            session = race.sessions[0]
+            if session.state == "active":  # git itself can fail to write an object when gc has just removed its empty directory
+                session.promote()
+
+            assert session.state == "promoted"
+            assert race.head()["app.py"] == b"agent\n"
+            race.stage.durable.git("fsck", "--strict", "--no-dangling", "--no-progress")
+
+    @needs(Capability.PROCESSES, Capability.CRASH)
+    def test_lck_11_a_killed_process_is_in_nobodys_way(self, stage: Stage) -> None:
+        """Or one crash stops all other agents until a person finds the lock file and deletes it."""
+        for struck in killed(stage, lambda _, session: session.promote(), self.files()):
+            session = struck.engine.start_session("The next one")
+            session.write("README.md", "agent\n")
+
+            lands(struck.stage, session, {"README.md": b"agent\n"})
+
+    @needs(Capability.PROCESSES)
+    def test_lck_12_writes_to_one_session_are_all_there(self, stage: Stage) -> None:
+        """Or an agent with two hands, an editor and a server, loses what one of them wrote."""
+        for race in self.races(stage, _one_session, _write, _write_another):
+            for ended, path in ((race.action, "late.txt"), (race.intruder, "another.txt")):
+                if _may_be_refused(ended):
+                    race.sessions[0].write(path, "late\n")
+
+            assert race.sessions[0].touched_files() == ["another.txt", "app.py", "late.txt"]
+
+    @needs(Capability.PROCESSES)
+    def test_lck_13_sessions_that_start_at_once_are_two(self, stage: Stage) -> None:
+        """Or two agents are given one workspace."""
+        for race in self.races(stage, _one_session, _start, _start):
+            _went_well(race.action)
+            _went_well(race.intruder)
+
+            states = race.stage.gittrix.states()
+            assert states == dict.fromkeys((race.sessions[0].id, race.action.value, race.intruder.value), "active")
+            assert len(states) == 3
+
+    def races(self, stage: Stage, prepare: Prepare, action: Actor, intruder: Actor, points: int = POINTS) -> Iterator[Race]:
+        """Slip one process into another, at calls spread over its run, each time on a stage of its own.
+
+        Args:
+            stage: on this one the action is run alone, for its calls to be known.
+            prepare: brings a stage into the state before.
+            action: is held in the midst of its work.
+            intruder: runs meanwhile, until it ends or waits for the other.
+            points: at how many of its calls the action is held.
+        """
+        if (why := supported()) is not None:
+            pytest.skip(why)
+        alone = [session.id for session in prepare(stage)]
+        calls = calls_of(lambda: action(stage, (*alone,)), within=stage.path)
+        for at in spread(range(1, calls + 1), points):
+            with Stage.open(stage.system, files=self.files()) as here:
+                sessions = prepare(here)
+                ids = tuple(session.id for session in sessions)
+                workspaces = tuple(session.workspace_path for session in sessions)
+                came = intrude(partial(action, here, ids), partial(intruder, here, ids), at=at, within=here.path)
+                yield Race(here, sessions, workspaces, came.action, came.intruder, came.held)
+
+
+def _went_well(ended: Ended) -> None:
+    assert ended.code is None, f"{ended.code}: {ended.text}"
+
+
+def _may_be_refused(ended: Ended, *codes: str) -> bool:
+    """See that a process did what it was to do, or was refused with one of the codes or because somebody was at it; whether it was."""
+    assert ended.code in {None, *codes, *BUSY}, f"{ended.code}: {ended.text}"
+    return ended.code is not None
+
+
+def _lands_at_last(ended: Ended, session: DrivenSession) -> None:
+    """See that a promotion was made, or was refused because somebody was at it and can be made now."""
+    if _may_be_refused(ended):
+        session.promote()
+    assert session.state == "promoted"
+
+
+def _one_session(stage: Stage) -> tuple[DrivenSession, ...]:
+    session = stage.start()
+    session.write("app.py", "agent\n")
+    return (session,)
+
+
+def _one_session_and_a_person_elsewhere(stage: Stage) -> tuple[DrivenSession, ...]:
+    # No checkout is in the way of a promotion then, and none guards the person's commit.
+    stage.durable.git("checkout", "-q", "-b", "elsewhere")
+    return _one_session(stage)
+
+
+def _two_sessions(first: str, second: str) -> Prepare:
+    def prepare(stage: Stage) -> tuple[DrivenSession, ...]:
+        sessions = stage.start(), stage.start()
+        for session, path in zip(sessions, (first, second), strict=True):
+            session.write(path, "agent\n")
+        return sessions
+
+    return prepare
+
+
+def _one_due_of_two(stage: Stage) -> tuple[DrivenSession, ...]:
+    due = stage.start(eviction=EvictionPolicy(ttl_idle="1h"))
+    working = stage.start(eviction=EvictionPolicy(ttl_idle="4h"))
+    working.write("app.py", "agent\n")
+    stage.clock.advance(hours=2)
+    return due, working
+
+
+def _promote(stage: Stage, ids: tuple[str, ...]) -> str:
+    return stage.reopen().get_session(ids[0]).promote().sha
+
+
+def _promote_second(stage: Stage, ids: tuple[str, ...]) -> str:
+    return stage.reopen().get_session(ids[1]).promote().sha
+
+
+def _person_commits(path: str) -> Actor:
+    return lambda stage, _: stage.rival.commit({path: "human\n"})
+
+
+def _tidies(stage: Stage, _: tuple[str, ...]) -> None:
+    # What is not reachable yet is left alone: git itself says that pruning beside other programs is not safe.
+    stage.rival.git("gc", "--quiet", "--no-prune")
+    stage.rival.git("pack-refs", "--all")
+
+
+def _evict(stage: Stage, ids: tuple[str, ...]) -> None:
+    stage.reopen().get_session(ids[0]).evict()
+
+
+def _write(stage: Stage, ids: tuple[str, ...]) -> None:
+    stage.reopen().get_session(ids[0]).write("late.txt", "late\n")
+
+
+def _write_another(stage: Stage, ids: tuple[str, ...]) -> None:
+    stage.reopen().get_session(ids[0]).write("another.txt", "late\n")
+
+
+def _sweep(stage: Stage, _: tuple[str, ...]) -> list[str]:
+    return stage.reopen().sweep()
+
+
+def _start(stage: Stage, _: tuple[str, ...]) -> str:
+    return stage.reopen().start_session("One of two").id

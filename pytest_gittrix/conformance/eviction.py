@@ -1,0 +1,307 @@
+"""EVC: a session ends when its time is up and never sooner, and what has ended is over (DESIGN rules 7 and 8)."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from pytest_gittrix.conformance.clauses import Clauses, needs
+from pytest_gittrix.conformance.expect import allowed_to_refuse, refused, run
+from pytest_gittrix.harness.driver import DrivenSession, Stage
+from pytest_gittrix.harness.system import Capability
+from pytest_gittrix.record.model import EvictionPolicy
+
+HOUR = timedelta(hours=1)
+FOUR_HOURS = EvictionPolicy(ttl_idle=4 * HOUR)
+
+
+class EvictionClauses(Clauses):
+    """Times to live, and ends."""
+
+    # Evicted on request ---------------------------------------------------------------------------------------------------------
+
+    @needs(Capability.SHELL)
+    def test_evc_01_an_evicted_session_has_no_workspace(self, stage: Stage) -> None:
+        """Or workspaces fill the disk, and the agent goes on working in one that leads nowhere."""
+        session = stage.start()
+        session.write("new.txt", "agent\n")
+        workspace = _directory(session)
+
+        session.evict()
+
+        assert not workspace.exists()
+
+    def test_evc_02_an_evicted_session_can_do_nothing(self, stage: Stage) -> None:
+        """Or an agent goes on, and all it does from then on is lost without a word."""
+        session = stage.start()
+        session.write("app.py", "agent\n")
+
+        session.evict()
+
+        _can_do_nothing(stage, session)
+
+    @needs(Capability.SHELL)
+    def test_evc_03_a_late_write_brings_nothing_back(self, stage: Stage) -> None:
+        """Or an agent that was not told makes a workspace again, with one file in it, that nobody will ever remove."""
+        session = stage.start()
+        late = stage.gittrix.get_session(session.id)
+        late.write("new.txt", "agent\n")
+        workspace = _directory(session)
+        session.evict()
+
+        refused("SESSION_EXPIRED", late.write, "new.txt", "late\n")
+
+        assert late.state == "expired"
+        assert not workspace.exists()
+
+    def test_evc_04_what_was_promoted_cannot_expire(self, stage: Stage) -> None:
+        """Or the list says that work was thrown away which is in the repository."""
+        session = stage.start()
+        session.write("app.py", "agent\n")
+        session.promote()
+
+        allowed_to_refuse("SESSION_EXPIRED", session.evict)
+
+        assert session.state == "promoted"
+
+    def test_evc_05_what_was_promoted_can_do_nothing_more(self, stage: Stage) -> None:
+        """Or the same work is committed twice, or more is added to what a person took for done."""
+        session = stage.start()
+        session.write("app.py", "agent\n")
+        session.promote()
+
+        _can_do_nothing(stage, session)
+
+    @needs(Capability.DISCARD)
+    def test_evc_06_what_was_discarded_can_do_nothing_more(self, stage: Stage) -> None:
+        """Or work that a person turned down gets into the repository after all."""
+        session = stage.start()
+        session.write("app.py", "agent\n")
+
+        session.discard()
+
+        _can_do_nothing(stage, session)
+
+    @needs(Capability.SHELL)
+    def test_evc_07_a_promoted_session_keeps_its_workspace_only_if_asked_to(self, stage: Stage) -> None:
+        """Or workspaces of finished work fill the disk, or one is gone that a person wanted to look at."""
+        kept = stage.start(eviction=EvictionPolicy(until_promote=False))
+        usual = stage.start()
+        kept.write("app.py", "agent\n")
+        usual.write("new.txt", "agent\n")
+        directories = [_directory(session) for session in (kept, usual)]
+
+        kept.promote()
+        usual.promote()
+
+        assert [directory.exists() for directory in directories] == [True, False]
+
+    # Evicted by the sweep -------------------------------------------------------------------------------------------------------
+
+    @needs(Capability.CLOCK)
+    def test_evc_08_a_session_lives_to_the_last_instant_of_its_time(self, stage: Stage) -> None:
+        """Or an agent loses its work although it came back in time; a session is past its time only strictly after it."""
+        session = stage.start(eviction=FOUR_HOURS)
+
+        stage.clock.advance(4 * HOUR)
+
+        assert stage.gittrix.sweep() == []
+        assert session.read("app.py") == b"one\ntwo\nthree\n"
+
+    @needs(Capability.CLOCK)
+    def test_evc_09_a_session_is_evicted_once_its_time_is_up(self, stage: Stage) -> None:
+        """Or abandoned sessions stay for good."""
+        session = stage.start(eviction=FOUR_HOURS)
+
+        stage.clock.advance(4 * HOUR + timedelta(seconds=1))
+
+        assert stage.gittrix.sweep() == [session.id]
+        _can_do_nothing(stage, session)
+
+    @needs(Capability.CLOCK)
+    def test_evc_10_a_sweep_evicts_all_that_are_due_and_no_other(self, stage: Stage) -> None:
+        """Or one session too many is lost, or one that was forgotten keeps its workspace."""
+        hours = (1, 2, 3, 4, 5)
+        started = [stage.start(eviction=EvictionPolicy(ttl_idle=number * HOUR)) for number in hours]
+
+        stage.clock.advance(3 * HOUR)
+
+        assert stage.gittrix.sweep() == sorted(session.id for session in started[:2])
+        assert [session.state for session in started] == ["expired", "expired", "active", "active", "active"]
+
+    @needs(Capability.CLOCK)
+    def test_evc_11_every_use_starts_the_idle_time_again(self, stage: Stage) -> None:
+        """Or an agent that is busy loses its session in the midst of its work."""
+        session = stage.start(eviction=FOUR_HOURS)
+
+        stage.clock.advance(3 * HOUR)
+        session.write("app.py", "agent\n")
+        stage.clock.advance(3 * HOUR)
+        session.read("app.py")
+        stage.clock.advance(3 * HOUR)
+
+        assert stage.gittrix.sweep() == []
+        stage.clock.advance(HOUR + timedelta(seconds=1))
+        assert stage.gittrix.sweep() == [session.id]
+
+    @needs(Capability.CLOCK, Capability.SHELL)
+    def test_evc_12_what_the_agents_programs_write_counts_as_use(self, stage: Stage) -> None:
+        """Or an agent that works with a shell only, as most do, is taken for one that went away."""
+        busy, idle = stage.start(eviction=FOUR_HOURS), stage.start(eviction=FOUR_HOURS)
+        directory = _directory(busy)
+
+        stage.clock.advance(3 * HOUR)
+        run(stage, busy, "echo agent > app.py")
+        stage.clock.touch(directory / "app.py")
+        stage.clock.advance(3 * HOUR)
+
+        assert stage.gittrix.sweep() == [idle.id]
+        stage.clock.advance(HOUR + timedelta(seconds=1))
+        assert stage.gittrix.sweep() == [busy.id]
+
+    @needs(Capability.CLOCK, Capability.ABSOLUTE)
+    def test_evc_13_no_use_extends_the_absolute_time(self, stage: Stage) -> None:
+        """Or an agent that never rests keeps its session for ever, which the limit was there to prevent."""
+        session = stage.start(eviction=EvictionPolicy(ttl_idle=4 * HOUR, ttl_absolute=6 * HOUR))
+
+        for _ in range(2):
+            stage.clock.advance(3 * HOUR)
+            session.write("app.py", "agent\n")
+        assert stage.gittrix.sweep() == []
+        stage.clock.advance(seconds=1)
+
+        assert stage.gittrix.sweep() == [session.id]
+
+    @needs(Capability.CLOCK, Capability.EXTEND)
+    def test_evc_14_an_extension_counts_from_now(self, stage: Stage) -> None:
+        """Or a person who gives an agent ten hours more cannot say when they end."""
+        session = stage.start(eviction=FOUR_HOURS)
+
+        stage.clock.advance(3 * HOUR)
+        session.extend(10 * HOUR)
+        stage.clock.advance(10 * HOUR)
+
+        assert stage.gittrix.sweep() == []
+        stage.clock.advance(seconds=1)
+        assert stage.gittrix.sweep() == [session.id]
+
+    @needs(Capability.CLOCK)
+    def test_evc_15_a_manual_session_is_never_swept(self, stage: Stage) -> None:
+        """Or work that a person wanted to keep until they say so is gone after the weekend."""
+        session = stage.start(eviction=EvictionPolicy(ttl_idle=HOUR, manual=True))
+        session.write("app.py", "agent\n")
+
+        stage.clock.advance(days=365)
+
+        assert stage.gittrix.sweep() == []
+        assert session.read("app.py") == b"agent\n"
+        session.evict()
+        assert session.state == "expired"
+
+    @needs(Capability.CLOCK, Capability.SHELL)
+    def test_evc_16_a_workspace_that_is_gone_does_not_stop_the_sweep(self, stage: Stage) -> None:
+        """Or one agent that removed its own directory keeps every other session from being evicted."""
+        started = [stage.start(eviction=FOUR_HOURS) for _ in range(3)]
+        shutil.rmtree(_directory(started[1]))
+
+        stage.clock.advance(5 * HOUR)
+        stage.gittrix.sweep()
+
+        assert [started[0].state, started[2].state] == ["expired", "expired"]
+
+    @needs(Capability.CLOCK)
+    def test_evc_17_a_damaged_record_does_not_stop_the_sweep(self, stage: Stage) -> None:
+        """Or one bad file on the disk keeps every other session from being evicted, and nobody knows why."""
+        started = [stage.start(eviction=FOUR_HOURS) for _ in range(3)]
+        if not _damage(stage.place.home, started[1].id):
+            pytest.skip(f"{stage.system.name} keeps no file for one session alone")
+
+        stage.clock.advance(5 * HOUR)
+        stage.gittrix.sweep()
+
+        states = stage.gittrix.states()
+        assert [states[started[0].id], states[started[2].id]] == ["expired", "expired"]
+
+    @needs(Capability.CLOCK)
+    def test_evc_18_the_time_zone_does_not_matter(self, stage: Stage) -> None:
+        """Or sessions end hours too soon or too late on the day a server moves, or the clocks change."""
+        with _living_in("Pacific/Kiritimati"):
+            session = stage.start(eviction=FOUR_HOURS)
+
+        with _living_in("Pacific/Niue"):
+            stage.clock.advance(4 * HOUR)
+            assert stage.gittrix.sweep() == []
+            stage.clock.advance(seconds=1)
+            assert stage.gittrix.sweep() == [session.id]
+
+    @needs(Capability.CLOCK)
+    def test_evc_19_a_second_sweep_finds_nothing_to_do(self, stage: Stage) -> None:
+        """Or a session that has ended is ended again, and whoever counts evictions counts it twice."""
+        session = stage.start(eviction=FOUR_HOURS)
+        stage.clock.advance(5 * HOUR)
+        assert stage.gittrix.sweep() == [session.id]
+
+        assert stage.gittrix.sweep() == []
+        assert session.state == "expired"
+
+    @needs(Capability.CLOCK)
+    def test_evc_20_a_sweep_leaves_what_was_promoted_alone(self, stage: Stage) -> None:
+        """Or a day later the list says that promoted work has expired."""
+        session = stage.start(eviction=FOUR_HOURS)
+        session.write("app.py", "agent\n")
+        session.promote()
+
+        stage.clock.advance(days=1)
+        stage.gittrix.sweep()
+
+        assert session.state == "promoted"
+
+
+def _directory(session: DrivenSession) -> Path:
+    """The workspace, seen to be there: who looks in the wrong place finds every workspace gone."""
+    directory = session.workspace_path
+    assert directory is not None
+    assert directory.is_dir()
+    return directory
+
+
+def _can_do_nothing(stage: Stage, session: DrivenSession) -> None:
+    """See that every base verb refuses a session that has ended, that durable does not change by it, and that it stays as it ended."""
+    state = session.state
+    assert state != "active"
+    with stage.durable.unchanged():
+        refused("SESSION_EXPIRED", session.read, "app.py")
+        refused("SESSION_EXPIRED", session.write, "app.py", "late\n")
+        refused("SESSION_EXPIRED", session.files)
+        refused("SESSION_EXPIRED", session.touched_files)
+        refused("SESSION_EXPIRED", session.promote)
+    assert session.state == state
+
+
+def _damage(home: Path, id_: str) -> int:
+    """Replace every file below a directory that is of one session, by its path; gives how many there were."""
+    own = [path for path in home.rglob("*") if any(id_ in part for part in path.relative_to(home).parts)]
+    files = [path for path in own if path.is_file() and not path.is_symlink()]
+    for path in files:
+        path.unlink()  # it may share its contents with other sessions by a hard link
+        path.write_bytes(b"\0 no record at all \xff\n")
+    return len(files)
+
+
+@contextmanager
+def _living_in(zone: str) -> Iterator[None]:
+    """Have local time be that of another part of the world, for this process and those it starts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", zone)
+        time.tzset()
+        try:
+            yield
+        finally:
+            patch.undo()
+            time.tzset()

@@ -1,0 +1,192 @@
+"""ISO: nothing that is done in a session reaches durable or another session before a promotion, nor the reverse (DESIGN rule 6)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from pytest_gittrix.conformance.clauses import Clauses, needs
+from pytest_gittrix.conformance.expect import NOT_WRITABLE, allowed_to_refuse, lands, personal_things_unchanged, run, set_traps
+from pytest_gittrix.harness.driver import DrivenSession, Stage
+from pytest_gittrix.harness.oracle import invariant_workspace_stands_alone
+from pytest_gittrix.harness.system import Capability
+
+REPOSITORY: Final = "git init -q 2>/dev/null"
+"""Shell for an agent whose workspace may have come without a repository; where there is one, it changes nothing."""
+
+
+class IsolationClauses(Clauses):
+    """What stays inside, and what stays outside."""
+
+    def test_iso_01_work_in_a_session_changes_no_byte_of_durable(self, stage: Stage) -> None:
+        """Or a person finds the agent's work in their repository before they have seen it."""
+        session = stage.start()
+
+        with stage.durable.unchanged():
+            session.write("app.py", "agent\n")
+            session.write("new/file.txt", "agent\n")
+            session.read("README.md")
+            session.files()
+            session.touched_files()
+
+    def test_iso_02_sessions_do_not_see_each_other(self, stage: Stage) -> None:
+        """Or two agents overwrite each other's work, and nobody can tell whose it is."""
+        one, two = stage.start("one"), stage.start("two")
+
+        one.write("app.py", "one\n")
+        one.write("one.txt", "one\n")
+
+        assert two.read("app.py") == b"one\ntwo\nthree\n"
+        assert not two.exists("one.txt")
+        assert two.touched_files() == []
+
+    def test_iso_03_a_promotion_takes_the_work_of_its_session_alone(self, stage: Stage) -> None:
+        """Or the work of an agent that nobody reviewed comes in with another's."""
+        one, two = stage.start("one"), stage.start("two")
+        one.write("one.txt", "one\n")
+        two.write("two.txt", "two\n")
+
+        lands(stage, two, {"two.txt": b"two\n"})
+
+    def test_iso_04_a_promotion_does_not_change_what_another_session_sees(self, stage: Stage) -> None:
+        """Or files change under an agent that is at work on them."""
+        one, two = stage.start("one"), stage.start("two")
+        two.write("two.txt", "two\n")
+
+        one.write("app.py", "one\n")
+        one.promote()
+
+        assert two.read("app.py") == b"one\ntwo\nthree\n"
+        assert two.touched_files() == ["two.txt"]
+
+    def test_iso_05_the_end_of_a_session_harms_neither_durable_nor_another(self, stage: Stage) -> None:
+        """Or cleaning up after one agent takes away what another, or the person, still needs."""
+        one, two = stage.start("one"), stage.start("two")
+        one.write("app.py", "one\n")
+        two.write("app.py", "two\n")
+
+        with personal_things_unchanged(stage):
+            one.evict()
+
+        lands(stage, two, {"app.py": b"two\n"})
+
+    def test_iso_06_a_session_starts_from_what_is_committed(self, stage: Stage) -> None:
+        """Or the agent builds on a thought that a person was in the middle of, and promotes it."""
+        stage.durable.dirty({"README.md": "unsaved\n", "notes.txt": "private\n"})
+        stage.durable.stage({"lib/util.py": "staged\n"})
+
+        session = stage.start()
+
+        assert session.read("README.md") == b"hello\n"
+        assert session.read("lib/util.py") == b"util\n"
+        assert not session.exists("notes.txt")
+        assert session.touched_files() == []
+
+    @needs(Capability.SHELL)
+    def test_iso_07_the_workspace_borrows_nothing_from_durable(self, stage: Stage) -> None:
+        """Or the agent pushes to the person's repository, or a gc there takes the agent's files away."""
+        session = stage.start()
+
+        invariant_workspace_stands_alone(_workspace(session), stage.judge, hidden=())
+
+    @needs(Capability.SHELL)
+    def test_iso_08_what_is_committed_to_durable_later_is_not_in_the_workspace(self, stage: Stage) -> None:
+        """Or an agent, or an eval, reads the answer that a person committed meanwhile."""
+        session = stage.start()
+
+        later = stage.rival.commit({"answer.txt": "42\n"})
+
+        invariant_workspace_stands_alone(_workspace(session), stage.judge, hidden=[later])
+
+    @needs(Capability.SHELL)
+    def test_iso_09_git_in_the_workspace_does_not_reach_durable(self, stage: Stage) -> None:
+        """Or an agent that commits, tags, stashes or pushes as it was taught moves the person's branches."""
+        session = stage.start()
+
+        with stage.durable.unchanged():
+            run(
+                stage,
+                session,
+                f"""
+                {REPOSITORY}
+                echo agent >> app.py
+                git add --all && git commit -q -m agent
+                git tag agent && git config agent.was here && git update-ref refs/heads/main HEAD
+                for remote in $(git remote); do git push -q "$remote" HEAD:refs/heads/pushed || true; done
+                echo more >> app.py && git stash -q
+                """,
+            )
+
+    @needs(Capability.SHELL)
+    def test_iso_10_nothing_that_the_agent_configures_runs_at_a_promotion(self, stage: Stage) -> None:
+        """Or a program of the agent's choice runs with the rights of the person who promotes."""
+        session = stage.start()
+        mark = _set_traps(stage, session)
+
+        session.write("app.py", "agent\n")
+        session.touched_files()
+        lands(stage, session, {"app.py": b"agent\n"})
+
+        assert not mark.exists(), mark.read_text()
+
+    @needs(Capability.SHELL)
+    def test_iso_11_a_git_directory_that_leads_to_durable_is_not_followed(self, stage: Stage) -> None:
+        """Or the agent makes the system itself write to the person's repository."""
+        session = stage.start()
+        run(stage, session, f"rm -rf .git && echo 'gitdir: {stage.durable.path}/.git' > .git")
+        stage.durable.commit({"README.md": "human\n"})
+
+        with stage.durable.unchanged():
+            session.write("app.py", "agent\n")
+            assert session.touched_files() == ["app.py"]
+        lands(stage, session, {"app.py": b"agent\n"})
+
+    @needs(Capability.SHELL)
+    def test_iso_12_a_link_to_a_file_of_durable_is_not_written_through(self, stage: Stage) -> None:
+        """Or the agent writes to any file of the person's by way of the system."""
+        session = stage.start()
+        run(stage, session, f"ln -sf '{stage.durable.path}/app.py' app.py && ln -s '{stage.durable.path}/lib' linked")
+
+        with stage.durable.unchanged():
+            for path in ("app.py", "linked/util.py"):
+                allowed_to_refuse(NOT_WRITABLE, session.write, path, "agent\n")
+
+    @needs(Capability.SHELL)
+    def test_iso_13_a_file_written_in_place_changes_in_one_workspace_only(self, stage: Stage) -> None:
+        """Or one agent's editor changes another's files, and those of sessions yet to come, through a shared copy."""
+        one, two = stage.start("one"), stage.start("two")
+
+        with stage.durable.unchanged():
+            run(stage, one, "chmod u+w app.py && echo one >> app.py")
+
+        assert two.read("app.py") == b"one\ntwo\nthree\n"
+        assert stage.start("later").read("app.py") == b"one\ntwo\nthree\n"
+
+    @needs(Capability.SHELL)
+    def test_iso_14_the_commits_of_the_agent_stay_in_the_workspace(self, stage: Stage) -> None:
+        """Or a person's history fills with an agent's steps, messages and authors."""
+        session = stage.start()
+        run(stage, session, f"{REPOSITORY}; echo agent >> app.py && git add --all && git commit -q -m step")
+        run(stage, session, "echo further >> app.py && git commit -q --all -m 'another step'")
+        theirs = stage.judge.history(stage.judge.head())
+
+        made = lands(stage, session, {"app.py": b"one\ntwo\nthree\nagent\nfurther\n"})
+
+        assert stage.judge.history(made.sha) == [made.sha, *theirs]
+
+
+def _workspace(session: DrivenSession) -> Path:
+    """The directory of the agent's programs."""
+    path = session.workspace_path
+    assert path is not None
+    return path
+
+
+def _set_traps(stage: Stage, session: DrivenSession) -> Path:
+    """Configure the workspace's repository so that git, run there, runs programs of the agent; gives the mark that they leave."""
+    traps = stage.path / "traps"
+    mark = set_traps(traps)
+    run(stage, session, f"{REPOSITORY}; cat '{traps}/config' >> \"$(git rev-parse --git-common-dir)/config\"; git status 2>&1 || true")
+    assert mark.exists(), "the traps work on git itself"
+    mark.unlink()
+    return mark

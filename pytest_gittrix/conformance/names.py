@@ -1,0 +1,181 @@
+"""NAM: a name is taken exactly as it is given, or refused; none leads out of the workspace (DESIGN rules 3, 6)."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from pytest_gittrix.conformance.clauses import Clauses, needs
+from pytest_gittrix.conformance.expect import NOT_READABLE, NOT_WRITABLE, allowed_to_refuse, lands, refused, run
+from pytest_gittrix.harness.driver import Stage
+from pytest_gittrix.harness.system import Capability
+
+AWKWARD: Final = (
+    " leading and trailing ",
+    "-rf",
+    "--all",
+    'quo"te',
+    "it's",
+    "tab\there",
+    "line\nbreak",
+    "$(echo x)",
+    "a,b",
+    "*.txt",
+    ":(top)app.py",
+    "#comment",
+    "!not",
+    "100%",
+    "new => old",
+)
+"""Names that a shell, a pathspec, a list or a line-based format would read as something else."""
+
+
+class NamesClauses(Clauses):
+    """Names of files."""
+
+    def test_nam_01_a_path_that_climbs_out_is_not_written(self, stage: Stage) -> None:
+        """Or an agent writes to any file of the person's."""
+        self._refuses_to_write(stage, "../escaped.txt", "../../escaped.txt", "lib/../../escaped.txt", "../durable/app.py", "..")
+
+    def test_nam_02_an_absolute_path_is_not_written(self, stage: Stage) -> None:
+        """Or an agent writes to any file of the person's, without even counting directories."""
+        self._refuses_to_write(stage, str(stage.path / "escaped.txt"), str(stage.durable.path / "app.py"))
+
+    def test_nam_03_a_git_directory_is_not_written(self, stage: Stage) -> None:
+        """Or an agent's hook runs on the machine of whoever checks the commit out, on a file system that folds case too."""
+        self._refuses_to_write(stage, ".git/hooks/pre-commit", ".git", "lib/.git/config", ".GIT/config", ".Git/hooks/pre-commit")
+
+    def test_nam_04_an_empty_path_or_one_with_a_nul_is_not_written(self, stage: Stage) -> None:
+        """Or the name is cut short on the way, and another file is written."""
+        self._refuses_to_write(stage, "", "app.py\0.txt", ".", "lib/")
+
+    def test_nam_05_a_path_that_leads_out_is_not_read(self, stage: Stage) -> None:
+        """Or an agent reads the person's keys, or the commit it is meant to find by itself."""
+        secret = stage.path / "secret.txt"
+        secret.write_text("secret\n")
+        session = stage.start()
+
+        for path in ("../secret.txt", "../../../../secret.txt", "../durable/app.py", str(secret), "lib/../../secret.txt"):
+            refused(NOT_READABLE, session.read, path)
+
+    @needs(Capability.DELETE)
+    def test_nam_06_a_path_that_leads_out_is_not_deleted(self, stage: Stage) -> None:
+        """Or cleaning up in a workspace removes the person's files."""
+        session = stage.start()
+
+        with stage.durable.unchanged():
+            for path in ("../durable/app.py", str(stage.durable.path / "app.py"), "lib/../../durable/app.py", ".git"):
+                refused(NOT_READABLE, session.delete, path)
+
+    def test_nam_07_names_that_look_like_something_else_are_names(self, stage: Stage) -> None:
+        """Or a file is quoted, split, expanded or taken for an option on its way into history."""
+        session = stage.start()
+        for name in AWKWARD:
+            session.write(name, "agent\n")
+
+        assert session.touched_files() == sorted(AWKWARD)
+        lands(stage, session, dict.fromkeys(AWKWARD, b"agent\n"))
+
+    def test_nam_08_a_selection_names_files_and_not_patterns(self, stage: Stage) -> None:
+        """Or a person who selects one file promotes others that its name happens to match."""
+        session = stage.start()
+        for name in ("*", "[ab].txt", "a.txt", "b.txt", "a.txt.bak", "c/d.txt"):
+            session.write(name, "agent\n")
+
+        lands(stage, session, {"*": b"agent\n", "[ab].txt": b"agent\n"}, files=["*", "[ab].txt"])
+
+    def test_nam_09_a_selected_name_is_not_a_beginning(self, stage: Stage) -> None:
+        """Or a file is promoted that nobody selected, because its name begins like one that somebody did."""
+        session = stage.start()
+        for name in ("app", "app.py", "app.py.orig", "apples/one.txt"):
+            session.write(name, "agent\n")
+
+        lands(stage, session, {"app": b"agent\n"}, files=["app"])
+
+    def test_nam_10_names_beyond_ascii_keep_their_very_characters(self, stage: Stage) -> None:
+        """Or a file comes back under a name that looks the same and is not."""
+        names = ["caf\u00e9.txt", "nai\u0308ve.txt", "\u65e5\u672c\u8a9e/\u8aad.md", "\U0001f680.txt"]
+        session = stage.start()
+        for name in names:
+            session.write(name, "agent\n")
+
+        assert session.touched_files() == sorted(names)
+        assert all(session.read(name) == b"agent\n" for name in names)
+        lands(stage, session, dict.fromkeys(names, b"agent\n"))
+
+    def test_nam_11_names_that_are_not_utf_8_survive_in_durable(self, stage: Stage) -> None:
+        """Or a promotion renames or drops files of an older project that it has nothing to do with."""
+        name = os.fsdecode(b"caf\xe9.txt")
+        stage.durable.commit({name: b"old\n"})
+        session = stage.start()
+
+        assert session.read(name) == b"old\n"
+        assert name in session.files()
+        session.write("app.py", "agent\n")
+        lands(stage, session, {"app.py": b"agent\n"})
+
+    @needs(Capability.SHELL)
+    def test_nam_12_names_that_are_not_utf_8_are_promoted_as_their_bytes(self, stage: Stage) -> None:
+        """Or a file that a program of the agent's made stops the promotion, or arrives under another name."""
+        session = stage.start()
+        run(stage, session, r"""echo agent > "$(printf 'caf\351.txt')" """)
+
+        name = os.fsdecode(b"caf\xe9.txt")
+        assert session.touched_files() == [name]
+        lands(stage, session, {name: b"agent\n"})
+
+    def test_nam_13_long_names_and_deep_paths_are_names(self, stage: Stage) -> None:
+        """Or generated code, with names of the length that file systems allow, cannot be promoted."""
+        long, deep = "n" * 250, "/".join(["deep"] * 50) + "/file.txt"
+        session = stage.start()
+        session.write(long, "agent\n")
+        session.write(deep, "agent\n")
+
+        lands(stage, session, {long: b"agent\n", deep: b"agent\n"})
+
+    def test_nam_14_files_that_git_reads_are_files(self, stage: Stage) -> None:
+        """Or an agent cannot change what a repository ignores, or a branch name is mistaken for a file."""
+        names = [".gitattributes", ".github/workflows/ci.yml", ".gitignore", "HEAD", "lib/.gitkeep", "main", "refs/heads/main"]
+        session = stage.start()
+        for name in names:
+            session.write(name, "# agent\n")
+
+        assert session.touched_files() == names
+        lands(stage, session, dict.fromkeys(names, b"# agent\n"))
+
+    def test_nam_15_another_spelling_is_no_second_file(self, stage: Stage) -> None:
+        """Or a selection and a conflict are judged by one spelling, and the commit made by another."""
+        session = stage.start()
+        for path in ("./app.py", "lib//util.py", "lib/./util.py"):
+            allowed_to_refuse(NOT_WRITABLE, session.write, path, "agent\n")
+
+        assert set(session.files()) == {"README.md", "app.py", "lib/deep/data.txt", "lib/util.py"}
+        assert set(session.touched_files()) <= {"app.py", "lib/util.py"}
+
+    def test_nam_16_a_name_of_another_case_is_another_file(self, stage: Stage) -> None:
+        """Or an agent that means one file writes over another; that no checkout on a Mac can hold both may be a reason to refuse."""
+        session = stage.start()
+        session.write("app.py", "agent\n")
+        allowed_to_refuse(NOT_WRITABLE, session.write, "ReadMe.md", "agent\n")
+
+        allowed_to_refuse(("PROMOTE_FAILED", "PATH_COLLISION"), session.promote)
+
+        assert stage.judge.tree(stage.judge.head())["README.md"] == b"hello\n"
+
+    @needs(Capability.DELETE)
+    def test_nam_17_a_rename_of_case_alone_is_promoted(self, stage: Stage) -> None:
+        """Or a wrongly spelt name can never be put right, or the file is lost with its old name."""
+        session = stage.start()
+        session.delete("README.md")
+        session.write("ReadMe.md", "hello\n")
+
+        lands(stage, session, {"README.md": None, "ReadMe.md": b"hello\n"})
+
+    def _refuses_to_write(self, stage: Stage, *paths: str) -> None:
+        session = stage.start()
+        with stage.durable.unchanged():
+            for path in paths:
+                refused(NOT_WRITABLE, session.write, path, "escaped\n")
+        assert [*stage.path.rglob("escaped.txt")] == []
+        assert session.files() == sorted(self.files())
+        assert session.touched_files() == []

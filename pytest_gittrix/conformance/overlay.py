@@ -1,0 +1,159 @@
+"""OVL: what an agent reads is the baseline with its changes laid over it; touched is exactly the difference (DESIGN rules 3, 7)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pytest_gittrix.conformance.clauses import Clauses, needs
+from pytest_gittrix.conformance.expect import refused, run
+from pytest_gittrix.harness.driver import Stage
+from pytest_gittrix.harness.system import Capability
+
+BASELINE: Final = ["README.md", "app.py", "lib/deep/data.txt", "lib/util.py"]
+
+
+class OverlayClauses(Clauses):
+    """Reads, listings and touched files."""
+
+    def test_ovl_01_a_file_reads_as_the_baseline_until_it_is_written(self, stage: Stage) -> None:
+        """Or the agent starts from something that no commit ever held."""
+        session = stage.start()
+
+        assert session.files() == BASELINE
+        assert session.read("lib/deep/data.txt") == b"data\n"
+        assert session.touched_files() == []
+
+    def test_ovl_02_the_last_write_is_what_is_read(self, stage: Stage) -> None:
+        """Or an agent loses an edit, or finds the end of a longer version behind a shorter one."""
+        session = stage.start()
+
+        session.write("app.py", "much longer than it was before\n" * 100)
+        session.write("app.py", "short\n")
+        session.write("new/file.txt", "new\n")
+
+        assert session.read("app.py") == b"short\n"
+        assert session.read("new/file.txt") == b"new\n"
+        assert session.touched_files() == ["app.py", "new/file.txt"]
+
+    def test_ovl_03_reads_stay_at_the_baseline_when_durable_moves_on(self, stage: Stage) -> None:
+        """Or the project changes under an agent, half of it old and half new."""
+        session = stage.start()
+        session.write("app.py", "agent\n")
+
+        stage.durable.commit({"README.md": "human\n", "lib/util.py": None, "later.txt": "human\n"})
+
+        assert session.files() == BASELINE
+        assert session.read("README.md") == b"hello\n"
+        assert session.read("lib/util.py") == b"util\n"
+        assert session.touched_files() == ["app.py"]
+
+    def test_ovl_04_what_is_listed_can_be_read_and_nothing_else(self, stage: Stage) -> None:
+        """Or an agent that looks around first opens files that are not there, and misses those that are."""
+        session = stage.start()
+        session.write("app.py", "agent\n")
+        session.write("lib/new.txt", "agent\n")
+
+        listed = session.files()
+
+        assert listed == sorted([*BASELINE, "lib/new.txt"])
+        assert all(session.read(path) for path in listed)
+        refused("PATH_NOT_FOUND", session.read, "lib/old.txt")
+
+    @needs(Capability.DELETE)
+    def test_ovl_05_a_deleted_file_reads_as_absent(self, stage: Stage) -> None:
+        """Or what an agent deleted comes back from the baseline as soon as it looks again."""
+        session = stage.start()
+
+        session.delete("app.py")
+
+        refused("PATH_NOT_FOUND", session.read, "app.py")
+        assert not session.exists("app.py")
+        assert session.touched_files() == ["app.py"]
+
+    @needs(Capability.DELETE)
+    def test_ovl_06_a_deleted_file_that_is_written_again_is_back(self, stage: Stage) -> None:
+        """Or a rewritten file stays hidden behind its own deletion, and is deleted at the promotion."""
+        session = stage.start()
+        session.delete("app.py")
+
+        session.write("app.py", "agent\n")
+
+        assert session.read("app.py") == b"agent\n"
+        assert session.exists("app.py")
+
+    @needs(Capability.DELETE)
+    def test_ovl_07_a_file_that_was_made_and_deleted_again_is_not_touched(self, stage: Stage) -> None:
+        """Or a person reviews, and has to promote, a file that never was."""
+        session = stage.start()
+        session.write("app.py", "agent\n")
+        session.write("scratch/note.txt", "agent\n")
+
+        session.delete("scratch/note.txt")
+
+        assert session.touched_files() == ["app.py"]
+        assert session.files() == BASELINE
+
+    def test_ovl_08_a_file_that_is_as_it_was_is_not_touched(self, stage: Stage) -> None:
+        """Or an edit that an agent took back still meets conflicts, and clutters the review."""
+        session = stage.start()
+
+        session.write("README.md", "hello\n")
+        session.write("app.py", "agent\n")
+        session.write("app.py", "one\ntwo\nthree\n")
+
+        assert session.touched_files() == []
+
+    def test_ovl_09_an_ignored_file_that_is_written_by_name_is_touched(self, stage: Stage) -> None:
+        """Or a file that an agent made on purpose, such as a lock file or a fixture, is silently left behind."""
+        stage.durable.commit({".gitignore": "*.log\nbuild/\n"})
+        session = stage.start()
+
+        session.write("expected.log", "agent\n")
+        session.write("build/made.txt", "agent\n")
+
+        assert session.touched_files() == ["build/made.txt", "expected.log"]
+        assert session.read("expected.log") == b"agent\n"
+
+    @needs(Capability.SHELL)
+    def test_ovl_10_programs_and_the_session_see_the_same_files(self, stage: Stage) -> None:
+        """Or an agent that edits with its own tools and reads through the session works on two different projects."""
+        session = stage.start()
+        session.write("app.py", "through the session\n")
+
+        printed = run(stage, session, "cat app.py; echo by a program > new.txt; rm README.md")
+
+        assert printed == "through the session\n"
+        assert session.read("new.txt") == b"by a program\n"
+        refused("PATH_NOT_FOUND", session.read, "README.md")
+        assert session.touched_files() == ["README.md", "app.py", "new.txt"]
+
+    @needs(Capability.SHELL)
+    def test_ovl_11_what_the_agent_committed_is_touched_still(self, stage: Stage) -> None:
+        """Or work is lost at the promotion because the agent kept it safe with git."""
+        session = stage.start()
+
+        run(stage, session, "git init -q; echo agent > app.py; rm README.md; echo new > new.txt; git add --all; git commit -qm work")
+
+        assert session.touched_files() == ["README.md", "app.py", "new.txt"]
+
+    @needs(Capability.SHELL)
+    def test_ovl_12_no_index_or_ignore_rule_of_the_agent_hides_a_change(self, stage: Stage) -> None:
+        """Or a change that an agent hid, by mistake or on purpose, is not what the person thinks they promote."""
+        session = stage.start()
+        run(
+            stage,
+            session,
+            "git init -q; git add --all; git update-index --assume-unchanged app.py; git update-index --skip-worktree README.md",
+        )
+
+        run(
+            stage,
+            session,
+            """
+            info=$(git rev-parse --git-path info); mkdir -p "$info"; echo '*' | tee "$info/exclude" > .gitignore
+            echo agent > app.py; echo agent > README.md; echo agent > new.txt
+            git rm -q --cached lib/util.py
+            """,
+        )
+
+        assert session.touched_files() == [".gitignore", "README.md", "app.py", "new.txt"]

@@ -1,0 +1,315 @@
+"""PRM: a promotion is one commit that is exactly the selection, and touches nothing else of the person's (DESIGN rules 1, 5)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pytest_gittrix.conformance.clauses import Clauses, needs
+from pytest_gittrix.conformance.expect import IN_THE_WAY, lands, personal_things_unchanged, refused, run, set_traps
+from pytest_gittrix.harness.driver import DrivenSession, Stage
+from pytest_gittrix.harness.history import Contents, Executable, Submodule, Symlink
+from pytest_gittrix.harness.oracle import files_in, invariant_checkout
+from pytest_gittrix.harness.system import Capability
+
+EVERY_BYTE: Final = bytes(range(256)) * 4
+GONE: Final = ("ADAPTER_UNAVAILABLE", "PROMOTE_FAILED", "SESSION_EXPIRED", "SESSION_NOT_FOUND")
+"""What a promotion is answered with when there is no workspace."""
+
+WORK: Final = {"app.py": b"agent\n", "new.txt": b"agent\n"}
+
+
+class PromotionClauses(Clauses):
+    """What becomes of the agent's work, and of the person's."""
+
+    # The commit ------------------------------------------------------------------------------------------------------------------
+
+    def test_prm_01_a_promotion_is_one_commit_of_the_work_on_the_head(self, stage: Stage) -> None:
+        """Or nobody can tell later what came in, on top of what, and take it out again."""
+        session = stage.start()
+        session.write("app.py", "agent\n")
+        session.write("new/deep/file.txt", "agent\n")
+
+        lands(stage, session, {"app.py": b"agent\n", "new/deep/file.txt": b"agent\n"})
+
+    def test_prm_02_a_promotion_takes_the_selected_files_only(self, stage: Stage) -> None:
+        """Or a person cannot take the good half of the work and leave the rest."""
+        session = stage.start()
+        for path in ("app.py", "README.md", "new.txt", "other.txt"):
+            session.write(path, "agent\n")
+
+        lands(stage, session, WORK, files=["new.txt", "app.py"])
+
+    @needs(Capability.DELETE)
+    def test_prm_03_a_deletion_is_promoted(self, stage: Stage) -> None:
+        """Or what an agent removed, a leaked password for one, stays in the project."""
+        session = stage.start()
+        session.delete("lib/util.py")
+        session.delete("README.md")
+
+        lands(stage, session, {"lib/util.py": None}, files=["lib/util.py"])
+
+    def test_prm_04_bytes_arrive_as_they_were_written(self, stage: Stage) -> None:
+        """Or images, archives and files for other machines are damaged on the way into history."""
+        contents = {
+            "all.bin": EVERY_BYTE,
+            "crlf.txt": b"one\r\ntwo\r\n",
+            "empty.txt": b"",
+            "latin.txt": b"caf\xe9\n",
+            "mixed.txt": b"one\r\ntwo\nthree\rfour",
+            "nul.bin": b"\0",
+            "utf-16.txt": "text\n".encode("utf-16"),
+        }
+        session = stage.start()
+        for path, data in contents.items():
+            session.write(path, data)
+
+        lands(stage, session, contents)
+
+    def test_prm_05_no_attribute_of_the_project_changes_a_byte(self, stage: Stage) -> None:
+        """Or what is in history is not what was reviewed: line ends, keywords and encodings are turned over on the way."""
+        with Stage.open(stage.system, files={".gitattributes": "*.txt text eol=lf ident\n", "a.txt": "a\n"}, bare=True) as bare:
+            session = bare.start()
+            session.write("a.txt", b"one\r\n$Id: mine $\r\n")
+
+            lands(bare, session, {"a.txt": b"one\r\n$Id: mine $\r\n"})
+
+    def test_prm_06_an_executable_file_that_is_edited_stays_executable(self, stage: Stage) -> None:
+        """Or every script that an agent improves can no longer be run."""
+        stage.durable.commit({"run.sh": Executable("#!/bin/sh\n")})
+        session = stage.start()
+        session.write("run.sh", "#!/bin/sh\necho agent\n")
+
+        lands(stage, session, {"run.sh": Executable(b"#!/bin/sh\necho agent\n")})
+
+    @needs(Capability.SHELL)
+    def test_prm_07_a_change_of_mode_alone_is_promoted(self, stage: Stage) -> None:
+        """Or a script that an agent made executable arrives as one that cannot be run."""
+        session = stage.start()
+        run(stage, session, "chmod +x app.py && echo new > new.sh && chmod +x new.sh")
+
+        lands(stage, session, {"app.py": Executable(b"one\ntwo\nthree\n"), "new.sh": Executable(b"new\n")})
+
+    @needs(Capability.SHELL)
+    def test_prm_08_a_link_is_promoted_as_a_link(self, stage: Stage) -> None:
+        """Or what the link points to comes into history in its place, be it the person's own secrets."""
+        session = stage.start()
+        run(stage, session, "ln -s app.py inside; ln -s /etc/hostname outside; ln -s nowhere dangling; ln -sf lib README.md")
+
+        links = {"inside": b"app.py", "outside": b"/etc/hostname", "dangling": b"nowhere", "README.md": b"lib"}
+        lands(stage, session, {path: Symlink(target) for path, target in links.items()})
+
+    @needs(Capability.DELETE)
+    def test_prm_09_a_file_can_become_a_directory_and_the_reverse(self, stage: Stage) -> None:
+        """Or a module that an agent split into a package cannot be promoted."""
+        session = stage.start()
+        session.delete("app.py")
+        session.write("app.py/part.py", "agent\n")
+        session.delete("lib/util.py")
+        session.delete("lib/deep/data.txt")
+        session.write("lib", "agent\n")
+
+        gone = dict.fromkeys(("app.py", "lib/util.py", "lib/deep/data.txt"))
+        lands(stage, session, {**gone, "app.py/part.py": b"agent\n", "lib": b"agent\n"})
+
+    def test_prm_10_an_ignored_file_that_was_written_by_name_is_promoted(self, stage: Stage) -> None:
+        """Or the promotion fails, or leaves out a file that was reviewed, because of a rule about other people's rubbish."""
+        stage.durable.commit({".gitignore": "*.log\n"})
+        session = stage.start()
+        session.write("expected.log", "agent\n")
+        session.write("app.py", "agent\n")
+
+        lands(stage, session, {"expected.log": b"agent\n", "app.py": b"agent\n"})
+
+    @needs(Capability.DELETE)
+    def test_prm_11_a_file_that_was_made_and_deleted_again_does_no_harm(self, stage: Stage) -> None:
+        """Or a scratch file that is long gone makes the work of a day impossible to promote."""
+        session = stage.start()
+        session.write("app.py", "agent\n")
+        session.write("scratch/note.txt", "agent\n")
+        session.delete("scratch/note.txt")
+
+        lands(stage, session, {"app.py": b"agent\n"})
+
+    def test_prm_12_what_was_not_selected_stays_whatever_it_is(self, stage: Stage) -> None:
+        """Or submodules, links and ignored files that the project keeps are gone after an edit of something else."""
+        kept: Contents = {
+            "vendor/lib": Submodule("1" * 40),
+            "link": Symlink("app.py"),
+            "run.sh": Executable("#!/bin/sh\n"),
+            "kept.log": "kept\n",
+        }
+        stage.durable.commit({**kept, ".gitignore": "*.log\n"})
+        session = stage.start()
+        session.write("app.py", "agent\n")
+
+        lands(stage, session, {"app.py": b"agent\n"})
+
+    def test_prm_13_the_message_is_kept(self, stage: Stage) -> None:
+        """Or the reason that a person gave is not there when somebody asks for it."""
+        message = "Fix the café's menu\n\n# 1: not a comment\n\nSigned-off-by: Ada <ada@example.com>"
+        session = _at_work(stage)
+
+        made = session.promote(message=message)
+
+        assert stage.judge.commit(made.sha).message.startswith(message)
+
+    # The person's repository -----------------------------------------------------------------------------------------------------
+
+    def test_prm_14_a_clean_checkout_shows_the_promotion(self, stage: Stage) -> None:
+        """Or the next thing a person commits takes the agent's work out again."""
+        session = _at_work(stage)
+
+        made = session.promote()
+
+        expected = stage.judge.tree(made.sha)
+        invariant_checkout(stage.judge, files=expected, staged=expected)
+        assert stage.durable.git("status", "--porcelain") == ""
+
+    def test_prm_15_it_lands_on_the_branch_whatever_is_checked_out(self, stage: Stage) -> None:
+        """Or the work lands on what a person happens to be doing, and is reported to be elsewhere."""
+        session = _at_work(stage)
+        stage.durable.git("checkout", "-q", "-b", "topic")
+        stage.durable.commit({"topic.txt": "human\n"}, branch="topic")
+        topic, files = stage.judge.head("topic"), files_in(stage.durable.path)
+
+        lands(stage, session, WORK)
+
+        assert stage.judge.head("topic") == topic
+        assert stage.durable.git("symbolic-ref", "HEAD") == "refs/heads/topic"
+        invariant_checkout(stage.judge, files=files, staged=files)
+
+    def test_prm_16_a_detached_head_stays_where_it_is(self, stage: Stage) -> None:
+        """Or the work is committed to no branch at all, and lost with the next checkout."""
+        session = _at_work(stage)
+        stage.durable.git("checkout", "-q", "--detach")
+        head, files = stage.durable.git("rev-parse", "HEAD"), files_in(stage.durable.path)
+
+        lands(stage, session, WORK)
+
+        assert stage.durable.git("rev-parse", "HEAD") == head
+        invariant_checkout(stage.judge, files=files, staged=files)
+
+    def test_prm_17_a_bare_repository_is_promoted_to(self, stage: Stage) -> None:
+        """Or a server's repository, which has no checkout, cannot be worked on."""
+        with Stage.open(stage.system, files=self.files(), bare=True) as bare:
+            lands(bare, _at_work(bare), WORK)
+
+    def test_prm_18_the_persons_other_work_stays_as_it_is(self, stage: Stage) -> None:
+        """Or what a person staged, or had not saved, is swept into the agent's commit or lost."""
+        session = _at_work(stage)
+        stage.durable.stage({"lib/util.py": "staged\n", "added.txt": "staged\n"})
+        stage.durable.dirty({"lib/util.py": "further\n", "README.md": "unsaved\n", "untracked.txt": "mine\n"})
+        files, staged = files_in(stage.durable.path), stage.judge.index()
+
+        lands(stage, session, WORK)
+
+        invariant_checkout(stage.judge, files=files.apply(WORK), staged=staged.apply(WORK))
+
+    def test_prm_19_unsaved_work_on_a_selected_file_refuses_it_all(self, stage: Stage) -> None:
+        """Or a person's edits are written over; or some files of the work are in, and some are not."""
+        session = _at_work(stage)
+        stage.durable.dirty({"app.py": "unsaved\n"})
+
+        with stage.durable.unchanged():
+            refused(IN_THE_WAY, session.promote)
+
+    def test_prm_20_staged_work_on_a_selected_file_refuses_it_all(self, stage: Stage) -> None:
+        """Or what a person staged is replaced in the index, or becomes a part of the agent's commit."""
+        session = _at_work(stage)
+        stage.durable.stage({"app.py": "staged\n"})
+        stage.durable.dirty({"app.py": "one\ntwo\nthree\n"})
+
+        with stage.durable.unchanged():
+            refused(IN_THE_WAY, session.promote)
+
+    def test_prm_21_an_untracked_file_in_the_way_refuses_it_all(self, stage: Stage) -> None:
+        """Or a file of which there is no other copy is written over."""
+        session = _at_work(stage)
+        stage.durable.dirty({"new.txt": "mine\n"})
+
+        with stage.durable.unchanged():
+            refused(IN_THE_WAY, session.promote)
+
+    def test_prm_22_a_merge_in_progress_refuses_it_all(self, stage: Stage) -> None:
+        """Or the agent's work becomes a part of the merge, or the merge a part of the agent's commit."""
+        session = _at_work(stage)
+        stage.durable.git("branch", "side")
+        stage.durable.commit({"side.txt": "human\n"}, branch="side", worktree=False)
+        stage.durable.git("merge", "-q", "--no-ff", "--no-commit", "side")
+
+        with stage.durable.unchanged():
+            refused(IN_THE_WAY, session.promote)
+
+    def test_prm_23_a_refused_promotion_can_be_made_once_the_way_is_clear(self, stage: Stage) -> None:
+        """Or unsaved work in the person's checkout costs them the agent's."""
+        session = _at_work(stage)
+        stage.durable.dirty({"app.py": "unsaved\n"})
+        refused(IN_THE_WAY, session.promote)
+        assert session.state == "active"
+
+        stage.durable.git("checkout", "-q", "app.py")
+
+        lands(stage, session, WORK)
+
+    def test_prm_24_no_hook_and_no_signing_program_runs(self, stage: Stage) -> None:
+        """Or a promotion waits for a passphrase, sends mail, or commits what a formatter made of the work that was reviewed."""
+        session = _at_work(stage)
+        mark = set_traps(stage.path / "traps", "hooks", "signing")
+        with (stage.durable.path / ".git" / "config").open("a") as config:
+            config.write((stage.path / "traps" / "config").read_text())
+
+        lands(stage, session, WORK)
+
+        assert not mark.exists(), mark.read_text()
+
+    def test_prm_25_only_the_branch_moves(self, stage: Stage) -> None:
+        """Or a tag, another branch, the stash or the configuration is different, and nobody knows since when."""
+        stage.durable.dirty({"README.md": "stashed\n"})
+        stage.durable.git("stash", "-q")
+        stage.durable.git("branch", "other")
+        stage.durable.git("tag", "-m", "the first", "v1")
+        session = _at_work(stage)
+
+        with personal_things_unchanged(stage, but=("refs: refs/heads/main", "work tree: ", "index: ")):
+            session.promote()
+
+    def test_prm_26_a_tag_of_the_same_name_is_not_the_branch(self, stage: Stage) -> None:
+        """Or the work goes onto an old release, because somebody named a tag like the branch."""
+        stage.durable.git("tag", "main")
+        stage.durable.commit({"README.md": "later\n"})
+        tagged = stage.durable.git("rev-parse", "refs/tags/main")
+        session = _at_work(stage)
+        assert session.read("README.md") == b"later\n"
+
+        lands(stage, session, WORK)
+
+        assert stage.durable.git("rev-parse", "refs/tags/main") == tagged
+
+    def test_prm_27_a_second_checkout_is_a_checkout_too(self, stage: Stage) -> None:
+        """Or the branch moves under a person who has it checked out in another work tree, where it looks as if they undid the work."""
+        session = _at_work(stage)
+        linked = stage.path / "linked"
+        stage.durable.git("checkout", "-q", "-b", "topic")
+        stage.durable.git("worktree", "add", "-q", str(linked), "main")
+
+        made = session.promote()
+
+        assert files_in(linked) == stage.judge.tree(made.sha)
+        assert stage.durable.git("-C", str(linked), "status", "--porcelain") == ""
+
+    @needs(Capability.SHELL)
+    def test_prm_28_a_workspace_that_is_gone_deletes_nothing(self, stage: Stage) -> None:
+        """Or a disk that was cleaned up reads as a wish to delete the whole project."""
+        session = _at_work(stage)
+        run(stage, session, 'rm -rf "$PWD"')
+
+        with stage.durable.unchanged():
+            refused(GONE, session.promote)
+
+
+def _at_work(stage: Stage) -> DrivenSession:
+    """A session that has edited ``app.py`` and made ``new.txt``."""
+    session = stage.start()
+    for path, data in WORK.items():
+        session.write(path, data)
+    return session

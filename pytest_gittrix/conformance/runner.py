@@ -1,0 +1,111 @@
+"""Runs the clauses with pytest in a process of its own, for those who do not run pytest themselves.
+
+The process starts in the current directory: its pytest configuration and ``conftest.py`` count, and its modules can be imported.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_gittrix.conformance.catalogue import all_clauses
+from pytest_gittrix.conformance.clauses import FAMILIES, Clause
+from pytest_gittrix.errors import GittrixError, InvalidInput
+
+# Named as a module, the file is collected whatever names of files the project's own tests have.
+_MODULE: Final = "pytest_gittrix.conformance.test_conformance"
+_NAMES: Final = ("-o", "python_classes=Test*", "-o", "python_functions=test_*")
+_KEPT, _BROKEN, _MISUSED = 0, 1, 4
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to run.
+
+    Attributes:
+        system: ``package.module:attribute``; None for the one that the project's configuration names, or else the reference engine.
+        clauses: those to run; all if empty.
+        reports: files to write, ``.json`` or ``.html``.
+        workers: how many processes of xdist, a number or ``auto``.
+        details: show a traceback for each broken clause.
+    """
+
+    system: str | None = None
+    clauses: Sequence[Clause] = ()
+    reports: Sequence[str] = ()
+    workers: str | None = None
+    details: bool = False
+
+
+def select(families: Sequence[str], codes: Sequence[str]) -> list[Clause]:
+    """The clauses of some families, and some by their codes; all if neither is given.
+
+    Raises:
+        InvalidInput: there is no such family or clause.
+    """
+    known = all_clauses()
+    for name in families:
+        if name.upper() not in FAMILIES:
+            raise InvalidInput(f"{name!r} is no family of clauses.", fix=f"There are: {', '.join(FAMILIES)}.")
+    for code in codes:
+        if code.upper() not in {clause.code for clause in known}:
+            raise InvalidInput(f"{code!r} is no clause.", fix="`gittrix conform --list` lists all clauses.")
+    if not families and not codes:
+        return [*known]
+    wanted = {*map(str.upper, families), *map(str.upper, codes)}
+    return [clause for clause in known if not wanted.isdisjoint({clause.family, clause.code})]
+
+
+def run(order: Order, *, quiet: bool = False) -> tuple[bool, dict[str, Any]]:
+    """Run clauses.
+
+    Args:
+        order: what to run.
+        quiet: let pytest print nothing; otherwise it prints progress and the summary on standard output.
+
+    Returns:
+        Whether all that was claimed is kept, and the report as ``report.to_json`` gives it.
+
+    Raises:
+        InvalidInput: pytest refused an option; the message is its own.
+        GittrixError: the run did not come to its end.
+    """
+    with tempfile.TemporaryDirectory(prefix="gittrix-conform-") as directory:
+        told = Path(directory, "report.json")
+        done = subprocess.run(
+            _command(order, told),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if quiet else None,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="backslashreplace",
+            check=False,
+        )
+        if done.returncode == _MISUSED:
+            raise InvalidInput(done.stderr.strip().removeprefix("ERROR: ") or "pytest refused its command line.")
+        if done.returncode not in (_KEPT, _BROKEN) or not told.exists():
+            raise GittrixError(
+                f"The clauses could not be run: pytest ended with status {done.returncode}.",
+                why="\n".join([*(done.stdout or "").splitlines()[-20:], *done.stderr.splitlines()[-20:]]),
+            )
+        sys.stderr.write(done.stderr)
+        return done.returncode == _KEPT, json.loads(told.read_text(encoding="utf-8"))
+
+
+def _command(order: Order, told: Path) -> list[str]:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--no-header", "-rN", *_NAMES]
+    command += [f"--tb={'short' if order.details else 'no'}", f"--gittrix-conformance-report={told}"]
+    command += [f"--gittrix-conformance-report={report}" for report in order.reports]
+    if order.system is not None:
+        command.append(f"--gittrix-system={order.system}")
+    if order.clauses and len(order.clauses) < len(all_clauses()):
+        command += ["-k", " or ".join(f"test_{clause.code.lower().replace('-', '_')}_" for clause in order.clauses)]
+    if order.workers is not None:
+        command += ["-n", order.workers]
+    return [*command, "--pyargs", _MODULE]

@@ -1,0 +1,115 @@
+"""The session system that a run is about: found by its name, and given as tests take it.
+
+It must not know pytest's options, only what was asked for and where.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import reduce
+from importlib import import_module
+from typing import Any, Final
+
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.harness.driver import sandbox_of
+from pytest_gittrix.harness.place import Place
+from pytest_gittrix.harness.system import Engine, SessionSystem, check_system
+
+_NAME: Final = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
+_WHY: Final = "The clauses are put to the system that this names."
+_OPT_OUT: Final = "Without it the clauses are put to the fixture gittrix_system, by default to the reference engine."
+
+
+class SystemUnderTest:
+    """A session system that can also be called, with the arguments of ``World.open``, for a context manager of a sandbox with it.
+
+    Args:
+        system: it; whatever else it has is found here too.
+        sandbox: what calling does; by default it opens a ``Stage``.
+
+    Attributes:
+        name: of the system.
+        capabilities: of the system.
+    """
+
+    def __init__(self, system: SessionSystem, sandbox: Callable[..., AbstractContextManager[Any]] | None = None) -> None:
+        self.name = system.name
+        self.capabilities = system.capabilities
+        self._system = system
+        self._sandbox = sandbox or sandbox_of(system)
+
+    def __repr__(self) -> str:
+        return f"<SystemUnderTest {self._system!r}>"
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._system, name)
+
+    def __call__(self, **arguments: Any) -> AbstractContextManager[Any]:
+        """Open a sandbox."""
+        return self._sandbox(**arguments)
+
+    def open(self, place: Place) -> Engine:
+        """An engine of the system on a place."""
+        return self._system.open(place)
+
+
+def load_system(text: str, origin: str) -> SessionSystem:
+    """Find a system by its name.
+
+    Args:
+        text: ``package.module:attribute``. The attribute is a system, or gives one when it is called without arguments.
+        origin: where the name was given, for the message.
+
+    Raises:
+        InvalidInput: it is no such name, nothing is there, what is there cannot be imported or called, or it is no session system.
+    """
+    if not _NAME.fullmatch(text):
+        raise InvalidInput(
+            f"{text!r} is not the name of a session system (from {origin}).",
+            why=_WHY,
+            fix="Write package.module:attribute, such as acme.testing:system.",
+            opt_out=_OPT_OUT,
+        )
+    module_name, _, path = text.partition(":")
+    try:
+        found = reduce(getattr, path.split("."), _imported(module_name, text, origin))
+    except AttributeError:
+        raise InvalidInput(
+            f"{module_name} has no {path!r} (from {origin}).",
+            why=_WHY,
+            fix="Name a session system of that module, or a function or class that gives one.",
+            opt_out=_OPT_OUT,
+        ) from None
+    return _checked(found, text, origin)
+
+
+def _imported(name: str, text: str, origin: str) -> Any:
+    try:
+        return import_module(name)
+    except Exception as problem:
+        top = name.partition(".")[0]
+        missing = isinstance(problem, ModuleNotFoundError) and problem.name in (name, top)
+        raise InvalidInput(
+            f"{name} cannot be imported: {type(problem).__name__}: {problem} ({text!r} is from {origin}).",
+            why=_WHY,
+            fix="Install it, or run `python -m pytest`, which looks in the current directory too." if missing else "Mend the module.",
+            opt_out=_OPT_OUT,
+        ) from problem
+
+
+def _checked(found: Any, text: str, origin: str) -> SessionSystem:
+    is_one = not isinstance(found, type) and all(hasattr(found, name) for name in ("name", "capabilities", "open"))
+    try:
+        return check_system(found if is_one or not callable(found) else found())
+    except Exception as problem:
+        fact, why, fix = (getattr(problem, part, "") for part in ("fact", "why", "fix"))
+        raise InvalidInput(
+            f"{text!r} gives no session system (from {origin}): {fact or f'{type(problem).__name__}: {problem}'}",
+            why=why or _WHY,
+            fix=fix or "Name a session system, or a callable that gives one when it is called without arguments.",
+            opt_out=_OPT_OUT,
+        ) from problem

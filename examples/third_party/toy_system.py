@@ -1,14 +1,13 @@
-"""A small session system: what agents write stays in memory until git commits it. It does what every session system must, and no more."""
+"""A small session system: what agents write stays in memory until it is committed. It does what every session system must, and no more."""
 
-import os
-import subprocess
 import uuid
 from types import SimpleNamespace
 
+import pygit2
+
 from pytest_gittrix.conformance import BASE
 
-SETTINGS = ("-c", f"core.hooksPath={os.devnull}", "-c", "user.name=Toy", "-c", "user.email=toy@example.org")
-ENVIRONMENT = {"PATH": os.environ["PATH"], "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+TOY = pygit2.Signature("Toy", "toy@example.org")
 
 
 class Refused(Exception):
@@ -19,34 +18,29 @@ class Refused(Exception):
 
 class ToyEngine:
     def __init__(self, place):
-        self.repository, self.ref = place.durable.path, f"refs/heads/{place.durable.branch}"
-        self.environment = ENVIRONMENT | {"GIT_INDEX_FILE": str(place.path / "toy-index")}
-        self.work, self.states = {}, {}
+        self.repo, self.ref, self.made = pygit2.Repository(str(place.durable.path)), f"refs/heads/{place.durable.branch}", {}
 
-    def git(self, *words, stdin=b""):
-        command = ["git", "-C", self.repository, *SETTINGS, *words]
-        done = subprocess.run(command, input=stdin, env=self.environment, capture_output=True, check=False)
-        if done.returncode:
-            raise Refused("PROMOTE_FAILED", *words)
-        return done.stdout
+    def index(self, commit):
+        index = pygit2.Index()
+        index.read_tree(self.repo[commit].tree)
+        return index
 
     def session(self, id):
-        if self.states.get(id) != "active":
-            raise Refused("SESSION_EXPIRED" if id in self.states else "SESSION_NOT_FOUND", id)
-        return self.work[id]
+        if self.sessions().get(id) != "active":
+            raise Refused("SESSION_EXPIRED" if id in self.made else "SESSION_NOT_FOUND", id)
+        return self.made[id]
 
     def start(self, task, _policy):
-        id, head = uuid.uuid4().hex, self.git("rev-parse", self.ref).strip()
-        rows = [os.fsdecode(row).partition("\t") for row in self.git("ls-tree", "-r", "-z", head).split(b"\0")[:-1]]
-        tree = {path: entry.split() for entry, _, path in rows}
-        self.work[id], self.states[id] = SimpleNamespace(task=task, baseline=head, tree=tree, written={}), "active"
+        id, head = uuid.uuid4().hex, self.repo.references[self.ref].target
+        tree = {entry.path: entry for entry in self.index(head)}
+        self.made[id] = SimpleNamespace(task=task, baseline=head, tree=tree, written={}, state="active")
         return id
 
     def read(self, id, path):
-        session = self.session(id)
-        if path not in session.tree and path not in session.written:
+        if path not in self.list(id):
             raise Refused("PATH_NOT_FOUND", path)
-        return session.written[path] if path in session.written else self.git("cat-file", "blob", session.tree[path][2])
+        session = self.session(id)
+        return session.written[path] if path in session.written else self.repo[session.tree[path].id].data
 
     def write(self, id, path, data):
         clash = any(path.startswith(f"{file}/") or file.startswith(f"{path}/") for file in self.list(id))
@@ -58,38 +52,37 @@ class ToyEngine:
         return {*self.session(id).tree, *self.session(id).written}
 
     def touched(self, id):
-        tree, written = self.session(id).tree, self.session(id).written
-        return {path for path, data in written.items() if path not in tree or self.git("cat-file", "blob", tree[path][2]) != data}
+        tree = self.session(id).tree
+        return {path for path, data in self.made[id].written.items() if path not in tree or self.repo[tree[path].id].data != data}
 
     def promote(self, id, files=None, message=None):
-        session, touched, head = self.session(id), self.touched(id), self.git("rev-parse", self.ref).strip()
+        session, touched, head = self.session(id), self.touched(id), self.repo.references[self.ref].target
         chosen = touched if files is None else {*files}
         if not chosen or chosen - touched:
             raise Refused("PROMOTE_FAILED", *(chosen - touched))
-        drift = os.fsdecode(self.git("diff-tree", "-r", "-z", "--no-renames", "--name-only", session.baseline, head)).split("\0")[:-1]
+        index = self.index(head)
+        ours, theirs = session.tree, {entry.path: entry for entry in index}
+        drift = [path for path in {*ours, *theirs} if ours.get(path) != theirs.get(path)]
         if both := [one for one in chosen if any(f"{one}/".startswith(f"{path}/") or path.startswith(f"{one}/") for path in drift)]:
             raise Refused("BASELINE_CONFLICT", *both)
-        blobs = {path: self.git("hash-object", "-w", "--stdin", stdin=session.written[path]).strip().decode() for path in chosen}
-        rows = [f"{session.tree.get(path, ['100644'])[0]} {blob}\t{path}\0" for path, blob in blobs.items()]
-        self.git("read-tree", head)
-        self.git("update-index", "-z", "--index-info", stdin=os.fsencode("".join(rows)))
-        made = self.git("commit-tree", self.git("write-tree").strip(), "-p", head, stdin=(message or session.task).encode()).strip()
-        self.git("update-ref", self.ref, made, head)
-        self.states[id] = "promoted"
-        return made.decode()
+        for path in chosen:
+            mode = ours[path].mode if path in ours else pygit2.enums.FileMode.BLOB
+            index.add(pygit2.IndexEntry(path, self.repo.create_blob(session.written[path]), mode))
+        made = self.repo.create_commit(self.ref, TOY, TOY, message or session.task, index.write_tree(self.repo), [head])
+        session.state = "promoted"
+        return str(made)
 
     def evict(self, id):
-        self.session(id)
-        self.states[id] = "expired"
+        self.session(id).state = "expired"
 
     def sweep(self):
         return []
 
     def sessions(self):
-        return self.states
+        return {id: session.state for id, session in self.made.items()}
 
     def close(self):
-        self.work.clear()
+        self.repo.free()
 
 
 system = SimpleNamespace(name="toy 0.1", capabilities=BASE, open=ToyEngine)

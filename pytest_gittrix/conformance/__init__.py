@@ -1,4 +1,4 @@
-"""The conformance suite: about a hundred promises of a session system, each a test with a stable code.
+"""The conformance suite: a hundred and sixty promises of a session system, each a test with a stable code.
 
 Run it on a system of your own without a line of code::
 
@@ -14,7 +14,9 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_gittrix.conformance.clauses import Clauses, needs
+    from pytest_gittrix.conformance.command_system import CommandSystem
     from pytest_gittrix.conformance.suite import SessionSystemSuite
+    from pytest_gittrix.harness.own_system import GitTrixSystem
     from pytest_gittrix.harness.place import Place
     from pytest_gittrix.harness.system import BASE, EXTENDED, Capability, Engine, Promoted, SessionSystem
 
@@ -38,8 +40,10 @@ pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in (*FAMILY_MODUL
 _HOMES = {
     "BASE": "harness.system",
     "EXTENDED": "harness.system",
+    "GitTrixSystem": "harness.own_system",
     "Capability": "harness.system",
     "Clauses": "conformance.clauses",
+    "CommandSystem": "conformance.command_system",
     "Engine": "harness.system",
     "Place": "harness.place",
     "Promoted": "harness.system",
@@ -54,7 +58,9 @@ __all__ = [
     "FAMILY_MODULES",
     "Capability",
     "Clauses",
+    "CommandSystem",
     "Engine",
+    "GitTrixSystem",
     "Place",
     "Promoted",
     "SessionSystem",

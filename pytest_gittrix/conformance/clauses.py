@@ -144,7 +144,9 @@ def apply_clause(request: pytest.FixtureRequest, clause: Clause, system: Session
     lacking = ", ".join(sorted(clause.needs - system.capabilities))
     if lacking:
         properties.append((LACKING, lacking))
-        pytest.skip(f"{system.name} does not declare {lacking}")
+        known = getattr(system, "reasons", {})
+        because = "; ".join(str(known[one]) for one in sorted(clause.needs - system.capabilities) if one in known)
+        pytest.skip(f"{system.name} does not declare {lacking}{f' ({because})' if because else ''}")
     waived = {**check_waivers(getattr(system, "waivers", {}), system.name), **waivers}
     if clause.code in waived:
         properties.append((WAIVED, waived[clause.code].strip()))

@@ -306,6 +306,21 @@ class PromotionClauses(Clauses):
         with stage.durable.unchanged():
             refused(GONE, session.promote)
 
+    @needs(Capability.COMMITS)
+    def test_prm_29_what_the_agent_committed_is_promoted_as_one_commit_of_durable(self, stage: Stage) -> None:
+        """Or work that an agent commits on its way is lost, or its drafts become a part of the project's history."""
+        session = _at_work(stage)
+        drafts = [session.commit("half of it")]
+        session.write("app.py", "finished\n")
+        drafts.append(session.commit("all of it"))
+        head = stage.judge.head()
+
+        made = session.promote()
+
+        assert stage.judge.commit(made.sha).parents == (head,)
+        assert stage.judge.tree(made.sha)["app.py"] == b"finished\n"
+        assert not {*drafts} & {*stage.judge.history(made.sha)}
+
 
 def _at_work(stage: Stage) -> DrivenSession:
     """A session that has edited ``app.py`` and made ``new.txt``."""

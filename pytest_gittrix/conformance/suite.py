@@ -11,12 +11,12 @@ class SessionSystemSuite(*families()):  # type: ignore[misc]  # the families are
     Subclass it in a test module, in a class whose name begins with ``Test``; say in the fixture ``gittrix_system`` which system is meant,
     and in ``waivers`` which promises it does not keep, and why::
 
+        @pytest.fixture(scope="session")
+        def gittrix_system():
+            return AcmeSystem()
+
         class TestAcme(SessionSystemSuite):
             waivers = {"NAM-04": "names are folded to lower case on purpose"}
-
-            @pytest.fixture
-            def gittrix_system(self):
-                return AcmeSystem()
 
     A waived clause must fail. A clause that is overridden, or set to None, must be waived.
     """

@@ -1,0 +1,94 @@
+"""The zoo: every system that is broken on purpose is caught by the clause named for it, and the correct one keeps that clause.
+
+``PYTEST_GITTRIX_SOAK=1`` also has the state machine and the explorer of schedules find them without being told.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+from hypothesis import settings
+
+from fixtures.broken_systems.hunting import by_machine, by_schedule
+from fixtures.broken_systems.judging import clauses, complaint
+from fixtures.broken_systems.page import PAGE, remembered
+from fixtures.broken_systems.plain import PlainSystem
+from fixtures.broken_systems.races import RACES, explored
+from fixtures.broken_systems.zoo import ZOO
+
+soak = pytest.mark.skipif(os.environ.get("PYTEST_GITTRIX_SOAK") != "1", reason="takes half an hour: PYTEST_GITTRIX_SOAK=1")
+FOUND_AT_LEAST = 24
+
+
+def judged(system: PlainSystem, code: str) -> str | None:
+    """What a clause has against a system; skips where it cannot be judged."""
+    try:
+        return complaint(system, code)
+    except LookupError as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_a_broken_system_breaks_the_clause_that_is_named_for_it(name: str) -> None:
+    broken = ZOO[name]
+
+    assert judged(broken.system(), broken.clause), (
+        f"{broken.clause} ({clauses()[broken.clause][0].promise}) did not notice: {broken.defect}"
+    )
+
+
+@pytest.mark.parametrize("code", sorted({broken.clause for broken in ZOO.values()}))
+def test_the_correct_system_keeps_each_of_these_clauses(code: str) -> None:
+    assert judged(PlainSystem(), code) is None
+
+
+def test_every_broken_system_says_what_is_wrong_with_it() -> None:
+    assert len(ZOO) >= 30
+    assert len({broken.defect for broken in ZOO.values()}) == len(ZOO)
+    assert all(broken.defect.endswith(".") for broken in ZOO.values())
+
+
+def test_the_page_lists_them_all() -> None:
+    rows = re.findall(r"^\| ([^|]+) \| (.+) \| ([^|]+) \| `([A-Z]{3}-\d\d)` \| [^|]+ \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert rows == [(one.name, one.defect, one.source, one.clause) for one in ZOO.values()], "run `python -m fixtures.broken_systems`"
+
+
+def test_many_of_them_were_found_without_being_told() -> None:
+    assert len(remembered()) >= FOUND_AT_LEAST
+
+
+@soak
+@pytest.mark.parametrize("name", [name for name, broken in ZOO.items() if broken.finder == "machine" and name in remembered()])
+def test_the_machine_finds_it_without_being_told(name: str) -> None:
+    found = by_machine(ZOO[name].system())
+
+    assert found is not None
+    assert found.steps
+
+
+@soak
+@pytest.mark.parametrize("name", [name for name, broken in ZOO.items() if broken.finder == "schedule"])
+def test_the_explorer_finds_it_without_being_told(name: str) -> None:
+    found = by_schedule(ZOO[name].system())
+
+    assert found is not None
+    assert "=>" in "".join(found.steps)
+
+
+@soak
+@pytest.mark.parametrize("name", RACES)
+def test_the_correct_system_is_right_in_every_order(name: str) -> None:
+    found = explored(PlainSystem(), name, bound=2)
+
+    found.verify()
+    assert found.complete
+
+
+@soak
+def test_the_machine_finds_nothing_in_the_correct_system() -> None:
+    found = by_machine(PlainSystem(), settings(max_examples=200, stateful_step_count=30, deadline=None, derandomize=True, database=None))
+
+    assert found is None, found

@@ -35,7 +35,7 @@ from pytest_gittrix.session.ids import seeded_ids
 from pytest_gittrix.session.manager import GitTrix
 from pytest_gittrix.session.session import UserSession
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "find-a-lost-update.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorial" / "find-a-lost-update.md"
 FILES = {"a.txt": "a\n", "b.txt": "b\n", "c.txt": "c\n"}
 
 

@@ -17,14 +17,14 @@ from collections.abc import Callable, Container
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, LogDamaged, MetadataVersionUnsupported
 from pytest_gittrix.record.state import SessionState, StateName, deadline_ns, metadata_of
 from pytest_gittrix.record.store import ID, LOG, METADATA, Problem, Store
 
 FILE = "index.sqlite"
-VERSION = 2
+VERSION = 3
 SMALL = 64
 
 T = TypeVar("T")
@@ -38,13 +38,18 @@ _LARGEST = 2**63 - 1
 _COLUMNS = (
     "id TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, inode INTEGER, problem TEXT, "
     "state TEXT, deadline_us INTEGER, created_us INTEGER, updated_us INTEGER, last_access_us INTEGER, "
-    "seq INTEGER, workspace_present INTEGER, legacy INTEGER, durable BLOB, metadata TEXT, unsettled INTEGER"
+    "seq INTEGER, workspace_present INTEGER, legacy INTEGER, durable BLOB, metadata TEXT, unsettled INTEGER, "
+    "agent TEXT, rig TEXT, work_unit TEXT, chain TEXT, outcome TEXT"
 )
 _WIDTH = _COLUMNS.count(",") + 1
 _EVICTABLE = "(state = 'active' OR (state = 'promoted' AND workspace_present))"
 _SCHEMA = (
     f"CREATE TABLE session ({_COLUMNS})",
     f"CREATE INDEX session_due ON session (deadline_us, id) WHERE {_EVICTABLE}",
+    "CREATE INDEX session_chain ON session (chain)",
+    "CREATE INDEX session_unit ON session (work_unit) WHERE work_unit IS NOT NULL",
+    "CREATE INDEX session_agent ON session (agent, created_us) WHERE agent IS NOT NULL",
+    "CREATE INDEX session_created ON session (created_us)",
     "CREATE INDEX session_used ON session (last_access_us) WHERE state = 'active'",
     f"PRAGMA user_version = {VERSION}",
 )
@@ -79,6 +84,30 @@ class Row:
     legacy: bool
     log_size: int
     metadata: str
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is asked for; everything that is given must hold (Gas Town, session-systems 2.3).
+
+    Attributes:
+        agent, rig, work_unit, chain, outcome, state: equal to this.
+        since_ns: started then or later.
+        until_ns: started before.
+        limit: how many at most; 0 for all.
+    """
+
+    EQUAL: ClassVar = ("agent", "rig", "work_unit", "chain", "outcome", "state")
+
+    agent: str | None = None
+    rig: str | None = None
+    work_unit: str | None = None
+    chain: str | None = None
+    outcome: str | None = None
+    state: str | None = None
+    since_ns: int | None = None
+    until_ns: int | None = None
+    limit: int = 0
 
 
 class Index:
@@ -132,6 +161,16 @@ class Index:
         terms = {name: value for name, value in wanted.items() if value is not None}
         query = _ROWS + "".join(f" AND {name} = :{name}" for name in terms) + " ORDER BY created_us, id"
         return self._ask(lambda database: [_row(*fields) for fields in database.execute(query, terms)])
+
+    def query(self, query: Query) -> list[Row]:
+        """The sessions that fit a query, newest first, then by id; as of the last :meth:`sync`."""
+        equal = {name: value for name in Query.EQUAL if (value := getattr(query, name)) is not None}
+        terms = [f"{name} = :{name}" for name in equal]
+        terms += ["created_us >= :since"] * (query.since_ns is not None) + ["created_us < :until"] * (query.until_ns is not None)
+        values = {**equal, "since": _microseconds(query.since_ns), "until": _microseconds(query.until_ns), "most": query.limit or -1}
+        found = "".join(f" AND {term}" for term in terms)
+        ordered = f"{_ROWS}{found} ORDER BY created_us DESC, id LIMIT :most"
+        return self._ask(lambda database: [_row(*fields) for fields in database.execute(ordered, values)])
 
     def problems(self) -> list[Problem]:
         """The sessions that cannot be read, in order of id, as of the last :meth:`sync`."""
@@ -306,13 +345,16 @@ def _fields(state: SessionState) -> tuple[Any, ...]:
         _blob(state.durable_path),
         json.dumps(metadata_of(state)),
         unsettled(state),
+        *(state.identity.get(name) for name in ("agent", "rig", "work_unit")),
+        state.chain,
+        state.outcome,
     )
 
 
 def unsettled(state: SessionState) -> bool:
     """Whether something was begun and not finished: a promotion, a start, or the removal of an ended session's workspace."""
     if not state.ended:
-        return state.intent is not None or not state.workspace_present
+        return state.intent is not None or state.handoff is not None or not state.workspace_present
     return state.workspace_present and (state.state != "promoted" or state.policy.until_promote)
 
 
@@ -321,6 +363,11 @@ def _row(id: str, state: StateName, deadline_us: int | None, created_us: int, up
     deadline = None if deadline_us is None else deadline_us * 1000
     times = (created_us * 1000, updated_us * 1000, last_access_us * 1000)
     return Row(id, state, deadline, *times, seq, bool(present), bool(legacy), log_size, metadata)
+
+
+def _microseconds(ns: int | None) -> int | None:
+    # Rounded up: an instant that is not on a whole microsecond comes before every start that is not before it.
+    return None if ns is None else max(min(-(-ns // 1000), _LARGEST), -_LARGEST)
 
 
 def _blob(path: str | None) -> bytes | None:

@@ -51,6 +51,11 @@ def metadata_of(state: SessionState) -> dict[str, Any]:
             "strategy": state.strategy,
             "result": result and _known({"sha": result.sha, "branch": result.branch, "prUrl": result.pr_url}),
         },
+        # By addition; a reader of GitTrix's records passes over what it does not know.
+        "identity": dict(state.identity) or None,
+        "lineage": state.lineage and state.lineage.to_data(),
+        "outcome": state.outcome,
+        "successor": state.successor,
     }
     return {**state.extra, **_known(record)}
 

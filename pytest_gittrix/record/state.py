@@ -14,7 +14,7 @@ from typing import cast
 from pytest_gittrix.errors import InvalidInput, LogDamaged, MetadataVersionUnsupported
 from pytest_gittrix.record.events import Event, path_of
 from pytest_gittrix.record.metadata import metadata_of, state_from_metadata
-from pytest_gittrix.record.values import ENDED, Intent, Policy, Result, SessionState, StateName, deadline_ns
+from pytest_gittrix.record.values import ENDED, Intent, Lineage, Policy, Result, SessionState, StateName, deadline_ns
 from pytest_gittrix.record.vocabulary import CONVERSATION
 
 __all__ = [
@@ -88,6 +88,8 @@ def _created(event: Event) -> SessionState:
         last_access_ns=event.ts,
         format=data["format"],
         strategy=data.get("strategy", "auto"),
+        identity=data.get("identity", {}),
+        lineage=Lineage(**data["lineage"]) if "lineage" in data else None,
         seq=event.seq,
     )
 
@@ -137,7 +139,7 @@ def _close_intent(state: SessionState, event: Event) -> None:
 def _done(state: SessionState, event: Event) -> None:
     data = event.data
     _close_intent(state, event)
-    state.state = "promoted"
+    state.state, state.ended_ns = "promoted", event.ts
     state.strategy = data["strategy"]
     state.result = Result(data["commit"], data["branch"], data.get("pr_url"), data.get("patch"))
 
@@ -151,11 +153,48 @@ def _ended(state: SessionState, event: Event) -> None:
     # promote.done is itself the end; session.ended may still say so.
     if state.ended and not (how == state.state == "promoted"):
         raise _impossible(state, event, f"the session already ended as {state.state}")
+    if not state.ended:
+        state.ended_ns = event.ts
     state.state = cast(StateName, how)
+    state.outcome, state.handoff = event.data.get("outcome"), None
+    state.successor = event.data.get("successor", state.successor)
 
 
 def _archive(state: SessionState, event: Event) -> None:
     state.archive = event.data
+
+
+def _identified(state: SessionState, event: Event) -> None:
+    told = {**state.identity, **event.data["identity"]}
+    state.identity = {name: value for name, value in told.items() if value is not None}
+
+
+def _step_started(state: SessionState, event: Event) -> None:
+    now = {name: event.data[key] for name, key in (("step_ref", "step"), ("molecule_id", "molecule_id")) if key in event.data}
+    state.identity = {**state.identity, **now}
+
+
+def _step_completed(state: SessionState, event: Event) -> None:
+    if state.identity.get("step_ref") == event.data["step"]:
+        state.identity = {name: value for name, value in state.identity.items() if name != "step_ref"}
+
+
+def _handing_off(state: SessionState, event: Event) -> None:
+    if state.handoff is not None:
+        raise _impossible(state, event, f"the handoff to {state.handoff} is still open")
+    state.handoff = event.data["child"]
+
+
+def _not_handed_off(state: SessionState, event: Event) -> None:
+    if state.handoff != event.data["child"]:
+        raise _impossible(state, event, f"the open handoff is to {state.handoff}")
+    state.handoff = None
+
+
+def _succeeded(state: SessionState, event: Event) -> None:
+    if state.successor is not None:
+        raise _impossible(state, event, f"its successor is {state.successor}")
+    state.successor = event.data["child"]
 
 
 def _turn_started(state: SessionState, event: Event) -> None:
@@ -203,6 +242,12 @@ RULES: Mapping[str, Rule] = {
     "archive.written": Rule(_ANY, apply=_archive),
     "session.ended": Rule(_ANY, apply=_ended),
     "workspace.removed": Rule(_ANY, apply=_removed),
+    "session.identified": Rule(_ACTIVE, apply=_identified),
+    "step.started": Rule(_ACTIVE, use=True, apply=_step_started),
+    "step.completed": Rule(_ACTIVE, use=True, apply=_step_completed),
+    "handoff.intent": Rule(_ACTIVE, use=True, apply=_handing_off),
+    "session.succeeded": Rule(_ANY, apply=_succeeded),
+    "handoff.aborted": Rule(_ACTIVE, apply=_not_handed_off),
     "turn.started": Rule(_ACTIVE, use=True, apply=_turn_started),
     "turn.ended": Rule(_ANY, apply=_turn_ended),
     **dict.fromkeys(CONVERSATION, Rule(_ACTIVE, use=True)),

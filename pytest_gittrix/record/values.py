@@ -7,6 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 StateName = Literal["active", "promoted", "discarded", "expired"]
+Outcome = Literal["handoff", "done", "crash", "killed"]
+OUTCOMES: tuple[str, ...] = ("handoff", "done", "crash", "killed")
+IDENTITY: tuple[str, ...] = ("agent", "rig", "role", "tmux_session", "work_unit", "molecule_id", "step_ref", "cwd", "branch")
+"""What may be told of who works in a session, and on what (Gas Town, session-systems 2.1)."""
+RELATIONS: tuple[str, ...] = ("handoff", "crash", "fork")
 ENDED: frozenset[str] = frozenset({"promoted", "discarded", "expired"})
 
 _HOUR = 3_600_000_000_000
@@ -69,6 +74,29 @@ class Result:
     patch: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """Where a session comes from.
+
+    Attributes:
+        parent: the session before it.
+        relation: ``handoff`` or ``crash`` (it goes on with the parent's work), or ``fork`` (it goes another way).
+        chain: the first session of the line of handoffs.
+        root: the first ancestor by forks.
+        at_seq: the event of the parent that a fork was made after.
+    """
+
+    parent: str
+    relation: str
+    chain: str
+    root: str
+    at_seq: int | None = None
+
+    def to_data(self) -> dict[str, Any]:
+        """The lineage as ``session.created`` holds it."""
+        return {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
+
+
 @dataclass
 class SessionState:
     """One session as its events leave it. A value: ``fold`` makes new ones and never changes one it has returned.
@@ -88,6 +116,12 @@ class SessionState:
         workspace_present: whether the workspace is complete and not removed.
         turn: the turn of which the log does not tell the end.
         calls: tool calls without a result, by their id; each with the tool's name.
+        identity: who works in it, and on what; see ``IDENTITY``.
+        lineage: the session it came from; None for the first of its line.
+        ended_ns: when it ended.
+        outcome: how its agent did, once it has ended and somebody said.
+        successor: the session it was handed to.
+        handoff: the child of a handoff of which the log does not tell the end.
         archive: what was set aside of unpromoted work, as in ``archive.written``.
         seq: of the last event folded; -1 when there is no log.
         legacy: it comes from a TypeScript record and has no log yet.
@@ -118,6 +152,12 @@ class SessionState:
     workspace_present: bool = False
     turn: str | None = None
     calls: dict[str, str] = field(default_factory=dict)
+    identity: Mapping[str, str] = field(default_factory=dict)
+    lineage: Lineage | None = None
+    ended_ns: int | None = None
+    outcome: str | None = None
+    successor: str | None = None
+    handoff: str | None = None
     archive: Mapping[str, Any] | None = None
     seq: int = -1
     legacy: bool = False
@@ -127,6 +167,16 @@ class SessionState:
     def ended(self) -> bool:
         """Whether the session is over; ended states are absorbing (DESIGN rule 7)."""
         return self.state in ENDED
+
+    @property
+    def chain(self) -> str:
+        """The id that all sessions of one line of handoffs share: that of the first of them (Gas Town)."""
+        return self.lineage.chain if self.lineage is not None else self.id
+
+    @property
+    def root(self) -> str:
+        """The id of the first ancestor by forks; its own, if it was not forked (Pixir)."""
+        return self.lineage.root if self.lineage is not None else self.id
 
     @property
     def archived(self) -> bool:

@@ -28,7 +28,7 @@ _SESSION: Mapping[str, Kind] = {
     "session.created": _kind(
         "A session was started from durable's head; policy is {ttl_idle_ns, ttl_absolute_ns, until_promote, manual}.",
         "task durable_ref durable_path durable_branch baseline ephemeral_ref workspace workspace_kind git_backed policy format",
-        optional="id_seed history strategy",
+        optional="id_seed history strategy identity lineage",
     ),
     "session.imported": _kind("A session of a TypeScript store got a log; metadata is its record as it was.", "metadata"),
     "workspace.ready": _kind("The workspace is complete and the agent may use it.", "path"),
@@ -52,7 +52,17 @@ _SESSION: Mapping[str, Kind] = {
     "archive.written": _kind(
         "Work that was not promoted was set aside as a commit, a patch or both.", "touched", optional="commit patch ref reason"
     ),
-    "session.ended": _kind('The session ended (state is "promoted", "discarded" or "expired").', "state", optional="reason"),
+    "session.ended": _kind(
+        'The session ended (state is "promoted", "discarded" or "expired"; outcome says how its agent did).',
+        "state",
+        optional="reason outcome successor",
+    ),
+    "session.identified": _kind("Who works in the session, or on what, was told anew; null takes a fact away.", "identity"),
+    "step.started": _kind("The agent began a step of its workflow.", "step", optional="molecule_id"),
+    "step.completed": _kind("The agent ended a step of its workflow.", "step", optional="outcome"),
+    "handoff.intent": _kind("The session is about to be handed to the one named child; who holds the lease is doing it.", "child"),
+    "session.succeeded": _kind("A session was started to go on with this one, which had crashed.", "child"),
+    "handoff.aborted": _kind("The child was not started; the session goes on.", "child reason"),
     "workspace.removed": _kind("The workspace is gone; the record stays."),
     "turn.started": _kind("The agent began a turn; turn names it, and runs says in what: process, thread or task.", "turn runs"),
     "turn.ended": _kind(

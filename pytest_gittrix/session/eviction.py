@@ -42,6 +42,15 @@ def check_end(state: str) -> EndState:
     raise InvalidInput(f"A session cannot end as {state!r}.", fix=f"Use one of: {', '.join(_END_STATES)}.")
 
 
+def check_outcome(outcome: str | None) -> str | None:
+    """Validate how an agent did. Raises InvalidInput, listing what there is; a handoff is made with ``handoff()``."""
+    if outcome in (None, "done", "crash", "killed"):
+        return outcome
+    raise InvalidInput(
+        f"An agent cannot have ended as {outcome!r}.", fix="Use one of: done, crash, killed; or hand the session on with handoff()."
+    )
+
+
 def require_evictable(state: SessionState) -> None:
     """Refuse to evict what has ended, unless its workspace was kept until now (a promotion without ``until_promote``).
 
@@ -102,7 +111,9 @@ class Evictor:
         points.reached("evict:archived")
         return archive
 
-    def evict(self, recorder: Recorder, state: SessionState, how: EndState, *, promoted: Changes | None = None) -> None:
+    def evict(
+        self, recorder: Recorder, state: SessionState, how: EndState, *, promoted: Changes | None = None, outcome: str | None = None
+    ) -> None:
         """End a session, set aside what it did not promote, and take its workspace away.
 
         Called again on a session whose eviction was cut short, it goes on where that stopped.
@@ -112,12 +123,13 @@ class Evictor:
             state: its state, read under the lease.
             how: the state it ends in; one that has ended already stays as it is.
             promoted: the changes that were promoted, if any were.
+            outcome: how its agent did, if somebody said.
 
         Raises:
             AdapterUnavailable, OSError: what it holds can be neither archived nor kept; it is all still there, and recovery tries again.
         """
         if not state.ended:
-            state = recorder.append("session.ended", {"state": how}, commit_point=True)
+            state = recorder.append("session.ended", {"state": how} | ({"outcome": outcome} if outcome else {}), commit_point=True)
             points.reached("evict:ended")
         if state.workspace_present:
             self._clear(recorder, state, promoted)

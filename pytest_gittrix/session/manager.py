@@ -6,38 +6,39 @@ import json
 import os
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix import points
 from pytest_gittrix.adapters.local import LocalEphemeral
 from pytest_gittrix.adapters.protocol import Durable
 from pytest_gittrix.clock import Clock, SystemClock, Timer
 from pytest_gittrix.errors import GittrixError, InvalidInput, SessionNotFound
-from pytest_gittrix.git.files import sync_file_system
 from pytest_gittrix.git.seed import prune_seeds
-from pytest_gittrix.git.workspace import Workspace, WorkspaceKind
-from pytest_gittrix.record.events import path_fields
+from pytest_gittrix.git.workspace import WorkspaceKind
 from pytest_gittrix.record.index import Index
 from pytest_gittrix.record.log import Durability
 from pytest_gittrix.record.state import Policy, StateName
 from pytest_gittrix.record.store import Problem, Store, default_home
 from pytest_gittrix.session.archive import Archive
 from pytest_gittrix.session.content import Review
-from pytest_gittrix.session.detector import MovedRef, moved_references, note_references
-from pytest_gittrix.session.eviction import Evictor, check_end, require_evictable
+from pytest_gittrix.session.detector import MovedRef, moved_references
+from pytest_gittrix.session.eviction import Evictor, check_end, check_outcome, require_evictable
 from pytest_gittrix.session.expiry import resolution_ns
 from pytest_gittrix.session.ids import claim, random_id
 from pytest_gittrix.session.inputs import check_text
+from pytest_gittrix.session.lineage import Handoff
 from pytest_gittrix.session.promotion import PromoteResult, Promotion
 from pytest_gittrix.session.recorder import Emitter, Listener, Recorder, require_live, typed
+from pytest_gittrix.session.records import Records
 from pytest_gittrix.session.recovery import Recovery, RecoveryReport, settled
-from pytest_gittrix.session.resources import Resources, local_ref
+from pytest_gittrix.session.resources import Resources
 from pytest_gittrix.session.selection import check_on_overlap
 from pytest_gittrix.session.session import SessionInfo, UserSession, info_of
+from pytest_gittrix.session.starting import Beginning, Start, check_identity, known
 from pytest_gittrix.session.strategy import Ask, Preferences, Strategy, check_strategy, decide
 from pytest_gittrix.session.turns import Turns
 
@@ -62,6 +63,9 @@ class GitTrix:
         strategy: what ``auto`` means before the contributor heuristic is asked.
         ask: how to ask a person for a strategy; see ``strategy.Question``.
         ids: makes session ids; random by default.
+
+    Attributes:
+        records: the sessions there are, for lists and queries.
 
     Raises:
         AdapterUnavailable: ``durable`` is no repository.
@@ -97,6 +101,7 @@ class GitTrix:
         self._evictor = Evictor(self._resources.open_workspace, self._resources.trash, self.ephemeral.limits)
         self._emitter = Emitter()
         self._index = Index(self.store)
+        self.records = Records(self._index)
         self._preferences = Preferences(self.home / "preferences.json")
         self._turns = Turns()
         self._timer: Timer | None = None
@@ -161,6 +166,8 @@ class GitTrix:
         eviction: EvictionPolicy | None = None,
         workspace: WorkspaceKind | None = None,
         strategy: str | None = None,
+        parent: str | None = None,
+        **identity: str,
     ) -> UserSession:
         """Start a session from the head of a branch.
 
@@ -172,61 +179,24 @@ class GitTrix:
             eviction: this session's policy.
             workspace: this session's kind of workspace.
             strategy: what ``auto`` means for this session.
+            parent: a session that crashed, with which this one goes on (Gas Town).
+            identity: who works in it, and on what: ``agent``, ``rig``, ``role``, ``work_unit`` and so on; see ``values.IDENTITY``.
 
         Raises:
             InvalidInput: there is no such branch, or an argument is not allowed.
+            SessionExpired: ``parent`` has not crashed, or has a successor.
+            SessionNotFound: there is no such parent.
             AdapterUnavailable, UnsupportedRepository: the repository cannot be used; nothing is left behind.
         """
         task = check_text(task, "task")
         durable, branch = self._resources.resolve(durable_path, durable_ref, durable_branch)
         ephemeral = self.ephemeral if workspace is None else replace(self.ephemeral, kind=workspace)
         policy = eviction.policy() if eviction is not None else self._policy
-        baseline = durable.head(branch)
-        points.reached("start:head-read")
-        id_, lease = claim(self.store, self._ids)
-        recorder = self._recorder(id_)
-        try:
-            with typed(), ExitStack() as held:
-                held.callback(lease.release)
-                space = str(self.store.directory(id_) / "workspace")
-                created = {
-                    "task": task,
-                    "durable_ref": local_ref(durable.path or "", branch),
-                    **path_fields(durable.path or "", "durable_path"),
-                    "durable_branch": branch,
-                    "baseline": baseline,
-                    "ephemeral_ref": local_ref(space),
-                    **path_fields(space, "workspace"),
-                    "workspace_kind": ephemeral.kind,
-                    "git_backed": ephemeral.kind in ("clone", "worktree"),
-                    "policy": policy.to_data(),
-                    "format": "sha256" if len(baseline) == 64 else "sha1",
-                    "history": ephemeral.history,
-                }
-                if strategy is not None:
-                    created["strategy"] = check_strategy(strategy)
-                recorder.append("session.created", created, actor="human", commit_point=True)
-                points.reached("start:created")
-                made = self._make_workspace(id_, durable, ephemeral, baseline, branch, space)
-                if self.store.durability == "full":
-                    # A workspace that a power cut emptied would look as if the agent had emptied it.
-                    sync_file_system(str(self.store.directory(id_)))
-                recorder.append("workspace.ready", path_fields(space), commit_point=True)
-                recorder.derive()
-                points.reached("start:ready")
-        except BaseException:
-            with suppress(OSError):  # the next recovery takes it away
-                self._resources.trash.put(str(self.store.directory(id_)))
-            raise
+        facts = known(check_identity(identity))
+        beginning = Beginning(task, durable, branch, ephemeral, policy, strategy, facts, self._recorder(parent) if parent else None)
+        start = Start(self.store, self._recorder, self._resources, lambda: claim(self.store, self._ids))
+        recorder, made = start.run(beginning)
         return UserSession(recorder, made, ephemeral.limits, self)
-
-    def _make_workspace(self, id_: str, durable: Durable, ephemeral: LocalEphemeral, baseline: str, branch: str, space: str) -> Workspace:
-        seed = durable.seed(self._resources.seeds(), baseline, ephemeral.history)
-        points.reached("start:seeded")
-        engine = self.store.directory(id_) / "engine"
-        made = ephemeral.create(space, str(engine), seed, branch=branch, durable_objects=durable.objects_dir, name=id_)
-        note_references(engine, durable.references())
-        return made
 
     def get_session(self, id_: str) -> UserSession:
         """A live session.
@@ -255,15 +225,19 @@ class GitTrix:
         Args:
             state: only those in this state.
         """
-        from pytest_gittrix.record.model import SessionMetadata
-
-        self._index.sync()
-        return [SessionMetadata.model_validate(json.loads(row.metadata)) for row in self._index.rows(state=state)]
+        return self.records.every(state)
 
     def problems(self) -> list[Problem]:
         """The records that cannot be read, each with the reason."""
-        self._index.sync()
-        return self._index.problems()
+        return self.records.problems()
+
+    def query(self, **wanted: Any) -> list[SessionMetadata]:
+        """The sessions that fit; ``Records.query`` says what can be asked for."""
+        return self.records.query(**wanted)
+
+    def chain(self, chain: str) -> list[SessionMetadata]:
+        """All sessions of a line of handoffs, oldest first; of none that there is, none (Gas Town)."""
+        return self.records.query(chain=chain)[::-1]
 
     # Ends ----------------------------------------------------------------------------------------------------------------------
 
@@ -325,15 +299,28 @@ class GitTrix:
             self._tidy()
             return result
 
-    def evict(self, id_: str, state: str = "expired") -> None:
+    def hand_off(self, session: UserSession, task: str | None, eviction: EvictionPolicy | None, facts: Mapping[str, str]) -> UserSession:
+        """End a session and hand its workspace on to a new one; ``UserSession.handoff`` says how and what it raises."""
+        changes: dict[str, Any] = {} if task is None else {"task": check_text(task, "task")}
+        changes |= {"policy": eviction.policy().to_data()} if eviction is not None else {}
+        told = check_identity(facts)
+        recorder = settled(session._recorder, self._recovery())
+        with self._turns.pausing(recorder), recorder.working("handoff", "human") as state:
+            changes["identity"] = known({**state.identity, **told})
+            child = Handoff(self._recorder).run(recorder, state, lambda: claim(self.store, self._ids), changes)
+        session._workspace.close()
+        return self.get_session(child)
+
+    def evict(self, id_: str, state: str = "expired", *, outcome: str | None = None) -> None:
         """End a session now, whatever its TTL: archive what was not promoted, remove its workspace, keep its record.
 
         Args:
             id_: the session.
             state: how it ends, ``expired`` or ``discarded``.
+            outcome: how its agent did: ``done``, ``crash`` or ``killed`` (Gas Town).
 
         Raises:
-            InvalidInput: ``state`` is no end.
+            InvalidInput: ``state`` is no end, or ``outcome`` none.
             SessionNotFound, SessionExpired: there is no such live session.
             EvictionRace: somebody works on it and does not let go.
         """
@@ -342,7 +329,7 @@ class GitTrix:
         require_evictable(recorder.read())
         with recorder.leased() as now:
             require_evictable(now)
-            self._evictor.evict(recorder, now, how)
+            self._evictor.evict(recorder, now, how, outcome=check_outcome(outcome))
         self._tidy()
 
     def sweep(self) -> list[str]:

@@ -16,11 +16,12 @@ from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.adapters.protocol import Durable
-from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError
+from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, SessionNotFound
 from pytest_gittrix.git.tree import Changes
 from pytest_gittrix.record.state import Intent, SessionState
 from pytest_gittrix.record.store import ID, LOCK, LOG, Problem, Store
 from pytest_gittrix.session.eviction import Evictor
+from pytest_gittrix.session.lineage import Handoff
 from pytest_gittrix.session.recorder import Recorder
 
 _STILLBORN: Final = (LOCK, LOG)
@@ -76,8 +77,11 @@ class Recovery:
 
     def _mend(self, id_: str) -> None:
         recorder = self.recorder_of(id_)
+        self._mend_parent(recorder.read())
         with recorder.leased(wait=0) as state:
             points.reached("recover:leased")
+            if state.handoff is not None:
+                state = Handoff(self.recorder_of).finish(recorder, state)
             if state.intent is not None:
                 state = self._settle(recorder, state, state.intent)
             if state.ended and state.workspace_present:
@@ -90,6 +94,14 @@ class Recovery:
                 self.evictor.evict(recorder, state, "discarded")
                 self.report.removed.append(id_)
             recorder.derive()
+
+    def _mend_parent(self, state: SessionState) -> None:
+        """A child that waits for the workspace of its parent is ended by nobody: the parent is what is to be mended."""
+        if state.ended or state.workspace_present or state.lineage is None or state.lineage.relation != "handoff":
+            return
+        with suppress(SessionNotFound):
+            if self.recorder_of(state.lineage.parent).read().handoff == state.id:
+                self._mend(state.lineage.parent)
 
     def _settle(self, recorder: Recorder, state: SessionState, intent: Intent) -> SessionState:
         """The branch says how an open intent ended."""
@@ -162,7 +174,8 @@ def settled(recorder: Recorder, recovery: Recovery) -> Recorder:
     Raises:
         AdapterUnavailable: it cannot be settled now.
     """
-    if recorder.read().intent is not None:
+    state = recorder.read()
+    if state.intent is not None or state.handoff is not None:
         for problem in recovery.run([recorder.id]).problems:
             raise AdapterUnavailable(
                 f"What a killed promotion of session {recorder.id} left cannot be settled: {problem.message.partition(chr(10))[0]}",

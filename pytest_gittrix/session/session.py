@@ -1,8 +1,7 @@
 """Sessions as their users hold them: the agent's object, which can only work, and the person's, which can also decide.
 
 An ``AgentSession`` is built from the workspace, the seed and the log alone, so no chain of references leads from it to
-durable or to a promotion (DESIGN 4.3,
-rule 6). A ``UserSession`` adds the engine.
+durable or to a promotion (DESIGN 4.3, rule 6). A ``UserSession`` adds the engine.
 """
 
 from __future__ import annotations
@@ -42,6 +41,7 @@ from pytest_gittrix.session.recorder import Recorder
 from pytest_gittrix.timetext import instant_at
 
 if TYPE_CHECKING:
+    from pytest_gittrix.record.model import EvictionPolicy
     from pytest_gittrix.session.manager import GitTrix, MovedRef
     from pytest_gittrix.session.promotion import PromoteResult
     from pytest_gittrix.session.turns import Turn, TurnFunction
@@ -302,7 +302,7 @@ class AgentSession:
         self._recorder.emit(passing_event(check_announceable(type), normalised(data), ts=now, stream=self.id, actor=self._actor))
 
     def history(self, types: Iterable[str] | None = None) -> builtins.list[Event]:
-        """What happened in the session, in order: every stored event, or those of some types. It may have ended, and nobody waits.
+        """Every stored event of the session, or those of some types, in order; also once it has ended. Nobody waits.
 
         Raises:
             InvalidInput: a type is none that there is.
@@ -376,10 +376,29 @@ class UserSession(AgentSession):
             check_text(message, "message")
         return self._engine.promote_session(self, what, files=files, hunks=hunks, strategy=strategy, message=message, on_overlap=on_overlap)
 
-    def discard(self) -> None:
-        """End the session without promoting; its work is archived and its workspace removed."""
-        self._engine.evict(self.id, "discarded")
+    def discard(self, outcome: str | None = None) -> None:
+        """End the session without promoting; its work is archived and its workspace removed.
+
+        Args:
+            outcome: how its agent did, for those who ask later: ``done``, ``crash`` or ``killed`` (Gas Town).
+        """
+        self._engine.evict(self.id, "discarded", outcome=outcome)
         self._workspace.close()
+
+    def handoff(self, task: str | None = None, *, eviction: EvictionPolicy | None = None, **identity: str) -> UserSession:
+        """End this session and go on in a new one of the same line, with this one's workspace as it is (Gas Town).
+
+        Args:
+            task: of the new one; this one's by default.
+            eviction: likewise.
+            identity: who works in it, and on what, as for ``start_session``; what is not told is as in this one.
+
+        Raises:
+            TurnBusy: a turn is running.
+            CapabilityMissing: the workspace is a ``worktree``, which durable knows by its place.
+            InvalidInput: an argument is not allowed.
+        """
+        return self._engine.hand_off(self, task, eviction, identity)
 
     def start_turn(self, fn: TurnFunction, *, runs: str = "process", role: str = "build") -> Turn:
         """Let the agent take a turn: run ``fn(context)`` beside this program (Pixir).

@@ -13,8 +13,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -166,6 +166,21 @@ class Turns:
         turn._kill()
         turn.wait()
         return True
+
+    @contextmanager
+    def pausing(self, recorder: Recorder) -> Iterator[None]:
+        """Let no turn of a session start while the block runs.
+
+        Raises:
+            TurnBusy: one is running.
+        """
+        lease = self._claim(recorder)
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                os.unlink(lease.path)
+            lease.release()
 
     def close(self) -> None:
         """Interrupt every turn."""

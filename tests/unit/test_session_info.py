@@ -135,10 +135,11 @@ class TestTheHandles:
     def test_of_the_agent_have_exactly_the_names_they_should(self, site: Site) -> None:
         session = site.start()
         public = {name for name in dir(session.for_agent()) if not name.startswith("_")}
-        verbs = "id info read write delete list exists touched_files diff commit write_and_commit log workspace_path"
+        verbs = "id info read write delete list exists touched_files diff commit write_and_commit log workspace_path record emit history"
         assert public == set(verbs.split())
         more = {name for name in dir(session) if not name.startswith("_")} - public
-        assert more == {"review", "promote", "discard", "extend", "for_agent", "archive", "moved_refs", "metadata"}
+        decisions = "review promote discard extend for_agent archive moved_refs metadata handoff start_turn turn_running interrupt"
+        assert more == set(decisions.split())
         assert not isinstance(session.for_agent(), UserSession)
         assert isinstance(session, AgentSession)
 

@@ -22,6 +22,7 @@ from pytest_gittrix.record.state import (
     metadata_of,
     state_from_metadata,
 )
+from pytest_gittrix.record.values import Lineage
 from pytest_gittrix.record.vocabulary import CONVERSATION, VOCABULARY
 
 NOW = 1_893_456_000_000_000_000
@@ -69,6 +70,12 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "archive.written": {"touched": ["a"], "patch": "archive.patch"},
     "session.ended": {"state": "discarded"},
     "workspace.removed": {},
+    "session.identified": {"identity": {"agent": "gastown/polecats/Toast"}},
+    "step.started": {"step": "build"},
+    "step.completed": {"step": "build"},
+    "handoff.intent": {"child": "sess_b"},
+    "session.succeeded": {"child": "sess_b"},
+    "handoff.aborted": {"child": "sess_b", "reason": "no space"},
     "turn.started": {"turn": "t1", "runs": "process"},
     "turn.ended": {"turn": "t1", "status": "done"},
     **{type: {key: f"some {key}" for key in sorted(kind.required)} for type, kind in CONVERSATION.items()},
@@ -144,6 +151,33 @@ def test_an_intent_stays_open_until_it_is_done_or_aborted() -> None:
     assert done.result == Result("c" * 40, "main", "http://pr", "p")
 
 
+def test_who_works_in_a_session_is_what_was_told_last() -> None:
+    born = history(
+        ("session.identified", {"identity": {"agent": "a", "rig": "r"}}),
+        ("step.started", {"step": "build", "molecule_id": "m"}),
+        ("session.identified", {"identity": {"rig": None, "work_unit": "gt-1"}}),
+    )
+    assert fold(born).identity == {"agent": "a", "work_unit": "gt-1", "step_ref": "build", "molecule_id": "m"}
+    assert "step_ref" not in fold([*born, Event(4, NOW, "sess_a", "step.completed", "agent", {"step": "build"})]).identity
+
+
+def test_a_session_begins_its_own_line_unless_it_is_told_otherwise() -> None:
+    lineage = Lineage("sess_0", "handoff", "sess_00", "sess_000")
+    child = fold([Event(0, NOW, "sess_a", "session.created", "human", {**CREATED, "lineage": lineage.to_data()})])
+
+    assert (fold(history()).chain, fold(history()).root) == ("sess_a", "sess_a")
+    assert (child.lineage, child.chain, child.root) == (lineage, "sess_00", "sess_000")
+
+
+def test_a_handoff_is_open_until_its_session_ended_or_goes_on() -> None:
+    ended = ("session.ended", {"state": "discarded", "outcome": "handoff", "successor": "sess_b"})
+
+    assert fold(history("handoff.intent")).handoff == "sess_b"
+    assert fold(history("handoff.intent", "handoff.aborted")).handoff is None
+    done = fold(history("handoff.intent", ended))
+    assert (done.handoff, done.outcome, done.successor) == (None, "handoff", "sess_b")
+
+
 def test_a_turn_is_open_until_it_ended_which_it_may_after_its_session() -> None:
     assert fold(history("turn.started")).turn == "t1"
     assert fold(history("turn.started", "turn.ended")).turn is None
@@ -205,6 +239,9 @@ def test_an_ended_session_can_do_nothing_any_more(type: str, end: tuple[str, dic
         [("session.created", CREATED)],
         ["turn.started", ("turn.started", {"turn": "t2", "runs": "thread"})],
         ["turn.ended"],
+        ["handoff.intent", "handoff.intent"],
+        ["handoff.aborted"],
+        ["handoff.intent", ("handoff.aborted", {"child": "sess_c", "reason": ""})],
         ["turn.started", ("turn.ended", {"turn": "t2", "status": "done"})],
     ],
 )

@@ -1,0 +1,129 @@
+"""Sessions that come from sessions: one ends and hands its workspace on to the next, as one step (Gas Town, session-systems 2.2, 2.3).
+
+An intent in the parent's log comes first. Once the child's log has its first event the handoff is rolled forward, whoever is killed; before
+that it is rolled back. The workspace is moved and not copied, so nothing in it changes, commits of the agent and ignored files included.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_gittrix import points
+from pytest_gittrix.errors import CapabilityMissing, SessionExpired, SessionNotFound
+from pytest_gittrix.record.events import path_fields, path_of
+from pytest_gittrix.record.lease import Lease
+from pytest_gittrix.record.state import SessionState
+from pytest_gittrix.record.values import Lineage
+from pytest_gittrix.session.recorder import Recorder
+from pytest_gittrix.session.resources import local_ref
+
+_MOVED: Final = ("engine", "workspace")
+
+
+def after(parent: SessionState, relation: str) -> Lineage:
+    """The lineage of a session that goes on with another one's work: of the same line, and of the same root."""
+    return Lineage(parent.id, relation, parent.chain, parent.root)
+
+
+def require_crashed(parent: SessionState) -> SessionState:
+    """See that a session may have a successor although it was not handed on: it crashed, and has none yet.
+
+    Raises:
+        SessionExpired: otherwise.
+    """
+    if parent.outcome == "crash" and parent.successor is None:
+        return parent
+    what = f"has the successor {parent.successor}" if parent.successor else f"is {parent.outcome or parent.state}, not crashed"
+    raise SessionExpired(
+        f"Session {parent.id} {what}.",
+        state=parent.state,
+        why="A line of sessions does not fork: each has one that comes after it.",
+        fix="Start a session without a parent, or hand a live one on with handoff().",
+    )
+
+
+@dataclass(frozen=True)
+class Handoff:
+    """Handing sessions on, in one store.
+
+    Attributes:
+        recorder_of: makes the recorder of a session.
+    """
+
+    recorder_of: Callable[[str], Recorder]
+
+    def run(self, recorder: Recorder, state: SessionState, claimed: Callable[[], tuple[str, Lease]], changes: Mapping[str, Any]) -> str:
+        """Hand a session on to a new one; gives its id. The caller holds the lease.
+
+        Args:
+            recorder: of the parent, which is live.
+            state: its state.
+            claimed: makes the directory of the session to be, and leases it.
+            changes: what its first event says that is not as in the parent's.
+
+        Raises:
+            CapabilityMissing: the workspace cannot be moved.
+        """
+        if state.workspace_kind == "worktree":
+            raise CapabilityMissing(
+                "A 'worktree' cannot be handed on.", why="Durable knows it by its place.", fix="Use 'clone', 'lazy' or 'copy'."
+            )
+        id_, lease = claimed()
+        try:
+            self._begin(recorder, state, self.recorder_of(id_), changes)
+        finally:
+            lease.release()
+        return id_
+
+    def _begin(self, recorder: Recorder, state: SessionState, child: Recorder, changes: Mapping[str, Any]) -> None:
+        first = recorder.log.twin().read()[0]
+        recorder.append("handoff.intent", {"child": child.id}, actor="human", commit_point=True)
+        points.reached("handoff:intent-logged")
+        space = str(child.directory / "workspace")
+        created = {name: value for name, value in first.data.items() if not name.startswith("workspace") or name == "workspace_kind"}
+        created |= {"ephemeral_ref": local_ref(space), **path_fields(space, "workspace"), "lineage": after(state, "handoff").to_data()}
+        created |= {"policy": state.policy.to_data(), **changes}
+        child.append("session.created", created, actor="human", commit_point=True)
+        points.reached("handoff:child-created")
+        self._move_on(recorder, child)
+
+    def finish(self, recorder: Recorder, state: SessionState) -> SessionState:
+        """End a handoff that a kill left open. The caller holds the parent's lease.
+
+        Raises:
+            EvictionRace: somebody works on the child.
+        """
+        assert state.handoff is not None
+        child = self.recorder_of(state.handoff)
+        try:
+            child.read()
+        except SessionNotFound:
+            return recorder.append("handoff.aborted", {"child": child.id, "reason": "found unfinished after a crash"}, commit_point=True)
+        with child.leased(wait=0):
+            return self._move_on(recorder, child)
+
+    def _move_on(self, recorder: Recorder, child: Recorder) -> SessionState:
+        """What follows once the child is born; done again, it does what is left."""
+        for name in _MOVED:
+            if os.path.lexists(recorder.directory / name):
+                os.rename(recorder.directory / name, child.directory / name)
+        points.reached("handoff:moved")
+        born = child.read()
+        if not born.ended and not born.workspace_present:
+            for event in recorder.log.twin().read():
+                if event.type == "session.write":
+                    child.append("session.write", {**path_fields(path_of(event.data)), "op": event.data["op"]}, actor="agent")
+            child.append("workspace.ready", path_fields(str(child.directory / "workspace")), commit_point=True)
+            child.derive()
+        points.reached("handoff:child-ready")
+        ended = {"state": "discarded", "outcome": "handoff", "successor": child.id, "reason": "handed on"}
+        recorder.append("session.ended", ended, actor="human", commit_point=True)
+        state = recorder.append("workspace.removed", {})
+        with suppress(FileNotFoundError):
+            os.unlink(Path(recorder.directory) / ".lock")
+        return state

@@ -1,0 +1,150 @@
+"""Starting a session: a record, a workspace, and nothing left behind if it fails.
+
+The record comes first, so that a kill leaves something that says what it was going to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_gittrix import points
+from pytest_gittrix.adapters.local import LocalEphemeral
+from pytest_gittrix.adapters.protocol import Durable
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.git.files import sync_file_system
+from pytest_gittrix.git.workspace import Workspace
+from pytest_gittrix.record.events import path_fields
+from pytest_gittrix.record.lease import Lease
+from pytest_gittrix.record.store import Store
+from pytest_gittrix.record.values import IDENTITY, Policy
+from pytest_gittrix.session.detector import note_references
+from pytest_gittrix.session.inputs import check_text
+from pytest_gittrix.session.lineage import after, require_crashed
+from pytest_gittrix.session.recorder import Recorder, typed
+from pytest_gittrix.session.resources import Resources, local_ref
+from pytest_gittrix.session.strategy import check_strategy
+
+
+def check_identity(facts: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Validate what is told of who works in a session, and on what; None takes a fact away.
+
+    Raises:
+        InvalidInput: a name is none of ``IDENTITY``, or a value is no text.
+    """
+    unknown = [name for name in facts if name not in IDENTITY]
+    if unknown:
+        raise InvalidInput(f"{unknown[0]!r} is nothing that a session says of itself.", fix=f"Use: {', '.join(IDENTITY)}.")
+    return {name: value if value is None else check_text(value, name) for name, value in facts.items()}
+
+
+def known(facts: Mapping[str, str | None]) -> dict[str, str]:
+    """Those that have a value."""
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a session begins with.
+
+    Attributes:
+        task: what the agent is to do.
+        durable: the repository.
+        branch: of it; the session starts from its head.
+        ephemeral: how its workspace is made.
+        policy: when it is evicted.
+        strategy: what ``auto`` means for it.
+        identity: who works in it, and on what.
+        parent: the record of a session that crashed, with which this one goes on.
+    """
+
+    task: str
+    durable: Durable
+    branch: str
+    ephemeral: LocalEphemeral
+    policy: Policy
+    strategy: str | None = None
+    identity: Mapping[str, str] = field(default_factory=dict)
+    parent: Recorder | None = None
+
+    def created(self, baseline: str, space: str) -> dict[str, Any]:
+        """The data of ``session.created``, for a workspace at ``space``. Raises InvalidInput for a strategy that is none."""
+        data: dict[str, Any] = {
+            "task": self.task,
+            "durable_ref": local_ref(self.durable.path or "", self.branch),
+            **path_fields(self.durable.path or "", "durable_path"),
+            "durable_branch": self.branch,
+            "baseline": baseline,
+            "ephemeral_ref": local_ref(space),
+            **path_fields(space, "workspace"),
+            "workspace_kind": self.ephemeral.kind,
+            "git_backed": self.ephemeral.kind in ("clone", "worktree"),
+            "policy": self.policy.to_data(),
+            "format": "sha256" if len(baseline) == 64 else "sha1",
+            "history": self.ephemeral.history,
+        }
+        if self.strategy is not None:
+            data["strategy"] = check_strategy(self.strategy)
+        if self.identity:
+            data["identity"] = dict(self.identity)
+        if self.parent is not None:
+            data["lineage"] = after(require_crashed(self.parent.read()), "crash").to_data()
+        return data
+
+
+@dataclass(frozen=True)
+class Start:
+    """Starting sessions, in one store.
+
+    Attributes:
+        store: the store.
+        recorder_of: makes the recorder of a session.
+        resources: durable repositories, seeds and trash.
+        claimed: makes the directory of the session to be, and leases it.
+    """
+
+    store: Store
+    recorder_of: Callable[[str], Recorder]
+    resources: Resources
+    claimed: Callable[[], tuple[str, Lease]]
+
+    def run(self, beginning: Beginning) -> tuple[Recorder, Workspace]:
+        """Start a session; gives its record and its workspace. ``GitTrix.start_session`` says what is raised."""
+        if beginning.parent is not None:
+            require_crashed(beginning.parent.read())
+        baseline = beginning.durable.head(beginning.branch)
+        points.reached("start:head-read")
+        id_, lease = self.claimed()
+        recorder = self.recorder_of(id_)
+        try:
+            with typed(), ExitStack() as held:
+                held.callback(lease.release)
+                return recorder, self._make(recorder, beginning, baseline)
+        except BaseException:
+            with suppress(OSError):  # the next recovery takes it away
+                self.resources.trash.put(str(recorder.directory))
+            raise
+
+    def _make(self, recorder: Recorder, beginning: Beginning, baseline: str) -> Workspace:
+        directory, durable, ephemeral = recorder.directory, beginning.durable, beginning.ephemeral
+        space = str(directory / "workspace")
+        recorder.append("session.created", beginning.created(baseline, space), actor="human", commit_point=True)
+        points.reached("start:created")
+        seed = durable.seed(self.resources.seeds(), baseline, ephemeral.history)
+        points.reached("start:seeded")
+        engine = directory / "engine"
+        made = ephemeral.create(space, str(engine), seed, branch=beginning.branch, durable_objects=durable.objects_dir, name=recorder.id)
+        note_references(engine, durable.references())
+        if self.store.durability == "full":
+            # A workspace that a power cut emptied would look as if the agent had emptied it.
+            sync_file_system(str(directory))
+        if beginning.parent is not None:
+            with beginning.parent.leased() as now:
+                require_crashed(now)
+                beginning.parent.append("session.succeeded", {"child": recorder.id}, actor="human")
+        recorder.append("workspace.ready", path_fields(space), commit_point=True)
+        recorder.derive()
+        points.reached("start:ready")
+        return made

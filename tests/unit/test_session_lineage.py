@@ -1,0 +1,211 @@
+"""Sessions that come from sessions: handed on whole, once, and found again by line, agent and work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from support.engine import Site, open_site, shell
+
+from pytest_gittrix import points
+from pytest_gittrix.errors import CapabilityMissing, InvalidInput, SessionExpired, SessionNotFound, TurnBusy
+from pytest_gittrix.record.model import EvictionPolicy
+from pytest_gittrix.session.session import UserSession
+
+FILES = {"app.py": "v1\n", ".gitignore": "*.log\n"}
+STEPS = ("handoff:intent-logged", "handoff:child-created", "handoff:moved", "handoff:child-ready")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A repository and an engine."""
+    with open_site(tmp_path, FILES) as opened:
+        yield opened
+
+
+@pytest.fixture
+def session(site: Site) -> UserSession:
+    """With work in it, and somebody who does it."""
+    started = site.start(agent="gastown/polecats/Toast", rig="gastown", work_unit="gt-1")
+    started.write("app.py", "v2\n")
+    started.write("kept.log", "named, though ignored\n")
+    return started
+
+
+class TestAHandoff:
+    def test_ends_the_parent_and_gives_the_child_its_workspace_as_it_is(self, site: Site, session: UserSession) -> None:
+        shell(session, "git add -A && git commit -qm mine && echo scratch > note.log && mkdir empty")
+        inode = os.stat(session.workspace_path or "").st_ino
+
+        child = session.handoff()
+
+        assert child.workspace_path is not None
+        assert os.stat(child.workspace_path).st_ino == inode
+        assert (child.workspace_path / "note.log").read_text() == "scratch\n"
+        assert "mine" in shell(child, "git log --format=%s")
+        assert child.touched_files() == ["app.py", "kept.log"]
+        assert child.diff() != ""
+
+    def test_links_the_two_in_one_line(self, site: Site, session: UserSession) -> None:
+        child = session.handoff("go on", agent="gastown/polecats/Fig")
+        grandchild = child.handoff()
+        states = [site.state(one.id) for one in (session, child, grandchild)]
+
+        assert [state.successor for state in states] == [child.id, grandchild.id, None]
+        assert [state.lineage and state.lineage.parent for state in states] == [None, session.id, child.id]
+        assert {state.chain for state in states} == {session.id}
+        assert [(state.state, state.outcome) for state in states] == [("discarded", "handoff"), ("discarded", "handoff"), ("active", None)]
+
+    def test_passes_on_who_works_on_what_unless_it_is_told_anew(self, site: Site, session: UserSession) -> None:
+        child = session.handoff("go on", agent="gastown/polecats/Fig")
+
+        assert site.state(child.id).task == "go on"
+        assert site.state(child.id).identity == {"agent": "gastown/polecats/Fig", "rig": "gastown", "work_unit": "gt-1"}
+
+    def test_leaves_a_child_that_can_be_promoted_and_a_parent_that_cannot(self, site: Site, session: UserSession) -> None:
+        child = session.handoff()
+
+        with pytest.raises(SessionExpired):
+            session.promote()
+        with pytest.raises(SessionExpired):
+            session.handoff()
+        assert [*site.durable.changed(child.promote().sha)] == ["app.py", "kept.log"]
+
+    def test_keeps_the_baseline_so_that_drift_since_then_is_still_a_conflict(self, site: Site, session: UserSession) -> None:
+        child = session.handoff()
+
+        assert site.state(child.id).baseline == site.state(session.id).baseline
+
+    def test_of_a_lazy_workspace_keeps_what_was_deleted_deleted(self, site: Site) -> None:
+        lazy = site.start(workspace="lazy")
+        lazy.delete("app.py")
+
+        child = lazy.handoff()
+
+        assert not child.exists("app.py")
+        assert child.touched_files() == ["app.py"]
+
+    def test_can_change_when_the_child_expires(self, site: Site, session: UserSession) -> None:
+        child = session.handoff(eviction=EvictionPolicy(ttl_idle=timedelta(minutes=1)))
+        site.clock.advance(minutes=2)
+
+        assert site.engine.sweep() == [child.id]
+
+    def test_waits_for_no_turn(self, session: UserSession) -> None:
+        session.start_turn(lambda context: context.cancelled.wait(), runs="thread")
+
+        with pytest.raises(TurnBusy):
+            session.handoff()
+        session.interrupt()
+        assert session.handoff().read("app.py") == b"v2\n"
+
+    def test_of_a_worktree_is_refused_and_changes_nothing(self, site: Site) -> None:
+        tree = site.start(workspace="worktree")
+        before = tree.history()
+
+        with pytest.raises(CapabilityMissing, match="cannot be handed on"):
+            tree.handoff()
+
+        assert tree.history() == before
+        assert [record.id for record in site.engine.list_sessions()] == [tree.id]
+
+    def test_tells_only_what_there_is_to_tell(self, session: UserSession) -> None:
+        with pytest.raises(InvalidInput, match="'colour' is nothing that a session says of itself"):
+            session.handoff(colour="red")
+        assert session.read("app.py") == b"v2\n"
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_handoff_that_was_killed_is_ended_by_a_recovery(site: Site, session: UserSession, step: str) -> None:
+    pid = os.fork()
+    if pid == 0:
+        with points.listening(lambda name: os._exit(9) if name == step else None):
+            session.handoff()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+
+    with site.another() as engine:
+        assert engine.recover().problems == []
+        live = [record for record in engine.list_sessions() if record.state == "active"]
+
+        assert len(live) == 1
+        heir = engine.get_session(live[0].id)
+        assert (heir.id == session.id) == (step == "handoff:intent-logged")
+        assert heir.touched_files() == ["app.py", "kept.log"]
+        assert engine.recover().removed == []
+        assert heir.promote().sha
+
+
+class TestAfterACrash:
+    def test_one_successor_goes_on_in_the_line(self, site: Site, session: UserSession) -> None:
+        session.discard("crash")
+
+        heir = site.start(parent=session.id, agent="gastown/polecats/Fig")
+
+        assert site.state(heir.id).chain == session.id
+        assert site.state(session.id).successor == heir.id
+        with pytest.raises(SessionExpired, match="has the successor"):
+            site.start(parent=session.id)
+        assert len(site.engine.list_sessions()) == 2
+
+    @pytest.mark.parametrize("outcome", ["done", "killed", None])
+    def test_and_only_then(self, site: Site, session: UserSession, outcome: str | None) -> None:
+        session.discard(outcome)
+
+        with pytest.raises(SessionExpired, match="not crashed"):
+            site.start(parent=session.id)
+
+    def test_of_a_session_that_there_is(self, site: Site) -> None:
+        with pytest.raises(SessionNotFound):
+            site.start(parent="sess_nobody")
+
+    def test_an_outcome_is_one_of_few(self, session: UserSession) -> None:
+        with pytest.raises(InvalidInput, match="done, crash, killed"):
+            session.discard("exploded")
+        assert session.read("app.py") == b"v2\n"
+
+
+class TestAQuery:
+    @pytest.fixture
+    def ids(self, site: Site) -> list[str]:
+        """Three sessions, an hour apart; the second and third are of one line."""
+        first = site.start(agent="a", rig="r", work_unit="gt-1")
+        site.clock.advance(hours=1)
+        second = site.start(agent="b", rig="r", work_unit="gt-2")
+        site.clock.advance(hours=1)
+        return [first.id, second.id, second.handoff(agent="c").id]
+
+    @pytest.mark.parametrize(
+        ("wanted", "found"),
+        [
+            ({}, [2, 1, 0]),
+            ({"rig": "r"}, [2, 1, 0]),
+            ({"agent": "a"}, [0]),
+            ({"agent": "nobody"}, []),
+            ({"work_unit": "gt-2"}, [2, 1]),
+            ({"work_unit": "gt-2", "agent": "c"}, [2]),
+            ({"outcome": "handoff"}, [1]),
+            ({"limit": 2}, [2, 1]),
+        ],
+    )
+    def test_finds_what_fits_newest_first(self, site: Site, ids: list[str], wanted: dict[str, str], found: list[int]) -> None:
+        assert [record.id for record in site.engine.query(**wanted)] == [ids[number] for number in found]
+
+    def test_takes_those_that_started_then_or_later_and_before(self, site: Site, ids: list[str]) -> None:
+        now = site.clock.now()
+
+        assert [record.id for record in site.engine.query(since=now - timedelta(hours=1))] == [ids[2], ids[1]]
+        assert [record.id for record in site.engine.query(until=now - timedelta(hours=1))] == [ids[0]]
+
+    def test_of_a_line_goes_from_its_first_to_its_last(self, site: Site, ids: list[str]) -> None:
+        assert [record.id for record in site.engine.chain(ids[1])] == [ids[1], ids[2]]
+        assert site.engine.chain("sess_nobody") == []
+
+    def test_is_the_same_once_the_index_is_built_anew(self, site: Site, ids: list[str]) -> None:
+        before = site.engine.query(rig="r")
+        site.engine._index.rebuild()
+
+        assert site.engine.query(rig="r") == before

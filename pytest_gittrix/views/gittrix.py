@@ -1,0 +1,28 @@
+"""GitTrix: a session is a fork of a repository with a gate to it; its record is ``metadata.json``, version 1."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pytest_gittrix.record.events import Event
+from pytest_gittrix.record.metadata import metadata_of
+from pytest_gittrix.record.state import SessionState, fold
+
+LEGAL: Final[Mapping[str, frozenset[str]]] = {
+    "active": frozenset({"promoted", "discarded", "expired"}),
+    "promoted": frozenset(),
+    "discarded": frozenset(),
+    "expired": frozenset(),
+}
+"""Which state may follow which."""
+
+
+def state_of(state: SessionState) -> str:
+    """``active``, ``promoted``, ``discarded`` or ``expired``."""
+    return state.state
+
+
+def record(events: Sequence[Event]) -> dict[str, Any]:
+    """The documented record of a session."""
+    return metadata_of(fold(events))

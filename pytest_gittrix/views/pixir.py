@@ -1,0 +1,62 @@
+"""Pixir: a session is one conversation; its log is the truth and it never ends (session-systems 3.1).
+
+Files, promotions and ends are left out, and what is left is numbered from 0, as in a log of Pixir's own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pytest_gittrix.record.events import Event
+from pytest_gittrix.record.state import SessionState, fold
+from pytest_gittrix.record.vocabulary import CONVERSATION
+from pytest_gittrix.timetext import format_instant, instant_at
+
+LEGAL: Final[Mapping[str, frozenset[str]]] = {
+    "idle": frozenset({"turn running"}),
+    "turn running": frozenset({"idle"}),
+}
+"""Which state may follow which: a session has none but whether a turn runs, and no last one."""
+
+ROLE: Final = "build"
+
+
+def state_of(state: SessionState) -> str:
+    """``idle``, or ``turn running``."""
+    return "idle" if state.turn is None else "turn running"
+
+
+def history(events: Sequence[Event]) -> list[dict[str, Any]]:
+    """The canonical events in Pixir's envelope, in order; ids are made from the place, so that the same log gives the same."""
+    canonical = [event for event in events if event.type in CONVERSATION]
+    return [
+        {
+            "id": hashlib.sha256(f"{event.stream}:{event.seq}".encode()).hexdigest()[:16],
+            "session_id": event.stream,
+            "seq": seq,
+            "ts": format_instant(instant_at(event.ts)),
+            "type": event.type,
+            "data": dict(event.data),
+        }
+        for seq, event in enumerate(canonical)
+    ]
+
+
+def record(events: Sequence[Event]) -> dict[str, Any]:
+    """What ``info`` tells: id, workspace, role, the next seq, the root of its forks, and whether a turn runs."""
+    state = fold(events)
+    return {
+        "id": state.id,
+        "workspace": state.workspace,
+        "role": state.identity.get("role", ROLE),
+        "seq": len(history(events)),
+        "fork_root_session_id": state.root,
+        "turn_running?": state.turn is not None,
+    }
+
+
+def open_calls(events: Sequence[Event]) -> dict[str, str]:
+    """The tool calls without an answer, by their id; each with its tool."""
+    return dict(fold(events).calls)

@@ -40,6 +40,7 @@ def _benches(sizes: list[int], quick: bool) -> dict[str, Callable[[], list[Measu
     from benchmarks.cycle import cycle
     from benchmarks.diffs import diffs
     from benchmarks.fixtures_cost import fixtures_cost
+    from benchmarks.machine import machine
     from benchmarks.startup import startup
     from benchmarks.store import record, store
 
@@ -50,6 +51,7 @@ def _benches(sizes: list[int], quick: bool) -> dict[str, Callable[[], list[Measu
         "store": lambda: store(quick=quick),
         "record": lambda: record(quick=quick),
         "diffs": lambda: diffs(quick=quick),
+        "machine": lambda: machine(quick=quick),
     }
 
 

@@ -39,7 +39,7 @@ class Measurement:
         size: files in the repository, sessions in the store, or None where nothing grows.
         median: in ``unit``, over ``rounds``.
         best: the smallest.
-        unit: ``ms``, or ``events/s``.
+        unit: ``ms``, ``events/s`` or ``steps/s``.
     """
 
     bench: str

@@ -58,6 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", MARKER)
     if _given(config):
         _use_git(config, _resolved(config).git)
+        _use_profile(config)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -340,6 +341,22 @@ def _use_git(config: pytest.Config, git: str) -> None:
     forget()
     config.add_cleanup(forget)
     config.add_cleanup(patch.undo)
+
+
+def _use_profile(config: pytest.Config) -> None:
+    """Have state machines try as much as was asked for; where nobody asked, that is for Hypothesis to say."""
+    from pytest_gittrix.config import settings
+
+    if not any(setting.given and setting.option.name == "profile" for setting in settings(config)):
+        return
+    from pytest_gittrix.harness.profiles import choose
+
+    before = choose(_resolved(config).profile)
+
+    def restore() -> None:
+        choose(before)
+
+    config.add_cleanup(restore)
 
 
 def _remember_leaked(config: pytest.Config, names: Any) -> None:

@@ -6,10 +6,11 @@ a real repository.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args
 
+from pytest_gittrix.git.commit import Commit
 from pytest_gittrix.git.tree import parents
 from pytest_gittrix.harness.history import Content, Contents
 
@@ -35,7 +36,7 @@ DurableKind = Literal[
 DURABLE_KINDS: tuple[DurableKind, ...] = get_args(DurableKind)
 
 
-class _Plain:
+class Plain:
     """A value that pretty printers, Hypothesis' among them, show as its own short ``repr``."""
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
@@ -43,7 +44,7 @@ class _Plain:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Tree(_Plain, Mapping[str, Content]):
+class Tree(Plain, Mapping[str, Content]):
     """Files by path, as a commit or a workspace holds them; fit for ``World.open(files=...)``. No path is a directory of another."""
 
     files: Mapping[str, Content]
@@ -86,7 +87,7 @@ class Tree(_Plain, Mapping[str, Content]):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Edits(_Plain, Mapping[str, Content | None]):
+class Edits(Plain, Mapping[str, Content | None]):
     """New contents by path, None to delete; fit for ``DurableRepo.commit``."""
 
     changes: Contents
@@ -131,12 +132,15 @@ class Repository(Protocol):
     def git(self, *arguments: str) -> str:
         """Run git there."""
 
+    def log(self, at: str, /) -> Sequence[Commit]:
+        """Commits, newest first."""
+
     def head(self) -> str:
         """The commit the branch is at."""
 
 
 @dataclass(frozen=True)
-class DurableEdit(_Plain):
+class DurableEdit(Plain):
     """What a person does to durable, in one go. Drawn by ``strategies.durable_edits``.
 
     Attributes:
@@ -184,6 +188,5 @@ class DurableEdit(_Plain):
 
 def _replanted(repository: Repository, before: str, tree: str) -> str:
     """A commit of the same files as ``tree`` that stands where ``before`` stands: on that commit's own parents."""
-    parents_of = repository.git("log", "-1", "--format=%P", before).split()
-    placed = [argument for parent in parents_of for argument in ("-p", parent)]
+    placed = [argument for parent in repository.log(before)[0].parents for argument in ("-p", parent)]
     return repository.git("commit-tree", f"{tree}^{{tree}}", *placed, "-m", "History, written anew")

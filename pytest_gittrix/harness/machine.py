@@ -1,50 +1,60 @@
 """A state machine that plays agents, people, clocks, restarts and crashes against a session system, and compares it with the model.
 
 It draws; ``trial`` does and judges. Sessions that have ended stay in its bundle, so that dead names are used too. To run it against a
-system of your own::
+system of your own, which it asks for no more than the capabilities that it declares::
 
-    TestMySystem = machine_for(my_system).TestCase
+    TestMySystem = machine_for(MySystem()).TestCase
 
 Must know no pytest.
 """
 
 from __future__ import annotations
 
-import os
-import signal
+import datetime
+import re
 import sys
-import traceback
-import warnings
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from hypothesis import event
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, precondition, rule
-from hypothesis.strategies import SearchStrategy
 
-from pytest_gittrix import points
-from pytest_gittrix.errors import GittrixError
-from pytest_gittrix.harness.edits import DURABLE_KINDS, DurableEdit, DurableKind, Edits, Tree
-from pytest_gittrix.harness.history import Content, Executable
-from pytest_gittrix.harness.sandbox import Held, System
-from pytest_gittrix.harness.strategies import contents, edits, eviction_policies, instants_around, paths, trees
-from pytest_gittrix.harness.strategies_durable import durable_edits
+from pytest_gittrix.harness import profiles
+from pytest_gittrix.harness.draws import (
+    COMMITS,
+    DEATHS,
+    FILES,
+    KNOWN,
+    LIVING,
+    LYING,
+    MEETINGS,
+    NAMES,
+    POLICIES,
+    SESSION,
+    TIMES,
+    WORK,
+    Meeting,
+    drawn_by,
+    living,
+)
+from pytest_gittrix.harness.edits import DurableEdit, Edits, Tree
+from pytest_gittrix.harness.history import Content, Executable, Submodule, Symlink
+from pytest_gittrix.harness.sandbox import Access, Held, System, access_to
+from pytest_gittrix.harness.strategies import contents
+from pytest_gittrix.harness.system import Capability
 from pytest_gittrix.harness.trial import Trial
 from pytest_gittrix.harness.world import World
+from pytest_gittrix.record.model import EvictionPolicy
 
 KINDS = ("lazy", "clone", "copy")
 """The kinds of workspace that are drawn: those that promise isolation."""
 
-_LEFT_LYING: tuple[DurableKind, ...] = ("dirty", "staged")
 _MOST_ALIVE = 3
-_MEETING_POINTS = ("a", "lib/b")
-
 # What an agent may do with its own git without changing a file: none of it may change what was touched (DESIGN rule 3). No ``checkout``:
 # without an index it brings files back.
 _AGENT_GIT: dict[str, str] = {
@@ -60,59 +70,29 @@ _AGENT_GIT: dict[str, str] = {
 }
 
 
-def _drawn_by(strategy: Callable[[SandboxMachine], SearchStrategy[Any]]) -> SearchStrategy[Any]:
-    """A strategy that depends on how far the machine has come, so that what it draws is possible, and printed as a value."""
-    return st.runner().flatmap(strategy)
+_NEEDS: Final = "_gittrix_needs"
+_NATIVE: Final = "_gittrix_native"
+
+R = TypeVar("R", bound=Callable[..., Any])
 
 
-def _names(machine: SandboxMachine) -> SearchStrategy[str]:
-    known = machine.trial.names()
-    return st.sampled_from(known) | paths(near=_MEETING_POINTS) if known else paths(near=_MEETING_POINTS)
+def needs(*capabilities: Capability, native: bool = False) -> Callable[[R], R]:
+    """Leave a rule out where the system does not declare these capabilities, or has not our engine's own verbs (``native``)."""
+
+    def mark(rule: R) -> R:
+        setattr(rule, _NEEDS, frozenset(capabilities))
+        setattr(rule, _NATIVE, native)
+        return rule
+
+    return mark
 
 
-def _touched(machine: SandboxMachine) -> Edits:
-    """What any live session has touched: what people are to meet."""
-    sessions = (session for session in machine.trial.model.sessions.values() if session.state == "active")
-    return Edits({path: content for session in sessions for path, content in session.touched.items()})
+def _playable(rule: object, access: Access) -> bool:
+    return access.can(*getattr(rule, _NEEDS, ())) and (access.native or not getattr(rule, _NATIVE, False))
 
 
-def _commits(machine: SandboxMachine) -> SearchStrategy[DurableEdit]:
-    kinds = [kind for kind in DURABLE_KINDS if kind not in _LEFT_LYING]
-    return durable_edits(machine.trial.model.tree, touched=_touched(machine), kinds=kinds)
-
-
-def _lying(machine: SandboxMachine) -> SearchStrategy[DurableEdit]:
-    checkout = machine.trial.model.checkout
-    return durable_edits(checkout.files if checkout is not None else {}, touched=_touched(machine), kinds=_LEFT_LYING)
-
-
-def _times(machine: SandboxMachine) -> SearchStrategy[timedelta]:
-    now, sessions = machine.trial.now, machine.trial.model.sessions.values()
-    deadlines = sorted({session.deadline for session in sessions if session.present and session.deadline is not None})
-    seconds = st.sampled_from([timedelta(microseconds=1), timedelta(seconds=1), timedelta(hours=1)])
-    return st.one_of(*(instants_around(deadline, not_before=now).map(lambda when: when - now) for deadline in deadlines), seconds)
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """What an agent does, and what somebody does to durable meanwhile that is aimed at it."""
-
-    work: Edits
-    drift: DurableEdit
-
-
-def _meetings(machine: SandboxMachine) -> SearchStrategy[Meeting]:
-    tree = machine.trial.model.tree
-    kinds = [kind for kind in DURABLE_KINDS if kind not in _LEFT_LYING]
-
-    def aimed(work: Edits) -> SearchStrategy[Meeting]:
-        return st.builds(Meeting, st.just(work), durable_edits(tree, touched=work, kinds=kinds))
-
-    return edits(tree, min_size=1).flatmap(aimed)
-
-
-NAMES = _drawn_by(_names)
-WORK = _drawn_by(lambda machine: edits(machine.trial.model.tree))
+some_live = precondition(lambda self: bool(living(self)))
+"""For rules that do nothing to a session that is over: without one that lives, sessions are started instead."""
 
 
 class SandboxMachine(RuleBasedStateMachine):
@@ -120,65 +100,75 @@ class SandboxMachine(RuleBasedStateMachine):
 
     Attributes:
         sessions: the bundle of sessions that were started, ended ones too.
-        system: opens the sandbox under test; set by ``machine_for``.
+        access: how the system under test is reached; set by ``machine_for``.
+        system: the system under test; likewise.
         trial: the system beside its model, once it is open.
     """
 
     sessions: ClassVar[Bundle[Held]] = Bundle("sessions")
-    system: ClassVar[System] = staticmethod(partial(World.open))
+    system: ClassVar[System] = staticmethod(World.open)
+    access: ClassVar[Access] = access_to(World.open)
 
     def __init__(self) -> None:
         super().__init__()
         self.trial: Trial = None  # type: ignore[assignment]  # opened by the first rule
         self._outer = sys.exc_info()[1]
 
-    @initialize(
-        target=sessions,
-        files=trees(near=_MEETING_POINTS, min_files=1),
-        workspace=st.sampled_from(KINDS),
-        bare=st.booleans(),
-        policy=eviction_policies(),
-    )
-    def world_opens(self, files: Tree, workspace: str, bare: bool, policy: Any) -> Held:
+    @needs(native=True)
+    @initialize(target=sessions, files=FILES, workspace=st.sampled_from(KINDS), bare=st.booleans(), policy=POLICIES)
+    def world_opens(self, files: Tree, workspace: str, bare: bool, policy: EvictionPolicy) -> Held:
         """A durable repository with some files, an engine, and a first session."""
         self.trial = Trial(self.system, files=files, workspace=workspace, bare=bare)
         return self.trial.start(policy)
 
-    @rule(target=sessions, policy=eviction_policies())
-    @precondition(lambda self: sum(self.trial.live(held) for held in self.trial.held) < _MOST_ALIVE)
-    def start(self, policy: Any) -> Held:
+    @initialize(target=sessions, files=FILES, bare=st.booleans(), policy=POLICIES)
+    def stage_opens(self, files: Tree, bare: bool, policy: EvictionPolicy) -> Held:
+        """The same, where what workspaces are is the system's own affair."""
+        self.trial = Trial(self.system, files=files, bare=bare)
+        return self.trial.start(policy)
+
+    @rule(target=sessions, policy=POLICIES)
+    @precondition(lambda self: len(living(self)) < _MOST_ALIVE)
+    def start(self, policy: EvictionPolicy) -> Held:
         """A session starts."""
         return self.trial.start(policy)
 
     # The agent -------------------------------------------------------------------------------------------------------------------
 
-    @rule(session=sessions, path=NAMES, data=contents(kinds=["file"]))
+    @rule(session=SESSION, path=NAMES, data=contents(kinds=["file"]))
     def agent_writes(self, session: Held, path: str, data: bytes) -> None:
         """Through the session."""
         self.trial.write(session, path, data)
 
-    @rule(session=sessions, path=NAMES)
+    @needs(Capability.DELETE)
+    @rule(session=SESSION, path=NAMES)
     def agent_deletes(self, session: Held, path: str) -> None:
         """Through the session."""
         self.trial.delete(session, path)
 
-    @rule(session=sessions)
+    @needs(Capability.COMMITS)
+    @rule(session=LIVING)
+    @some_live
     def agent_commits(self, session: Held) -> None:
         """Through the session."""
         self.trial.commit(session)
 
-    @rule(session=sessions)
+    @rule(session=SESSION)
     def agent_looks(self, session: Held) -> None:
         """At everything it has."""
         self.trial.look(session)
 
-    @rule(session=sessions, path=NAMES, content=contents())
+    @needs(Capability.SHELL)
+    @rule(session=LIVING, path=NAMES, content=contents())
+    @some_live
     def agents_program_writes(self, session: Held, path: str, content: Content) -> None:
         """A file, an executable or a link, without the session."""
         files = self.trial.model.sessions[session.id].files
         self.trial.shell(session, files.placing(path, content))
 
-    @rule(session=sessions, old=NAMES, new=NAMES)
+    @needs(Capability.SHELL)
+    @rule(session=LIVING, old=KNOWN, new=NAMES)
+    @some_live
     def agents_program_renames(self, session: Held, old: str, new: str) -> None:
         """A file, without the session."""
         files = self.trial.model.sessions[session.id].files
@@ -186,7 +176,9 @@ class SandboxMachine(RuleBasedStateMachine):
             rest = files.apply({old: None})
             self.trial.shell(session, files.to(rest.apply(rest.placing(new, files[old]))))
 
-    @rule(session=sessions, path=NAMES)
+    @needs(Capability.SHELL)
+    @rule(session=LIVING, path=KNOWN)
+    @some_live
     def agents_program_flips_the_mode(self, session: Held, path: str) -> None:
         """Of a file that is there, without the session."""
         content = self.trial.model.sessions[session.id].files.get(path)
@@ -195,20 +187,22 @@ class SandboxMachine(RuleBasedStateMachine):
         elif isinstance(content, Executable):
             self.trial.shell(session, Edits({path: content.data}))
 
-    @rule(session=sessions, what=st.sampled_from(sorted(_AGENT_GIT)))
+    @needs(Capability.SHELL)
+    @rule(session=LIVING, what=st.sampled_from(sorted(_AGENT_GIT)))
+    @some_live
     def agent_runs_git(self, session: Held, what: str) -> None:
         """In its own repository; that changes no file, so nothing of it counts."""
         self.trial.run(session, _AGENT_GIT[what])
 
     # People ----------------------------------------------------------------------------------------------------------------------
 
-    @rule(edit=_drawn_by(_commits), at_the_desk=st.booleans())
+    @rule(edit=COMMITS, at_the_desk=st.booleans())
     def durable_changes(self, edit: DurableEdit, at_the_desk: bool) -> None:
         """The human (at the desk) or somebody else commits, renames, rewrites."""
         event(f"durable: {edit.kind}")
         self.trial.durable_edit(edit, at_the_desk=at_the_desk)
 
-    @rule(edit=_drawn_by(_lying))
+    @rule(edit=LYING)
     @precondition(lambda self: self.trial.model.checkout is not None)
     def human_leaves_work_lying(self, edit: DurableEdit) -> None:
         """In the work tree, or staged."""
@@ -223,27 +217,31 @@ class SandboxMachine(RuleBasedStateMachine):
 
     # Ends ------------------------------------------------------------------------------------------------------------------------
 
-    @rule(session=sessions, work=WORK)
+    @rule(session=SESSION, work=WORK)
     def promote(self, session: Held, work: Edits) -> None:
         """Everything that is touched, after some more work."""
         self.trial.edit(session, work)
         event(f"promote: {self.trial.promote(session)}")
 
-    @rule(session=sessions, meeting=_drawn_by(_meetings), at_the_desk=st.booleans())
+    @rule(session=LIVING, meeting=MEETINGS, at_the_desk=st.booleans())
+    @some_live
     def promote_over_drift(self, session: Held, meeting: Meeting, at_the_desk: bool) -> None:
         """Work, while durable changes where the work is, and a promotion that must see it."""
         self.trial.edit(session, meeting.work)
         self.trial.durable_edit(meeting.drift, at_the_desk=at_the_desk)
         event(f"promote over {meeting.drift.kind}: {self.trial.promote(session)}")
 
-    @rule(session=sessions, meeting=_drawn_by(_meetings), on_overlap=st.sampled_from(["allow-identical", "merge"]))
+    @needs(native=True)
+    @rule(session=LIVING, meeting=MEETINGS, on_overlap=st.sampled_from(["allow-identical", "merge"]))
+    @some_live
     def promote_and_reconcile(self, session: Held, meeting: Meeting, on_overlap: str) -> None:
         """The same, where some drift may pass."""
         self.trial.edit(session, meeting.work)
         self.trial.durable_edit(meeting.drift, at_the_desk=False)
         event(f"promote, {on_overlap}: {self.trial.promote(session, on_overlap=on_overlap)}")
 
-    @rule(session=sessions, work=WORK, some=st.lists(st.integers(0, 3), min_size=1, max_size=2, unique=True))
+    @rule(session=LIVING, work=WORK, some=st.lists(st.integers(0, 3), min_size=1, max_size=2, unique=True))
+    @some_live
     def promote_some(self, session: Held, work: Edits, some: list[int]) -> None:
         """Some of the touched paths, by their places in order."""
         self.trial.edit(session, work)
@@ -251,52 +249,72 @@ class SandboxMachine(RuleBasedStateMachine):
         answer = self.trial.promote(session, sorted({touched[place % len(touched)] for place in some}) if touched else [])
         event(f"promote some: {answer}")
 
-    @rule(session=sessions, files=st.lists(NAMES, min_size=1, max_size=2, unique=True))
-    def promote_by_name(self, session: Held, files: list[str]) -> None:
-        """Paths that may not have been touched."""
-        self.trial.promote(session, files)
+    @rule(session=SESSION, work=WORK, files=st.lists(NAMES, min_size=1, max_size=2, unique=True), with_touched=st.booleans())
+    def promote_by_name(self, session: Held, work: Edits, files: list[str], with_touched: bool) -> None:
+        """Paths that may not have been touched, alone or beside one that was."""
+        self.trial.edit(session, work)
+        touched = self.trial.model.sessions[session.id].touched.paths[:1] if with_touched else ()
+        self.trial.promote(session, [*dict.fromkeys([*touched, *files])])
 
-    @rule(session=sessions, path=NAMES, data=contents(kinds=["file"]))
+    @needs(native=True)
+    @rule(session=LIVING, path=NAMES, data=contents(kinds=["file"]))
+    @some_live
     def promote_a_review(self, session: Held, path: str, data: bytes) -> None:
         """A review, while the agent writes on."""
         self.trial.promote_a_review(session, path, data)
 
-    @rule(session=sessions, work=WORK, first=st.booleans())
+    @needs(Capability.HUNKS)
+    @rule(session=LIVING, work=WORK, first=st.booleans())
+    @some_live
     def promote_hunks(self, session: Held, work: Edits, first: bool) -> None:
         """All hunks of the first text file that has any, or its first one."""
         self.trial.edit(session, work)
         self.trial.promote_hunks(session, only_first=first)
 
-    @rule(session=sessions, work=WORK, dies_at=st.none() | st.integers(1, 16))
+    @needs(Capability.RESUME, Capability.PROCESSES)
+    @rule(session=SESSION, work=WORK, dies_at=DEATHS)
     def promote_in_another_process(self, session: Held, work: Edits, dies_at: int | None) -> None:
         """Which is killed at some step, or not at all."""
         self.trial.edit(session, work)
-        landed = self.trial.promote_elsewhere(session, partial(in_another_process, dies_at=dies_at))
+        landed = self.trial.promote_elsewhere(session, partial(self.trial.elsewhere, dies_at=dies_at))
         event(f"promote elsewhere: {'whole' if dies_at is None else 'killed'}, {'landed' if landed else 'not landed'}")
 
-    @rule(session=sessions)
+    @needs(Capability.DISCARD)
+    @rule(session=SESSION)
     def discard(self, session: Held) -> None:
         """The human gives it up."""
         self.trial.discard(session)
 
-    @rule(session=sessions, ttl=st.sampled_from([timedelta(hours=1), timedelta(milliseconds=1), timedelta(days=400)]))
+    @rule(session=SESSION)
+    def evict(self, session: Held) -> None:
+        """Somebody ends it, whatever its TTL."""
+        self.trial.evict(session)
+
+    @needs(Capability.EXTEND)
+    @rule(session=SESSION, ttl=st.sampled_from([timedelta(hours=1), timedelta(milliseconds=1), timedelta(days=400)]))
     def extend(self, session: Held, ttl: timedelta) -> None:
         """The human gives it another idle TTL."""
         self.trial.extend(session, ttl)
 
     # Time and engines --------------------------------------------------------------------------------------------------------------
 
-    @rule(by=_drawn_by(_times))
+    @needs(Capability.CLOCK)
+    @rule(by=TIMES)
     def time_passes(self, by: timedelta) -> None:
         """To one of the instants around a deadline, or just a little."""
         self.trial.world.clock.advance(by)
 
-    @rule(session=sessions, late=st.booleans())
-    def sweep_at_a_deadline(self, session: Held, late: bool) -> None:
-        """At the last instant of a session, or at the first one after it."""
-        deadline = self.trial.model.sessions[session.id].deadline
-        if deadline is not None and deadline >= self.trial.now:
-            self.trial.world.clock.advance_to(deadline + timedelta(microseconds=late))
+    @needs(Capability.CLOCK)
+    @rule(session=LIVING, work=WORK, late=st.booleans())
+    @some_live
+    def sweep_at_a_deadline(self, session: Held, work: Edits, late: bool) -> None:
+        """At the last instant of a session, or at the first one after it; the agent goes on working until half-way."""
+        modelled = self.trial.model.sessions[session.id]
+        if work and modelled.deadline is not None:
+            self.trial.world.clock.advance((modelled.deadline - self.trial.now) / 2)
+            self.trial.edit(session, work)
+        if modelled.deadline is not None and modelled.deadline >= self.trial.now:
+            self.trial.world.clock.advance_to(modelled.deadline + timedelta(microseconds=late))
         self.trial.sweep()
 
     @rule(by_another=st.booleans())
@@ -304,13 +322,15 @@ class SandboxMachine(RuleBasedStateMachine):
         """By the engine, or by another that works on the same sessions."""
         self.trial.sweep(self.trial.others[0] if by_another and self.trial.others else None)
 
+    @needs(Capability.CLOCK, Capability.RESUME, Capability.PROCESSES, Capability.CRASH)
     @rule(dies_at=st.integers(1, 6))
     @precondition(lambda self: self.trial.model.due(self.trial.now))
     def sweep_is_killed(self, dies_at: int) -> None:
         """In another process, at some step."""
-        self.trial.sweep_elsewhere(partial(in_another_process, dies_at=dies_at))
+        self.trial.sweep_elsewhere(partial(self.trial.elsewhere, dies_at=dies_at))
 
-    @rule(closed=st.booleans())
+    @needs(Capability.RESUME)
+    @rule(closed=drawn_by(lambda machine: st.booleans() if machine.access.can(Capability.PROCESSES) else st.just(True)))
     def engine_restarts(self, closed: bool) -> None:
         """After it was closed; or it was not, and there are two."""
         self.trial.restart(closed=closed)
@@ -330,61 +350,34 @@ def machine_for(
     """The machine for a session system; ``.TestCase`` of the result is a test class.
 
     Args:
-        system: opens a sandbox, see ``sandbox.System``: ``World.open`` does, and so does the fixture ``gittrix_system``.
+        system: a session system, see ``system.SessionSystem``; rules that it does not declare the capabilities for are left out. Or a
+            function that opens a sandbox with the verbs of our engine, as ``World.open`` does.
         rules: functions with Hypothesis' ``rule``, to be rules of the machine too.
-        settings: of the test class; the profile in use, without a deadline, by default.
+        settings: of the test class; by default those that ``profiles.in_use`` gives.
     """
-    body: dict[str, Any] = {one.__name__: one for one in rules}
-    machine: type[SandboxMachine] = type("SandboxMachine", (SandboxMachine,), {**body, "system": staticmethod(system)})
-    machine.TestCase.settings = settings if settings is not None else hypothesis_settings(deadline=None)
+    access = access_to(system)
+    body: dict[str, Any] = {"access": access, "system": staticmethod(access.opens)}
+    body |= {name: None for name, one in vars(SandboxMachine).items() if not _playable(one, access)}  # hides it
+    body["stage_opens" if access.native else "world_opens"] = None
+    body |= {one.__name__: one for one in rules}
+    machine: type[SandboxMachine] = type("SandboxMachine", (SandboxMachine,), body)
+    machine.TestCase.settings = settings if settings is not None else profiles.in_use()
     return machine
-
-
-def in_another_process(action: Callable[[], object], *, dies_at: int | None = None) -> bool:
-    """Run an action in a forked process; whether it came to its end. An error of the engine is an end, too.
-
-    Args:
-        action: what to run.
-        dies_at: the process is killed at the point of this number that it passes, from 1; None lets it live.
-
-    Raises:
-        AssertionError: it failed with what is no error of the engine.
-    """
-    reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # later Pythons warn of forks beside other threads; the child uses none
-        pid = os.fork()
-    if pid == 0:
-        _live_and_die(action, dies_at, writing)
-    os.close(writing)
-    with open(reading, "rb") as said:
-        trace = said.read().decode(errors="replace")
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if status not in (0, -signal.SIGKILL):
-        raise AssertionError(f"An operation in another process failed with what is no error of the system.\n{trace}")
-    return status == 0
-
-
-def _live_and_die(action: Callable[[], object], dies_at: int | None, writing: int) -> None:
-    passed: list[str] = []
-
-    def listen(name: str) -> None:
-        passed.append(name)
-        if len(passed) == dies_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    status = 1
-    try:
-        with points.listening(listen), suppress(GittrixError):
-            action()
-        status = 0
-    except BaseException:  # noqa: BLE001  (nothing may get back into the parent's test run)
-        os.write(writing, traceback.format_exc().encode(errors="replace"))
-    finally:
-        os._exit(status)
 
 
 def steps_of(error: BaseException) -> Sequence[str]:
     """The steps of the shrunk example that a failure of a machine carries, as Hypothesis prints them, opening and teardown left out."""
     notes = [line for note in getattr(error, "__notes__", ()) for line in note.splitlines()]
-    return [line for line in notes if "state." in line and "state.teardown" not in line and "state.world_opens" not in line]
+    return [line for line in notes if re.search(r"state\.(?!teardown|world_opens|stage_opens)", line)]
+
+
+def replay(machine: type[SandboxMachine], steps: str) -> None:
+    """Do again what a failing run printed, without Hypothesis: copy its lines, from ``state = ...`` to ``state.teardown()``.
+
+    Args:
+        machine: the machine of the same system, as ``machine_for`` made it.
+        steps: the lines.
+    """
+    values = (DurableEdit, Edits, EvictionPolicy, Executable, Meeting, Submodule, Symlink, Tree)
+    names = {one.__name__: one for one in values} | {"datetime": datetime, machine.__name__: machine}
+    exec(textwrap.dedent(steps), names)

@@ -1,8 +1,8 @@
 """What a correct session system does, in one sitting: durable and its checkout, sessions over it, and what each operation must answer.
 
 Trees are ``Tree`` values, commits are known by the ids they were given, time is an argument. Where the design leaves freedom the model
-allows several answers: its caller takes the one that came, and checks invariants instead. It must know no disk, no git and no engine:
-whoever judges an engine by it must not share that engine's mistakes.
+allows several answers: its caller takes the one that came, and checks invariants instead. Our own engine is held to what it decided there
+(``native``). It must know no disk, no git and no engine: whoever judges an engine by it must not share that engine's mistakes.
 """
 
 from __future__ import annotations
@@ -23,6 +23,15 @@ Answers = frozenset[str]
 
 OK: Final = "OK"
 FINE: Final[Answers] = frozenset({OK})
+
+# Where the contract asks for an error and leaves its code open, or two codes are as good.
+_AS_GOOD: Final[Mapping[str, Answers]] = {
+    "SESSION_EXPIRED": frozenset({"SESSION_NOT_FOUND"}),
+    "WORKTREE_DIRTY": frozenset({"PROMOTE_FAILED"}),
+    "PATH_COLLISION": frozenset({"PROMOTE_FAILED", "WRITE_REJECTED"}),
+    "PROMOTE_FAILED": frozenset({"INVALID_INPUT", "PATH_NOT_FOUND", "WRITE_REJECTED"}),
+    "PATH_NOT_FOUND": frozenset({"WRITE_REJECTED"}),
+}
 
 
 # Rules of two trees ------------------------------------------------------------------------------------------------------------
@@ -109,6 +118,7 @@ class Session:
         state: how it stands by its record. One that is past its deadline stays ``active`` there until it is swept.
         present: whether its workspace is still there.
         sha: the commit it was promoted as.
+        surely: when it was last used beyond doubt, if that is earlier than ``used``: whether a look or a refusal is use, is left open.
     """
 
     baseline: Tree
@@ -122,6 +132,7 @@ class Session:
     state: State = "active"
     present: bool = True
     sha: str | None = None
+    surely: datetime | None = None
 
     @property
     def touched(self) -> Edits:
@@ -131,14 +142,36 @@ class Session:
     @property
     def deadline(self) -> datetime | None:
         """The last instant at which it may be used; None for ever."""
+        return self._deadline(self.used)
+
+    def _deadline(self, used: datetime) -> datetime | None:
         if self.manual:
             return None
-        limits = [start + ttl for start, ttl in ((self.used, self.idle), (self.created, self.absolute)) if ttl is not None]
+        limits = [start + ttl for start, ttl in ((used, self.idle), (self.created, self.absolute)) if ttl is not None]
         return min(limits, default=None)
 
     def due(self, now: datetime) -> bool:
         """Whether its time is up, and something of it is left to evict: strictly past the deadline (GitTrix)."""
         return self.present and self.deadline is not None and now > self.deadline
+
+    def doubtful(self, now: datetime) -> bool:
+        """Whether its time is up only if some of what was done with it was no use of it."""
+        earliest = self._deadline(self.surely or self.used)
+        return self.present and not self.due(now) and earliest is not None and now > earliest
+
+    def use(self, now: datetime, *, surely: bool) -> None:
+        """It is used; surely, or only if the system counts that."""
+        self.surely = None if surely else self.surely or self.used
+        self.used = now
+
+    def settled(self, now: datetime, *, kept: bool) -> None:
+        """It was doubtful, and a sweep has shown whether it was used late enough to be kept."""
+        assert self.surely is not None
+        assert self.idle is not None
+        if kept:
+            self.surely = now - self.idle
+        else:
+            self.used = self.surely
 
 
 @dataclass
@@ -150,12 +183,14 @@ class Model:
         trees: what each commit held that was ever on the branch.
         checkout: the human's work tree on that branch, or None for a bare repository.
         sessions: by id, ended ones too.
+        native: what is modelled is our own engine, with the choices that it made.
     """
 
     head: str
     trees: dict[str, Tree]
     checkout: Checkout | None = None
     sessions: dict[str, Session] = field(default_factory=dict)
+    native: bool = True
 
     @property
     def tree(self) -> Tree:
@@ -187,7 +222,11 @@ class Model:
 
     def refusal(self, session: Session, now: datetime) -> Answers:
         """What any work on a session must answer: nothing is done with one that has ended or whose time is up (DESIGN rule 7)."""
-        return frozenset({"SESSION_EXPIRED"}) if session.state != "active" or session.due(now) else FINE
+        return self.answers("SESSION_EXPIRED") if session.state != "active" or session.due(now) else FINE
+
+    def answers(self, *codes: str) -> Answers:
+        """The codes that may stand for an error, or for several of which any may come first."""
+        return frozenset(codes) if self.native else frozenset(codes).union(*(_AS_GOOD.get(code, ()) for code in codes))
 
     def write(self, session: Session, path: str, data: bytes, *, executable: bool | None = None) -> Answers:
         """Write a file; it stays executable if it was, unless told otherwise."""
@@ -210,6 +249,12 @@ class Model:
         session.files = session.files.apply({path: None})
         return FINE if session.files.keys().isdisjoint(parents(path)) else FINE | {"WRITE_REJECTED"}
 
+    def open_question(self, session: Session, path: str) -> bool:
+        """Whether the contract leaves open what writing or deleting a path does: over a link, an executable, a directory."""
+        if self.native:
+            return False
+        return not isinstance(session.files.get(path, b""), bytes | str) or any(other.startswith(path + "/") for other in session.files)
+
     # Ends ------------------------------------------------------------------------------------------------------------------
 
     def promotion(self, session: Session, selected: Edits, *, on_overlap: str = "refuse") -> tuple[Answers, Edits]:
@@ -223,16 +268,20 @@ class Model:
             return frozenset({OK, "BASELINE_CONFLICT", "PROMOTE_FAILED", "PATH_COLLISION", "WORKTREE_DIRTY"}), selected
         equal = [path for path in met if path in drift and drift[path] == selected[path]] if on_overlap == "allow-identical" else []
         landing = selected.only(path for path in selected if path not in equal)
-        refusals = set()
+        refusals, choices = set(), set()
         if len(met) > len(equal):
             refusals.add("BASELINE_CONFLICT")
-        if not landing or not fits(self.tree, landing):
+        if not landing:
+            choices.add("PROMOTE_FAILED")
+        elif not fits(self.tree, landing):
             refusals.add("PROMOTE_FAILED")
         elif colliding(self.tree.apply(landing), [path for path in landing if path not in session.baseline and landing[path] is not None]):
-            refusals.add("PATH_COLLISION")
+            choices.add("PATH_COLLISION")
         if self.checkout is not None and self.checkout.obstacles(self.tree, landing):
             refusals.add("WORKTREE_DIRTY")
-        return frozenset(refusals) or FINE, landing
+        if self.native:  # a conflict is told first: it is what a person must decide
+            return frozenset(refusals & {"BASELINE_CONFLICT"} or refusals | choices) or FINE, landing
+        return (self.answers(*refusals) or FINE) | self.answers(*choices), landing
 
     def promoted(self, session: Session, sha: str, landing: Mapping[str, Content | None]) -> None:
         """A promotion landed."""

@@ -110,11 +110,14 @@ class Judge:
 
     def index(self) -> Tree:
         """What is staged in the main work tree."""
-        files: dict[str, Content] = {}
-        for line in self._run("ls-files", "--stage", "-z").split(b"\0")[:-1]:
-            mode, id_, _ = line.partition(b"\t")[0].split()
-            files[os.fsdecode(line.partition(b"\t")[2])] = self._content(int(mode, 8), id_.decode())
-        return Tree(files)
+        found = Fingerprint.of(self.path).sections["index"]
+        staged = [
+            (path, *said.split(",")[0].split()) for path, said in found.items() if path != "(bytes)" and not path.startswith("worktrees/")
+        ]
+        if not staged and "(bytes)" in found:  # none, or an index of another version
+            lines = [line.partition(b"\t") for line in self._run("ls-files", "--stage", "-z").split(b"\0")[:-1]]
+            staged = [(os.fsdecode(path), *map(os.fsdecode, entry.split()[:2])) for entry, _, path in lines]
+        return Tree({path: self._content(int(mode, 8), id_) for path, mode, id_ in staged})
 
     def _below(self, tree: str, prefix: bytes) -> dict[str, Content]:
         raw = self._object(tree)[2]

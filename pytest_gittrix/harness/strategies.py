@@ -209,7 +209,7 @@ def trees(*, near: Collection[str] = (), min_files: int = 0, max_files: int = 4)
 
 
 def edits(tree: Mapping[str, Content], *, min_size: int = 0, max_size: int = 3) -> SearchStrategy[Edits]:
-    """Changes that fit on a tree: files written, deleted, moved and turned into directories or back.
+    """Changes that fit on a tree: files written, deleted, moved, made executable or plain, and turned into directories or back.
 
     Args:
         tree: the files there are.
@@ -227,12 +227,16 @@ def edits(tree: Mapping[str, Content], *, min_size: int = 0, max_size: int = 3) 
 def _edits(draw: st.DrawFn, tree: Tree, min_size: int, max_size: int) -> Edits:
     now = tree
     for _ in range(draw(st.integers(min_size, max_size))):
-        doing = draw(st.sampled_from(["write", "delete", "move"] if now else ["write"]))
+        doing = draw(st.sampled_from(["write", "delete", "move", "flip"] if now else ["write"]))
         if doing == "write":
             now = now.apply(now.placing(draw(paths(near=tuple(now))), draw(contents())))
             continue
         path = draw(st.sampled_from(list(now)))
         moved = now[path]
+        if doing == "flip":
+            if isinstance(moved, bytes | Executable):
+                now = now.apply({path: moved.data if isinstance(moved, Executable) else Executable(moved)})
+            continue
         now = now.apply({path: None})
         if doing == "move":
             now = now.apply(now.placing(draw(paths(near=[path, *now])), moved))
@@ -268,12 +272,15 @@ def _histories(draw: st.DrawFn, min_size: int, max_size: int) -> History:
 # Time --------------------------------------------------------------------------------------------------------------------------
 
 
-def eviction_policies(*, manual: bool | None = None, until_promote: bool | None = None) -> SearchStrategy[EvictionPolicy]:
+def eviction_policies(
+    *, manual: bool | None = None, until_promote: bool | None = None, absolute: bool | None = None
+) -> SearchStrategy[EvictionPolicy]:
     """Eviction policies: GitTrix's own first, then short, long and missing limits in every combination.
 
     Args:
         manual: draw only policies with this value of ``manual``; None draws both.
         until_promote: likewise.
+        absolute: draw only policies with an absolute limit, or without; None draws both.
     """
     from pytest_gittrix.record.model import EvictionPolicy
 
@@ -284,7 +291,7 @@ def eviction_policies(*, manual: bool | None = None, until_promote: bool | None 
     return st.builds(
         EvictionPolicy,
         ttl_idle=st.sampled_from([timedelta(hours=4), *spans]),
-        ttl_absolute=st.sampled_from([None, *spans[:-1]]),
+        ttl_absolute=st.none() if absolute is False else st.sampled_from([None, *spans[:-1]][bool(absolute) :]),
         until_promote=switch(until_promote, default=True),
         manual=switch(manual, default=False),
     )

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.git.environment import hermetic_env
-from pytest_gittrix.harness.bench import Bench, judged
+from pytest_gittrix.harness.bench import Bench, beside, judged
 from pytest_gittrix.harness.edits import DurableEdit, Edits
 from pytest_gittrix.harness.history import Executable, Symlink
-from pytest_gittrix.harness.model import FINE, OK, Answers, Session
+from pytest_gittrix.harness.model import FINE, OK, Answers, Session, State, overlapping
 from pytest_gittrix.harness.oracle import (
     files_in,
     invariant_checkout,
@@ -28,10 +28,12 @@ from pytest_gittrix.harness.oracle import (
     invariant_promote_is_one_commit,
     invariant_sweep_is_exact,
     invariant_touched_is_the_difference,
+    invariant_untouched,
     invariant_workspace_stands_alone,
     require,
 )
-from pytest_gittrix.harness.sandbox import Held, another_engine
+from pytest_gittrix.harness.sandbox import Held, another_engine, directory_of
+from pytest_gittrix.harness.system import Capability
 
 if TYPE_CHECKING:
     from pytest_gittrix.record.model import EvictionPolicy
@@ -56,7 +58,9 @@ class Trial(Bench):
 
     @judged
     def write(self, held: Held, path: str, data: bytes) -> None:
-        """The agent writes a file."""
+        """The agent writes a file. Nothing happens where the contract leaves open what that does; likewise below."""
+        if self.model.open_question(self.model.sessions[held.id], path):
+            return
         self.work(
             held, f"write({path!r})", lambda: held.handle.write(path, data), then=lambda session: self.model.write(session, path, data)
         )
@@ -64,6 +68,8 @@ class Trial(Bench):
     @judged
     def delete(self, held: Held, path: str) -> None:
         """The agent deletes a file."""
+        if self.model.open_question(self.model.sessions[held.id], path):
+            return
         self.work(held, f"delete({path!r})", lambda: held.handle.delete(path), then=lambda session: self.model.delete(session, path))
 
     @judged
@@ -71,16 +77,17 @@ class Trial(Bench):
         """The agent commits."""
         sha = self.work(held, "commit()", lambda: held.handle.commit("work"))
         if sha is not None:
-            newest = held.handle.log()[0].sha
-            require(newest == sha, "The agent's newest commit is the one it just made.", f"log() says {newest}, commit() said {sha}")
+            held.commits.append(sha)
 
     @judged
     def shell(self, held: Held, edits: Edits) -> None:
         """The agent's own programs change files in the workspace. Nothing happens where there is none, or the session is over."""
         session = self.model.sessions[held.id]
-        if held.workspace is None or not self.live(held):
+        self.settle()
+        if not edits or held.workspace is None or not self.live(held):
             return
-        session.files, session.used = session.files.apply(edits), self.now
+        session.files = session.files.apply(edits)
+        session.use(self.now, surely=self.access.native)
         for path, content in sorted(edits.items(), key=lambda item: item[1] is not None):
             full = held.workspace / path
             if full.is_symlink() or full.is_file():
@@ -106,7 +113,8 @@ class Trial(Bench):
             return
         for path, content in sorted(edits.items(), key=lambda item: item[1] is not None):
             if content is None:
-                self.delete(held, path)
+                if self.access.can(Capability.DELETE):
+                    self.delete(held, path)
             elif not isinstance(content, Symlink):
                 data = content.data if isinstance(content, Executable) else content
                 assert isinstance(data, bytes)
@@ -116,25 +124,31 @@ class Trial(Bench):
     def run(self, held: Held, script: str) -> None:
         """The agent runs git in its own repository. Nothing happens where there is none, or the session is over."""
         session = self.model.sessions[held.id]
-        if self.kind != "clone" or held.workspace is None or not self.live(held):
+        self.settle()
+        if held.workspace is None or not self.live(held) or not (held.workspace / ".git").is_dir():
             return
-        session.used = self.now
+        session.use(self.now, surely=self.access.native)
+        held.commits.clear()
         subprocess.run(["/bin/sh", "-c", script], cwd=held.workspace, env=hermetic_env(), capture_output=True, timeout=60, check=False)
 
     @judged
     def look(self, held: Held) -> None:
         """The agent looks at all it has: touched paths, listing, every file; what it deleted is absent."""
-        if not self.live(held):
-            self.work(held, "touched_files()", held.handle.touched_files)
+        touched = self.work(held, "touched_files()", held.handle.touched_files)
+        if touched is None:
             return
         session = self.model.sessions[held.id]
-        info = self.work(held, "info()", held.handle.info)
-        assert info is not None
-        require(info.deadline == session.deadline, "A deadline counts from the last use.", f"{info.deadline}, not {session.deadline}")
-        invariant_touched_is_the_difference(held.handle.touched_files(), session.baseline, session.files)
+        if self.access.native:
+            deadline = held.handle.info().deadline
+            require(deadline == session.deadline, "A deadline counts from the last use.", f"{deadline}, not {session.deadline}")
+            told, newest = [one.sha for one in held.handle.log()], held.commits[::-1]
+            require(told[: len(newest)] == newest, "The agent's log begins with its newest commits.", f"{told}, not {newest}")
+        invariant_touched_is_the_difference(touched, session.baseline, session.files)
         listed = {entry.path for entry in held.handle.list() if entry.type != "dir"}
         require(listed == set(session.files), "A listing is of the files there are.", f"{sorted(listed)}, not {sorted(session.files)}")
         for path, content in session.files.items():
+            if isinstance(content, Symlink) and not self.access.native:
+                continue
             wanted = content.target if isinstance(content, Symlink) else content.data if isinstance(content, Executable) else content
             found = held.handle.read(path)
             require(found == wanted, f"{held} reads what it wrote.", f"{path!r}: expected {wanted!r}, found {found!r}")
@@ -196,24 +210,28 @@ class Trial(Bench):
             act: how to promote, if not by ``handle.promote``.
         """
         session = self.model.sessions[held.id]
+        self.settle()
         touched = session.touched if reviewed is None else reviewed
         selected = landing = touched if files is None else touched.only(path for path in files if path in touched)
         allowed = self.model.refusal(session, self.now)
         if OK in allowed:
-            session.used = self.now
+            session.use(self.now, surely=self.access.native)
             allowed, landing = self.model.promotion(session, selected, on_overlap=on_overlap)
             if files is not None and not set(files) <= set(touched):
-                allowed = frozenset({"PROMOTE_FAILED"})
+                others = () if self.access.native else allowed - {OK}
+                allowed = self.model.answers("PROMOTE_FAILED", *others)
         onto = self.model.head
-        doing = act if act is not None else lambda: held.handle.promote(files=files, on_overlap=on_overlap)
+        more = {} if on_overlap == "refuse" else {"on_overlap": on_overlap}
+        doing = act if act is not None else lambda: held.handle.promote(files=files, **more)
         answer, result, error = self.ask(f"{held}.promote({'' if files is None else sorted(files)})", allowed, doing)
         if answer == OK:
             assert result is not None
-            self._landed(session, result.sha, onto, landing, exact=whole and allowed == FINE)
+            self._landed(session, result.sha, onto, landing, exact=whole and (on_overlap == "refuse" or allowed == FINE))
             if whole:
                 self._check_archive(held, selected)
         elif answer == "BASELINE_CONFLICT" and on_overlap == "refuse":
-            invariant_conflict_iff_overlap(error.conflicting_files, selected, session.baseline, self.model.tree)
+            named = error.conflicting_files if self.access.native else _as_selected(error.conflicting_files, selected)
+            invariant_conflict_iff_overlap(named, selected, session.baseline, self.model.tree)
         return answer
 
     @judged
@@ -229,14 +247,14 @@ class Trial(Bench):
     @judged
     def promote_hunks(self, held: Held, *, only_first: bool) -> str:
         """Promote the hunks of the first text file that has any, or the first of them; gives the answer's code."""
-        review = self.work(held, "review()", held.handle.review)
-        hunks = {} if review is None else {path: [hunk.index for hunk in found] for path, found in review.hunks.items() if found}
+        hunks = self.work(held, "hunks()", lambda: self.access.hunks(held.handle))
         if not hunks:
             return self.promote(held, [])
         path, numbers = next(iter(hunks.items()))
         chosen = {path: numbers[:1] if only_first else numbers}
         part = self.model.sessions[held.id].touched.only([path])
-        return self.promote(held, reviewed=part, whole=chosen[path] == numbers, act=lambda: held.handle.promote(hunks=chosen))
+        whole = self.access.native and chosen[path] == numbers
+        return self.promote(held, reviewed=part, whole=whole, act=lambda: held.handle.promote(hunks=chosen))
 
     def _landed(self, session: Session, sha: str, onto: str, landing: Edits, *, exact: bool) -> None:
         if exact:
@@ -247,7 +265,10 @@ class Trial(Bench):
             require(set(landing) <= set(session.touched), "A promotion changes selected paths only.", *landing)
             invariant_promote_is_one_commit(self.judge, sha, onto=onto, selection=landing)
         self.model.promoted(session, sha, landing)
-        self._durable_changes()
+        now = self._look_at_durable()
+        branch = self.world.durable.branch
+        invariant_untouched(beside(self.seen, branch), beside(now, branch), by="a promotion, but for its branch and what follows that")
+        self._durable_changes(now)
         if self.model.checkout is not None:
             invariant_checkout(self.judge, staged=self.model.checkout.staged)
 
@@ -268,38 +289,59 @@ class Trial(Bench):
         if OK in allowed:
             allowed, landing = self.model.promotion(session, session.touched)
         ended = run(lambda: self._another_engine().get_session(held.id).promote())
-        self.engine.recover()
+        self._recover()
         head = self.judge.head(self.world.durable.branch)
         if head != onto:
             require(OK in allowed, f"{held} may not be promoted.", *sorted(allowed))
             self._landed(session, head, onto, landing, exact=True)
             self._check_archive(held, landing)
         elif OK in self.model.refusal(session, self.now):
-            require(not ended or OK not in allowed, f"{held} ran to its end and could be promoted, but was not.")
+            require(not ended or allowed != FINE, f"{held} ran to its end and could be promoted, but was not.")
             self.look(held)
         if head != onto or session.state == "active":
-            workspace = held.workspace or self._directory(held) / "workspace"
+            directory = directory_of(self.engine, held.id)
+            workspace = held.workspace or (directory / "workspace" if directory is not None else self.world.durable.path)
             invariant_nothing_is_half_done(self.judge, session.state, session.sha, workspace, self.world.durable.branch)
         return head != onto
 
     @judged
     def sweep_elsewhere(self, run: Callable[[Callable[[], object]], bool]) -> None:
         """Sweep in another process, which may be killed half-way; afterwards this engine recovers, and sweeps what is left."""
-        run(self._another_engine)
-        self.engine.recover()
+        run(lambda: self._another_engine().sweep())
+        self._recover()
         self.engine.sweep()
         self._swept()
 
+    def _recover(self) -> None:
+        """Mend what a killed process left, as the next engine to start does."""
+        if self.access.native:
+            self.engine.recover()
+        else:
+            self.others.append(self._another_engine())
+
     @judged
     def discard(self, held: Held) -> None:
-        """The human gives a session up. Of one whose time is up, or that is over but has kept its workspace, either answer will do."""
+        """The human gives a session up."""
+        self._end(held, "discarded", "discard()", held.handle.discard)
+
+    @judged
+    def evict(self, held: Held) -> None:
+        """Somebody evicts a session, whatever its TTL."""
+        self._end(held, "expired", "evict()", lambda: self.access.evict(self.engine, held))
+
+    def _end(self, held: Held, how: State, to: str, act: Callable[[], object]) -> None:
+        """End a session. If its time is up, or it is over and has kept its workspace, either answer will do."""
         session = self.model.sessions[held.id]
+        self.settle()
         allowed = self.model.refusal(session, self.now)
-        answer = self.ask(f"{held}.discard()", allowed | FINE if session.present else allowed, held.handle.discard)[0]
-        if answer == OK:
-            was_promoted = session.state == "promoted"
-            self.model.ended(session, "discarded")
-            self._check_evicted(held, archived=not was_promoted)
+        lasting = session.state
+        answer = self.ask(f"{held}.{to}", allowed | FINE if session.present or not self.access.native else allowed, act)[0]
+        if answer != OK:
+            return
+        if how == "expired" and not self.access.native:  # what an eviction by hand is called, the contract leaves open
+            how = "discarded" if self.access.states(self.engine).get(held.id) == "discarded" else "expired"
+        self.model.ended(session, how)
+        self._check_evicted(held, archived=lasting != "promoted")
 
     @judged
     def extend(self, held: Held, ttl: timedelta) -> None:
@@ -307,6 +349,7 @@ class Trial(Bench):
 
         def extended(session: Session) -> Answers:
             session.idle = ttl
+            session.use(self.now, surely=True)
             return FINE
 
         self.work(held, f"extend({ttl})", lambda: held.handle.extend(ttl), then=extended)
@@ -314,8 +357,11 @@ class Trial(Bench):
     @judged
     def sweep(self, engine: Any = None) -> None:
         """A sweep, of the engine or of another one on the same sessions."""
+        evicted = set((engine or self.engine).sweep())
+        for id_, session in self.model.sessions.items():
+            if session.doubtful(self.now):
+                session.settled(self.now, kept=id_ not in evicted)
         before = {id_: session for id_, session in self.model.sessions.items() if session.present}
-        evicted = (engine or self.engine).sweep()
         deadlines = {id_: session.deadline for id_, session in before.items()}
         invariant_sweep_is_exact(evicted, self.now, before, deadlines)
         self._swept()
@@ -330,14 +376,16 @@ class Trial(Bench):
     @judged
     def restart(self, *, closed: bool) -> None:
         """Another engine takes over. The one before was closed, or goes on beside it as another process would."""
-        new = self._another_engine()
         if closed:
             self.engine.close()
         else:
             self.others.append(self.engine)
-        self.engine = new
+        new = self.engine = self._another_engine()
         self._stack.callback(new.close)
-        self._swept()
+        if self.access.native:
+            self._swept()
+        else:
+            self.sweep()
         for held in self.held:
             if self.model.sessions[held.id].state == "active":
                 held.handle = new.get_session(held.id)
@@ -351,19 +399,27 @@ class Trial(Bench):
     def check_all(self) -> None:
         """The whole truth, for the end of a trial."""
         self.check()
-        if self._seen != self._first:  # to ask git takes as long as everything else together
+        if self.seen != self._first:  # to ask git takes as long as everything else together
             invariant_no_commit_is_lost(self.judge, self.model.head, self._owed)
             require(self.judge.tree(self.model.head) == self.model.tree, "The branch holds what was put there.")
-        if self._seen != self._first and self.model.checkout is not None:
+        if self.seen != self._first and self.model.checkout is not None:
             invariant_checkout(self.judge, staged=self.model.checkout.staged)
         for held in self.held:
             session = self.model.sessions[held.id]
             self.look(held)
             if held.workspace is not None and session.present:
                 invariant_workspace_stands_alone(held.workspace, self.judge, held.hidden)
-            log = self._directory(held) / "events.jsonl"
-            if log.exists():
-                invariant_log_has_no_gap(log)
+            directory = directory_of(self.engine, held.id)
+            if directory is not None:
+                invariant_log_has_no_gap(directory / "events.jsonl")
+            elif self.access.can(Capability.EVENTS):
+                numbers = [one["seq"] for one in held.handle.events()]
+                require(numbers == [*range(len(numbers))], "Events are numbered without a gap.", f"found {numbers}")
+
+
+def _as_selected(named: Collection[str], selected: Collection[str]) -> set[str]:
+    """Conflicting paths as selected ones: a system may name durable's path, where that is a directory of a selected one or below one."""
+    return {met for name in named for met in ([name] if name in selected else overlapping(selected, [name]) or [name])}
 
 
 def _prune(directory: Path, root: Path) -> None:

@@ -19,7 +19,7 @@ from pytest_gittrix.git.pack import install_pack
 from pytest_gittrix.git.patch import patch_text
 from pytest_gittrix.git.seed import Seed
 from pytest_gittrix.git.snapshot import Snapshot
-from pytest_gittrix.git.tree import Changes, Entry
+from pytest_gittrix.git.tree import Changes, Entry, parents
 from pytest_gittrix.session.content import file_changes
 
 AGENT: Final = ("agent", "agent@localhost")
@@ -45,10 +45,20 @@ class Archive:
 
 
 def unpromoted(snapshot: Snapshot, promoted: Changes | None) -> dict[str, Entry | None]:
-    """The changes of a snapshot that were not promoted just so."""
+    """The changes of a snapshot that were not promoted just so.
+
+    A promoted deletion is among them where something that was not promoted stands in its place: without it the rest fits on no baseline.
+    """
     if promoted is None:
         return dict(snapshot.changes)
-    return {path: entry for path, entry in snapshot.changes.items() if path not in promoted or promoted[path] != entry}
+    left = {path: entry for path, entry in snapshot.changes.items() if path not in promoted or promoted[path] != entry}
+    kept = {path for path, entry in left.items() if entry is not None}
+    directories = {above for path in kept for above in parents(path)}
+
+    def made_way(path: str) -> bool:
+        return path in directories or not kept.isdisjoint(parents(path))
+
+    return {path: entry for path, entry in snapshot.changes.items() if path in left or (entry is None and made_way(path))}
 
 
 def write_archive(

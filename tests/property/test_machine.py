@@ -1,38 +1,139 @@
-"""Our engine under the state machine, and the machine as its users take it: for a system of their own, with rules of their own."""
+"""Session systems under the state machine: ours, natively and as any other is driven; a plain one; and how users take the machine."""
 
 from __future__ import annotations
 
-import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.harness.driver import Stage, sandbox_of
 from pytest_gittrix.harness.edits import DurableEdit, Edits, Tree
 from pytest_gittrix.harness.history import Executable, Symlink
-from pytest_gittrix.harness.machine import SandboxMachine, in_another_process, machine_for, steps_of
-from pytest_gittrix.harness.sandbox import another_engine
+from pytest_gittrix.harness.machine import SandboxMachine, machine_for, replay, steps_of
+from pytest_gittrix.harness.own_system import GitTrixSystem
+from pytest_gittrix.harness.sandbox import access_to, another_engine, in_another_process
+from pytest_gittrix.harness.system import BASE, Capability
 from pytest_gittrix.harness.trial import Trial
 from pytest_gittrix.harness.world import World
 from pytest_gittrix.record.model import EvictionPolicy
 
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # the systems of the zoo are no part of the package
+from fixtures.broken_systems.plain import PlainSystem
+
 FILES = Tree({"a": b"1\n2\n3\n", "lib/b": b"2\n"})
+LONG = EvictionPolicy()
 
 TestEngine = machine_for(World.open).TestCase
+TestDriven = machine_for(GitTrixSystem("clone")).TestCase
+TestDrivenWithoutShell = machine_for(GitTrixSystem("lazy")).TestCase
+TestPlain = machine_for(PlainSystem()).TestCase
 
 
-def test_settings_are_those_of_the_profile_but_for_the_deadline() -> None:
+# The machine ---------------------------------------------------------------------------------------------------------------------
+
+
+class Declaring:
+    """Our engine, as a system that declares no more than it is told to.
+
+    Args:
+        extended: what it declares besides ``BASE``.
+    """
+
+    def __init__(self, *extended: Capability) -> None:
+        self.name = "declaring"
+        self.capabilities = BASE | set(extended)
+        self.open = GitTrixSystem("clone").open
+
+
+def rules_of(machine: type[SandboxMachine]) -> set[str]:
+    return {one.function.__name__ for one in machine.setup_state().rules}
+
+
+def with_only(machine: type[SandboxMachine], *names: str) -> type[SandboxMachine]:
+    """A machine without its other rules."""
+    return type(machine.__name__, (machine,), dict.fromkeys(rules_of(machine) - {*names}))
+
+
+ALWAYS = {
+    "start",
+    "agent_writes",
+    "agent_looks",
+    "durable_changes",
+    "durable_is_rewound",
+    "human_leaves_work_lying",
+    "promote",
+    "promote_over_drift",
+    "promote_some",
+    "promote_by_name",
+    "evict",
+    "sweep",
+}
+SHELL = {"agents_program_writes", "agents_program_renames", "agents_program_flips_the_mode", "agent_runs_git"}
+TIME = {"time_passes", "sweep_at_a_deadline"}
+NATIVE = {"promote_a_review", "promote_and_reconcile"}
+
+
+@pytest.mark.parametrize(
+    ("declared", "more"),
+    [
+        ([], set()),
+        ([Capability.DELETE], {"agent_deletes"}),
+        ([Capability.DISCARD], {"discard"}),
+        ([Capability.COMMITS], {"agent_commits"}),
+        ([Capability.HUNKS], {"promote_hunks"}),
+        ([Capability.EXTEND], {"extend"}),
+        ([Capability.SHELL], SHELL),
+        ([Capability.CLOCK], TIME),
+        ([Capability.RESUME], {"engine_restarts"}),
+        ([Capability.RESUME, Capability.PROCESSES], {"engine_restarts", "promote_in_another_process"}),
+        ([Capability.PROCESSES, Capability.CRASH], set()),
+    ],
+)
+def test_a_system_is_asked_for_what_it_declares(declared: list[Capability], more: set[str]) -> None:
+    assert rules_of(machine_for(Declaring(*declared))) == ALWAYS | more
+
+
+def test_our_own_engine_is_asked_for_everything() -> None:
+    everything = rules_of(SandboxMachine)
+
+    assert rules_of(machine_for(World.open)) == everything
+    assert rules_of(machine_for(GitTrixSystem())) == everything - NATIVE
+    assert rules_of(machine_for(sandbox_of(PlainSystem()))) == rules_of(machine_for(PlainSystem()))
+
+
+def test_a_system_that_declares_the_least_keeps_what_it_promises() -> None:
+    machine = machine_for(Declaring())
+    profile = settings(max_examples=10, stateful_step_count=15, deadline=None, derandomize=True, database=None)
+
+    run_state_machine_as_test(machine, settings=profile)
+
+    assert not machine.access.can(Capability.SHELL)
+
+
+def test_settings_are_those_of_the_profile_but_for_what_hides_the_steps() -> None:
     taken, profile = machine_for(World.open).TestCase.settings, settings()
 
     assert taken.deadline is None
+    assert Phase.explain not in taken.phases
     assert (taken.max_examples, taken.stateful_step_count) == (profile.max_examples, profile.stateful_step_count)
     assert taken.suppress_health_check == profile.suppress_health_check
 
 
-def test_a_machine_opens_the_system_it_is_for_and_runs_rules_of_its_users() -> None:
+def test_what_is_no_system_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="neither a session system nor a function"):
+        machine_for(42)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="does not declare"):
+        machine_for(type("Poor", (), {"name": "poor", "capabilities": frozenset(), "open": None})())
+
+
+def test_a_machine_opens_the_system_it_is_for_and_has_the_rules_of_its_users() -> None:
     opened: list[dict[str, Any]] = []
     seen: list[str] = []
 
@@ -47,23 +148,53 @@ def test_a_machine_opens_the_system_it_is_for_and_runs_rules_of_its_users() -> N
         seen.append(session.name)
 
     machine = machine_for(system, rules=[archive])
-    profile = settings(max_examples=60, stateful_step_count=10, deadline=None, database=None, derandomize=True)
-    run_state_machine_as_test(machine, settings=profile)
+    one = machine()
+    session = one.world_opens(files=FILES, workspace="lazy", bare=True, policy=LONG)
+    one.archive(session=session)  # type: ignore[attr-defined]
+    one.teardown()
 
-    assert {"files", "workspace", "bare", "sweep_interval"} == set(opened[0])
-    assert "s1" in seen
+    assert "archive" in rules_of(machine)
+    assert opened == [{"files": FILES, "workspace": "lazy", "bare": True, "sweep_interval": None}]
+    assert seen == ["s1"]
 
 
-def test_a_failure_of_a_users_rule_tells_its_steps() -> None:
+@pytest.fixture(scope="module")
+def failure() -> AssertionError:
+    """Of a machine whose user asserts too much."""
+
     @rule(session=SandboxMachine.sessions)
     def explode(self: SandboxMachine, session: Any) -> None:
         raise AssertionError("boom")
 
-    profile = settings(max_examples=100, stateful_step_count=5, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
+    machine = with_only(machine_for(World.open, rules=[explode]), "explode")
+    profile = settings(max_examples=5, deadline=None, database=None, derandomize=True, suppress_health_check=[*HealthCheck])
     with pytest.raises(AssertionError, match="boom") as caught:
-        run_state_machine_as_test(machine_for(World.open, rules=[explode]), settings=profile)
+        run_state_machine_as_test(machine, settings=settings(profile, phases=[Phase.generate, Phase.shrink]))
+    caught.value.machine = machine  # type: ignore[attr-defined]
+    return caught.value
 
-    assert re.fullmatch(r"state\.explode\(session=sessions_\d\)", steps_of(caught.value)[-1])
+
+def test_a_failure_tells_its_steps_in_a_few_lines(failure: AssertionError) -> None:
+    lines = [line for note in failure.__notes__ for line in note.splitlines()]
+
+    assert steps_of(failure) == ["state.explode(session=sessions_0)"]
+    assert lines == [
+        "Failing test case: <state machine>",
+        "state = SandboxMachine()",
+        "sessions_0 = state.world_opens(files=Tree({'a': b''}), workspace='lazy', bare=False, policy=EvictionPolicy())",
+        "state.explode(session=sessions_0)",
+        "state.teardown()",
+    ]
+
+
+def test_what_a_failure_printed_can_be_done_again(failure: AssertionError) -> None:
+    printed = "\n".join(line for note in failure.__notes__ for line in note.splitlines() if line.startswith(("state", "sessions_")))
+
+    with pytest.raises(AssertionError, match="boom"):
+        replay(failure.machine, printed)  # type: ignore[attr-defined]
+
+
+# Trials, written down ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("workspace", ["lazy", "clone", "copy"])
@@ -105,6 +236,30 @@ def test_a_promotion_killed_in_another_process_is_whole_or_not_at_all(dies_at: i
         assert trial.promote(session) == ("SESSION_EXPIRED" if landed else "OK")
 
 
+@pytest.mark.parametrize("dies_at", [1, 10, 30, None])
+def test_a_driven_system_is_killed_at_any_call_that_changes_a_file(dies_at: int | None) -> None:
+    with Trial(PlainSystem(), files=FILES) as trial:
+        session = trial.start(LONG)
+        trial.write(session, "a", b"agent\n")
+
+        landed = trial.promote_elsewhere(session, lambda action: trial.elsewhere(action, dies_at=dies_at))
+        trial.check_all()
+
+        assert landed is (dies_at is None)
+
+
+def test_a_look_need_not_be_a_use_of_a_system_that_is_not_ours() -> None:
+    with Trial(PlainSystem(), files=FILES) as trial:
+        looked_at, left_alone = trial.start(LONG), trial.start(LONG)
+        trial.world.clock.advance(hours=3)
+        trial.look(looked_at)
+        trial.world.clock.advance(hours=3)
+
+        trial.sweep()
+
+        assert trial.model.sessions[left_alone.id].state == "expired"
+
+
 def test_another_process_that_fails_in_earnest_fails_the_test() -> None:
     def fail() -> None:
         raise ZeroDivisionError
@@ -130,6 +285,35 @@ def test_a_sandbox_that_can_reopen_itself_is_asked_to() -> None:
             return "mine"
 
     assert another_engine(Reopening(), 1) == "mine"
+
+
+def test_a_promotion_that_leaves_more_than_its_commit_is_found() -> None:
+    class Littering(GitTrixSystem):
+        def open(self, place: Any) -> Any:
+            engine = super().open(place)
+            whole = engine.promote
+
+            def promote(*arguments: Any, **options: Any) -> Any:
+                made = whole(*arguments, **options)
+                place.durable.git("branch", "left-behind", made.sha)
+                return made
+
+            engine.promote = promote  # type: ignore[method-assign]
+            return engine
+
+    with Trial(Littering(), files=FILES) as trial:
+        session = trial.start(LONG)
+        trial.write(session, "a", b"agent\n")
+        with pytest.raises(AssertionError, match="refs/heads/left-behind: nothing"):
+            trial.promote(session)
+
+
+def test_a_stage_is_a_sandbox() -> None:
+    with Stage.open(PlainSystem(), files=FILES) as stage:
+        first = stage.start()
+        other = another_engine(stage, 1)
+
+        assert access_to(PlainSystem()).states(other) == {first.id: "active"}
 
 
 def test_the_trial_complains_about_a_system_that_lies() -> None:

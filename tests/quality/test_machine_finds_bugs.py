@@ -1,7 +1,8 @@
-"""The machine finds what it is for: engines broken on purpose, each in one place, are caught and shrunk to a few readable steps."""
+"""The machine finds what it is for: engines broken on purpose, each in one place, are caught, and shrunk to a few readable steps."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -10,31 +11,154 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from pytest_gittrix.adapters.local import LocalDurable
+from pytest_gittrix.adapters.protocol import Drift
 from pytest_gittrix.git.commit import Built
 from pytest_gittrix.git.snapshot import Snapshot
-from pytest_gittrix.git.tree import EXECUTABLE, FILE, Changes, Entry
+from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK, Changes, Entry
 from pytest_gittrix.git.workspace import Workspace
 from pytest_gittrix.harness.machine import machine_for, steps_of
+from pytest_gittrix.harness.profiles import profile
 from pytest_gittrix.harness.world import World
 from pytest_gittrix.record.state import deadline_ns
-from pytest_gittrix.session import eviction, recorder
+from pytest_gittrix.session import eviction, promotion, recorder, selection
+from pytest_gittrix.session.content import Review
+from pytest_gittrix.session.session import UserSession
 
-MOST_STEPS = 3
+Defect = Callable[[], AbstractContextManager[object]]
+
+SOAK = pytest.mark.skipif(not os.environ.get("PYTEST_GITTRIX_SOAK"), reason="takes minutes: PYTEST_GITTRIX_SOAK=1")
+MOST_STEPS = 4
 
 
-def forgets_deletions() -> AbstractContextManager[object]:
-    """Touched is what was written, and a deletion is none."""
+# Snapshots -----------------------------------------------------------------------------------------------------------------------
+
+
+def snapshots(keep: Callable[[Snapshot, str, Entry | None], bool]) -> AbstractContextManager[object]:
+    """Snapshots without some of the changes."""
     whole = Workspace.snapshot
 
     def snapshot(self: Workspace, **options: Any) -> Snapshot:
         taken = whole(self, **options)
-        return replace(taken, changes={path: entry for path, entry in taken.changes.items() if entry is not None})
+        return replace(taken, changes={path: new for path, new in taken.changes.items() if keep(taken, path, new)})
 
     return patch.object(Workspace, "snapshot", snapshot)
+
+
+def forgets_deletions() -> AbstractContextManager[object]:
+    """Touched is what was written, and a deletion is none."""
+    return snapshots(lambda _taken, _path, new: new is not None)
+
+
+def overlooks_modes() -> AbstractContextManager[object]:
+    """A file of the same bytes is the same file."""
+
+    def differs(taken: Snapshot, path: str, new: Entry | None) -> bool:
+        old = taken.seed.entries.get(path)
+        return old is None or new is None or old.id != new.id
+
+    return snapshots(differs)
+
+
+# Drift ---------------------------------------------------------------------------------------------------------------------------
+
+
+def drifts(keep: Callable[[Drift, Entry | None, Entry | None], bool]) -> AbstractContextManager[object]:
+    """Drift without some of the differences."""
+    exact = LocalDurable.drift
+
+    def drift(self: LocalDurable, *arguments: Any) -> Drift:
+        found = exact(self, *arguments)
+        return {path: (old, new) for path, (old, new) in found.items() if keep(found, old, new)}
+
+    return patch.object(LocalDurable, "drift", drift)
+
+
+def follows_renames() -> AbstractContextManager[object]:
+    """Drift as a diff with rename detection has it: a file that was renamed is not gone."""
+
+    def stays(found: Drift, old: Entry | None, new: Entry | None) -> bool:
+        arrived = {after.id for before, after in found.values() if before is None and after is not None}
+        return new is not None or old is None or old.id not in arrived
+
+    return drifts(stays)
+
+
+def misses_links() -> AbstractContextManager[object]:
+    """A file that became a symbolic link is as it was."""
+    return drifts(lambda _found, _old, new: new is None or new.mode != SYMLINK)
+
+
+def misses_mode_drift() -> AbstractContextManager[object]:
+    """A file that became executable is as it was."""
+    return drifts(lambda _found, old, new: old is None or new is None or old.id != new.id)
+
+
+def misses_additions() -> AbstractContextManager[object]:
+    """What is new in durable is in nobody's way."""
+    return drifts(lambda _found, old, _new: old is not None)
+
+
+def compares_paths_only() -> AbstractContextManager[object]:
+    """A file and a directory of one name are two things."""
+    return patch.object(selection, "overlap", lambda selected, drift: {*selected} & {*drift})
+
+
+def tolerates_the_same_edit() -> AbstractContextManager[object]:
+    """Equal bytes are never a conflict, whatever was asked for."""
+    exact = promotion.reconcile
+
+    def reconcile(*arguments: Any, on_overlap: str, **options: Any) -> Any:
+        return exact(*arguments, on_overlap="merge" if on_overlap == "merge" else "allow-identical", **options)
+
+    return patch.object(promotion, "reconcile", reconcile)
+
+
+# Promotion -----------------------------------------------------------------------------------------------------------------------
+
+
+def loses_modes() -> AbstractContextManager[object]:
+    """What is promoted is a plain file, whatever it was."""
+    exact = LocalDurable.build
+
+    def build(self: LocalDurable, parent: str, changes: Changes, blobs: Mapping[str, bytes], **options: Any) -> Built:
+        plain = {path: Entry(FILE, new.id) if new is not None and new.mode == EXECUTABLE else new for path, new in changes.items()}
+        return exact(self, parent, plain, blobs, **options)
+
+    return patch.object(LocalDurable, "build", build)
+
+
+def promotes_everything() -> AbstractContextManager[object]:
+    """Whatever was selected."""
+    exact = promotion.select
+    return patch.object(promotion, "select", lambda snapshot, _files, _hunks: exact(snapshot, None, None))
+
+
+def passes_over_unknown_names() -> AbstractContextManager[object]:
+    """A selection is of those that were touched, if any was."""
+    exact = promotion.select
+
+    def select(snapshot: Snapshot, files: Any, hunks: Any) -> Any:
+        known = None if files is None else [path for path in files if path in snapshot.changes]
+        return exact(snapshot, known or files, hunks)
+
+    return patch.object(promotion, "select", select)
+
+
+def promotes_live_bytes() -> AbstractContextManager[object]:
+    """A review only says what to look at."""
+    exact = UserSession.promote
+
+    def promote(self: UserSession, what: Any = None, **options: Any) -> Any:
+        return exact(self, None if isinstance(what, Review) else what, **options)
+
+    return patch.object(UserSession, "promote", promote)
+
+
+# Ends ----------------------------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -49,41 +173,72 @@ def expires_at_the_deadline() -> Iterator[None]:
         yield
 
 
-def loses_modes() -> AbstractContextManager[object]:
-    """What is promoted is a plain file, whatever it was."""
-    exact = LocalDurable.build
-
-    def build(self: LocalDurable, parent: str, changes: Changes, blobs: Mapping[str, bytes], **options: Any) -> Built:
-        plain = {path: Entry(FILE, new.id) if new is not None and new.mode == EXECUTABLE else new for path, new in changes.items()}
-        return exact(self, parent, plain, blobs, **options)
-
-    return patch.object(LocalDurable, "build", build)
+def ignores_file_changes() -> AbstractContextManager[object]:
+    """Only what goes through the session is use of it."""
+    return patch.object(recorder, "unseen_activity", lambda _state, _clock: None)
 
 
-@pytest.mark.parametrize(
-    ("defect", "complaint"),
-    [
-        (forgets_deletions, "differs from the baseline"),
-        (expires_at_the_deadline, "SESSION_EXPIRED|exactly the sessions past their deadline"),
-        (loses_modes, "changes exactly its selection"),
-    ],
-)
-def test_a_broken_engine_is_caught_in_a_few_steps(defect: Callable[[], AbstractContextManager[object]], complaint: str) -> None:
-    machine = machine_for(World.open)
-    profile = settings(
-        max_examples=300,
-        stateful_step_count=5,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        report_multiple_bugs=False,
-        phases=[Phase.generate, Phase.shrink],
-        suppress_health_check=[HealthCheck.too_slow],
-    )
+def forgets_archives() -> AbstractContextManager[object]:
+    """What was not promoted is gone."""
+    return patch.object(eviction, "unpromoted", lambda _snapshot, _promoted: {})
 
-    with defect(), pytest.raises(AssertionError) as caught:
-        run_state_machine_as_test(machine, settings=profile)
 
-    steps = steps_of(caught.value)
-    assert 1 <= len(steps) <= MOST_STEPS, "\n".join(steps)
-    assert re.search(complaint, str(caught.value)), (str(caught.value), steps)
+def lets_time_run_out_unseen() -> AbstractContextManager[object]:
+    """Who holds a session may use it until a sweep comes by."""
+    return patch.object(recorder, "require_in_time", lambda _state, _clock: None)
+
+
+SHRUNK: list[tuple[Defect, str]] = [
+    (forgets_deletions, "PROMOTE_FAILED|differs from the baseline|could be promoted"),
+]
+FOUND: list[tuple[Defect, str]] = [
+    (overlooks_modes, "PROMOTE_FAILED|differs from the baseline|could be promoted"),
+    (expires_at_the_deadline, "SESSION_EXPIRED|exactly the sessions past their deadline"),
+    (promotes_live_bytes, "PROMOTE_FAILED|changes exactly its selection"),
+    (loses_modes, "changes exactly its selection"),
+    (follows_renames, "must answer BASELINE_CONFLICT"),
+    (tolerates_the_same_edit, "must answer BASELINE_CONFLICT|conflicts exactly where"),
+    (promotes_everything, "changes exactly its selection|must answer PROMOTE_FAILED"),
+    (passes_over_unknown_names, "must answer PROMOTE_FAILED"),
+    (ignores_file_changes, "exactly the sessions past their deadline|SESSION_EXPIRED|counts from the last use"),
+    (forgets_archives, "is missing from"),
+]
+RARE: list[tuple[Defect, str]] = [
+    (lets_time_run_out_unseen, "must answer SESSION_EXPIRED"),
+    (misses_mode_drift, "must answer BASELINE_CONFLICT"),
+    (misses_links, "must answer BASELINE_CONFLICT"),
+    (misses_additions, "must answer BASELINE_CONFLICT"),
+    (compares_paths_only, "must answer BASELINE_CONFLICT"),
+]
+
+
+def caught(defect: Defect, complaint: str, limits: settings) -> list[str]:
+    """Run the machine on an engine with a defect; gives the steps that showed it."""
+    quiet = settings(limits, derandomize=True, database=None, report_multiple_bugs=False, print_blob=False)
+
+    with defect(), pytest.raises(AssertionError) as failed:
+        run_state_machine_as_test(machine_for(World.open), settings=quiet)
+
+    steps = [*steps_of(failed.value)]
+    assert re.search(complaint, str(failed.value)), (str(failed.value), steps)
+    return steps
+
+
+@pytest.mark.parametrize(("defect", "complaint"), SHRUNK)
+def test_a_broken_engine_is_caught_and_shrunk_to_a_few_steps(defect: Defect, complaint: str) -> None:
+    limits = settings(profile("default"), max_examples=300, stateful_step_count=6, phases=[Phase.generate, Phase.shrink])
+
+    assert len(caught(defect, complaint, limits)) <= MOST_STEPS
+
+
+@pytest.mark.parametrize(("defect", "complaint"), FOUND)
+def test_a_broken_engine_is_caught(defect: Defect, complaint: str) -> None:
+    limits = settings(profile("default"), max_examples=500, stateful_step_count=12, phases=[Phase.generate])
+
+    assert caught(defect, complaint, limits)
+
+
+@SOAK
+@pytest.mark.parametrize(("defect", "complaint"), [*SHRUNK, *FOUND, *RARE])
+def test_a_broken_engine_is_caught_by_the_default_profile_and_shrunk(defect: Defect, complaint: str) -> None:
+    assert len(caught(defect, complaint, settings(profile("default"), max_examples=400))) <= MOST_STEPS

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.engine import EXECUTABLE, KINDS, SYMLINK, DurableGit, Site, edited, open_site, shell
+from support.engine import EXECUTABLE, KINDS, SYMLINK, DurableGit, Site, at_point, edited, kill_at, open_site, shell
+from support.git import git
 
+from pytest_gittrix.adapters.local import LocalEphemeral
+from pytest_gittrix.git.snapshot import Limits
 from pytest_gittrix.session.archive import Archive
 from pytest_gittrix.session.session import UserSession
 
@@ -87,6 +92,25 @@ class TestTheArchiveOfAnEndedSession:
         assert site.durable.read("run.sh", "rescued") == b"v3\n"
         assert restored(site, session) == tree
 
+    def test_holds_what_durable_ignores_if_it_was_written_by_name(self, site: Site) -> None:
+        site.durable.commit({".gitignore": "*.log\n"})
+        session = site.start()
+        session.write("by-name.log", "mine\n")
+        shell(session, "echo noise > by-shell.log")
+        session.discard()
+        fetched(site, session)
+        assert [*site.durable.changed("rescued")] == ["by-name.log"]
+
+    def test_is_made_where_the_agent_cannot_reach_any_more(self, site: Site) -> None:
+        session = site.start()
+        work(session)
+        seen: list[set[str]] = []
+        with at_point("evict:apart", lambda: seen.append(set(os.listdir(site.directory(session))))):
+            session.discard()
+        assert "leaving" in seen[0]
+        assert "workspace" not in seen[0]
+        assert fetched(site, session)["bin"]
+
     def test_is_not_made_of_nothing(self, site: Site) -> None:
         session = site.start()
         session.discard()
@@ -115,8 +139,23 @@ class TestTheArchiveOfAnEndedSession:
         archive = site.state(session.id).archive
         assert archive is not None
         assert archive["touched"] == 5
-        assert archive["commit"] == DurableGit(site.directory(session) / "archive.git", bare=True).git("rev-parse", archive["ref"])
+        repository = DurableGit(site.directory(session) / "archive.git", bare=True)
+        assert archive["commit"] == repository.git("rev-parse", archive["ref"])
+        when = int(site.clock.now().timestamp())
+        assert repository.git("log", "-1", "--format=%an %at %s", archive["ref"]) == f"agent {when} gittrix: set aside from fix the bug"
 
+
+    @pytest.mark.parametrize(("durability", "written_through"), [("full", True), ("fast", False)])
+    def test_is_on_the_disk_before_the_workspace_goes_where_that_was_asked_for(
+        self, site: Site, durability: str, written_through: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        session = site.another(durability=durability).start_session("fix the bug")
+        work(session)
+        synced: list[str] = []
+        for name in ("fsync", "fdatasync"):
+            monkeypatch.setattr(os, name, lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+        session.discard()
+        assert any("/archive.git/" in path for path in synced) == written_through
 
 class TestAPartialPromotion:
     def test_archives_the_rest(self, site: Site) -> None:
@@ -167,3 +206,89 @@ class TestAnArchiveOnRequest:
 
     def test_of_an_untouched_session_is_none(self, site: Site) -> None:
         assert site.start().archive() is None
+
+
+class TestAWorkspaceThatCannotBeArchived:
+    """It is kept whole, as ``archive.workspace``, beside what of it could be."""
+
+    @pytest.fixture
+    def session(self, site: Site) -> UserSession:
+        """One of its two files is larger than a snapshot may hold."""
+        site.another(ephemeral=LocalEphemeral(limits=Limits(max_file=1000)))
+        session = site.start()
+        session.write("app.py", "mine\n")
+        shell(session, "head -c 5000 /dev/zero > big.bin")
+        return session
+
+    def test_is_recorded_with_the_path_and_the_reason(self, site: Site, session: UserSession) -> None:
+        session.discard()
+        archived, whole = (event.data for event in site.events(session.id) if event.type == "archive.written")
+        assert archived["patch"] == "archive.patch"
+        assert (whole["touched"], whole["patch"]) == (1, "archive.workspace")
+        assert whole["reason"].startswith("'big.bin' is not archived: ")
+
+    def test_for_want_of_what_the_engine_noted_about_it_says_so_in_one_line(self, site: Site, session: UserSession) -> None:
+        noted = site.directory(session) / "engine/workspace.json"
+        noted.write_text("{")
+        site.another().evict(session.id)
+        (whole,) = (event.data for event in site.events(session.id) if event.type == "archive.written")
+        assert whole["reason"].startswith("What the engine noted about the workspace ")
+        assert "\n" not in whole["reason"]
+        assert (site.directory(session) / "archive.workspace/app.py").read_text() == "mine\n"
+
+    def test_is_still_there_after_a_kill_right_then(self, site: Site, session: UserSession) -> None:
+        kill_at("evict:kept-whole", session.discard)
+        site.another().init()
+        state = site.state(session.id)
+        assert (state.state, state.workspace_present) == ("discarded", False)
+        assert (site.directory(session) / "archive.workspace/big.bin").stat().st_size == 5000
+        assert not (site.directory(session) / "leaving").exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "deleted", "then", "promoted"),
+    [
+        ({"lib/b": "1\n", "x": "x\n"}, "lib/b", {"lib": "now a file\n"}, ["lib/b"]),
+        ({"lib": "1\n", "x": "x\n"}, "lib", {"lib/b": "now a directory\n", "lib/c": "c\n"}, ["lib"]),
+    ],
+)
+def test_what_stands_where_something_promoted_was_deleted_is_set_aside_whole(
+    tmp_path: Path, before: dict[str, str], deleted: str, then: dict[str, str], promoted: list[str]
+) -> None:
+    with open_site(tmp_path, before) as site:
+        session = site.start()
+        session.delete(deleted)
+        for path, text in then.items():
+            session.write(path, text)
+
+        session.promote(files=promoted)
+
+        archive = site.directory(session) / "archive.git"
+        kept = git("ls-tree", "-r", "--name-only", f"refs/gittrix/archive/{session.id}", cwd=archive).decode().split()
+        assert kept == sorted([*then, "x"])
+
+
+def test_a_promoted_deletion_beside_what_was_kept_is_not_set_aside(tmp_path: Path) -> None:
+    with open_site(tmp_path, {"lib/a": "1\n", "lib/b": "2\n"}) as site:
+        session = site.start()
+        session.delete("lib/a")
+        session.write("lib/b", "changed\n")
+
+        session.promote(files=["lib/a"])
+
+        (archived,) = (event.data for event in site.events(session.id) if event.type == "archive.written")
+        assert archived["touched"] == 1
+
+    def test_because_the_disk_cannot_be_read_is_kept_with_all_that_is_in_it(
+        self, site: Site, session: UserSession, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def unreadable(*_: object, **__: object) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        monkeypatch.setattr("pytest_gittrix.git.workspace.take", unreadable)
+        session.discard()
+        monkeypatch.undo()
+        (whole,) = (event.data for event in site.events(session.id) if event.type == "archive.written")
+        assert whole == {"touched": 1, "patch": "archive.workspace", "reason": "[Errno 5] Input/output error"}
+        assert {"app.py", "big.bin", "src"} < set(os.listdir(site.directory(session) / "archive.workspace"))
+        assert site.state(session.id).state == "discarded"

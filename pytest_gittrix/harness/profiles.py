@@ -1,0 +1,76 @@
+"""How much the state machines try, by the names that ``--gittrix-profile`` takes.
+
+Whoever runs tests chooses one; nothing else of a person's Hypothesis settings is touched. It must not know pytest, and loads Hypothesis
+only when settings are asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pytest_gittrix.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from hypothesis import settings
+
+EXTENT: Final[Mapping[str, tuple[int, int]]] = {"quick": (25, 20), "default": (100, 50), "soak": (5_000, 100)}
+"""Examples, and steps of each, by profile."""
+
+_chosen: str | None = None
+
+
+def choose(name: str | None) -> str | None:
+    """Choose the profile of machines that are made from now on; None leaves it to Hypothesis. Gives the one before.
+
+    Raises:
+        InvalidInput: there is no such profile.
+    """
+    global _chosen
+    before, _chosen = _chosen, name if name is None else _known(name)
+    return before
+
+
+def profile(name: str) -> settings:
+    """The settings of a profile.
+
+    ``quick`` tries the same 25 examples each time, ``default`` 100 of 50 steps, ``soak`` 5 000 of 100 steps. None has a deadline, since
+    an example works on real repositories; none explains single values, which would hide the steps.
+
+    Raises:
+        InvalidInput: there is no such profile.
+    """
+    from hypothesis import HealthCheck, settings
+
+    examples, steps = EXTENT[_known(name)]
+    return settings(
+        plain(settings()),
+        max_examples=examples,
+        stateful_step_count=steps,
+        derandomize=name == "quick",
+        print_blob=name != "quick",
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+
+
+def in_use() -> settings:
+    """The settings for a machine that is given none: the profile that was chosen, otherwise those that Hypothesis has in use."""
+    from hypothesis import settings
+
+    return profile(_chosen) if _chosen is not None else plain(settings())
+
+
+def plain(given: settings) -> settings:
+    """Settings without a deadline and without the phase that explains single values."""
+    from hypothesis import Phase, settings
+
+    return settings(given, deadline=None, phases=[phase for phase in given.phases if phase != Phase.explain])
+
+
+def _known(name: str) -> str:
+    if name in EXTENT:
+        return name
+    raise InvalidInput(
+        f"{name!r} is no profile.", why="A profile says how much the state machines try.", fix=f"Use one of: {', '.join(EXTENT)}."
+    )

@@ -38,15 +38,14 @@ def refused(codes: str | tuple[str, ...], act: Callable[..., object], *args: obj
     Raises:
         pytest.fail.Exception: it was done, or the error has another code, or none.
     """
+    __tracebackhide__ = True
     allowed = (codes,) if isinstance(codes, str) else codes
-    try:
-        act(*args, **kwargs)
-    except Exception as error:  # noqa: BLE001  (a system signals by any exception, as long as it has a code)
-        code = getattr(error, "code", None)
-        if code in allowed:
-            return error
-        pytest.fail(f"expected {' or '.join(allowed)}, got {code or type(error).__name__}: {error}")
-    pytest.fail(f"expected {' or '.join(allowed)}, but it was done")
+    error = _error_of(lambda: act(*args, **kwargs))
+    if error is None:
+        pytest.fail(f"expected {' or '.join(allowed)}, but it was done")
+    if getattr(error, "code", None) in allowed:
+        return error
+    pytest.fail(f"expected {' or '.join(allowed)}, got {_said(error)}")
 
 
 def allowed_to_refuse(codes: str | tuple[str, ...], act: Callable[..., object], *args: object, **kwargs: object) -> str | None:
@@ -59,15 +58,26 @@ def allowed_to_refuse(codes: str | tuple[str, ...], act: Callable[..., object], 
     Raises:
         pytest.fail.Exception: the error has another code, or none.
     """
+    __tracebackhide__ = True
     allowed = (codes,) if isinstance(codes, str) else codes
+    error = _error_of(lambda: act(*args, **kwargs))
+    code = getattr(error, "code", None)
+    if error is None or code in allowed:
+        return code
+    pytest.fail(f"expected it to be done or {' or '.join(allowed)}, got {_said(error)}")
+
+
+def _error_of(act: Callable[[], object]) -> Exception | None:
+    """What the system signals, by any exception; it is no longer on its way when it is looked at, so no report tells how it came about."""
     try:
-        act(*args, **kwargs)
-    except Exception as error:  # noqa: BLE001  (a system signals by any exception, as long as it has a code)
-        code = getattr(error, "code", None)
-        if code in allowed:
-            return str(code)
-        pytest.fail(f"expected it to be done or {' or '.join(allowed)}, got {code or type(error).__name__}: {error}")
+        act()
+    except Exception as error:  # noqa: BLE001
+        return error
     return None
+
+
+def _said(error: Exception) -> str:
+    return f"{getattr(error, 'code', None) or type(error).__name__}: {error}"
 
 
 def lands(stage: Stage, session: DrivenSession, selection: Mapping[str, Content | None], **options: Any) -> Promoted:
@@ -79,6 +89,7 @@ def lands(stage: Stage, session: DrivenSession, selection: Mapping[str, Content 
         selection: new contents by path, as bytes or a kind of bytes, None for a deletion.
         options: as for ``DrivenSession.promote``.
     """
+    __tracebackhide__ = True
     branch = stage.durable.branch
     met = stage.judge.head(branch)
     made = session.promote(**options)
@@ -89,6 +100,7 @@ def lands(stage: Stage, session: DrivenSession, selection: Mapping[str, Content 
 
 def run(stage: Stage, session: DrivenSession, script: str) -> str:
     """Run a shell script in the workspace as the agent does, up to its first failure; gives what it printed."""
+    __tracebackhide__ = True
     done = subprocess.run(["sh", "-euc", script], cwd=session.workspace_path, env=dict(stage.env), capture_output=True, check=False)
     assert done.returncode == 0, f"{script!r} failed in the workspace: {done.stderr!r}"
     return done.stdout.decode(errors="surrogateescape")

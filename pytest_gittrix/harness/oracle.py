@@ -196,6 +196,7 @@ def files_in(directory: str | os.PathLike[str]) -> Tree:
 
 def require(holds: object, rule: str, *lines: str) -> None:
     """Raise AssertionError unless something holds; the message is the rule and what was found, a line each."""
+    __tracebackhide__ = True  # a test runner shows where the rule was broken, and not this line
     if not holds:
         raise AssertionError("\n  ".join([rule, *lines]))
 

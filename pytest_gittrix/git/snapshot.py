@@ -324,7 +324,7 @@ def take(
         try:
             root = os.open(path, _DIRECTORY)
         except OSError as error:
-            raise vanished(path, error.strerror) from error
+            raise (vanished(path, error.strerror) if error.errno in _SWAPPED else _unreadable(path, error)) from error
         walk = _Walk(seed, origin, limits or Limits(), named, deleted)
         try:
             walk.run(root)
@@ -334,11 +334,7 @@ def take(
         except GittrixError:
             raise  # some of ours are OSErrors too
         except OSError as error:
-            raise AdapterUnavailable(
-                f"{error.filename or path!r} in the workspace {path} cannot be read: {error.strerror}.",
-                why="A snapshot without it would pass it over, or promote its deletion.",
-                fix="Make it readable, or remove it, then try again.",
-            ) from error
+            raise _unreadable(path, error) from error
         finally:
             os.close(root)
         changes = dict(sorted(walk.changes.items()))
@@ -347,6 +343,14 @@ def take(
         f"The workspace {path} did not stand still while it was read, {_TRIES} times.",
         why="A snapshot of moving files would promote what nobody wrote.",
         fix="Let the agent's programs end, then try again.",
+    )
+
+
+def _unreadable(path: str, error: OSError) -> AdapterUnavailable:
+    return AdapterUnavailable(
+        f"{error.filename or path!r} in the workspace {path} cannot be read: {error.strerror}.",
+        why="A snapshot without it would pass it over, or promote its deletion.",
+        fix="Make it readable, or remove it, then try again.",
     )
 
 

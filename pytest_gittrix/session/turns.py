@@ -190,7 +190,8 @@ class Turns:
             turn.wait()
 
     def _claim(self, recorder: Recorder) -> Lease:
-        lease = Lease(recorder.directory / _LEASE, wait=0)
+        # A turn that is being killed lets go when the last of its threads is gone, which is a little later than it looks.
+        lease = Lease(recorder.directory / _LEASE, wait=0.1)
         with self._lock:
             try:
                 return lease.acquire()

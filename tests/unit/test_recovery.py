@@ -238,6 +238,7 @@ class TestAPromotionThatIsKilled:
         landed = point == "land:moved"
         assert site.state(session.id).state == ("promoted" if landed else "active")
         assert site.durable.branches() == (["gittrix/fix-the-bug", "main"] if landed else ["main"])
+        assert [event.data["strategy"] for event in site.events(session.id) if event.type == "promote.done"] == ["branch"] * landed
         assert site.durable.head() == head
         assert_nothing_half_done(site)
 

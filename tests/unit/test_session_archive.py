@@ -144,7 +144,6 @@ class TestTheArchiveOfAnEndedSession:
         when = int(site.clock.now().timestamp())
         assert repository.git("log", "-1", "--format=%an %at %s", archive["ref"]) == f"agent {when} gittrix: set aside from fix the bug"
 
-
     @pytest.mark.parametrize(("durability", "written_through"), [("full", True), ("fast", False)])
     def test_is_on_the_disk_before_the_workspace_goes_where_that_was_asked_for(
         self, site: Site, durability: str, written_through: bool, monkeypatch: pytest.MonkeyPatch
@@ -156,6 +155,7 @@ class TestTheArchiveOfAnEndedSession:
             monkeypatch.setattr(os, name, lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
         session.discard()
         assert any("/archive.git/" in path for path in synced) == written_through
+
 
 class TestAPartialPromotion:
     def test_archives_the_rest(self, site: Site) -> None:
@@ -236,6 +236,20 @@ class TestAWorkspaceThatCannotBeArchived:
         assert "\n" not in whole["reason"]
         assert (site.directory(session) / "archive.workspace/app.py").read_text() == "mine\n"
 
+    def test_because_the_disk_cannot_be_read_is_kept_with_all_that_is_in_it(
+        self, site: Site, session: UserSession, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def unreadable(*_: object, **__: object) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        monkeypatch.setattr("pytest_gittrix.git.workspace.take", unreadable)
+        session.discard()
+        monkeypatch.undo()
+        (whole,) = (event.data for event in site.events(session.id) if event.type == "archive.written")
+        assert whole == {"touched": 1, "patch": "archive.workspace", "reason": "[Errno 5] Input/output error"}
+        assert {"app.py", "big.bin", "src"} < set(os.listdir(site.directory(session) / "archive.workspace"))
+        assert site.state(session.id).state == "discarded"
+
     def test_is_still_there_after_a_kill_right_then(self, site: Site, session: UserSession) -> None:
         kill_at("evict:kept-whole", session.discard)
         site.another().init()
@@ -278,17 +292,3 @@ def test_a_promoted_deletion_beside_what_was_kept_is_not_set_aside(tmp_path: Pat
 
         (archived,) = (event.data for event in site.events(session.id) if event.type == "archive.written")
         assert archived["touched"] == 1
-
-    def test_because_the_disk_cannot_be_read_is_kept_with_all_that_is_in_it(
-        self, site: Site, session: UserSession, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def unreadable(*_: object, **__: object) -> None:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-        monkeypatch.setattr("pytest_gittrix.git.workspace.take", unreadable)
-        session.discard()
-        monkeypatch.undo()
-        (whole,) = (event.data for event in site.events(session.id) if event.type == "archive.written")
-        assert whole == {"touched": 1, "patch": "archive.workspace", "reason": "[Errno 5] Input/output error"}
-        assert {"app.py", "big.bin", "src"} < set(os.listdir(site.directory(session) / "archive.workspace"))
-        assert site.state(session.id).state == "discarded"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gittrix import EvictionPolicy, GittrixError, LocalEphemeral, World
+from pytest_gittrix import EvictionPolicy, GittrixError, LocalEphemeral, World, points
 from pytest_gittrix.errors import InvalidInput, SessionExpired
 from pytest_gittrix.git.snapshot import Limits
 
@@ -141,6 +141,37 @@ class TestTime:
         assert session.info().state == "active"
         world.clock.advance(hours=4, minutes=6)
         assert world.gittrix.info(session.id).state == "expired"
+
+    def test_set_back_is_noted_once_by_the_sweep_and_idle_time_counts_from_there(self, world: World) -> None:
+        session = world.start()
+        world.clock.skew(hours=-10)
+        assert (world.gittrix.sweep(), world.gittrix.sweep()) == ([], [])
+        events = world.gittrix.store.log(session.id).read()
+        assert [(event.type, event.data) for event in events[2:]] == [("session.accessed", {"op": "clock set back"})]
+        assert session.metadata()["state"] == "active"
+        world.clock.skew(hours=4, microseconds=1)
+        assert world.gittrix.sweep() == [session.id]
+
+    def test_set_back_is_not_noted_for_what_was_used_since_or_has_ended(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("pytest_gittrix.session.eviction.resolution_ns", lambda _clock: 10**9)  # as the system's clock has one
+        used, ended = world.start(), world.start()
+        ended.discard()
+        logs = [world.gittrix.store.log(id_) for id_ in (used.id, ended.id)]
+        before = [log.path.read_bytes() for log in logs]
+        engine = world.gittrix
+        engine._evictor.rebase_one(engine._recorder(used.id))
+        world.clock.skew(hours=-10)
+        engine._evictor.rebase_one(engine._recorder(ended.id))
+        assert [log.path.read_bytes() for log in logs] == before
+
+    @pytest.mark.parametrize("hours", [5, -5])
+    def test_that_passed_or_was_set_back_has_the_sweep_wait_for_nobody(self, world: World, hours: int) -> None:
+        session = world.start()
+        tries: list[str] = []
+        with world.gittrix.store.lease(session.id), points.listening(tries.append):
+            world.clock.skew(hours=hours)
+            assert world.gittrix.sweep() == []
+        assert tries.count("lease:busy") == 1
 
     def test_does_not_evict_what_is_manual_but_a_person_can(self, tmp_path: Path) -> None:
         policy = EvictionPolicy(manual=True, until_promote=False)

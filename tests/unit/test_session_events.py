@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,10 @@ import pytest
 from support.engine import Site, at_point, open_site, shell
 
 from pytest_gittrix.errors import BaselineConflict
+from pytest_gittrix.record import log as log_module
 from pytest_gittrix.record.events import Event
 from pytest_gittrix.record.model import EvictionPolicy
+from pytest_gittrix.session.promotion import digest_of
 
 
 @pytest.fixture
@@ -174,6 +177,47 @@ class TestTheStoredLog:
             ("one", "human"),
             ("two", "agent"),
         ]
+
+    def test_says_that_a_person_promoted(self, site: Site) -> None:
+        session = site.start()
+        session.write("app.py", "v2\n")
+        session.promote()
+        actors = {event.type: event.actor for event in site.events(session.id)}
+        assert (actors["promote.intent"], actors["promote.done"]) == ("human", "human")
+
+    @pytest.mark.parametrize(
+        ("end", "types"),
+        [
+            (lambda session: session.promote(), ["promote.intent", "promote.done"]),
+            (lambda session: session.promote(strategy="patch"), ["promote.done"]),
+            (lambda session: session.discard(), ["session.ended"]),
+        ],
+        ids=["promoted", "patch", "discarded"],
+    )
+    def test_of_an_end_is_on_the_disk_before_anything_is_built_on_it(  # type: ignore[no-untyped-def]
+        self, site: Site, end, types: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        session = site.another(durability="full").start_session("fix the bug")
+        session.write("app.py", "v2\n")
+        synced: list[str] = []
+        monkeypatch.setattr(log_module, "_sync_data", lambda _fd: synced.append(site.types(session.id)[-1]))
+        end(session)
+        assert synced == types
+
+    def test_says_that_a_person_met_a_conflict_and_where(self, site: Site) -> None:
+        session = site.start()
+        session.write("app.py", "v2\n")
+        rival = site.durable.commit({"app.py": "rival\n"})
+        with pytest.raises(BaselineConflict):
+            session.promote()
+        last = site.events(session.id)[-1]
+        assert (last.type, last.actor) == ("promote.conflict", "human")
+        assert last.data == {"paths_digest": digest_of(["app.py"]), "count": 1, "head": rival}
+
+    def test_calls_a_set_of_paths_the_same_whatever_their_order(self) -> None:
+        assert digest_of(["b", "a"]) == digest_of(["a", "b"])
+        assert digest_of(["a", "b"]) != digest_of(["ab"])
+        assert len(digest_of([os.fsdecode(b"\xff")])) == 32
 
     def test_of_writers_at_once_is_whole(self, site: Site) -> None:
         session = site.start()

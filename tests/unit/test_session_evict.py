@@ -359,8 +359,9 @@ class TestAnEviction:
     @pytest.mark.parametrize("state", ["active", "gone", "", "EXPIRED"])
     def test_cannot_end_in_what_is_no_end(self, site: Site, state: str) -> None:
         session = site.start()
-        with pytest.raises(InvalidInput, match="expired"):
+        with pytest.raises(InvalidInput, match=f"A session cannot end as {state!r}") as caught:
             site.engine.evict(session.id, state)
+        assert caught.value.fix == "Use one of: expired, discarded, promoted."
         assert site.state(session.id).state == "active"
 
     @pytest.mark.parametrize("end", ["promote", "discard", "expire"])
@@ -381,6 +382,12 @@ class TestAnEviction:
         with pytest.raises(SessionNotFound, match=id_):
             site.engine.evict(id_)
         assert not (site.store / id_).exists()
+
+    def test_whose_lock_somebody_removed_ends_all_the_same(self, site: Site) -> None:
+        session = site.start()
+        with at_point("evict:workspace-gone", (site.directory(session) / ".lock").unlink):
+            session.discard()
+        assert site.state(session.id).workspace_present is False
 
     @pytest.mark.parametrize("id_", ["../escape", "", "a/b", "."])
     def test_of_what_is_no_id_is_refused(self, site: Site, id_: str) -> None:

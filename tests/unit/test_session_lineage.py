@@ -163,9 +163,14 @@ class TestAfterACrash:
             site.start(parent="sess_nobody")
 
     def test_an_outcome_is_one_of_few(self, session: UserSession) -> None:
-        with pytest.raises(InvalidInput, match="done, crash, killed"):
+        with pytest.raises(InvalidInput, match="An agent cannot have ended as 'exploded'") as caught:
             session.discard("exploded")
+        assert caught.value.fix == "Use one of: done, crash, killed; or hand the session on with handoff()."
         assert session.read("app.py") == b"v2\n"
+
+    def test_an_outcome_that_nobody_told_is_not_recorded(self, site: Site, session: UserSession) -> None:
+        session.discard()
+        assert [event.data for event in site.events(session.id) if event.type == "session.ended"] == [{"state": "discarded"}]
 
 
 class TestAQuery:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -163,7 +164,24 @@ class TestASuccessfulPromotion:
         expected = f"Human <human@example.com> {when}"
         assert site.durable.git("log", "-1", "--format=%an <%ae> %at") == expected
         assert site.durable.git("log", "-1", "--format=%cn <%ce> %ct") == expected
-        assert site.durable.git("reflog", "-1", "--format=%gs", "main") == f"promote: session {session.id}"
+        reflog = site.durable.git("reflog", "-1", "--date=unix", "--format=%gd %gs", "main")
+        assert reflog == f"main@{{{when}}} promote: session {session.id}"
+
+    def test_survives_a_repack_that_runs_before_the_branch_leads_to_it(self, site: Site) -> None:
+        session = site.start()
+        session.write("app.py", "v2\n")
+        shields: list[str] = []
+
+        def repack() -> None:
+            shields.extend(path.read_text() for path in site.durable.git_dir.glob("objects/pack/*.keep"))
+            site.durable.git("repack", "-a", "-d", "-q")
+
+        with at_point("land:packed", repack):
+            result = session.promote()
+        assert shields == [f"gittrix-{session.id}\n"]
+        assert site.durable.read("app.py", result.sha) == b"v2\n"
+        assert site.durable.git("fsck", "--strict", "--no-dangling") == ""
+        assert site.durable.leftovers() == []
 
     @pytest.mark.parametrize("name", ["sp ace", "tab\there", "-dash", "ünï", 'quo"te', "new\nline", "a/b/c/d/e"])
     def test_takes_any_name_that_git_takes(self, site: Site, name: str) -> None:
@@ -304,6 +322,44 @@ class TestDrift:
             result = session.promote()
         log = site.durable.git("rev-list", "main").split()
         assert log[:6] == [result.sha, *reversed(commits)]
+
+    @pytest.mark.parametrize("path", ["other.txt", "app.py"])
+    def test_that_comes_in_between_shows_at_a_point_of_its_own(self, site: Site, path: str) -> None:
+        session = site.start()
+        session.write("app.py", "agent\n")
+        names: list[str] = []
+
+        def rival(name: str) -> None:
+            names.append(name)
+            if names.count(name) == 1 and name == "promote:intent-logged":
+                site.durable.commit({path: "rival\n"})
+
+        with points.listening(rival), suppress(BaselineConflict):
+            session.promote()
+        assert names.count("promote:lost-race") == 1
+        assert names.index("promote:intent-logged") < names.index("promote:lost-race")
+
+    def test_that_never_stops_is_given_up_on_in_the_end(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("pytest_gittrix.session.promotion._ATTEMPTS", 3)
+        session = site.start()
+        session.write("app.py", "agent\n")
+        commits: list[str] = []
+
+        def rival(name: str) -> None:
+            if name == "promote:drift-checked":
+                commits.append(site.durable.commit({f"rival{len(commits)}.txt": "r\n"}))
+
+        with points.listening(rival), pytest.raises(PromoteFailed) as caught:
+            session.promote()
+        assert len(commits) == 3
+        assert site.durable.head() == commits[-1]
+        assert caught.value.stage == "apply"
+        assert caught.value.fact == "'main', or the branch that the promotion was to make, moved 3 times while it was made."
+        assert (caught.value.why, caught.value.fix) == (
+            "Each time drift had to be judged anew.",
+            "Promote again when fewer programs write to it.",
+        )
+        assert site.state(session.id).state == "active"
 
 
 class TestAfterwards:

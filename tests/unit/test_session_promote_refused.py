@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import errno
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.engine import Site, edited, open_site, shell
+from support.engine import Site, at_point, edited, open_site, shell
 
+from pytest_gittrix import points
+from pytest_gittrix.adapters import local
 from pytest_gittrix.errors import GittrixError, InvalidInput, PathCollision, PromoteFailed, WorktreeDirty, WriteRejected
+from pytest_gittrix.record import log as log_module
 from pytest_gittrix.session.session import UserSession
 
 
@@ -102,17 +107,30 @@ class TestARefusedPromotion:
         session.promote(strategy=strategy)
         assert (site.durable.path / "src/util.py").read_text() == "mine\n"
 
-    @pytest.mark.parametrize("added", ["readme.md", "SRC/other.py"])
-    def test_for_a_name_that_differs_only_by_case(self, site: Site, added: str) -> None:
+    @pytest.mark.parametrize(("added", "twin"), [("readme.md", "README.md"), ("SRC/other.py", "src")])
+    def test_for_a_name_that_differs_only_by_case(self, site: Site, added: str, twin: str) -> None:
         session = site.start()
         session.write(added, "x\n")
-        self.refused(site, session, PathCollision, match="only by case")
+        error = self.refused(site, session, PathCollision, match="only by case")
+        assert error.stage == "staging"  # type: ignore[attr-defined]
+        assert error.fact == f"{added!r} differs from {twin!r} only by case or unicode form."
+        assert error.why == "On many file systems the two are one file, and a checkout there loses one of them."
+        assert error.fix == "Rename it in the workspace, or leave it out of the selection."
+
+    def test_is_not_for_two_names_that_durable_has_already(self, tmp_path: Path) -> None:
+        with open_site(tmp_path / "both", {"notes": "1\n", "NOTES": "2\n"}) as site:
+            session = site.start()
+            session.write("notes", "edited\n")
+            assert [*site.durable.changed(session.promote().sha)] == ["notes"]
 
     def test_for_half_of_a_file_that_became_a_directory(self, site: Site) -> None:
         session = site.start()
         session.delete("app.py")
         session.write("app.py/inner", "x\n")
-        self.refused(site, session, PromoteFailed, match="both a file and a directory", files=["app.py/inner"])
+        error = self.refused(site, session, PromoteFailed, match="both a file and a directory", files=["app.py/inner"])
+        assert error.stage == "staging"  # type: ignore[attr-defined]
+        assert error.why == "The selection holds only one half of a file that became a directory, or the reverse."
+        assert error.fix == "Select the other half too."
         assert sorted(site.durable.changed(session.promote().sha)) == ["app.py", "app.py/inner"]
 
     def test_for_a_name_that_could_be_a_git_directory(self, site: Site, session: UserSession) -> None:
@@ -142,3 +160,167 @@ class TestARefusedPromotion:
     )
     def test_for_an_argument_that_is_not_allowed(self, site: Site, session: UserSession, how: dict[str, object], match: str) -> None:
         self.refused(site, session, InvalidInput, match=match, **how)
+
+
+def failing(number: int) -> Callable[[], None]:
+    """A disk that refuses with this error."""
+
+    def refuse() -> None:
+        raise OSError(number, os.strerror(number))
+
+    return refuse
+
+
+def refuse_events(monkeypatch: pytest.MonkeyPatch, *types: str) -> None:
+    """From now on there is no room in the log for events of these types."""
+    write = log_module.write_all
+
+    def write_some(fd: int, line: bytes) -> None:
+        if any(f'"{type_}"'.encode() in line for type_ in types):
+            failing(errno.ENOSPC)()
+        write(fd, line)
+
+    monkeypatch.setattr(log_module, "write_all", write_some)
+
+
+class TestADiskThatFailsWhileTheCommitLands:
+    """Only the branch knows whether the commit is in: before it moved nothing happened, afterwards nothing may raise."""
+
+    @pytest.fixture
+    def session(self, site: Site) -> UserSession:
+        session = site.start()
+        work(session)
+        return session
+
+    @pytest.mark.parametrize(
+        ("number", "fix"),
+        [
+            (errno.ENOSPC, "Make room, then promote again."),
+            (errno.EROFS, "See that the repository is yours to write, then promote again."),
+            (errno.EMFILE, "Close files that this process holds open, or raise its limit of them (ulimit -n), then promote again."),
+            (errno.EIO, "Mend the cause, then promote again."),
+        ],
+    )
+    def test_before_the_branch_moved_refuses_the_promotion(self, site: Site, session: UserSession, number: int, fix: str) -> None:
+        before = site.durable.fingerprint()
+        with pytest.raises(PromoteFailed) as caught, at_point("land:packed", failing(number)):
+            session.promote()
+        assert (caught.value.stage, caught.value.fact) == ("apply", f"Durable refused the commit: {os.strerror(number)}.")
+        assert (caught.value.why, caught.value.fix) == ("The branch did not move.", fix)
+        assert isinstance(caught.value.__cause__, OSError)
+        assert {path: data for path, data in site.durable.fingerprint().items() if "objects" not in path} == {
+            path: data for path, data in before.items() if "objects" not in path
+        }
+        last = site.events(session.id)[-1]
+        assert (last.type, last.data["reason"]) == ("promote.aborted", os.strerror(number))
+        assert site.durable.contains(session.promote().sha)
+        assert site.durable.leftovers() == []
+
+    def test_before_the_branch_moved_raises_what_says_itself_what_to_do(self, site: Site, session: UserSession) -> None:
+        def refuse() -> None:
+            raise WriteRejected("The pack is too large.", fix="Leave something out.")
+
+        with pytest.raises(WriteRejected) as caught, at_point("land:packed", refuse):
+            session.promote()
+        assert caught.value.fix == "Leave something out."
+        last = site.events(session.id)[-1]
+        assert (last.type, last.data["reason"]) == ("promote.aborted", "The pack is too large.")
+
+    def test_with_an_error_that_has_no_number_is_told_in_its_words(self, site: Site, session: UserSession) -> None:
+        names: list[str] = []
+
+        def refuse(name: str) -> None:
+            names.append(name)
+            if name == "land:packed":
+                raise OSError("the disk is odd")
+
+        with points.listening(refuse), pytest.raises(PromoteFailed) as caught:
+            session.promote()
+        assert (caught.value.fact, caught.value.fix) == (
+            "Durable refused the commit: the disk is odd.",
+            "Mend the cause, then promote again.",
+        )
+        assert names.index("land:packed") < names.index("promote:failed")
+
+    @pytest.mark.parametrize("point", ["land:moved", "worktree:files-written", "land:forwarded"])
+    def test_after_the_branch_moved_ends_the_promotion_with_a_warning(self, site: Site, session: UserSession, point: str) -> None:
+        with at_point(point, failing(errno.EIO)):
+            result = session.promote()
+        assert result.warnings == ("Input/output error",)
+        assert site.durable.head() == result.sha
+        assert site.durable.status() == []
+        assert site.durable.leftovers() == []
+        state = site.state(session.id)
+        assert (state.state, state.intent, state.workspace_present) == ("promoted", None, False)
+        assert {"promote.done", "worktree.updated"} < set(site.types(session.id))
+
+    def test_after_the_branch_moved_tells_of_a_checkout_it_could_not_bring_forward(self, site: Site, session: UserSession) -> None:
+        def fail() -> None:
+            (site.durable.git_dir / "index.lock").write_text("somebody's\n")
+            failing(errno.EIO)()
+
+        with at_point("land:moved", fail):
+            result = session.promote()
+        assert site.durable.head() == result.sha
+        assert result.warnings[0] == "Input/output error"
+        assert result.warnings[1].startswith(f"the checkout {site.durable.path} was left behind: ")
+        assert [warning for warning in result.warnings if "\n" in warning] == []
+        (stale,) = [event for event in site.events(session.id) if event.type == "worktree.stale"]
+        assert stale.data["commit"] == result.sha
+        assert "index.lock" in stale.data["reason"]
+
+    @pytest.mark.parametrize(("point", "landed"), [("land:packed", False), ("land:moved", True)])
+    def test_again_while_it_is_tidied_leaves_the_rest_to_a_recovery(
+        self, site: Site, session: UserSession, point: str, landed: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(local, "release_pack", lambda *_: failing(errno.EROFS)())
+        with at_point(point, failing(errno.EIO)):
+            if landed:
+                assert session.promote().warnings == (
+                    "what the failed landing left could not be removed yet: Read-only file system",
+                    "Input/output error",
+                )
+            else:
+                with pytest.raises(PromoteFailed, match="Input/output error"):
+                    session.promote()
+        assert site.types(session.id)[-1] == "promote.intent"
+        monkeypatch.undo()
+        report = site.another().recover()
+        assert (report.rolled_forward, report.rolled_back) == (([session.id], []) if landed else ([], [session.id]))
+        assert site.state(session.id).intent is None
+        assert site.durable.leftovers() == []
+
+
+class TestALogThatIsFull:
+    """What cannot be recorded undoes nothing and hides nothing; whoever comes next finds the open intent and ends it."""
+
+    @pytest.fixture
+    def session(self, site: Site) -> UserSession:
+        session = site.start()
+        session.write("app.py", "print('v2')\n")
+        return session
+
+    def test_hides_no_refusal(self, site: Site, session: UserSession, monkeypatch: pytest.MonkeyPatch) -> None:
+        (site.durable.path / "app.py").write_text("mine\n")
+        refuse_events(monkeypatch, "promote.aborted")
+        with pytest.raises(WorktreeDirty, match=r"app\.py"):
+            session.promote()
+        monkeypatch.undo()
+        assert site.another().recover().rolled_back == [session.id]
+
+    @pytest.mark.parametrize(
+        ("type_", "warning"),
+        [("promote.done", "the promotion is in, but could not be recorded yet: The event log "), ("worktree.updated", "The event log ")],
+    )
+    def test_turns_no_promotion_into_a_failure(
+        self, site: Site, session: UserSession, type_: str, warning: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        refuse_events(monkeypatch, type_)
+        result = session.promote()
+        assert site.durable.head() == result.sha
+        (told,) = result.warnings
+        assert told.startswith(warning)
+        assert "No space left on device" in told
+        monkeypatch.undo()
+        site.another().init()
+        assert site.state(session.id).state == "promoted"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.engine import DurableGit, Site, edited, open_site
+from support.engine import SUBMODULE, DurableGit, Site, edited, open_site, shell
 
 from pytest_gittrix.adapters.local import LocalDurable
 from pytest_gittrix.errors import BaselineConflict, CapabilityMissing, InvalidInput, PromoteFailed
@@ -42,6 +42,8 @@ class TestABranchOfItsOwn:
         assert site.durable.parents(result.sha) == [head] == [site.durable.head()]
         assert {path: what for path, what in site.durable.fingerprint().items() if not path.startswith(".git")} == before
         assert session.metadata()["promote"] == {"strategy": "branch", "result": {"sha": result.sha, "branch": result.branch}}
+        (intent,) = [event.data for event in site.events(session.id) if event.type == "promote.intent"]
+        assert (intent["branch"], intent["strategy"]) == ("gittrix/fix-the-bug", "branch")
 
     def test_gets_a_number_while_the_name_is_taken(self, site: Site) -> None:
         assert [started(site).promote(strategy="branch").branch for _ in range(3)] == [
@@ -103,6 +105,35 @@ class TestAPatch:
         assert sorted(site.durable.status()) == ["A  bin", "D  README.md", "M  src/util.py"]
         assert site.durable.head() == head
         assert site.state(session.id).state == "promoted"
+
+    def test_is_recorded_as_one_a_person_made_of_no_commit(self, site: Site) -> None:
+        session = started(site)
+        session.promote(strategy="patch")
+        (done,) = [event for event in site.events(session.id) if event.type == "promote.done"]
+        assert done.actor == "human"
+        assert done.data == {"commit": "", "ref": "refs/heads/main", "branch": "main", "strategy": "patch", "patch": "promote.patch"}
+
+    def test_holds_text_that_is_not_utf8(self, site: Site) -> None:
+        session = site.start()
+        session.write("latin.txt", b"caf\xe9\n")
+        session.promote(strategy="patch")
+        site.durable.git("apply", str(site.directory(session) / "promote.patch"))
+        assert (site.durable.path / "latin.txt").read_bytes() == b"caf\xe9\n"
+
+    def test_holds_a_copy_of_a_file_that_did_not_change(self, site: Site) -> None:
+        session = site.start()
+        session.write("copy.py", session.read("app.py"))
+        session.promote(strategy="patch")
+        site.durable.git("apply", str(site.directory(session) / "promote.patch"))
+        assert (site.durable.path / "copy.py").read_bytes() == site.durable.read("app.py")
+
+    def test_holds_a_submodule_that_went(self, tmp_path: Path) -> None:
+        with open_site(tmp_path / "with", {"app.py": "v1\n", "vendor": (SUBMODULE, "1" * 40)}) as site:
+            session = site.start()
+            shell(session, "rmdir vendor && echo mine > vendor")
+            session.promote(strategy="patch")
+            site.durable.git("apply", "--cached", str(site.directory(session) / "promote.patch"))
+            assert site.durable.git("diff", "--cached", "--raw", "--no-abbrev").split()[:3] == [":160000", "100644", "1" * 40]
 
     def test_of_chosen_hunks_holds_those(self, site: Site) -> None:
         session = site.start()

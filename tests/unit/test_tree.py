@@ -103,7 +103,16 @@ def test_an_entry_says_its_kind(entry: int, kind: str) -> None:
 
 @pytest.mark.parametrize("object_format", FORMAT_NAMES)
 def test_reading_a_commit_gives_what_git_lists_in_its_order(tmp_path: Path, object_format: str) -> None:
-    files = {"a": "1", "a.b": "2", "a-/x": "3", "ab/x": "4", "run": executable("x"), "link": link("a"), os.fsdecode(b"\xff"): "5"}
+    files = {
+        "a": "1",
+        "a.b": "2",
+        "a-/x": "3",
+        "ab/x": "4",
+        "ab0": "5",
+        "run": executable("x"),
+        "link": link("a"),
+        os.fsdecode(b"\xff"): "6",
+    }
     repo = GitRepo.make(
         tmp_path / "durable", {**files, "sub": submodule("1" * FORMATS[object_format].hex_size)}, bare=True, object_format=object_format
     )
@@ -130,10 +139,11 @@ def test_looking_up_tells_files_directories_and_nothing_apart(shelf: Shelf) -> N
 
 
 def test_old_modes_are_read_as_the_kind_they_mean(shelf: Shelf) -> None:
-    raw = serialise_tree({b"group": (0o100664, "1" * 40), b"odd": (0o100775, "1" * 40)})
+    raw = serialise_tree({b"group": (0o100664, "1" * 40), b"odd": (0o100775, "1" * 40), b"others": (0o100645, "1" * 40)})
     shelf.objects["f" * 40] = raw
 
-    assert {path: entry.kind for path, entry in flatten(shelf.read, "f" * 40).items()} == {"group": "file", "odd": "executable"}
+    kinds = {path: entry.kind for path, entry in flatten(shelf.read, "f" * 40).items()}
+    assert kinds == {"group": "file", "odd": "executable", "others": "file"}
     assert entry_at(shelf.read, "f" * 40, "group") == Entry(FILE, "1" * 40)
 
 
@@ -246,3 +256,10 @@ def test_collisions_that_were_there_already_are_nobodys_doing(shelf: Shelf) -> N
     root = shelf.write({"a": ONE, "A": ONE, "b": ONE})
 
     assert collisions(shelf.read, root, ["b"]) == {}
+
+
+def test_a_path_that_is_not_in_the_tree_collides_with_nothing(shelf: Shelf) -> None:
+    root = shelf.write({"src/a": ONE})
+
+    assert collisions(shelf.read, root, ["lib/SRC"]) == {}
+    assert collisions(shelf.read, None, ["src"]) == {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import shutil
 import statistics
 import tempfile
@@ -83,7 +84,7 @@ def timed(job: Callable[[], object]) -> Phases:
 
 
 def interleave(variants: Mapping[str, Variant], *, rounds: int, seconds: float, warm: int = 1) -> dict[str, list[Phases]]:
-    """Let variants take turns, each round beginning with another one.
+    """Let variants take turns, each round in another order, the same ones every time.
 
     Args:
         variants: by name.
@@ -99,14 +100,20 @@ def interleave(variants: Mapping[str, Variant], *, rounds: int, seconds: float, 
     for number in range(-warm, 0):
         for name in names:
             variants[name](number)
-    end = time.monotonic() + seconds
-    for number in range(rounds):
-        if number >= _FEWEST and time.monotonic() > end:
-            break
-        first = number % len(names)
-        for name in names[first:] + names[:first]:
-            gc.collect()
-            turns[name].append(variants[name](number))
+    # What is there by now is not to be collected: going over it before each turn would leave cold caches to its first phase.
+    gc.collect()
+    gc.freeze()
+    try:
+        end = time.monotonic() + seconds
+        for number in range(rounds):
+            if number >= _FEWEST and time.monotonic() > end:
+                break
+            # Whoever comes after git commands finds cold caches; that must not always be the same one.
+            for name in random.Random(number).sample(names, len(names)):
+                gc.collect()
+                turns[name].append(variants[name](number))
+    finally:
+        gc.unfreeze()
     return turns
 
 

@@ -102,6 +102,11 @@ class Seed:
         return found
 
     @cached_property
+    def has_submodules(self) -> bool:
+        """Whether a submodule is anywhere in the baseline."""
+        return any(entry.mode == SUBMODULE for entry in self.entries.values())
+
+    @cached_property
     def ignore(self) -> Ignore:
         """The ignore rules that the baseline itself holds."""
         # One that is a link is nothing to git either.

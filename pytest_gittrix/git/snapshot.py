@@ -12,7 +12,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -143,11 +143,19 @@ class _Walk:
         known = self.seed.directories.get(path, {})
         prefix = f"{path}/" if path else ""
         below: list[str] = []
-        seen: set[str] = set()
+        seen: list[str] = []
+        # Nearly everything in a large workspace is as it was: of that, only the time is looked at.
+        unsuspected: Container[str] = () if suspect or self.seed.has_submodules else known
         stamp, latest = self.origin.stamp, self.latest
         with os.scandir(descriptor) as entries:
             for entry in entries:
                 name = entry.name
+                if name in unsuspected:
+                    status = entry.stat(follow_symlinks=False)
+                    changed = status.st_ctime_ns
+                    if changed < stamp:
+                        seen.append(name)
+                        continue
                 if name == ".git" or (name.startswith(TEMPORARY_PREFIX) and not self._tracked(prefix + name)):
                     continue
                 if entry.is_dir(follow_symlinks=False):
@@ -157,19 +165,19 @@ class _Walk:
                 changed = status.st_ctime_ns
                 latest = max(latest, changed)
                 if name in known:
-                    seen.add(name)
+                    seen.append(name)
                     if changed < stamp and not suspect:
                         continue
                 self._candidate(descriptor, prefix + name, name, status, known.get(name))
         self.latest = latest
         for name in below:
             if name in known and known[name].mode == SUBMODULE:
-                seen.add(name)
+                seen.append(name)
                 self._submodule(descriptor, prefix + name, name)
                 continue
             self._subdirectory(descriptor, prefix + name, name, depth, suspect)
-        if self.origin.complete:
-            self.changes.update(dict.fromkeys(prefix + name for name in known.keys() - seen))
+        if self.origin.complete and len(seen) < len(known):
+            self.changes.update(dict.fromkeys(prefix + name for name in known.keys() - set(seen)))
 
     def _tracked(self, path: str) -> bool:
         return path in self.seed.entries or path in self.seed.directories

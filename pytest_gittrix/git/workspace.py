@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput, PathNotFound, WriteRejected
-from pytest_gittrix.git.files import write_new
+from pytest_gittrix.git.files import write_all, write_new
 from pytest_gittrix.git.guarded import GuardedDir
 from pytest_gittrix.git.seed import WRITTEN_AT, Seed, open_seed
 from pytest_gittrix.git.snapshot import Limits, Origin, Snapshot, boot_offset, take, vanished
-from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK
+from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK
 
 WorkspaceKind = Literal["clone", "lazy", "copy", "worktree"]
 KINDS: Final[tuple[WorkspaceKind, ...]] = get_args(WorkspaceKind)
@@ -276,7 +276,9 @@ def _materialise(path: str, seed: Seed) -> dict[str, int]:
         try:
             inodes[directory] = os.fstat(descriptor).st_ino
             for name, entry in names.items():
-                if entry.mode == SUBMODULE:
+                if entry.mode == FILE:
+                    _write(descriptor, name, 0o666, seed.blob(entry.id))
+                elif entry.mode == SUBMODULE:
                     os.mkdir(name, dir_fd=descriptor)
                 elif entry.mode == SYMLINK:
                     os.symlink(seed.blob(entry.id), os.fsencode(name), dir_fd=descriptor)
@@ -291,9 +293,9 @@ def _materialise(path: str, seed: Seed) -> dict[str, int]:
 def _write(directory: int, name: str, mode: int, data: bytes) -> None:
     descriptor = os.open(name, _CREATE, mode, dir_fd=directory)
     try:
-        written = os.write(descriptor, data)
-        while written < len(data):
-            written += os.write(descriptor, data[written:])
+        if os.write(descriptor, data) < len(data):
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            write_all(descriptor, data)
         os.utime(descriptor, ns=_STAMP)
     finally:
         os.close(descriptor)

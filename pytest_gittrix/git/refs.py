@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -18,6 +17,7 @@ from typing import Final
 from pytest_gittrix import points
 from pytest_gittrix.errors import DurableLocked, InvalidInput, UnsupportedRepository
 from pytest_gittrix.git.files import create_whole, read_text, sync_directory
+from pytest_gittrix.git.locks import take
 from pytest_gittrix.git.objects import ObjectFormat
 
 # Its file and that file's lock must have names a file system takes.
@@ -190,34 +190,26 @@ class References:
             raise InvalidInput(f"{ref} cannot be made: {taken} exists.", why="Git cannot hold both.", fix="Choose another branch name.")
 
     def _acquire(self, ref: str, lock: str, new: str, wait: float, sync: bool, settle: Callable[[str], bool] | None) -> None:
-        deadline = time.monotonic() + wait
-        pause = 0.0005
-        while True:
+        def make() -> None:
             try:
                 create_whole(lock, new.encode() + b"\n", beside=self._directory, prefix=temporary_prefix(new), sync=sync)
-            except FileExistsError:
-                held = read_text(lock)
-                if held is None or (settle is not None and settle(held)):
-                    continue
             except FileNotFoundError:
                 # Git removes a directory that a deleted branch left empty, also just before we use it.
                 os.makedirs(os.path.dirname(lock), exist_ok=True)
-                continue
+                make()
             except NotADirectoryError as error:
                 raise InvalidInput(
                     f"{ref} cannot be made: a branch stands where its directory would be.",
                     why="Git cannot hold both.",
                     fix="Choose another branch name.",
                 ) from error
-            else:
-                return
-            points.reached("ref:busy")
-            if time.monotonic() > deadline:
-                raise DurableLocked(
-                    f"{lock} is held by another program.",
-                    stage="apply",
-                    why="While it stands no writer may move the branch, and a lock that is not provably ours is not ours to break.",
-                    fix="Wait for the other git to end; if none is running, remove the file.",
-                )
-            time.sleep(pause)
-            pause = min(pause * 2, 0.02)
+
+        def refusal() -> DurableLocked:
+            return DurableLocked(
+                f"{lock} is held by another program.",
+                stage="apply",
+                why="While it stands no writer may move the branch, and a lock that is not provably ours is not ours to break.",
+                fix="Wait for the other git to end; if none is running, remove the file.",
+            )
+
+        take(lock, make, wait=wait, settle=settle, busy="ref:busy", refusal=refusal)

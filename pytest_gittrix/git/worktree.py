@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pytest_gittrix.errors import PathNotFound, WorktreeDirty, WriteRejected
 from pytest_gittrix.git.files import create_whole, read_text, sync_directory, write_file
 from pytest_gittrix.git.guarded import GuardedDir
 from pytest_gittrix.git.index import IndexEntry, IndexFile, stat_numbers
+from pytest_gittrix.git.locks import take
 from pytest_gittrix.git.names import TEMPORARY_PREFIX
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.refs import temporary_prefix
@@ -225,23 +225,14 @@ def holding(
 
 
 def _acquire(checkout: Checkout, lock: str, token: str, settle: Callable[[str], bool] | None, wait: float, sync: bool) -> None:
-    deadline = time.monotonic() + wait
-    pause = 0.0005
-    while True:
-        try:
-            create_whole(lock, token.encode() + b"\n", beside=checkout.git_dir, prefix=temporary_prefix(token), sync=sync)
-        except FileExistsError:
-            held = read_text(lock)
-            if held is None or (settle is not None and settle(held)):
-                continue
-        else:
-            return
-        points.reached("index:busy")
-        if time.monotonic() > deadline:
-            fix = "Wait for it to end; if no git is running there, remove the file."
-            raise _refused(checkout, f"another program holds {lock}", fix)
-        time.sleep(pause)
-        pause = min(pause * 2, 0.05)
+    def make() -> None:
+        create_whole(lock, token.encode() + b"\n", beside=checkout.git_dir, prefix=temporary_prefix(token), sync=sync)
+
+    def refusal() -> WorktreeDirty:
+        fix = "Wait for it to end; if no git is running there, remove the file."
+        return _refused(checkout, f"another program holds {lock}", fix)
+
+    take(lock, make, wait=wait, settle=settle, busy="index:busy", refusal=refusal)
 
 
 def _tidy(files: GuardedDir, sides: Sides) -> None:

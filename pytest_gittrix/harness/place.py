@@ -99,7 +99,7 @@ class Place:
         self._closing.__exit__(kind, error, trace)
 
     def close(self) -> None:
-        """End the clock, and remove the directory unless it is kept. Closing again does nothing."""
+        """End what is in it and the clock, and remove the directory unless it is kept. Closing again does nothing."""
         self._closing.close()
 
     @property

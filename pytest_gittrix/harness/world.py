@@ -7,13 +7,12 @@ must not know pytest.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock import EPOCH, FrozenClock
@@ -33,27 +32,21 @@ if TYPE_CHECKING:
     from pytest_gittrix.session.session import UserSession
 
 
-class World:
-    """Made by ``World.open``; a context manager that closes it.
+class World(Place):
+    """A place with our engine in it. Made by ``World.open``; a context manager that closes it.
 
     Attributes:
         path: its directory: ``durable``, ``gittrix`` (the engine's home, with ``sessions``) and ``home`` (of git) are in it.
-        durable: the repository, as its person holds it.
-        rival: the same repository, as somebody else does.
-        clock: the clock of all of them.
         gittrix: the engine, initialised.
         sessions: what ``start`` started, in order.
     """
 
     def __init__(self, place: Place, gittrix: GitTrix, closing: ExitStack) -> None:
-        self.path = place.path
-        self.durable = place.durable
-        self.rival = place.rival
-        self.clock = place.clock
+        super().__init__(
+            place.path, durable=place.durable, rival=place.rival, clock=place.clock, templates=place.templates, closing=closing
+        )
         self.gittrix = gittrix
         self.sessions: list[UserSession] = []
-        self._place = place
-        self._closing = closing
 
     @classmethod
     def open(
@@ -139,31 +132,10 @@ class World:
             closing.enter_context(gittrix)
             return cls(place, gittrix, closing.pop_all())
 
-    def __repr__(self) -> str:
-        return f"<World {self.path} at {self.clock.now().isoformat()}>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._closing.__exit__(kind, error, trace)
-
-    def close(self) -> None:
-        """End the engine and the clock, and remove the directory unless it is kept. Closing again does nothing."""
-        self._closing.close()
-
     @cached_property
     def race(self) -> Race:
         """Control over who goes next (DESIGN 4.5). A step that was named and never reached fails the block that the world is used in."""
         return self._closing.enter_context(Race(self.path / "race", lambda: self.env))
-
-    @property
-    def env(self) -> Mapping[str, str]:
-        """Variables for programs of the world: hermetic git, dates and clock file of its clock, and its engine's home.
-
-        The dates are those of now: ask again when the clock has moved.
-        """
-        return self._place.env
 
     def start(self, task: str = "Improve the project", **options: Any) -> UserSession:
         """Start a session.

@@ -91,20 +91,19 @@ class Query:
     """What is asked for; everything that is given must hold (Gas Town, session-systems 2.3).
 
     Attributes:
-        agent, rig, work_unit, chain, outcome, state: equal to this.
+        agent, rig, work_unit, chain, outcome: equal to this.
         since_ns: started then or later.
         until_ns: started before.
         limit: how many at most; 0 for all.
     """
 
-    EQUAL: ClassVar = ("agent", "rig", "work_unit", "chain", "outcome", "state")
+    EQUAL: ClassVar = ("agent", "rig", "work_unit", "chain", "outcome")
 
     agent: str | None = None
     rig: str | None = None
     work_unit: str | None = None
     chain: str | None = None
     outcome: str | None = None
-    state: str | None = None
     since_ns: int | None = None
     until_ns: int | None = None
     limit: int = 0

@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix import points
@@ -18,11 +17,14 @@ from pytest_gittrix.errors import CapabilityMissing, SessionExpired, SessionNotF
 from pytest_gittrix.record.events import path_fields, path_of
 from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.state import SessionState
+from pytest_gittrix.record.store import LOCK
 from pytest_gittrix.record.values import Lineage
 from pytest_gittrix.session.recorder import Recorder
 from pytest_gittrix.session.resources import local_ref
 
 _MOVED: Final = ("engine", "workspace")
+# Where a session's workspace is, which its child does not begin with.
+_PLACE: Final = frozenset({"workspace", "workspace_b64", "ephemeral_ref"})
 
 
 def after(parent: SessionState, relation: str) -> Lineage:
@@ -73,21 +75,26 @@ class Handoff:
             raise CapabilityMissing(
                 "A 'worktree' cannot be handed on.", why="Durable knows it by its place.", fix="Use 'clone', 'lazy' or 'copy'."
             )
+        first = recorder.log.twin().read()[0]
+        if first.type != "session.created":
+            raise CapabilityMissing(
+                f"Session {state.id} was started by another system, and cannot be handed on.",
+                why="What it began with is not known well enough to begin another with it.",
+                fix="Promote or discard it, and start a new one.",
+            )
         id_, lease = claimed()
         try:
-            self._begin(recorder, state, self.recorder_of(id_), changes)
+            self._begin(recorder, state, self.recorder_of(id_), {**first.data, **changes})
         finally:
             lease.release()
         return id_
 
-    def _begin(self, recorder: Recorder, state: SessionState, child: Recorder, changes: Mapping[str, Any]) -> None:
-        first = recorder.log.twin().read()[0]
+    def _begin(self, recorder: Recorder, state: SessionState, child: Recorder, meant: Mapping[str, Any]) -> None:
+        space = str(child.directory / "workspace")
+        created = {name: value for name, value in meant.items() if name not in _PLACE}
+        created |= {"ephemeral_ref": local_ref(space), **path_fields(space, "workspace"), "lineage": after(state, "handoff").to_data()}
         recorder.append("handoff.intent", {"child": child.id}, actor="human", commit_point=True)
         points.reached("handoff:intent-logged")
-        space = str(child.directory / "workspace")
-        created = {name: value for name, value in first.data.items() if not name.startswith("workspace") or name == "workspace_kind"}
-        created |= {"ephemeral_ref": local_ref(space), **path_fields(space, "workspace"), "lineage": after(state, "handoff").to_data()}
-        created |= {"policy": state.policy.to_data(), **changes}
         child.append("session.created", created, actor="human", commit_point=True)
         points.reached("handoff:child-created")
         self._move_on(recorder, child)
@@ -125,5 +132,5 @@ class Handoff:
         recorder.append("session.ended", ended, actor="human", commit_point=True)
         state = recorder.append("workspace.removed", {})
         with suppress(FileNotFoundError):
-            os.unlink(Path(recorder.directory) / ".lock")
+            os.unlink(recorder.directory / LOCK)
         return state

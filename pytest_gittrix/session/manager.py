@@ -306,7 +306,7 @@ class GitTrix:
         told = check_identity(facts)
         recorder = settled(session._recorder, self._recovery())
         with self._turns.pausing(recorder), recorder.working("handoff", "human") as state:
-            changes["identity"] = known({**state.identity, **told})
+            changes = {"policy": state.policy.to_data(), "identity": known({**state.identity, **told}), **changes}
             child = Handoff(self._recorder).run(recorder, state, lambda: claim(self.store, self._ids), changes)
         session._workspace.close()
         return self.get_session(child)
@@ -324,12 +324,12 @@ class GitTrix:
             SessionNotFound, SessionExpired: there is no such live session.
             EvictionRace: somebody works on it and does not let go.
         """
-        how = check_end(state)
+        how, said = check_end(state), check_outcome(outcome)
         recorder = settled(self._recorder(id_), self._recovery())
         require_evictable(recorder.read())
         with recorder.leased() as now:
             require_evictable(now)
-            self._evictor.evict(recorder, now, how, outcome=check_outcome(outcome))
+            self._evictor.evict(recorder, now, how, outcome=said)
         self._tidy()
 
     def sweep(self) -> list[str]:

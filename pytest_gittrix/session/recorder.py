@@ -190,11 +190,8 @@ class Recorder:
         lease = self._lease if wait is None else self.store.lease(self.id, wait=wait)
         self._take(lease)
         try:
-            yield self._read_under_lease()
-        except OSError as problem:
-            if isinstance(problem, GittrixError):
-                raise  # some of ours are OSErrors too
-            raise refused_by_system(problem) from problem
+            with typed():
+                yield self._read_under_lease()
         finally:
             self._let_go(lease)
 
@@ -219,17 +216,14 @@ class Recorder:
             require_live(self.read())
             raise
         try:
-            state = self._read_under_lease()
-            if state.ended:
-                # An ended session keeps no lock, and is not to be given one by asking.
-                with suppress(OSError):
-                    os.unlink(lease.path)
-                require_live(state)
-            yield self._used(state, op, actor, marks=marks)
-        except OSError as problem:
-            if isinstance(problem, GittrixError):
-                raise
-            raise refused_by_system(problem) from problem
+            with typed():
+                state = self._read_under_lease()
+                if state.ended:
+                    # An ended session keeps no lock, and is not to be given one by asking.
+                    with suppress(OSError):
+                        os.unlink(lease.path)
+                    require_live(state)
+                yield self._used(state, op, actor, marks=marks)
         finally:
             self._let_go(lease)
 
@@ -282,16 +276,11 @@ def typed() -> Iterator[None]:
     except GittrixError:
         raise  # some of ours are OSErrors too
     except OSError as problem:
-        raise refused_by_system(problem) from problem
-
-
-def refused_by_system(problem: OSError) -> AdapterUnavailable:
-    """The error that callers expect for what the operating system refuses: a disk is full, a directory is not writable."""
-    return AdapterUnavailable(
-        f"The system refused: {problem.strerror or problem}{f' ({problem.filename})' if problem.filename else ''}.",
-        why="The operation stopped there; what was stored before stays true.",
-        fix="See that the disk has space and that its files are yours to write, then try again.",
-    )
+        raise AdapterUnavailable(
+            f"The system refused: {problem.strerror or problem}{f' ({problem.filename})' if problem.filename else ''}.",
+            why="The operation stopped there; what was stored before stays true.",
+            fix="See that the disk has space and that its files are yours to write, then try again.",
+        ) from problem
 
 
 def require_in_time(state: SessionState, clock: Clock) -> None:

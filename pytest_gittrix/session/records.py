@@ -62,7 +62,7 @@ class Records:
         """
         times = (ns_of(since) if since else None, ns_of(until) if until else None)
         self.index.sync()
-        return _read(self.index.query(Query(agent, rig, work_unit, chain, outcome, None, *times, limit)))
+        return _read(self.index.query(Query(agent, rig, work_unit, chain, outcome, *times, limit)))
 
 
 def _read(rows: Iterable[Row]) -> list[SessionMetadata]:

@@ -341,11 +341,11 @@ def _in_thread(turn: Turn, context: TurnContext, fn: TurnFunction, _emit: Callab
 
     turn._kill = stop
     threading.Thread(target=body, name=f"gittrix-turn-body-{context.session_id}", daemon=True).start()
-    return lambda: void(ended.wait())
 
+    def await_end() -> None:
+        ended.wait()
 
-def void(_: object) -> None:
-    """Nothing, whatever it is given."""
+    return await_end
 
 
 def _over(context: TurnContext) -> TurnOver:

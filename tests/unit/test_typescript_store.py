@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.engine import Site, open_site, shell
 
-from pytest_gittrix.errors import GittrixError, InvalidInput, MetadataVersionUnsupported, SessionExpired
+from pytest_gittrix.errors import CapabilityMissing, GittrixError, InvalidInput, MetadataVersionUnsupported, SessionExpired
 from pytest_gittrix.session.session import UserSession
 
 ID = "sess_V1StGXR8_Z5j"
@@ -67,6 +67,13 @@ def made(site: Site, **changed: Any) -> UserSession:
 
 
 class TestASession:
+    def test_cannot_be_handed_on_and_stays_as_it_is(self, site: Site) -> None:
+        session = made(site, workspaceKind="clone")
+        with pytest.raises(CapabilityMissing, match="started by another system"):
+            session.handoff()
+        assert site.state(ID).handoff is None
+        assert session.read("app.py") == b"print('v1')\n"
+
     def test_opens_lists_and_tells_of_itself(self, site: Site) -> None:
         session = made(site)
         info = session.info()

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 StateName = Literal["active", "promoted", "discarded", "expired"]
-Outcome = Literal["handoff", "done", "crash", "killed"]
-OUTCOMES: tuple[str, ...] = ("handoff", "done", "crash", "killed")
+OUTCOMES: tuple[str, ...] = ("done", "crash", "killed")
+"""How an agent can have ended, besides by a handoff (Gas Town)."""
 IDENTITY: tuple[str, ...] = ("agent", "rig", "role", "tmux_session", "work_unit", "molecule_id", "step_ref", "cwd", "branch")
 """What may be told of who works in a session, and on what (Gas Town, session-systems 2.1)."""
-RELATIONS: tuple[str, ...] = ("handoff", "crash", "fork")
 ENDED: frozenset[str] = frozenset({"promoted", "discarded", "expired"})
 
 _HOUR = 3_600_000_000_000

@@ -22,6 +22,8 @@ from pytest_gittrix.git.snapshot import Limits, Snapshot
 from pytest_gittrix.git.tree import Changes
 from pytest_gittrix.git.workspace import Trash, Workspace
 from pytest_gittrix.record.state import SessionState
+from pytest_gittrix.record.store import LOCK
+from pytest_gittrix.record.values import OUTCOMES
 from pytest_gittrix.session.archive import Archive, unpromoted, write_archive
 from pytest_gittrix.session.expiry import is_past, resolution_ns
 from pytest_gittrix.session.recorder import Recorder, require_live
@@ -44,10 +46,10 @@ def check_end(state: str) -> EndState:
 
 def check_outcome(outcome: str | None) -> str | None:
     """Validate how an agent did. Raises InvalidInput, listing what there is; a handoff is made with ``handoff()``."""
-    if outcome in (None, "done", "crash", "killed"):
+    if outcome is None or outcome in OUTCOMES:
         return outcome
     raise InvalidInput(
-        f"An agent cannot have ended as {outcome!r}.", fix="Use one of: done, crash, killed; or hand the session on with handoff()."
+        f"An agent cannot have ended as {outcome!r}.", fix=f"Use one of: {', '.join(OUTCOMES)}; or hand the session on with handoff()."
     )
 
 
@@ -80,14 +82,14 @@ class Evictor:
     trash: Trash
     limits: Limits = field(default_factory=Limits)
 
-    def set_aside(self, recorder: Recorder, state: SessionState, workspace: Workspace, promoted: Changes | None = None) -> Archive | None:
-        """Archive what a workspace holds and was not promoted just so; None if there is nothing.
+    def set_aside(self, recorder: Recorder, state: SessionState, workspace: Workspace) -> Archive | None:
+        """Archive what a workspace holds and differs from the baseline; None if there is nothing.
 
         Raises:
             AdapterUnavailable: the workspace cannot be read.
             OSError: the archive cannot be written.
         """
-        return self._archive(recorder, state, self._snapshot(state, workspace), promoted)
+        return self._archive(recorder, state, self._snapshot(state, workspace), None)
 
     def _snapshot(self, state: SessionState, workspace: Workspace) -> Snapshot:
         return workspace.snapshot(limits=self.limits, named=state.api_touched, deleted=deleted_paths(state))
@@ -137,7 +139,7 @@ class Evictor:
             recorder.append("workspace.removed", {})
         # Still held: whoever waits for it finds that the name is gone, and looks again.
         with suppress(FileNotFoundError):
-            os.unlink(recorder.directory / ".lock")
+            os.unlink(recorder.directory / LOCK)
 
     def _clear(self, recorder: Recorder, state: SessionState, promoted: Changes | None) -> None:
         leaving = str(recorder.directory / LEAVING)
@@ -154,7 +156,8 @@ class Evictor:
             self._keep_whole(recorder, state, leaving, problem)
         else:
             self._archive(recorder, state, snapshot, promoted)
-            for path, reason in [*snapshot.refused.items()][:1]:
+            if snapshot.refused:
+                path, reason = next(iter(snapshot.refused.items()))
                 self._keep_whole(recorder, state, leaving, AdapterUnavailable(f"{path!r} is not archived: {reason}."))
         workspace.remove(self.trash)
         points.reached("evict:workspace-gone")

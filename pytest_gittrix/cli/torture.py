@@ -24,6 +24,7 @@ EXAMPLES = [
     "gittrix torture --oracle './check' --points 17 --kinds kill -- ./save",
 ]
 
+_TIMEOUT = 60.0
 _SURVIVED, _FAILED, _UNTRIED = 0, 1, 2
 
 
@@ -36,7 +37,7 @@ def arguments(verb: Any) -> None:
     verb.add_argument("--kinds", type=kinds, metavar="A,B", help="faults to play; kill,torn,ENOSPC,sticky-EIO by default")
     verb.add_argument("--points", type=points, metavar="3,7-9", help="only these calls, from 1")
     verb.add_argument("--limit", type=number, metavar="N", help="at most so many calls, evenly spread")
-    verb.add_argument("--timeout", type=seconds, default=60.0, metavar="SECONDS", help="for each run and each check (%(default)g)")
+    verb.add_argument("--timeout", type=seconds, default=_TIMEOUT, metavar="SECONDS", help="for each run and each check (%(default)g)")
     verb.set_defaults(failure=_UNTRIED)
 
 
@@ -68,7 +69,11 @@ def _data(report: Report) -> dict[str, Any]:
 
 
 def _replay(options: argparse.Namespace, at: int, kind: str) -> str:
-    given = {"--setup": options.setup, "--within": None if options.within == "." else options.within}
+    given = {
+        "--setup": options.setup,
+        "--within": None if options.within == "." else options.within,
+        "--timeout": None if options.timeout == _TIMEOUT else f"{options.timeout:g}",
+    }
     words = ["gittrix", "torture", "--oracle", options.oracle]
     words += [word for flag, value in given.items() if value is not None for word in (flag, value)]
     return shlex.join([*words, "--points", str(at), "--kinds", kind, "--", *options.command])

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from pytest_gittrix import points
 from pytest_gittrix.git.files import read_text
 
 _FIRST_PAUSE: Final = 0.0005
@@ -22,7 +21,7 @@ def take(
     *,
     wait: float,
     settle: Callable[[str], bool] | None,
-    busy: str,
+    busy: Callable[[], object],
     refusal: Callable[[], Exception],
 ) -> None:
     """Make a lock file, as soon as nobody else has it.
@@ -33,7 +32,7 @@ def take(
         wait: seconds to wait for another holder.
         settle: asked, with the contents of a lock that is in the way, to take away what its owner left if that is known to be dead;
             says whether it did.
-        busy: the point that is passed between tries, where a test's scheduler can let the holder go on.
+        busy: called between tries; passes the point where a test's scheduler can let the holder go on.
         refusal: the error for a holder that did not let go; raised.
     """
     deadline, pause = time.monotonic() + wait, _FIRST_PAUSE
@@ -44,7 +43,7 @@ def take(
             held = read_text(lock)
         if held is None or (settle is not None and settle(held)):
             continue
-        points.reached(busy)
+        busy()
         if time.monotonic() > deadline:
             raise refusal()
         time.sleep(pause)

@@ -212,4 +212,4 @@ class References:
                 fix="Wait for the other git to end; if none is running, remove the file.",
             )
 
-        take(lock, make, wait=wait, settle=settle, busy="ref:busy", refusal=refusal)
+        take(lock, make, wait=wait, settle=settle, busy=lambda: points.reached("ref:busy"), refusal=refusal)

@@ -232,7 +232,7 @@ def _acquire(checkout: Checkout, lock: str, token: str, settle: Callable[[str], 
         fix = "Wait for it to end; if no git is running there, remove the file."
         return _refused(checkout, f"another program holds {lock}", fix)
 
-    take(lock, make, wait=wait, settle=settle, busy="index:busy", refusal=refusal)
+    take(lock, make, wait=wait, settle=settle, busy=lambda: points.reached("index:busy"), refusal=refusal)
 
 
 def _tidy(files: GuardedDir, sides: Sides) -> None:

@@ -12,7 +12,6 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
 from typing import Final, Self
 
 from pytest_gittrix.errors import Deadlock, GittrixError, InvalidInput
@@ -46,6 +45,8 @@ class _Actor:
     thread: threading.Thread | None = None
     path: list[str] = field(default_factory=list)
     outcome: Outcome | None = None
+    stopped: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    running: bool = False
 
     @property
     def where(self) -> str:
@@ -65,8 +66,7 @@ class Actors:
     def __init__(self, actors: Mapping[str, Callable[[], object]], *, timeout: float) -> None:
         self._actors = {name: _Actor(name, fn) for name, fn in actors.items()}
         self._timeout = timeout
-        self._stopped: SimpleQueue[_Actor] = SimpleQueue()
-        self._by_thread: dict[int, _Actor] = {}
+        self._mine = threading.local()
         self._over = False
 
     def __enter__(self) -> Self:
@@ -127,32 +127,31 @@ class Actors:
 
     def pause(self, point: str) -> None:
         """Called on an actor's own thread at each point: wait there for the next turn. Other threads go on."""
-        actor = self._by_thread.get(threading.get_ident())
+        actor: _Actor | None = getattr(self._mine, "actor", None)
         if actor is None:
             return
         actor.path.append(point)
-        self._wait(actor)
-
-    def _wait(self, actor: _Actor) -> None:
         if self._over:
             raise _Abandoned
-        self._stopped.put(actor)
+        actor.stopped.release()
         actor.turn.acquire()
         if self._over:
             raise _Abandoned
 
     def _go(self, actor: _Actor) -> str | None:
-        if actor.outcome is not None:
-            return None
-        if actor.thread is None:
-            actor.thread = threading.Thread(target=self._play, args=(actor,), name=f"gittrix-actor-{actor.name}", daemon=True)
-            actor.thread.start()
-        else:
-            actor.turn.release()
-        try:
-            self._stopped.get(timeout=self._timeout)
-        except Empty:
-            raise self._stuck(actor) from None
+        # One that was stuck may have come to stop since: it is not let go on a second time.
+        if not actor.running:
+            if actor.outcome is not None:
+                return None
+            actor.running = True
+            if actor.thread is None:
+                actor.thread = threading.Thread(target=self._play, args=(actor,), name=f"gittrix-actor-{actor.name}", daemon=True)
+                actor.thread.start()
+            else:
+                actor.turn.release()
+        if not actor.stopped.acquire(timeout=self._timeout):
+            raise self._stuck(actor)
+        actor.running = False
         outcome: Outcome | None = actor.outcome
         if outcome is None:
             return actor.path[-1]
@@ -161,14 +160,14 @@ class Actors:
         return None
 
     def _play(self, actor: _Actor) -> None:
-        self._by_thread[threading.get_ident()] = actor
+        self._mine.actor = actor
         try:
             actor.outcome = Outcome(actor.fn())
         except _Abandoned:
             return
         except BaseException as error:  # noqa: BLE001 - an outcome, or raised on the test's thread
             actor.outcome = Outcome(error=error)
-        self._stopped.put(actor)
+        actor.stopped.release()
 
     def _named(self, name: str) -> _Actor:
         if name in self._actors:

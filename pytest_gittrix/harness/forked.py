@@ -68,7 +68,11 @@ def in_fork(fn: Callable[[], object], *, timeout: float = 60.0) -> Ended:
         if os.WIFSIGNALED(status):
             return Ended(signal=os.WTERMSIG(status), timed_out=timed_out)
         result.seek(0)
-        value, error = pickle.load(result)
+        answer = result.read()
+        if not answer:
+            code = os.waitstatus_to_exitcode(status)
+            return Ended(error=GittrixError(f"The fork ended by itself, with status {code}, before its function did."))
+        value, error = pickle.loads(answer)
         return Ended(value, error)
 
 

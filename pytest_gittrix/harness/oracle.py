@@ -24,7 +24,6 @@ from pytest_gittrix.harness.history import Content, Executable, Submodule, Symli
 from pytest_gittrix.harness.model import overlapping
 
 _SHOWN: Final = 12
-_FOREVER: Final = 100_000
 _NOTHING: Final = object()
 
 
@@ -97,7 +96,7 @@ class Judge:
         """A commit and all that it descends from, through all parents."""
         found: dict[str, None] = {}
         pending = [commit]
-        while pending and len(found) < _FOREVER:
+        while pending:
             here = pending.pop()
             if here not in found:
                 found[here] = None

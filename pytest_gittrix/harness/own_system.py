@@ -26,7 +26,7 @@ class GitTrixSystem:
     """The reference engine, in this process.
 
     Args:
-        workspace: the kind of its workspaces. A ``lazy`` one has no directory for the agent's programs, a ``copy`` no commits.
+        workspace: the kind of its workspaces. A ``lazy`` one has no directory for the agent's programs.
 
     Attributes:
         name: with the kind of workspace.
@@ -35,8 +35,7 @@ class GitTrixSystem:
 
     def __init__(self, workspace: WorkspaceKind = "clone") -> None:
         self.name = f"gittrix ({workspace})"
-        lacking = {"lazy": frozenset({Capability.SHELL})}.get(workspace, frozenset())
-        self.capabilities = frozenset(Capability) - lacking
+        self.capabilities = frozenset(Capability) - ({Capability.SHELL} if workspace == "lazy" else set())
         self._workspace: WorkspaceKind = workspace
         self._numbers = count()
 

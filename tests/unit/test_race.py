@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix import points
-from pytest_gittrix.errors import GittrixError, InvalidInput, SessionNotFound
+from pytest_gittrix.errors import Deadlock, GittrixError, InvalidInput, SessionNotFound
 from pytest_gittrix.git.environment import git_binary, hermetic_env
 from pytest_gittrix.harness.race import Race
 
@@ -336,3 +336,47 @@ def git_itself(*arguments: str, cwd: Path, stdin: str) -> subprocess.CompletedPr
     return subprocess.run(
         [git_binary(), *arguments], env=hermetic_env(), cwd=cwd, input=stdin, capture_output=True, text=True, timeout=60, check=False
     )
+
+
+def test_a_helper_thread_of_an_actor_is_not_taken_for_one_that_has_ended(opened: Callable[..., Race]) -> None:
+    passed = threading.Event()
+
+    def with_a_helper() -> None:
+        def help_out() -> None:
+            points.reached("helper:one")
+            passed.set()
+
+        helper = threading.Thread(target=help_out)
+        helper.start()
+        helper.join(30)
+        points.reached("B:one")
+
+    with opened() as race, race.actors(A=lambda: None, B=with_a_helper) as actors:
+        assert actors.step("A") is None
+        assert actors.step("B") == "B:one"
+        assert passed.is_set()
+
+
+def test_an_actor_that_was_stuck_is_not_taken_for_the_one_that_frees_it(opened: Callable[..., Race]) -> None:
+    lock, waiting = threading.Lock(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            points.reached("B:holds")
+        waiting.wait(30)
+        points.reached("B:let-go")
+
+    def wait() -> None:
+        with lock:
+            points.reached("A:has-it")
+            waiting.set()
+
+    with opened(timeout=0.5) as race, race.actors(A=wait, B=hold) as actors:
+        assert actors.step("B") == "B:holds"
+        with pytest.raises(Deadlock):
+            actors.step("A")
+        with pytest.raises(Deadlock):
+            actors.step("B")  # it waits for A, which stands at the point it came to meanwhile
+        assert actors.step("A") == "A:has-it"
+        assert actors.step("A") is None
+        assert actors.step("B") == "B:let-go"

@@ -123,7 +123,8 @@ def power_cuts(
             problem = _look(filesystem, _image(scratch, cut.at), directory, options, partial(check, directory, cut))
             if problem is not None:
                 call = told(cut.call, directory) if cut.call is not None else "the end"
-                replay = f"power_cuts(run, check, filesystem={filesystem!r}, points=[{cut.at}])"
+                more = (", prepare=prepare" if prepare is not None else "") + (f", options={options!r}" if options else "")
+                replay = f"power_cuts(run, check{more}, filesystem={filesystem!r}, points=[{cut.at}])"
                 failures.append(Failure(cut.at, "power cut", call, problem, replay))
             if progress is not None:
                 progress(number, len(chosen), len(failures))

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix import World, points
-from pytest_gittrix.errors import CapabilityMissing, Deadlock, InvalidInput, SessionNotFound
+from pytest_gittrix.errors import CapabilityMissing, Deadlock, GittrixError, InvalidInput, SessionNotFound
 from pytest_gittrix.harness import small_disk as disks
 from pytest_gittrix.harness.crash import Crash, Crashed, crash_at
 from pytest_gittrix.harness.faults import Call, Errno, Kill, Run, ShortWrite, TornKill
@@ -574,3 +574,10 @@ def test_a_test_is_skipped_with_the_reason_where_no_disk_can_be_had(monkeypatch:
         small.run(fill)
     with pytest.raises(InvalidInput):
         small("none")
+
+
+def test_a_fork_that_ends_by_itself_is_an_error_that_says_so() -> None:
+    ended = in_fork(lambda: os._exit(3))
+
+    assert isinstance(ended.error, GittrixError)
+    assert "ended by itself, with status 3" in str(ended.error)

@@ -66,7 +66,7 @@ def test_a_save_that_never_syncs_is_lost_although_it_had_ended() -> None:
     report = power_cuts(lambda disk: save(disk, sync_file=False, sync_directory=False), whole, prepare=prepare)
 
     assert [(failure.at, failure.call) for failure in report.failures] == [(4, "the end")]
-    assert report.failures[0].replay == "power_cuts(run, check, filesystem='ext4', points=[4])"
+    assert report.failures[0].replay == "power_cuts(run, check, prepare=prepare, filesystem='ext4', points=[4])"
 
 
 @needs_power

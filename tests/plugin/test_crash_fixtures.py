@@ -121,7 +121,8 @@ def test_a_save_without_a_sync_fails_its_power_cuts(run: Run) -> None:
     result = run(source)
 
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*3 power cut at the end:*", "*replay: power_cuts(run, check, prepare=prepare, filesystem='ext4', points=?3?)"])
+    replay = "*replay: power_cuts(run, check, prepare=prepare, filesystem='ext4', points=?3?)"
+    result.stdout.fnmatch_lines(["*3 power cut at the end:*", replay])
 
 
 def test_where_a_machine_cannot_the_tests_are_skipped_with_the_reason(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ There is no autouse fixture: what a test needs, it names.
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import HealthCheck, settings
 
@@ -26,6 +27,12 @@ settings.load_profile(os.environ.get("PYTEST_GITTRIX_PROFILE", "quick"))
 
 
 def pytest_configure() -> None:
-    """Forget every ``GIT_*`` variable: started from a git hook, ``GIT_DIR`` would send a test's commits to the repository of the hook."""
+    """Forget what was inherited.
+
+    Started from a git hook, ``GIT_DIR`` would send a test's commits to the repository of the hook. Started in the background of a shell
+    script, interrupts are ignored, here and in every program that a test starts and interrupts.
+    """
     for name in [name for name in os.environ if name.startswith("GIT_")]:
         del os.environ[name]
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

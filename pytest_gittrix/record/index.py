@@ -24,7 +24,7 @@ from pytest_gittrix.record.state import SessionState, StateName, deadline_ns, me
 from pytest_gittrix.record.store import ID, LOG, METADATA, Problem, Store
 
 FILE = "index.sqlite"
-VERSION = 3
+VERSION = 4
 SMALL = 64
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ _COLUMNS = (
     "id TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, inode INTEGER, problem TEXT, "
     "state TEXT, deadline_us INTEGER, created_us INTEGER, updated_us INTEGER, last_access_us INTEGER, "
     "seq INTEGER, workspace_present INTEGER, legacy INTEGER, durable BLOB, metadata TEXT, unsettled INTEGER, "
-    "agent TEXT, rig TEXT, work_unit TEXT, chain TEXT, outcome TEXT"
+    "agent TEXT, rig TEXT, work_unit TEXT, chain TEXT, outcome TEXT, parent TEXT"
 )
 _WIDTH = _COLUMNS.count(",") + 1
 _EVICTABLE = "(state = 'active' OR (state = 'promoted' AND workspace_present))"
@@ -47,6 +47,7 @@ _SCHEMA = (
     f"CREATE TABLE session ({_COLUMNS})",
     f"CREATE INDEX session_due ON session (deadline_us, id) WHERE {_EVICTABLE}",
     "CREATE INDEX session_chain ON session (chain)",
+    "CREATE INDEX session_parent ON session (parent) WHERE parent IS NOT NULL",
     "CREATE INDEX session_unit ON session (work_unit) WHERE work_unit IS NOT NULL",
     "CREATE INDEX session_agent ON session (agent, created_us) WHERE agent IS NOT NULL",
     "CREATE INDEX session_created ON session (created_us)",
@@ -91,19 +92,20 @@ class Query:
     """What is asked for; everything that is given must hold (Gas Town, session-systems 2.3).
 
     Attributes:
-        agent, rig, work_unit, chain, outcome: equal to this.
+        agent, rig, work_unit, chain, outcome, parent: equal to this.
         since_ns: started then or later.
         until_ns: started before.
         limit: how many at most; 0 for all.
     """
 
-    EQUAL: ClassVar = ("agent", "rig", "work_unit", "chain", "outcome")
+    EQUAL: ClassVar = ("agent", "rig", "work_unit", "chain", "outcome", "parent")
 
     agent: str | None = None
     rig: str | None = None
     work_unit: str | None = None
     chain: str | None = None
     outcome: str | None = None
+    parent: str | None = None
     since_ns: int | None = None
     until_ns: int | None = None
     limit: int = 0
@@ -160,6 +162,16 @@ class Index:
         terms = {name: value for name, value in wanted.items() if value is not None}
         query = _ROWS + "".join(f" AND {name} = :{name}" for name in terms) + " ORDER BY created_us, id"
         return self._ask(lambda database: [_row(*fields) for fields in database.execute(query, terms)])
+
+    def row(self, id: str) -> Row | None:
+        """One session, if it is there and can be read; as of the last :meth:`sync`."""
+        found = self._ask(lambda database: database.execute(f"{_ROWS} AND id = ?", (id,)).fetchone())
+        return None if found is None else _row(*found)
+
+    def ids_from(self, prefix: str, most: int) -> list[str]:
+        """The ids that begin so, in order, at most so many; as of the last :meth:`sync`."""
+        query = "SELECT id FROM session WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
+        return self._ask(lambda database: [id for (id,) in database.execute(query, (prefix, prefix + "\x7f", most))])
 
     def query(self, query: Query) -> list[Row]:
         """The sessions that fit a query, newest first, then by id; as of the last :meth:`sync`."""
@@ -347,6 +359,7 @@ def _fields(state: SessionState) -> tuple[Any, ...]:
         *(state.identity.get(name) for name in ("agent", "rig", "work_unit")),
         state.chain,
         state.outcome,
+        state.lineage.parent if state.lineage is not None else None,
     )
 
 

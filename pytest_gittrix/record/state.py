@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, cast
 
-from pytest_gittrix.errors import InvalidInput, LogDamaged, MetadataVersionUnsupported
+from pytest_gittrix.errors import GittrixError, InvalidInput, LogDamaged, MetadataVersionUnsupported
 from pytest_gittrix.record.events import Event, path_of
 from pytest_gittrix.record.metadata import metadata_of, state_from_metadata
 from pytest_gittrix.record.values import ENDED, Intent, Lineage, Policy, Result, SessionState, StateName, deadline_ns
@@ -34,26 +34,34 @@ __all__ = [
 ]
 
 
-def fold(events: Iterable[Event], state: SessionState | None = None) -> SessionState:
+FoldPolicy = Literal["strict", "skip"]
+
+
+def fold(events: Iterable[Event], state: SessionState | None = None, *, policy: FoldPolicy = "strict") -> SessionState:
     """Add events to a state, or build one from the first event on.
 
     Args:
         events: of one session, in order; those ``state`` already has are passed over.
         state: what the events before them add up to. It is not changed.
+        policy: ``strict`` raises as below. ``skip`` passes over what is missing, over what cannot have happened then, over what this
+            engine does not know and over the events of other sessions, and goes on after it; only a birth must be there. What that
+            gives is a guess at a damaged session, for a person to look at, and nothing to write by.
 
     Raises:
         LogDamaged: an event that cannot have happened then (a write after the end, a second creation); the message names it.
         MetadataVersionUnsupported: an event this engine does not know.
-        InvalidInput: there is nothing to fold, or an event is missing in between.
+        InvalidInput: there is nothing to fold, or an event is missing in between; or there is no such policy.
     """
     folded = None if state is None else _copied(state)
+    if policy != "strict":
+        return _guessed(events, folded, policy)
     for event in events:
         if folded is None:
             folded = _born(event)
         elif event.seq > folded.seq:
             _step(folded, event)
     if folded is None:
-        raise InvalidInput("There is no event, so there is no session.", why="A session begins with session.created.")
+        raise _unborn()
     return folded
 
 
@@ -107,10 +115,12 @@ def _ready(state: SessionState, event: Event) -> None:
 
 def _write(state: SessionState, event: Event) -> None:
     state.api_touched[path_of(event.data)] = event.data["op"]
+    state.unkept = True
 
 
 def _commit(state: SessionState, event: Event) -> None:
     state.commits.append(event.data["sha"])
+    state.unkept = False
 
 
 def _extended(state: SessionState, event: Event) -> None:
@@ -197,6 +207,16 @@ def _succeeded(state: SessionState, event: Event) -> None:
     state.successor = event.data["child"]
 
 
+def _not_succeeded(state: SessionState, event: Event) -> None:
+    if state.successor != event.data["child"]:
+        raise _impossible(state, event, f"its successor is {state.successor}")
+    state.successor = None
+
+
+def _kept(state: SessionState, event: Event) -> None:
+    state.kept, state.unkept = event.data["tree"], False
+
+
 def _turn_started(state: SessionState, event: Event) -> None:
     if state.turn is not None:
         raise _impossible(state, event, f"turn {state.turn} is still open")
@@ -247,6 +267,8 @@ RULES: Mapping[str, Rule] = {
     "step.completed": Rule(_ACTIVE, use=True, apply=_step_completed),
     "handoff.intent": Rule(_ACTIVE, use=True, apply=_handing_off),
     "session.succeeded": Rule(_ANY, apply=_succeeded),
+    "succession.aborted": Rule(_ANY, apply=_not_succeeded),
+    "workspace.kept": Rule(_ACTIVE, apply=_kept),
     "handoff.aborted": Rule(_ACTIVE, apply=_not_handed_off),
     "turn.started": Rule(_ACTIVE, use=True, apply=_turn_started),
     "turn.ended": Rule(_ANY, apply=_turn_ended),
@@ -256,6 +278,10 @@ RULES: Mapping[str, Rule] = {
     "durable.moved": Rule(_ANY),
     "log.recovered": Rule(_ANY),
 }
+
+
+def _unborn() -> InvalidInput:
+    return InvalidInput("There is no event, so there is no session.", why="A session begins with session.created.")
 
 
 def _born(event: Event) -> SessionState:
@@ -289,6 +315,33 @@ def _step(state: SessionState, event: Event) -> None:
     state.updated_ns = event.ts
     if rule.use:
         state.last_access_ns = event.ts
+
+
+def _guessed(events: Iterable[Event], state: SessionState | None, policy: str) -> SessionState:
+    """As ``fold`` that skips; ``state`` is changed. It relies on rules that raise before they change anything."""
+    if policy != "skip":
+        raise InvalidInput(f"{policy!r} is not a way to fold events.", fix="Use strict or skip.")
+    problem: GittrixError | None = None
+    for event in events:
+        try:
+            if state is None:
+                state = _born(event)
+            elif event.seq > state.seq and event.stream == state.id:
+                _step_over_gap(state, event)
+        except GittrixError as wrong:
+            problem = problem or wrong
+    if state is None:
+        raise problem or _unborn()
+    return state
+
+
+def _step_over_gap(state: SessionState, event: Event) -> None:
+    before, state.seq = state.seq, event.seq - 1
+    try:
+        _step(state, event)
+    except GittrixError:
+        state.seq = before
+        raise
 
 
 def _copied(state: SessionState) -> SessionState:

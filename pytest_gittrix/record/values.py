@@ -83,6 +83,7 @@ class Lineage:
         chain: the first session of the line of handoffs.
         root: the first ancestor by forks.
         at_seq: the event of the parent that a fork was made after.
+        said: how many events of the parent's conversation came up to that one.
     """
 
     parent: str
@@ -90,6 +91,7 @@ class Lineage:
     chain: str
     root: str
     at_seq: int | None = None
+    said: int | None = None
 
     def to_data(self) -> dict[str, Any]:
         """The lineage as ``session.created`` holds it."""
@@ -113,6 +115,8 @@ class SessionState:
         strategy, result: of the promotion.
         intent: the promotion whose end the log does not tell.
         workspace_present: whether the workspace is complete and not removed.
+        kept: the tree that was put by last; see ``workspace.kept``.
+        unkept: whether files were written through the session since.
         turn: the turn of which the log does not tell the end.
         calls: tool calls without a result, by their id; each with the tool's name.
         identity: who works in it, and on what; see ``IDENTITY``.
@@ -149,6 +153,8 @@ class SessionState:
     result: Result | None = None
     intent: Intent | None = None
     workspace_present: bool = False
+    kept: str | None = None
+    unkept: bool = False
     turn: str | None = None
     calls: dict[str, str] = field(default_factory=dict)
     identity: Mapping[str, str] = field(default_factory=dict)

@@ -63,6 +63,8 @@ _SESSION: Mapping[str, Kind] = {
     "handoff.intent": _kind("The session is about to be handed to the one named child; who holds the lease is doing it.", "child"),
     "session.succeeded": _kind("A session was started to go on with this one, which had crashed.", "child"),
     "handoff.aborted": _kind("The child was not started; the session goes on.", "child reason"),
+    "succession.aborted": _kind("The session that was to go on with this one never came to be.", "child reason"),
+    "workspace.kept": _kind("The files were put by as they were then, as this tree, so that a fork can begin with them.", "tree"),
     "workspace.removed": _kind("The workspace is gone; the record stays."),
     "turn.started": _kind("The agent began a turn; turn names it, and runs says in what: process, thread or task.", "turn runs"),
     "turn.ended": _kind(

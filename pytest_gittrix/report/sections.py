@@ -19,12 +19,12 @@ from pytest_gittrix.git.commit import Commit
 from pytest_gittrix.git.patch import patch_bytes
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.repository import Repository
+from pytest_gittrix.git.snapshot import Limits
 from pytest_gittrix.git.workspace import open_workspace
 from pytest_gittrix.record.events import Event
 from pytest_gittrix.record.state import SessionState
 from pytest_gittrix.record.store import LOG, Store
-from pytest_gittrix.session.content import file_changes
-from pytest_gittrix.session.eviction import deleted_paths
+from pytest_gittrix.session.content import file_changes, snapshot_of
 from pytest_gittrix.timetext import format_instant, instant_at
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def patches(scene: Scene) -> Iterator[tuple[str, bytes]]:
 def _patch(store: Store, state: SessionState, path: str) -> bytes:
     workspace = open_workspace(path, str(store.directory(state.id) / "engine"))
     try:
-        return patch_bytes(file_changes(workspace.snapshot(named=state.api_touched, deleted=deleted_paths(state))))
+        return patch_bytes(file_changes(snapshot_of(state, workspace, Limits())))
     finally:
         workspace.close()
 

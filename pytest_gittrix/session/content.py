@@ -18,9 +18,10 @@ from pytest_gittrix.git.hunks import Hunk, hunks_of, is_binary
 from pytest_gittrix.git.names import TEMPORARY_PREFIX
 from pytest_gittrix.git.patch import FileChange, Side, patch_text
 from pytest_gittrix.git.seed import Seed
-from pytest_gittrix.git.snapshot import Snapshot
+from pytest_gittrix.git.snapshot import Limits, Snapshot
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Changes, Entry, parents
 from pytest_gittrix.git.workspace import Workspace
+from pytest_gittrix.record.state import SessionState
 
 ListType = Literal["file", "dir", "symlink", "submodule"]
 
@@ -36,6 +37,16 @@ class ListEntry:
 
     path: str
     type: ListType
+
+
+def deleted_paths(state: SessionState) -> list[str]:
+    """The paths whose last operation through the session was a deletion."""
+    return [path for path, op in state.api_touched.items() if op == "delete"]
+
+
+def snapshot_of(state: SessionState, workspace: Workspace, limits: Limits) -> Snapshot:
+    """A session's workspace as a tree; see ``snapshot.take`` for errors."""
+    return workspace.snapshot(limits=limits, named=state.api_touched, deleted=deleted_paths(state))
 
 
 def read_file(workspace: Workspace, path: str, deleted: Collection[str], max_bytes: int) -> bytes:

@@ -25,6 +25,7 @@ from pytest_gittrix.record.state import SessionState
 from pytest_gittrix.record.store import LOCK
 from pytest_gittrix.record.values import OUTCOMES
 from pytest_gittrix.session.archive import Archive, unpromoted, write_archive
+from pytest_gittrix.session.content import snapshot_of
 from pytest_gittrix.session.expiry import is_past, resolution_ns
 from pytest_gittrix.session.recorder import Recorder, require_live
 
@@ -63,11 +64,6 @@ def require_evictable(state: SessionState) -> None:
         require_live(state)
 
 
-def deleted_paths(state: SessionState) -> list[str]:
-    """The paths whose last operation through the session was a deletion."""
-    return [path for path, op in state.api_touched.items() if op == "delete"]
-
-
 @dataclass(frozen=True)
 class Evictor:
     """Ends sessions of one engine. Every method's caller holds the session's lease, but for ``sweep_one``.
@@ -92,7 +88,7 @@ class Evictor:
         return self._archive(recorder, state, self._snapshot(state, workspace), None)
 
     def _snapshot(self, state: SessionState, workspace: Workspace) -> Snapshot:
-        return workspace.snapshot(limits=self.limits, named=state.api_touched, deleted=deleted_paths(state))
+        return snapshot_of(state, workspace, self.limits)
 
     def _archive(self, recorder: Recorder, state: SessionState, snapshot: Snapshot, promoted: Changes | None) -> Archive | None:
         left = unpromoted(snapshot, promoted)

@@ -7,6 +7,7 @@ import os
 import secrets
 import string
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -36,20 +37,32 @@ def seeded_ids(seed: int) -> Callable[[], str]:
     return make
 
 
-def claim(store: Store, make: Callable[[], str]) -> tuple[str, Lease]:
+def sortable_id(now: datetime) -> str:
+    """An id as Pixir makes them: the time in UTC, then six random hex digits; in order of time, and fit for a file's name.
+
+    Args:
+        now: aware.
+    """
+    return f"{now.astimezone(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
+
+
+def claim(store: Store, make: Callable[[], str], chosen: str | None = None) -> tuple[str, Lease]:
     """Make the directory of a new session and lease it.
 
     Args:
         store: where.
         make: gives ids; those that are taken are passed over.
+        chosen: the id, if somebody chose it.
 
     Returns:
         The id, and the lease, held.
 
     Raises:
-        InvalidInput: ten thousand ids in a row were taken.
+        InvalidInput: ten thousand ids in a row were taken, or the chosen one is, or it is malformed.
         AdapterUnavailable: the disk refused; nothing is left.
     """
+    if chosen is not None:
+        return chosen, _first_lease(store, chosen)
     for _ in range(10_000):
         id_ = make()
         if not os.path.lexists(store.directory(id_)):

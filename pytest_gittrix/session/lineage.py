@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import CapabilityMissing, SessionExpired, SessionNotFound
+from pytest_gittrix.git.workspace import Workspace
 from pytest_gittrix.record.events import path_fields, path_of
 from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.state import SessionState
@@ -47,6 +48,33 @@ def require_crashed(parent: SessionState) -> SessionState:
         why="A line of sessions does not fork: each has one that comes after it.",
         fix="Start a session without a parent, or hand a live one on with handoff().",
     )
+
+
+@dataclass(frozen=True)
+class Succession:
+    """What a session begins with that goes on with one that crashed: its place in the line, and nothing else.
+
+    Attributes:
+        parent: the record of that one.
+    """
+
+    parent: Recorder
+
+    def lineage(self, _id: str) -> Lineage:
+        """The child's; raises as ``require_crashed``."""
+        return after(require_crashed(self.parent.read()), "crash")
+
+    def fill(self, child: Recorder, _workspace: Workspace) -> None:
+        """Tell the parent, while nobody knows of the child yet: what a kill leaves then is taken back with the child."""
+        with self.parent.leased() as now:
+            require_crashed(now)
+            self.parent.append("session.succeeded", {"child": child.id}, actor="human", commit_point=True)
+
+    def undo(self, id_: str) -> None:
+        """Free the parent from a child that never came to be."""
+        with self.parent.leased() as now:
+            if now.successor == id_:
+                self.parent.append("succession.aborted", {"child": id_, "reason": "its start never finished"}, commit_point=True)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pytest_gittrix import points
 from pytest_gittrix.adapters.local import LocalEphemeral
 from pytest_gittrix.adapters.protocol import Durable
 from pytest_gittrix.clock import Clock, SystemClock, Timer
-from pytest_gittrix.errors import GittrixError, InvalidInput, SessionNotFound
+from pytest_gittrix.errors import GittrixError, SessionNotFound
 from pytest_gittrix.git.seed import prune_seeds
 from pytest_gittrix.git.workspace import WorkspaceKind
 from pytest_gittrix.record.index import Index
@@ -24,22 +24,22 @@ from pytest_gittrix.record.log import Durability
 from pytest_gittrix.record.state import Policy, StateName
 from pytest_gittrix.record.store import Problem, Store, default_home
 from pytest_gittrix.session.archive import Archive
+from pytest_gittrix.session.births import Births
 from pytest_gittrix.session.content import Review
 from pytest_gittrix.session.detector import MovedRef, moved_references
 from pytest_gittrix.session.eviction import Evictor, check_end, check_outcome, require_evictable
 from pytest_gittrix.session.expiry import resolution_ns
-from pytest_gittrix.session.ids import claim, random_id
-from pytest_gittrix.session.inputs import check_text
-from pytest_gittrix.session.lineage import Handoff
-from pytest_gittrix.session.promotion import PromoteResult, Promotion
+from pytest_gittrix.session.fork import FilesOf
+from pytest_gittrix.session.gate import Choice, Gate
+from pytest_gittrix.session.ids import random_id
+from pytest_gittrix.session.info import SessionInfo, info_of
+from pytest_gittrix.session.promotion import PromoteResult
 from pytest_gittrix.session.recorder import Emitter, Listener, Recorder, require_live, typed
-from pytest_gittrix.session.records import Records
+from pytest_gittrix.session.records import DEPTH, Node, Records
 from pytest_gittrix.session.recovery import Recovery, RecoveryReport, settled
 from pytest_gittrix.session.resources import Resources
-from pytest_gittrix.session.selection import check_on_overlap
-from pytest_gittrix.session.session import SessionInfo, UserSession, info_of
-from pytest_gittrix.session.starting import Beginning, Start, check_identity, known
-from pytest_gittrix.session.strategy import Ask, Preferences, Strategy, check_strategy, decide
+from pytest_gittrix.session.session import UserSession
+from pytest_gittrix.session.strategy import Ask, Preferences, check_strategy
 from pytest_gittrix.session.turns import Turns
 
 if TYPE_CHECKING:
@@ -95,15 +95,14 @@ class GitTrix:
         self._own_clock = clock is None
         self._policy = eviction.policy() if eviction is not None else Policy()
         self._sweep_interval = sweep_interval
-        self._strategy: Strategy = check_strategy(strategy)
-        self._ask = ask
+        self._strategy = check_strategy(strategy)
         self._ids = ids or random_id
         self._evictor = Evictor(self._resources.open_workspace, self._resources.trash, self.ephemeral.limits)
         self._emitter = Emitter()
         self._index = Index(self.store)
         self.records = Records(self._index)
-        self._preferences = Preferences(self.home / "preferences.json")
         self._turns = Turns()
+        self._gate = Gate(self._resources, self._evictor, self._strategy, Preferences(self.home / "preferences.json"), ask)
         self._timer: Timer | None = None
 
     @property
@@ -167,6 +166,7 @@ class GitTrix:
         workspace: WorkspaceKind | None = None,
         strategy: str | None = None,
         parent: str | None = None,
+        id: str | None = None,
         **identity: str,
     ) -> UserSession:
         """Start a session from the head of a branch.
@@ -180,23 +180,46 @@ class GitTrix:
             workspace: this session's kind of workspace.
             strategy: what ``auto`` means for this session.
             parent: a session that crashed, with which this one goes on (Gas Town).
+            id: its id, where somebody else chose one, such as the agent's runtime; made here by default.
             identity: who works in it, and on what: ``agent``, ``rig``, ``role``, ``work_unit`` and so on; see ``values.IDENTITY``.
 
         Raises:
-            InvalidInput: there is no such branch, or an argument is not allowed.
+            InvalidInput: there is no such branch, the id is taken, or an argument is not allowed.
             SessionExpired: ``parent`` has not crashed, or has a successor.
             SessionNotFound: there is no such parent.
             AdapterUnavailable, UnsupportedRepository: the repository cannot be used; nothing is left behind.
         """
-        task = check_text(task, "task")
         durable, branch = self._resources.resolve(durable_path, durable_ref, durable_branch)
         ephemeral = self.ephemeral if workspace is None else replace(self.ephemeral, kind=workspace)
-        policy = eviction.policy() if eviction is not None else self._policy
-        facts = known(check_identity(identity))
-        beginning = Beginning(task, durable, branch, ephemeral, policy, strategy, facts, self._recorder(parent) if parent else None)
-        start = Start(self.store, self._recorder, self._resources, lambda: claim(self.store, self._ids))
-        recorder, made = start.run(beginning)
+        recorder, made = self._births().begin(
+            task,
+            durable,
+            branch,
+            ephemeral=ephemeral,
+            policy=eviction.policy() if eviction is not None else self._policy,
+            strategy=strategy,
+            parent=parent,
+            id_=id,
+            identity=identity,
+        )
         return UserSession(recorder, made, ephemeral.limits, self)
+
+    def fork(
+        self,
+        id_: str,
+        at_seq: int | None = None,
+        *,
+        task: str | None = None,
+        summary: str | bool | None = None,
+        files: FilesOf = "then",
+        eviction: EvictionPolicy | None = None,
+        **identity: str,
+    ) -> UserSession:
+        """Start a session that begins as another one, perhaps ended, was after an event; see ``UserSession.fork``."""
+        policy = eviction.policy() if eviction is not None else None
+        parent = self._recorder(id_)
+        recorder, made = self._births().fork(parent, at_seq, task=task, summary=summary, files=files, policy=policy, identity=identity)
+        return UserSession(recorder, made, self.ephemeral.limits, self)
 
     def get_session(self, id_: str) -> UserSession:
         """A live session.
@@ -235,9 +258,13 @@ class GitTrix:
         """The sessions that fit; ``Records.query`` says what can be asked for."""
         return self.records.query(**wanted)
 
-    def chain(self, chain: str) -> list[SessionMetadata]:
-        """All sessions of a line of handoffs, oldest first; of none that there is, none (Gas Town)."""
-        return self.records.query(chain=chain)[::-1]
+    def chain(self, chain: str | None = None, *, work_unit: str | None = None) -> list[SessionMetadata]:
+        """A line of handoffs, or all that a work unit had, oldest first; see ``Records.chain``."""
+        return self.records.chain(chain, work_unit=work_unit)
+
+    def tree(self, id_: str, *, depth: int = DEPTH) -> Node:
+        """A session and what came of it; see ``Records.tree``."""
+        return self.records.tree(id_, depth=depth)
 
     # Ends ----------------------------------------------------------------------------------------------------------------------
 
@@ -253,61 +280,19 @@ class GitTrix:
         on_overlap: str,
     ) -> PromoteResult:
         """Promote a session; ``UserSession.promote`` says how and what it raises."""
-        overlap_rule = check_on_overlap(on_overlap)
-        asked = check_strategy(strategy)
         recorder = settled(session._recorder, self._recovery())
-        with recorder.working("promote", "human") as state:
-            if isinstance(what, Review):
-                if what.session_id != session.id:
-                    raise InvalidInput(f"The review is of session {what.session_id}, not {session.id}.", fix="Review this session first.")
-                snapshot = what.snapshot
-                files = what.choice(files, hunks)
-            else:
-                if what is not None and files is not None:
-                    raise InvalidInput("Paths were given twice, as the first argument and as files=.", fix="Give them once.")
-                files = files if what is None else what
-                snapshot = session._snapshot(state)
-            durable = self._resources.durable_of(state)
-            promotion = Promotion(
-                recorder,
-                state,
-                durable,
-                snapshot,
-                lambda: self._resources.repository_lease(durable),
-                self._settle,
-                str(self.store.directory(state.id)),
-            )
-            landing = decide(
-                durable,
-                state.durable_branch or durable.branch,
-                asked=asked,
-                session=check_strategy(state.strategy),
-                default=self._strategy,
-                preferences=self._preferences,
-                ask=self._ask,
-            )
-            result, selection = promotion.run(files, hunks, strategy=landing, message=message, on_overlap=overlap_rule)
-            state = recorder.read()
-            if not (state.ended and state.policy.until_promote):
-                return result
-            try:
-                replace(self._evictor, open_workspace=lambda _state: session._workspace).evict(
-                    recorder, state, "promoted", promoted=selection.changes
-                )
-            except (GittrixError, OSError) as problem:
-                result = replace(result, warnings=(*result.warnings, f"the workspace is still there: {problem}"))
-            self._tidy()
-            return result
+        workspace = session._workspace
+        choice = Choice(what, files, hunks, strategy, message, on_overlap)
+        result = self._gate.promote(recorder, workspace, choice, self._settle)
+        self._tidy()
+        return result
 
     def hand_off(self, session: UserSession, task: str | None, eviction: EvictionPolicy | None, facts: Mapping[str, str]) -> UserSession:
         """End a session and hand its workspace on to a new one; ``UserSession.handoff`` says how and what it raises."""
-        changes: dict[str, Any] = {} if task is None else {"task": check_text(task, "task")}
-        changes |= {"policy": eviction.policy().to_data()} if eviction is not None else {}
-        told = check_identity(facts)
         recorder = settled(session._recorder, self._recovery())
-        with self._turns.pausing(recorder), recorder.working("handoff", "human") as state:
-            changes = {"policy": state.policy.to_data(), "identity": known({**state.identity, **told}), **changes}
-            child = Handoff(self._recorder).run(recorder, state, lambda: claim(self.store, self._ids), changes)
+        with self._turns.pausing(recorder):
+            policy = eviction.policy() if eviction is not None else None
+            child = self._births().hand_on(recorder, task=task, policy=policy, identity=facts)
         session._workspace.close()
         return self.get_session(child)
 
@@ -389,6 +374,9 @@ class GitTrix:
 
     def _recorder(self, id_: str) -> Recorder:
         return Recorder(self.store, id_, self.clock, self._emitter.emit)
+
+    def _births(self) -> Births:
+        return Births(self.store, self._recorder, self._resources, self._ids)
 
     def _settle(self, contents: str) -> bool:
         """Mend the promotion of this store whose commit a lock's contents are, if its process is gone; whether it was."""

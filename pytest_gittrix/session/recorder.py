@@ -10,9 +10,9 @@ from __future__ import annotations
 import inspect
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pytest_gittrix.clock import Clock
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, SessionExpired, SessionNotFound
@@ -159,6 +159,15 @@ class Recorder:
         self._underived = self._underived or type_ not in _QUIET or now - self._derived_ns >= _DERIVE_EVERY_NS
         self.emit(event)
         return self._state
+
+    def take_over(self, events: Iterable[Event]) -> None:
+        """Store what happened in another session as this one's, with its times; nobody is told. The caller holds the lease.
+
+        Raises:
+            AdapterUnavailable: it could not be stored.
+        """
+        for event in events:
+            self._state = fold([self.log.append(event.type, event.data, ts=event.ts, actor=cast(Actor, event.actor))], self._state)
 
     def with_activity(self, state: SessionState) -> SessionState:
         """Count changes of files in the workspace as use of the session. The caller holds the lease."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gittrix.errors import InvalidInput, SessionNotFound
 from pytest_gittrix.record.index import Index, Query, Row
 from pytest_gittrix.record.state import StateName
 from pytest_gittrix.record.store import Problem
@@ -15,6 +16,51 @@ from pytest_gittrix.timetext import ns_of
 
 if TYPE_CHECKING:
     from pytest_gittrix.record.model import SessionMetadata
+
+
+DEPTH: Final = 4
+"""How many generations a tree shows unless told otherwise (Pixir)."""
+_SHOWN: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A session in a tree.
+
+    Attributes:
+        id: its id.
+        relation: how it came from the one above it: ``handoff``, ``crash`` or ``fork``; None for one that came from none.
+        state: of it; None if it is missing.
+        outcome: how its agent did, once it has ended and somebody said.
+        at_seq: the event of the one above that a fork was made after.
+        mark: ``cycle`` (it is above itself), ``truncated`` (it has children below the depth that was asked for), ``missing`` (another one
+            names it, and it is not in the store), or nothing.
+        parent_missing: the one it came from, if that is not in the store.
+        children: what came of it, oldest first.
+    """
+
+    id: str
+    relation: str | None = None
+    state: str | None = None
+    outcome: str | None = None
+    at_seq: int | None = None
+    mark: str = ""
+    parent_missing: str | None = None
+    children: tuple[Node, ...] = ()
+
+    def to_wire(self) -> dict[str, Any]:
+        """The same as JSON, camelCase, without what has no value."""
+        fields = {
+            "id": self.id,
+            "relation": self.relation,
+            "state": self.state,
+            "outcome": self.outcome,
+            "atSeq": self.at_seq,
+            "mark": self.mark or None,
+            "parentMissing": self.parent_missing,
+        }
+        known = {name: value for name, value in fields.items() if value is not None}
+        return {**known, "children": [child.to_wire() for child in self.children]}
 
 
 @dataclass(frozen=True)
@@ -60,9 +106,91 @@ class Records:
         Raises:
             InvalidInput: a time is naive.
         """
-        times = (ns_of(since) if since else None, ns_of(until) if until else None)
         self.index.sync()
-        return _read(self.index.query(Query(agent, rig, work_unit, chain, outcome, *times, limit)))
+        asked = Query(
+            agent=agent,
+            rig=rig,
+            work_unit=work_unit,
+            chain=chain,
+            outcome=outcome,
+            since_ns=ns_of(since) if since else None,
+            until_ns=ns_of(until) if until else None,
+            limit=limit,
+        )
+        return _read(self.index.query(asked))
+
+    def chain(self, chain: str | None = None, *, work_unit: str | None = None) -> list[SessionMetadata]:
+        """A line of handoffs, oldest first; of none that there is, none (Gas Town, whose command takes a work unit and whose API a chain).
+
+        Args:
+            chain: the line's id, which is that of its first session.
+            work_unit: all lines instead in which somebody worked on this, whole.
+
+        Raises:
+            InvalidInput: not exactly one of the two is given.
+        """
+        if (chain is None) == (work_unit is None):
+            raise InvalidInput("A line is asked for by its id or by a work unit.", fix="Give chain or work_unit=, one of them.")
+        if chain is not None:
+            return self.query(chain=chain)[::-1]
+        self.index.sync()
+        lines = {_chain_of(row) for row in self.index.query(Query(work_unit=work_unit))}
+        rows = {row.id: row for line in lines for row in self.index.query(Query(chain=line))}
+        return _read(sorted(rows.values(), key=lambda row: (row.created_ns, row.id)))
+
+    def resolve(self, prefix: str) -> str:
+        """The id that a prefix stands for, if only one does; whoever has a whole id gets it back, there or not.
+
+        Raises:
+            SessionNotFound: no session's id begins so.
+            InvalidInput: several do; the message names the first of them.
+        """
+        self.index.sync()
+        ids = self.index.ids_from(prefix, _SHOWN + 1)
+        if not ids:
+            raise SessionNotFound(f"There is no session {prefix!r}.", fix="`gittrix session list` shows those there are.")
+        if len(ids) > 1 and ids[0] != prefix:
+            shown = ", ".join(ids[:_SHOWN]) + (" and more" if len(ids) > _SHOWN else "")
+            raise InvalidInput(f"{prefix!r} is ambiguous: {shown}.", fix="Write more of the id.")
+        return ids[0]
+
+    def tree(self, id_: str, *, depth: int = DEPTH) -> Node:
+        """A session and what came of it by handoffs, crashes and forks (Pixir).
+
+        Args:
+            id_: the session.
+            depth: how many generations to show below it.
+
+        Raises:
+            SessionNotFound: there is no such session.
+        """
+        self.index.sync()
+        row = self.index.row(id_)
+        if row is None:
+            raise SessionNotFound(f"There is no session {id_!r}.", fix="`gittrix session list` shows those there are.")
+        return self._node(row, frozenset(), depth)
+
+    def _node(self, row: Row, above: frozenset[str], depth: int) -> Node:
+        known = json.loads(row.metadata)
+        lineage, successor = known.get("lineage") or {}, known.get("successor")
+        parent = lineage.get("parent")
+        node = Node(row.id, lineage.get("relation"), row.state, known.get("outcome"), lineage.get("at_seq"))
+        if parent is not None and self.index.row(parent) is None:
+            node = replace(node, parent_missing=parent)
+        if row.id in above:
+            return replace(node, mark="cycle")
+        below = self.index.query(Query(parent=row.id))[::-1]
+        lost = successor is not None and all(child.id != successor for child in below) and self.index.row(successor) is None
+        if not depth:
+            return replace(node, mark="truncated" if below or lost else "")
+        children = [self._node(child, above | {row.id}, depth - 1) for child in below]
+        children += [Node(successor, "handoff" if known.get("outcome") == "handoff" else "crash", mark="missing")] * lost
+        return replace(node, children=tuple(children))
+
+
+def _chain_of(row: Row) -> str:
+    lineage = json.loads(row.metadata).get("lineage") or {}
+    return str(lineage.get("chain", row.id))
 
 
 def _read(rows: Iterable[Row]) -> list[SessionMetadata]:

@@ -21,7 +21,7 @@ from pytest_gittrix.git.tree import Changes
 from pytest_gittrix.record.state import Intent, SessionState
 from pytest_gittrix.record.store import ID, LOCK, LOG, Problem, Store
 from pytest_gittrix.session.eviction import Evictor
-from pytest_gittrix.session.lineage import Handoff
+from pytest_gittrix.session.lineage import Handoff, Succession
 from pytest_gittrix.session.recorder import Recorder
 
 _STILLBORN: Final = (LOCK, LOG)
@@ -87,6 +87,8 @@ class Recovery:
             if state.ended and state.workspace_present:
                 self._finish(recorder, state)
             elif not state.ended and not state.workspace_present:
+                if state.lineage is not None and state.lineage.relation == "crash":
+                    Succession(self.recorder_of(state.lineage.parent)).undo(id_)
                 state = recorder.append("session.ended", {"state": "discarded", "reason": "its start never finished"}, commit_point=True)
                 if state.workspace is not None:
                     self.evictor.trash.put(state.workspace)

@@ -1,319 +1,34 @@
-"""Sessions as their users hold them: the agent's object, which can only work, and the person's, which can also decide.
-
-An ``AgentSession`` is built from the workspace, the seed and the log alone, so no chain of references leads from it to
-durable or to a promotion (DESIGN 4.3, rule 6). A ``UserSession`` adds the engine.
-"""
+"""A session as the person in charge holds it: everything that its agent has, and the decisions."""
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from pytest_gittrix.errors import WriteRejected
-from pytest_gittrix.git.names import check_path
-from pytest_gittrix.git.patch import patch_text
-from pytest_gittrix.git.snapshot import Limits, Snapshot
+from pytest_gittrix.git.snapshot import Limits
 from pytest_gittrix.git.workspace import Workspace
-from pytest_gittrix.record.events import Actor, Event, passing_event, path_fields
-from pytest_gittrix.record.state import SessionState, deadline_ns, metadata_of
+from pytest_gittrix.record.events import Actor, Event
+from pytest_gittrix.record.state import metadata_of
+from pytest_gittrix.session.agent import AgentSession
 from pytest_gittrix.session.archive import Archive
-from pytest_gittrix.session.commits import AgentCommits, CommitEntry
-from pytest_gittrix.session.content import (
-    ListEntry,
-    Review,
-    baseline_entry,
-    file_changes,
-    file_exists,
-    is_executable_below,
-    list_files,
-    read_file,
-    require_no_directory,
-    require_place,
-)
-from pytest_gittrix.session.conversation import check_announceable, check_recordable, check_types, normalised, picked
-from pytest_gittrix.session.eviction import deleted_paths
-from pytest_gittrix.session.inputs import check_contents, check_message, check_paths, check_text, check_ttl
+from pytest_gittrix.session.commits import CommitEntry
+from pytest_gittrix.session.content import ListEntry, Review
+from pytest_gittrix.session.conversation import check_types
+from pytest_gittrix.session.info import SessionInfo
+from pytest_gittrix.session.inputs import check_text, check_ttl
 from pytest_gittrix.session.recorder import Recorder
-from pytest_gittrix.timetext import instant_at
+from pytest_gittrix.session.starting import check_identity
+from pytest_gittrix.views import view
 
 if TYPE_CHECKING:
     from pytest_gittrix.record.model import EvictionPolicy
+    from pytest_gittrix.session.fork import FilesOf
     from pytest_gittrix.session.manager import GitTrix, MovedRef
     from pytest_gittrix.session.promotion import PromoteResult
     from pytest_gittrix.session.turns import Turn, TurnFunction
 
 __all__ = ["AgentSession", "CommitEntry", "ListEntry", "Review", "SessionInfo", "UserSession"]
-
-
-@dataclass(frozen=True, slots=True)
-class SessionInfo:
-    """What a session is, at one moment. Field names follow GitTrix's SessionInfo; ``to_wire`` gives its camelCase JSON.
-
-    Attributes:
-        deadline: when it expires unless it is used before; None for never.
-        capabilities: ``filesystem``, ``git``, ``shell``, ``isolated``, ``promote``, ``apiReadWrite`` and so on.
-    """
-
-    session_id: str
-    task: str
-    state: str
-    durable_ref: str
-    durable_path: str | None
-    durable_branch: str | None
-    ephemeral_ref: str
-    workspace_path: str | None
-    workspace_kind: str | None
-    baseline_sha: str
-    touched_files: tuple[str, ...]
-    created_at: datetime
-    updated_at: datetime
-    last_access_at: datetime
-    deadline: datetime | None
-    capabilities: Mapping[str, bool]
-
-    def to_wire(self) -> dict[str, Any]:
-        """The same as JSON: camelCase keys, ISO-8601 times; keys without a value are left out."""
-        from pytest_gittrix.timetext import format_instant
-
-        def wire(value: object) -> object:
-            if isinstance(value, datetime):
-                return format_instant(value)
-            return list(value) if isinstance(value, tuple) else value
-
-        fields = asdict(self)
-        return {_camel(name): wire(value) for name, value in fields.items() if value is not None}
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(part.capitalize() for part in rest)
-
-
-def info_of(state: SessionState, workspace: Workspace | None, touched: Iterable[str]) -> SessionInfo:
-    """A state as people see it; ``workspace`` is None when it is gone."""
-    deadline = None if state.ended else deadline_ns(state)
-    capabilities = workspace.capabilities if workspace is not None else None
-    return SessionInfo(
-        session_id=state.id,
-        task=state.task,
-        state=state.state,
-        durable_ref=state.durable_ref,
-        durable_path=state.durable_path,
-        durable_branch=state.durable_branch,
-        ephemeral_ref=state.ephemeral_ref,
-        workspace_path=workspace.path if workspace is not None else None,
-        workspace_kind=state.workspace_kind,
-        baseline_sha=state.baseline,
-        touched_files=tuple(touched),
-        created_at=instant_at(state.created_ns),
-        updated_at=instant_at(state.updated_ns),
-        last_access_at=instant_at(state.last_access_ns),
-        deadline=instant_at(deadline) if deadline is not None else None,
-        capabilities={
-            "filesystem": workspace is not None,
-            "apiReadWrite": workspace is not None,
-            "git": capabilities is not None and capabilities.git,
-            "shell": capabilities is not None and capabilities.shell,
-            "isolated": capabilities is None or capabilities.isolated,
-            "patchImport": False,
-            "patchExport": True,
-            "promote": not state.ended,
-        },
-    )
-
-
-class AgentSession:
-    """What an agent gets: its files, and nothing that decides about them.
-
-    Paths are relative, with ``/``; what would leave the workspace or could be taken for a git directory is refused. Every method raises
-    ``SessionExpired`` once the session has ended, and slides its idle deadline while it has not.
-    """
-
-    _actor: Actor = "agent"
-
-    def __init__(self, recorder: Recorder, workspace: Workspace, limits: Limits) -> None:
-        self._recorder = recorder
-        self._workspace = workspace
-        self._limits = limits
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.id} in {self._workspace.path}>"
-
-    @property
-    def id(self) -> str:
-        """The session's id."""
-        return self._recorder.id
-
-    @property
-    def workspace_path(self) -> Path | None:
-        """The workspace's root, fit as a working directory; None where the kind has no files to work on (``lazy``)."""
-        return Path(self._workspace.path) if self._workspace.capabilities.shell else None
-
-    def info(self) -> SessionInfo:
-        """What the session is now."""
-        with self._recorder.working("info", self._actor) as state:
-            self._recorder.derive()
-            return info_of(state, self._workspace, self._snapshot(state).changes)
-
-    def read(self, path: str) -> bytes:
-        """The bytes of a file as the agent has it; a symlink gives its target.
-
-        Raises:
-            PathNotFound: there is none, or it was deleted.
-            WriteRejected: the path leaves the workspace, or is no file.
-        """
-        name = check_path(path)
-        with self._recorder.working("read", self._actor) as state:
-            return read_file(self._workspace, name, self._deleted(state), self._limits.max_file)
-
-    def write(self, path: str, data: bytes | str) -> None:
-        """Create or replace a file, whole or not at all; text is written as UTF-8. An executable file stays executable.
-
-        Raises:
-            InvalidInput: the data is neither text nor bytes.
-            WriteRejected: the path is not allowed, something else is in the way, the disk refused, or it is over the limit.
-        """
-        name, contents = check_path(path), self._contents(path, data)
-        with self._recorder.working("write", self._actor) as state:
-            self._write(state, name, contents)
-
-    def _contents(self, path: str, data: bytes | str) -> bytes:
-        contents = check_contents(data, f"the data of {path!r}")
-        if len(contents) > self._limits.max_file:
-            raise WriteRejected(
-                f"{path!r} would have {len(contents)} bytes; the limit is {self._limits.max_file}.",
-                why="Everything promoted goes into a repository for good.",
-                fix="Keep large files out of the session.",
-                opt_out="Raise it with LocalEphemeral(limits=Limits(max_file=...)).",
-            )
-        return contents
-
-    def _write(self, state: SessionState, name: str, contents: bytes) -> None:
-        deleted = self._deleted(state)
-        require_place(self._workspace, name, deleted)
-        self._workspace.files.write(name, contents, executable=is_executable_below(self._workspace, name, deleted) or None)
-        self._recorder.append("session.write", {**path_fields(name), "op": "write"}, actor=self._actor)
-
-    def delete(self, path: str) -> None:
-        """Delete a file; one that is not there is no error.
-
-        Raises:
-            WriteRejected: the path is not allowed, or is a directory.
-        """
-        name = check_path(path)
-        with self._recorder.working("delete", self._actor) as state:
-            deleted = self._deleted(state)
-            require_no_directory(self._workspace, name, deleted)
-            below = baseline_entry(self._workspace, name, deleted)
-            if self._workspace.files.delete(name) or below is not None:
-                self._recorder.append("session.write", {**path_fields(name), "op": "delete"}, actor=self._actor)
-
-    def list(self, path: str = ".") -> list[ListEntry]:
-        """Everything below a directory, sorted by path.
-
-        Raises:
-            PathNotFound: there is no such directory.
-        """
-        name = "." if path in ("", ".", "./") else check_path(path)
-        with self._recorder.working("list", self._actor) as state:
-            return list_files(self._workspace, name, self._deleted(state))
-
-    def exists(self, path: str) -> bool:
-        """Whether a file (or symlink) is at a path."""
-        name = check_path(path)
-        with self._recorder.working("exists", self._actor) as state:
-            return file_exists(self._workspace, name, self._deleted(state))
-
-    def _deleted(self, state: SessionState) -> frozenset[str]:
-        """Paths deleted through the session, where absence alone does not say so."""
-        return frozenset(deleted_paths(state)) if self._workspace.kind == "lazy" else frozenset()
-
-    def _snapshot(self, state: SessionState) -> Snapshot:
-        return self._workspace.snapshot(limits=self._limits, named=state.api_touched, deleted=self._deleted(state))
-
-    def touched_files(self) -> builtins.list[str]:
-        """The paths that differ from the baseline, sorted, however they came to (names that are not UTF-8 by surrogateescape)."""
-        with self._recorder.working("touched", self._actor) as state:
-            return [*self._snapshot(state).changes]
-
-    def diff(self, paths: Iterable[str] | None = None) -> str:
-        """A unified diff from the baseline, of everything or of some paths; ``git apply`` accepts it."""
-        names = None if paths is None else [check_path(path) for path in check_paths(paths, "paths")]
-        with self._recorder.working("diff", self._actor) as state:
-            return patch_text(file_changes(self._snapshot(state), names))
-
-    def commit(self, message: str) -> str:
-        """Commit everything that differs from the baseline, as the agent; gives the sha.
-
-        Raises:
-            InvalidInput: the message is empty, or no text.
-        """
-        check_message(message)
-        with self._recorder.working("commit", self._actor) as state:
-            return self._commit(state, message)
-
-    def _commit(self, state: SessionState, message: str) -> str:
-        sha = self._commits(state).make(self._snapshot(state), message, self._recorder.clock.now_ns() // 10**9)
-        self._recorder.append("session.commit", {"sha": sha, "message": message[:2000]}, actor=self._actor)
-        return sha
-
-    def _commits(self, state: SessionState) -> AgentCommits:
-        return AgentCommits(self._workspace, self._recorder.store.directory(self.id) / "engine" / "commits.git", state.commits)
-
-    def write_and_commit(self, files: Mapping[str, bytes | str], message: str) -> str:
-        """Write several files and commit; gives the sha. Raises as ``write`` and ``commit``, before anything is written where it can."""
-        check_message(message)
-        contents = {check_path(path): self._contents(path, data) for path, data in files.items()}
-        for name, data in contents.items():
-            self.write(name, data)
-        return self.commit(message)
-
-    def record(self, type: str, data: Mapping[str, Any]) -> Event:
-        """Store something that was said or done in the session, then announce it (Pixir: canonical events).
-
-        Args:
-            type: ``user_message``, ``assistant_message``, ``tool_call`` and so on; ``vocabulary.CONVERSATION`` has them all.
-            data: JSON, with the keys that the type asks for.
-
-        Returns:
-            The event as stored, with its place (``seq``) in the session's log.
-
-        Raises:
-            InvalidInput: there is no such type, a key is missing or has no place, or it is not JSON. Nothing was stored or announced.
-        """
-        plain = normalised(data)
-        with self._recorder.working("record", self._actor, marks=False):
-            self._recorder.append(check_recordable(type), plain, actor=self._actor)
-            stored = self._recorder.last
-        assert stored is not None
-        return stored
-
-    def emit(self, type: str, data: Mapping[str, Any]) -> None:
-        """Announce something without storing it (Pixir: ephemeral events); it has no place in the log, and its ``seq`` is -1.
-
-        Raises:
-            InvalidInput: there is no such type, or a key is missing or has no place.
-        """
-        now = self._recorder.clock.now_ns()
-        self._recorder.emit(passing_event(check_announceable(type), normalised(data), ts=now, stream=self.id, actor=self._actor))
-
-    def history(self, types: Iterable[str] | None = None) -> builtins.list[Event]:
-        """Every stored event of the session, or those of some types, in order; also once it has ended. Nobody waits.
-
-        Raises:
-            InvalidInput: a type is none that there is.
-            LogDamaged: the log is damaged before its last line.
-        """
-        return picked(self._recorder.log.twin().read(), check_types(types))
-
-    def log(self) -> builtins.list[CommitEntry]:
-        """The agent's commits, newest first."""
-        with self._recorder.working("log", self._actor) as state:
-            return [*self._commits(state).log()]
 
 
 class UserSession(AgentSession):
@@ -400,6 +115,74 @@ class UserSession(AgentSession):
         """
         return self._engine.hand_off(self, task, eviction, identity)
 
+    def fork(
+        self,
+        at_seq: int | None = None,
+        *,
+        task: str | None = None,
+        summary: str | bool | None = None,
+        files: FilesOf = "then",
+        eviction: EvictionPolicy | None = None,
+        **identity: str,
+    ) -> UserSession:
+        """Start another session that begins as this one was after an event; this one is only read (Pixir).
+
+        Args:
+            at_seq: the event; the last one by default. ``history()`` shows their numbers.
+            task: of the new one; this one's by default.
+            summary: what the part that is left out came to, as its last ``branch_summary``; True has it counted up.
+            files: ``then`` (as they were after the event), ``now``, or ``baseline`` (without the agent's changes). Commits of the agent
+                come along as changed files.
+            eviction: of the new one; this one's by default.
+            identity: who works in it, and on what; what is not told is as it was in this one then.
+
+        Raises:
+            InvalidInput: there is no such event, its files were not kept (the message says of which they were), or an argument is not
+                allowed.
+            AdapterUnavailable: this one has ended, and its files went with its workspace.
+        """
+        return self._engine.fork(self.id, at_seq, task=task, summary=summary, files=files, eviction=eviction, **identity)
+
+    def identify(self, **identity: str | None) -> None:
+        """Tell anew who works in the session, or on what; None takes a fact away (Gas Town).
+
+        Args:
+            identity: ``agent``, ``rig``, ``role``, ``work_unit`` and so on; see ``values.IDENTITY``.
+
+        Raises:
+            InvalidInput: there is no such fact, or it is no text.
+        """
+        self._note("session.identified", {"identity": check_identity(identity)})
+
+    def subscribe(self, listener: Callable[[Event], object], types: Iterable[str] | None = None) -> Callable[[], None]:
+        """Have ``listener(event)`` called for what happens in this session, from now on, once it is stored, in order.
+
+        Args:
+            listener: also told of what is only announced. What it raises is reported and changes nothing.
+            types: only of these; of all by default.
+
+        Returns:
+            A function that ends the subscription.
+
+        Raises:
+            InvalidInput: a type is none that there is.
+        """
+        wanted = check_types(types)
+
+        def tell(event: Event) -> None:
+            if event.stream == self.id and (wanted is None or event.type in wanted):
+                listener(event)
+
+        return self._engine.on("*", tell)
+
+    def view(self, name: str) -> dict[str, Any]:
+        """The session's record in another system's own schema; ``views.VIEWS`` has the names.
+
+        Raises:
+            InvalidInput: there is no such view.
+        """
+        return view(self.history(), name)
+
     def start_turn(self, fn: TurnFunction, *, runs: str = "process", role: str = "build") -> Turn:
         """Let the agent take a turn: run ``fn(context)`` beside this program (Pixir).
 
@@ -427,6 +210,17 @@ class UserSession(AgentSession):
         """End the running turn, with all it started, and answer its open calls; the session goes on. Whether there was a turn."""
         return self._engine._turns.interrupt(self._recorder)
 
+    def register_pressure_warning(self, checkpoint_to_seq: int | None, tier: str) -> str:
+        """Whether to warn that the model's context fills up: ``warn`` the first time for a checkpoint and a tier, then ``already_warned``.
+
+        Remembered by this engine and not stored, so a new one warns again (Pixir).
+
+        Args:
+            checkpoint_to_seq: the last event of the latest compaction; None if there was none.
+            tier: how full it is, such as ``warning``.
+        """
+        return self._engine._turns.pressure.register(self.id, checkpoint_to_seq, tier)
+
     def extend(self, ttl: timedelta) -> None:
         """Replace the idle TTL (it is not added), and start it anew from now.
 
@@ -441,7 +235,7 @@ class UserSession(AgentSession):
         """Set aside what the session holds, without ending it; None if nothing differs from the baseline."""
         return self._engine.archive_session(self)
 
-    def moved_refs(self) -> builtins.list[MovedRef]:
+    def moved_refs(self) -> list[MovedRef]:
         """The branches and tags of durable that moved since the session started and that no promotion moved."""
         return self._engine.moved_refs(self.id)
 

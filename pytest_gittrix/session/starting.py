@@ -8,21 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from pytest_gittrix import points
 from pytest_gittrix.adapters.local import LocalEphemeral
 from pytest_gittrix.adapters.protocol import Durable
-from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.git.files import sync_file_system
 from pytest_gittrix.git.workspace import Workspace
 from pytest_gittrix.record.events import path_fields
 from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.store import Store
-from pytest_gittrix.record.values import IDENTITY, Policy
+from pytest_gittrix.record.values import IDENTITY, Lineage, Policy
 from pytest_gittrix.session.detector import note_references
 from pytest_gittrix.session.inputs import check_text
-from pytest_gittrix.session.lineage import after, require_crashed
 from pytest_gittrix.session.recorder import Recorder, typed
 from pytest_gittrix.session.resources import Resources, local_ref
 from pytest_gittrix.session.strategy import check_strategy
@@ -45,6 +44,19 @@ def known(facts: Mapping[str, str | None]) -> dict[str, str]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
+class Origin(Protocol):
+    """Another session that one comes from, and what it takes along."""
+
+    def lineage(self, id_: str) -> Lineage:
+        """Where the child of that id comes from. Raises SessionExpired if it cannot."""
+
+    def fill(self, child: Recorder, workspace: Workspace) -> None:
+        """Give the child what it takes along, before anybody may use it."""
+
+    def undo(self, id_: str) -> None:
+        """The child never came to be: see that nothing says so."""
+
+
 @dataclass(frozen=True)
 class Beginning:
     """What a session begins with.
@@ -57,7 +69,8 @@ class Beginning:
         policy: when it is evicted.
         strategy: what ``auto`` means for it.
         identity: who works in it, and on what.
-        parent: the record of a session that crashed, with which this one goes on.
+        origin: the session it comes from.
+        baseline: the commit it starts from; the branch's head by default.
     """
 
     task: str
@@ -67,10 +80,11 @@ class Beginning:
     policy: Policy
     strategy: str | None = None
     identity: Mapping[str, str] = field(default_factory=dict)
-    parent: Recorder | None = None
+    origin: Origin | None = None
+    baseline: str | None = None
 
-    def created(self, baseline: str, space: str) -> dict[str, Any]:
-        """The data of ``session.created``, for a workspace at ``space``. Raises InvalidInput for a strategy that is none."""
+    def created(self, id_: str, baseline: str, space: str) -> dict[str, Any]:
+        """The data of ``session.created``, of an id and for a workspace at ``space``. Raises InvalidInput for a strategy that is none."""
         data: dict[str, Any] = {
             "task": self.task,
             "durable_ref": local_ref(self.durable.path or "", self.branch),
@@ -89,8 +103,8 @@ class Beginning:
             data["strategy"] = check_strategy(self.strategy)
         if self.identity:
             data["identity"] = dict(self.identity)
-        if self.parent is not None:
-            data["lineage"] = after(require_crashed(self.parent.read()), "crash").to_data()
+        if self.origin is not None:
+            data["lineage"] = self.origin.lineage(id_).to_data()
         return data
 
 
@@ -112,9 +126,9 @@ class Start:
 
     def run(self, beginning: Beginning) -> tuple[Recorder, Workspace]:
         """Start a session; gives its record and its workspace. ``GitTrix.start_session`` says what is raised."""
-        if beginning.parent is not None:
-            require_crashed(beginning.parent.read())
-        baseline = beginning.durable.head(beginning.branch)
+        if beginning.origin is not None:
+            beginning.origin.lineage("")  # what cannot be is refused before anything is made
+        baseline = beginning.baseline or beginning.durable.head(beginning.branch)
         points.reached("start:head-read")
         id_, lease = self.claimed()
         recorder = self.recorder_of(id_)
@@ -123,27 +137,28 @@ class Start:
                 held.callback(lease.release)
                 return recorder, self._make(recorder, beginning, baseline)
         except BaseException:
-            with suppress(OSError):  # the next recovery takes it away
+            with suppress(OSError, GittrixError):  # the next recovery takes it away
+                if beginning.origin is not None:
+                    beginning.origin.undo(id_)
                 self.resources.trash.put(str(recorder.directory))
             raise
 
     def _make(self, recorder: Recorder, beginning: Beginning, baseline: str) -> Workspace:
         directory, durable, ephemeral = recorder.directory, beginning.durable, beginning.ephemeral
         space = str(directory / "workspace")
-        recorder.append("session.created", beginning.created(baseline, space), actor="human", commit_point=True)
+        recorder.append("session.created", beginning.created(recorder.id, baseline, space), actor="human", commit_point=True)
         points.reached("start:created")
         seed = durable.seed(self.resources.seeds(), baseline, ephemeral.history)
         points.reached("start:seeded")
         engine = directory / "engine"
         made = ephemeral.create(space, str(engine), seed, branch=beginning.branch, durable_objects=durable.objects_dir, name=recorder.id)
         note_references(engine, durable.references())
+        if beginning.origin is not None:
+            beginning.origin.fill(recorder, made)
+            points.reached("start:filled")
         if self.store.durability == "full":
             # A workspace that a power cut emptied would look as if the agent had emptied it.
             sync_file_system(str(directory))
-        if beginning.parent is not None:
-            with beginning.parent.leased() as now:
-                require_crashed(now)
-                beginning.parent.append("session.succeeded", {"child": recorder.id}, actor="human")
         recorder.append("workspace.ready", path_fields(space), commit_point=True)
         recorder.derive()
         points.reached("start:ready")

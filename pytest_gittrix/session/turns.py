@@ -15,23 +15,28 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pytest_gittrix import points
-from pytest_gittrix.errors import EvictionRace, GittrixError, InvalidInput, TurnBusy, TurnOver
+from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput, TurnBusy, TurnOver, WriteRejected
 from pytest_gittrix.record.events import Event, live_event
 from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.log import report_ignored
+from pytest_gittrix.record.state import SessionState
 from pytest_gittrix.session.conversation import close_orphans
+from pytest_gittrix.session.inputs import check_text
+from pytest_gittrix.session.kept import keep
 from pytest_gittrix.session.processes import end_tree, lead
 from pytest_gittrix.session.recorder import Recorder
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-    from pytest_gittrix.session.session import AgentSession
+    from pytest_gittrix.session.agent import AgentSession
 
 Runs = Literal["process", "thread"]
 Status = Literal["running", "done", "failed", "interrupted"]
@@ -58,6 +63,8 @@ class TurnContext:
     fork_root_session_id: str
     cancelled: threading.Event
 
+    _warn: Callable[[int | None, str], str]
+
     @property
     def session_id(self) -> str:
         """The session's id."""
@@ -75,6 +82,10 @@ class TurnContext:
     def emit(self, type: str, data: dict[str, Any]) -> None:
         """``AgentSession.emit``."""
         self.session.emit(type, data)
+
+    def register_pressure_warning(self, checkpoint_to_seq: int | None, tier: str) -> str:
+        """``UserSession.register_pressure_warning``, remembered for all turns of the session."""
+        return self._warn(checkpoint_to_seq, tier)
 
 
 TurnFunction = Callable[[TurnContext], Any]
@@ -106,10 +117,33 @@ class Turn:
         return self._over.wait(timeout)
 
 
-class Turns:
-    """The turns that one engine runs. Safe to use from several threads."""
+class Pressure:
+    """Which warnings that a context fills up were given; memory only, by design (Pixir, ADR 20)."""
 
     def __init__(self) -> None:
+        self._given: set[tuple[str, int | None, str]] = set()
+
+    def register(self, id_: str, checkpoint_to_seq: int | None, tier: str) -> str:
+        """``warn`` the first time, then ``already_warned``. Raises InvalidInput for arguments of other types."""
+        check_text(tier, "tier")
+        if checkpoint_to_seq is not None and type(checkpoint_to_seq) is not int:
+            raise InvalidInput(f"checkpoint_to_seq={checkpoint_to_seq!r} is no event's number.", fix="Give a whole number, or None.")
+        warning = (id_, checkpoint_to_seq, tier)
+        if warning in self._given:
+            return "already_warned"
+        self._given.add(warning)
+        return "warn"
+
+
+class Turns:
+    """The turns that one engine runs. Safe to use from several threads.
+
+    Attributes:
+        pressure: which warnings were given in its sessions.
+    """
+
+    def __init__(self) -> None:
+        self.pressure = Pressure()
         self._running: dict[str, Turn] = {}
         self._lock = threading.Lock()
 
@@ -135,9 +169,11 @@ class Turns:
                 if state.turn is not None:
                     state = recorder.append("turn.ended", {"turn": state.turn, "status": "lost"})
                 state = close_orphans(recorder, state, "before_start_turn")
+                state = _kept(recorder, state, agent)
                 turn = Turn(f"t{state.seq + 1}", runs)  # type: ignore[arg-type]
                 recorder.append("turn.started", {"turn": turn.ref, "runs": runs}, actor="agent")
-            context = TurnContext(agent, turn.ref, role, recorder.id, threading.Event())
+            warn = partial(self.pressure.register, recorder.id)
+            context = TurnContext(agent, turn.ref, role, state.root, threading.Event(), warn)
             begin = _in_process if runs == "process" else _in_thread
             self._running[recorder.id] = turn
             await_end = begin(turn, context, fn, recorder.emit)
@@ -150,7 +186,7 @@ class Turns:
             try:
                 await_end()
             finally:
-                self._end(recorder, turn, lease)
+                self._end(recorder, agent, turn, lease)
 
         threading.Thread(target=supervise, name=f"gittrix-turn-{recorder.id}", daemon=True).start()
         return turn
@@ -205,11 +241,13 @@ class Turns:
                 recorder.read()  # says that there is no such session, if there is none
                 raise
 
-    def _end(self, recorder: Recorder, turn: Turn, lease: Lease) -> None:
+    def _end(self, recorder: Recorder, agent: AgentSession, turn: Turn, lease: Lease) -> None:
         """Record how a turn ended. That it cannot be recorded now leaves it open, and the next start finds it lost."""
         status: Status = "interrupted" if turn._interrupted else "failed" if turn.error is not None else "done"
         try:
             with recorder.leased() as state:
+                if not state.ended:
+                    state = _kept(recorder, state, agent)
                 if state.turn == turn.ref:
                     told = {"reason": turn.error[:500]} if turn.error and status == "failed" else {}
                     state = recorder.append("turn.ended", {"turn": turn.ref, "status": status, **told}, actor="agent")
@@ -227,6 +265,15 @@ class Turns:
                 now = recorder.clock.now_ns()
                 recorder.emit(live_event("status", {"status": "interrupted"}, ts=now, stream=recorder.id))
             turn._over.set()
+
+
+def _kept(recorder: Recorder, state: SessionState, agent: AgentSession) -> SessionState:
+    """Keep this moment for forks; a workspace that cannot be read just now keeps no turn from starting, nor from ending."""
+    try:
+        return keep(recorder, state, agent._snapshot(state))
+    except (AdapterUnavailable, WriteRejected, OSError) as problem:
+        report_ignored(problem)
+        return state
 
 
 def call(fn: TurnFunction, context: TurnContext) -> Any:
@@ -261,7 +308,7 @@ def _in_process(turn: Turn, context: TurnContext, fn: TurnFunction, emit: Callab
 
     def await_end() -> None:
         try:
-            turn.value, turn.error = _listen(news, emit)
+            turn.value, turn.error = _listen(news, emit, lambda asked: hold.send(context.register_pressure_warning(*asked)))
         finally:
             end_tree(pid)
             _, status = os.waitpid(pid, 0)
@@ -276,7 +323,7 @@ def _in_process(turn: Turn, context: TurnContext, fn: TurnFunction, emit: Callab
 _SILENT: Final = "its process said nothing more"
 
 
-def _listen(news: Connection, emit: Callable[[Event], None]) -> tuple[Any, str | None]:
+def _listen(news: Connection, emit: Callable[[Event], None], warn: Callable[[tuple[Any, Any]], None]) -> tuple[Any, str | None]:
     """Pass on what happens in a turn's process, until it says how it ended, or is gone."""
     while True:
         try:
@@ -288,6 +335,10 @@ def _listen(news: Connection, emit: Callable[[Event], None]) -> tuple[Any, str |
         if what == "event":
             emit(told)
             continue
+        if what == "pressure":
+            with suppress(OSError):  # it is gone, which the next look finds
+                warn(told)
+            continue
         return (told, None) if what == "done" else (None, told)
 
 
@@ -296,16 +347,25 @@ def _child(context: TurnContext, fn: TurnFunction, tell: Connection, alive: Conn
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         lead()
-        threading.Thread(target=_die_with_parent, args=(alive,), daemon=True).start()
-        context.session._recorder.emit = lambda event: tell.send(("event", event))
+        answers: SimpleQueue[str] = SimpleQueue()
+        threading.Thread(target=_follow_parent, args=(alive, answers), daemon=True).start()
+        saying = threading.Lock()
+
+        def say(what: str, told: Any) -> None:
+            with saying:
+                tell.send((what, told))
+
+        context.session._recorder.emit = partial(say, "event")
+        context = replace(context, _warn=partial(_ask, say, answers))
+        os.environ.update(context.session.environment({}))
         try:
             said: tuple[str, Any] = ("done", call(fn, context))
         except BaseException as problem:  # noqa: BLE001  (whatever it is, it ends this turn and nothing else)
             said = ("failed", f"{type(problem).__name__}: {problem}")
         try:
-            tell.send(said)
+            say(*said)
         except Exception as problem:  # noqa: BLE001
-            tell.send(("failed", f"what it returned cannot be sent: {problem}"))
+            say("failed", f"what it returned cannot be sent: {problem}")
         sys.stdout.flush()
         sys.stderr.flush()
         signal.pause()
@@ -313,9 +373,17 @@ def _child(context: TurnContext, fn: TurnFunction, tell: Connection, alive: Conn
         os._exit(1)
 
 
-def _die_with_parent(alive: Connection) -> None:
+def _ask(say: Callable[[str, Any], None], answers: SimpleQueue[str], checkpoint_to_seq: int | None, tier: str) -> str:
+    Pressure().register("", checkpoint_to_seq, tier)  # what is wrong with them is said here
+    say("pressure", (checkpoint_to_seq, tier))
+    return answers.get()
+
+
+def _follow_parent(alive: Connection, answers: SimpleQueue[str]) -> None:
+    """Take what the engine answers; when it is gone, end with it."""
     with suppress(EOFError, OSError):
-        alive.recv_bytes()
+        while True:
+            answers.put(alive.recv())
     end_tree(os.getpid())
 
 

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pytest_gittrix.record.events import Event
+from pytest_gittrix.record.events import Event, path_of
 from pytest_gittrix.record.state import SessionState, fold
 from pytest_gittrix.record.vocabulary import CONVERSATION
 from pytest_gittrix.timetext import format_instant, instant_at
@@ -30,18 +30,39 @@ def state_of(state: SessionState) -> str:
 
 def history(events: Sequence[Event]) -> list[dict[str, Any]]:
     """The canonical events in Pixir's envelope, in order; ids are made from the place, so that the same log gives the same."""
-    canonical = [event for event in events if event.type in CONVERSATION]
+    canonical = [event for event in events if event.type in CONVERSATION or is_fork(event)]
     return [
         {
             "id": hashlib.sha256(f"{event.stream}:{event.seq}".encode()).hexdigest()[:16],
             "session_id": event.stream,
             "seq": seq,
             "ts": format_instant(instant_at(event.ts)),
-            "type": event.type,
-            "data": dict(event.data),
+            "type": event.type if event.type in CONVERSATION else "session_fork",
+            "data": dict(event.data) if event.type in CONVERSATION else _fork(event, events),
         }
         for seq, event in enumerate(canonical)
     ]
+
+
+def is_fork(event: Event) -> bool:
+    """Whether an event is the beginning of a session that was forked from another."""
+    return event.type == "session.created" and event.data.get("lineage", {}).get("relation") == "fork"
+
+
+def _fork(event: Event, events: Sequence[Event]) -> dict[str, Any]:
+    """What a child's first event says. The parent's workspace, which only its own log tells, is left out."""
+    lineage = event.data["lineage"]
+    ready = next((later.seq for later in events if later.type == "workspace.ready"), len(events))
+    taken = [later for later in events if later.seq < ready and later.type in CONVERSATION and later.type != "branch_summary"]
+    return {
+        "parent_session_id": lineage["parent"],
+        "fork_root_session_id": lineage["root"],
+        "forked_to_seq": lineage["said"] - 1,
+        "from_seq": 0,
+        "replay_event_count": len(taken),
+        "child_workspace": path_of(event.data, "workspace"),
+        "strategy": "replay_v1",
+    }
 
 
 def record(events: Sequence[Event]) -> dict[str, Any]:

@@ -135,10 +135,12 @@ class TestTheHandles:
     def test_of_the_agent_have_exactly_the_names_they_should(self, site: Site) -> None:
         session = site.start()
         public = {name for name in dir(session.for_agent()) if not name.startswith("_")}
-        verbs = "id info read write delete list exists touched_files diff commit write_and_commit log workspace_path record emit history"
+        verbs = "id info read write delete list exists touched_files diff commit write_and_commit log workspace_path"
+        verbs += " record emit history checkpoint step attach attached environment"
         assert public == set(verbs.split())
         more = {name for name in dir(session) if not name.startswith("_")} - public
         decisions = "review promote discard extend for_agent archive moved_refs metadata handoff start_turn turn_running interrupt"
+        decisions += " fork identify subscribe view register_pressure_warning"
         assert more == set(decisions.split())
         assert not isinstance(session.for_agent(), UserSession)
         assert isinstance(session, AgentSession)

@@ -94,8 +94,9 @@ def test_what_a_turn_does_is_stored_in_order_and_announced_here(site: Site, sess
 
     assert session.start_turn(work, runs=runs).wait(LONG)
 
-    assert types(session) == ["turn.started", "tool_call", "session.write", "tool_result", "turn.ended"]
-    assert [event.type for event in seen] == ["turn.started", "text_delta", "tool_call", "session.write", "tool_result", "turn.ended"]
+    stored = ["turn.started", "tool_call", "session.write", "tool_result", "workspace.kept", "turn.ended"]
+    assert types(session) == stored
+    assert [event.type for event in seen] == [stored[0], "text_delta", *stored[1:]]
     assert [event.seq for event in session.history()] == list(range(len(session.history())))
     assert session.read("app.py") == b"v2\n"
 

@@ -1,0 +1,67 @@
+"""What is attached to a session's messages: bytes kept beside its log, named by what they are, so that an event can refer to them (Pixir).
+
+They stay with the record when the workspace goes. It must not know what refers to them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from pytest_gittrix.errors import InvalidInput, LogDamaged, PathNotFound
+from pytest_gittrix.git.files import write_file
+
+RESOURCES: Final = "resources"
+_NAME: Final = re.compile(r"sha256:([0-9a-f]{64})")
+
+
+def attach(directory: Path, data: bytes, *, sync: bool) -> str:
+    """Keep bytes in a session's directory; gives their name, ``sha256:`` and their digest. Kept already, they are not written again.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    digest = hashlib.sha256(data).hexdigest()
+    place = directory / RESOURCES / digest
+    if not place.exists():
+        place.parent.mkdir(exist_ok=True)
+        write_file(str(place), data, sync=sync)
+    return f"sha256:{digest}"
+
+
+def attached(directory: Path, name: str) -> bytes:
+    """The bytes of that name.
+
+    Raises:
+        InvalidInput: it is no such name.
+        PathNotFound: nothing of that name is attached to the session.
+        LogDamaged: they are not what they were.
+    """
+    found = _NAME.fullmatch(name)
+    if found is None:
+        raise InvalidInput(f"{name!r} names nothing that is attached.", fix="Use what attach() gave: sha256: and 64 hex digits.")
+    try:
+        data = (directory / RESOURCES / found[1]).read_bytes()
+    except FileNotFoundError:
+        raise PathNotFound(f"Nothing of the name {name} is attached to the session.", fix="attach() it first.") from None
+    if hashlib.sha256(data).hexdigest() != found[1]:
+        raise LogDamaged(f"{directory / RESOURCES / found[1]} is not what was attached.", why="Its digest is another one.")
+    return data
+
+
+def share(source: Path, target: Path) -> None:
+    """Attach to one session what is attached to another, under second names: nobody ever writes to one."""
+    if not (source / RESOURCES).is_dir():
+        return
+    (target / RESOURCES).mkdir(exist_ok=True)
+    for name in os.listdir(source / RESOURCES):
+        with suppress(FileExistsError):
+            try:
+                os.link(source / RESOURCES / name, target / RESOURCES / name)
+            except PermissionError:  # a file system without second names
+                shutil.copyfile(source / RESOURCES / name, target / RESOURCES / name)

@@ -40,6 +40,7 @@ from pytest_gittrix.session.recovery import Recovery, RecoveryReport, settled
 from pytest_gittrix.session.resources import Resources
 from pytest_gittrix.session.session import UserSession
 from pytest_gittrix.session.strategy import Ask, Preferences, check_strategy
+from pytest_gittrix.session.stream import EventStream
 from pytest_gittrix.session.turns import Turns
 
 if TYPE_CHECKING:
@@ -152,6 +153,15 @@ class GitTrix:
             A function that ends the subscription.
         """
         return self._emitter.on(event, listener)
+
+    def stream(self, path: str | os.PathLike[str]) -> EventStream:
+        """Tell what happens in this engine's sessions on a Unix socket, until it is closed; ``stream.follow`` listens.
+
+        Raises:
+            AdapterUnavailable: somebody listens there, or the system refused.
+            InvalidInput: the path is too long for a socket.
+        """
+        return EventStream(lambda listener: self.on("*", listener), path)
 
     # Sessions ------------------------------------------------------------------------------------------------------------------
 

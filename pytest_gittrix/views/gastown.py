@@ -6,6 +6,7 @@ The document's field names. A session that is not told who works in it has no ag
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pytest_gittrix.record.events import Event
@@ -22,7 +23,64 @@ LEGAL: Final[Mapping[str, frozenset[str]]] = {
 }
 """Which state may follow which. What comes after an end is always another session."""
 
+INDEX_FIELDS: Final = ("id", "agent", "started_at", "work_unit", "parent_id", "chain_id")
+"""The few fields of a record that lists are made from: those of a line of ``index.jsonl``."""
+
+TOLD: Final[frozenset[str]] = frozenset(
+    {"workspace.ready", "session.imported", "step.started", "step.completed", "promote.done", "session.ended"}
+)
+"""Our events of which the event log of a town hears. It hears of nothing else that happens in a session."""
+
+TOWN_TYPES: Final[Mapping[str, str]] = {
+    "session_start": "feed",
+    "handoff": "feed",
+    "session_end": "feed",
+    "session_death": "feed",
+    "session_step_started": "audit",
+    "session_step_completed": "audit",
+}
+"""What it is told, each with who sees it: ``feed`` (everybody who follows the town) or ``audit`` (who looks into the file)."""
+
 _OUTCOMES: Final[Mapping[str, str]] = {"promoted": "done", "discarded": "killed", "expired": "killed"}
+_MINUTE: Final = 60_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a workflow that an agent went through, or began to.
+
+    Attributes:
+        step: its name.
+        molecule_id: the workflow it is of, as the last that was told of it; None if nobody did.
+        outcome: how it went, if somebody said.
+        started_ns, ended_ns: when, in nanoseconds since 1970 UTC; no end if it was never completed.
+        first_seq, last_seq: its first and last event. Of one that was not completed the last is the one before it was started anew, or
+            else the last of the log.
+    """
+
+    step: str
+    molecule_id: str | None
+    outcome: str | None
+    started_ns: int
+    ended_ns: int | None
+    first_seq: int
+    last_seq: int
+
+
+def activity(last_ns: int | None, now_ns: int) -> str:
+    """The colour of how long ago an agent was last seen (session-systems 2.2).
+
+    Args:
+        last_ns: when that was, in nanoseconds since 1970 UTC. A time in the future counts as now.
+        now_ns: what time it is.
+
+    Returns:
+        ``green`` for less than 5 minutes, ``yellow`` for less than 10, ``red`` for more, ``unknown`` if there is no time.
+    """
+    if last_ns is None:
+        return "unknown"
+    age = now_ns - last_ns
+    return "green" if age < 5 * _MINUTE else "yellow" if age < 10 * _MINUTE else "red"
 
 
 def outcome_of(state: SessionState) -> str | None:
@@ -39,9 +97,13 @@ def state_of(state: SessionState) -> str:
 
 def record(events: Sequence[Event]) -> dict[str, Any]:
     """The Session of the document; what is not known is left out, but for the facts that every session has."""
-    state = fold(events)
+    return record_of(fold(events))
+
+
+def record_of(state: SessionState) -> dict[str, Any]:
+    """The same, of what the events add up to: for a session of another system's store, which has no events."""
     known = {
-        "ended_at": _time(state.ended_ns),
+        "ended_at": time_text(state.ended_ns),
         "outcome": outcome_of(state),
         **{name: state.identity.get(name) for name in ("work_unit", "molecule_id", "step_ref")},
         "parent_id": state.lineage.parent if state.lineage is not None else None,
@@ -54,17 +116,109 @@ def record(events: Sequence[Event]) -> dict[str, Any]:
     return {
         "id": state.id,
         **{name: state.identity.get(name, "") for name in ("tmux_session", "agent", "rig", "role")},
-        "started_at": _time(state.created_ns),
+        "started_at": time_text(state.created_ns),
         **{name: value for name, value in known.items() if value is not None},
     }
 
 
 def index_line(events: Sequence[Event]) -> dict[str, Any]:
     """The line of ``index.jsonl``: the few fields that lists are made from."""
-    wanted = ("id", "agent", "started_at", "work_unit", "parent_id", "chain_id")
-    return {name: value for name, value in record(events).items() if name in wanted}
+    return {name: value for name, value in record(events).items() if name in INDEX_FIELDS}
 
 
-def _time(ns: int | None) -> str | None:
-    """Whole seconds, as the document's events have them."""
+def time_text(ns: int | None) -> str | None:
+    """Whole seconds, as the document's events have them; None for no time."""
     return None if ns is None else format_instant(instant_at(ns - ns % 1_000_000_000)).replace(".000", "")
+
+
+def steps(events: Sequence[Event]) -> list[Step]:
+    """The steps of a session, in the order they were started (the document's phase 2).
+
+    A step that is started anew is a row of its own, and what completes it completes the newest. A completion of what was not started is
+    passed over.
+
+    Args:
+        events: of one session, in order.
+    """
+    rows: list[Step] = []
+    running: dict[str, int] = {}
+    molecule: str | None = None
+    for event in events:
+        match event.type:
+            case "session.created" | "session.identified":
+                molecule = event.data.get("identity", {}).get("molecule_id", molecule)
+            case "step.started":
+                name = event.data["step"]
+                molecule = event.data.get("molecule_id", molecule)
+                if name in running:
+                    rows[running[name]] = replace(rows[running[name]], last_seq=event.seq - 1)
+                running[name] = len(rows)
+                rows.append(Step(name, molecule, None, event.ts, None, event.seq, event.seq))
+            case "step.completed" if event.data["step"] in running:
+                place = running.pop(event.data["step"])
+                rows[place] = replace(rows[place], outcome=event.data.get("outcome"), ended_ns=event.ts, last_seq=event.seq)
+    for place in running.values():
+        rows[place] = replace(rows[place], last_seq=events[-1].seq)
+    return rows
+
+
+def step_events(events: Sequence[Event], step: Step) -> list[Event]:
+    """All that happened in a session while a step ran, its start and end included: what a replay of the step goes through."""
+    return [event for event in events if step.first_seq <= event.seq <= step.last_seq]
+
+
+def town_event(event: Event, state: SessionState) -> list[dict[str, Any]]:
+    """The lines of a town's ``.events.jsonl`` for one event (session-systems 2.1): none for most, two for a handoff.
+
+    A session without an agent has an empty ``actor``. The process of ``actor_pid`` is not known and left out.
+
+    Args:
+        event: of a session, one that was stored.
+        state: what the events up to and including this one add up to.
+    """
+    return [
+        {
+            "ts": time_text(event.ts),
+            "source": "gt",
+            "type": type,
+            "actor": state.identity.get("agent", ""),
+            "payload": {name: value for name, value in payload.items() if value is not None},
+            "visibility": TOWN_TYPES[type],
+        }
+        for type, payload in _lines_of(event, state)
+    ]
+
+
+def _lines_of(event: Event, state: SessionState) -> list[tuple[str, dict[str, Any]]]:
+    match event.type:
+        case "workspace.ready" | "session.imported" if not state.ended:
+            where = state.identity.get("cwd", state.workspace)
+            role = state.identity.get("role", "")
+            return [("session_start", {"session_id": state.id, "role": role, "topic": state.task or None, "cwd": where})]
+        case "step.started":
+            return [("session_step_started", _step_payload(event, state))]
+        case "step.completed":
+            return [("session_step_completed", {**_step_payload(event, state), "outcome": event.data.get("outcome")})]
+        # A promotion is an end by itself; what repeats it is no second one.
+        case "promote.done":
+            return _end_lines(event, state)
+        case "session.ended" if state.result is None:
+            return _end_lines(event, state)
+    return []
+
+
+def _step_payload(event: Event, state: SessionState) -> dict[str, Any]:
+    return {"session_id": state.id, "step": event.data["step"], "molecule_id": state.identity.get("molecule_id")}
+
+
+def _end_lines(event: Event, state: SessionState) -> list[tuple[str, dict[str, Any]]]:
+    outcome = outcome_of(state)
+    if outcome == "crash":
+        # The town knows the dead by the name of their terminal; one without a terminal has only its id.
+        name = state.identity.get("tmux_session") or state.id
+        death = {"session": name, "agent": state.identity.get("agent", ""), "reason": event.data.get("reason", "crash")}
+        return [("session_death", death)]
+    end = ("session_end", {"session_id": state.id, "outcome": outcome})
+    if outcome != "handoff":
+        return [end]
+    return [("handoff", {"to_session": True, "subject": state.task or None}), end]

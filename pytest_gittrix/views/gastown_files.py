@@ -1,0 +1,226 @@
+"""The files in which Gas Town's document keeps sessions, written from a store, and read as tolerantly as its own readers do.
+
+All of it is derived: it can be deleted and written again, and nothing of this package reads it as truth (session-systems 2.1, 2.6).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
+from pytest_gittrix.record.events import Event
+from pytest_gittrix.record.log import write_all
+from pytest_gittrix.record.state import SessionState, fold
+from pytest_gittrix.record.store import Problem, Store
+from pytest_gittrix.timetext import ns_of
+from pytest_gittrix.views.gastown import INDEX_FIELDS, TOLD, TOWN_TYPES, Step, record_of, steps, time_text, town_event
+
+EVENTS: Final = ".events.jsonl"
+SESSIONS: Final = ".sessions"
+INDEX: Final = "index.jsonl"
+ARCHIVE: Final = "archive"
+
+_LONGEST: Final = 1 << 20
+"""Bytes of a line, beyond which a reader of the town gives up; ours passes over the line."""
+_NEVER: Final = "0001-01-01T00:00:00Z"
+"""What Go writes for a time that was never set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export wrote.
+
+    Attributes:
+        sessions: how many sessions.
+        archived: how many of them are in the archive.
+        events: how many lines ``.events.jsonl`` has.
+        problems: the sessions that could not be read; of those nothing was written, and an earlier file stays.
+    """
+
+    sessions: int
+    archived: int
+    events: int
+    problems: tuple[Problem, ...]
+
+
+def export(store: Store, directory: str | os.PathLike[str], *, archive_before: datetime | None = None) -> Exported:
+    """Write the sessions of a store as the document lays them out.
+
+    ``.events.jsonl`` has what happened in all of them, ``.sessions/index.jsonl`` a line for each, oldest first, ``.sessions/<id>.json`` its
+    record with its steps. Each file is written whole or not at all, the index last. The same store gives the same bytes.
+
+    Args:
+        store: the sessions; it is only read.
+        directory: where to; made if it is missing. A town's own is refused.
+        archive_before: a session that ended before goes to ``.sessions/archive`` and not beside it.
+
+    Raises:
+        InvalidInput: there is an event log that no export wrote, or ``archive_before`` has no time zone.
+        AdapterUnavailable: the store cannot be listed, or a file cannot be written.
+    """
+    before = None if archive_before is None else ns_of(archive_before)
+    root = Path(directory)
+    _refuse_a_town(root / EVENTS)
+    told: list[tuple[int, str, int, str]] = []
+    index: list[tuple[int, str, str]] = []
+    problems: list[Problem] = []
+    archived = 0
+    for id in store.ids():
+        try:
+            state, events, lines = _read(store, id)
+        except GittrixError as problem:
+            problems.append(Problem(id, str(problem)))
+            continue
+        record = record_of(state)
+        old = before is not None and state.ended_ns is not None and state.ended_ns < before
+        archived += old
+        _write_session(root / SESSIONS, id, {**record, "steps": [_step_data(step) for step in steps(events)]}, archived=old)
+        index.append((state.created_ns, id, _line({name: record[name] for name in INDEX_FIELDS if name in record})))
+        told += lines
+    # By the place in its log, not by the text: what one event says in two lines keeps its order.
+    told.sort(key=lambda line: line[:3])
+    _write(root / EVENTS, "".join(text for *_, text in told))
+    _write(root / SESSIONS / INDEX, "".join(text for *_, text in sorted(index)))
+    return Exported(len(index), archived, len(told), tuple(problems))
+
+
+def read_index(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The lines of an ``index.jsonl``, one a session, in the order in which each was first named. Of several lines the last counts.
+
+    A missing file has no lines. A line that is no JSON object with an ``id``, or longer than 1 MiB, is passed over. An ``ended_at`` that
+    was never set is left out.
+
+    Raises:
+        AdapterUnavailable: the file is there and cannot be read.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for line in _objects(path):
+        if isinstance(id := line.get("id"), str):
+            found[id] = {name: value for name, value in line.items() if (name, value) != ("ended_at", _NEVER)}
+    return list(found.values())
+
+
+def read_town_events(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The lines of an ``.events.jsonl``, in the order of the file, of whatever type.
+
+    As tolerant as ``read_index``: a line needs a ``type``. Raises as that does.
+    """
+    return [line for line in _objects(path) if isinstance(line.get("type"), str)]
+
+
+def _read(store: Store, id: str) -> tuple[SessionState, Sequence[Event], list[tuple[int, str, int, str]]]:
+    """A session, its events, and what the town hears of them, with the place of each line."""
+    events = store.log(id).read()
+    if not events:
+        return store.load(id), (), []
+    state: SessionState | None = None
+    done = 0
+    lines: list[tuple[int, str, int, str]] = []
+    for place, event in enumerate(events, 1):
+        if event.type in TOLD:
+            state, done = fold(events[done:place], state), place
+            lines += [(event.ts, id, event.seq, _line(line)) for line in town_event(event, state)]
+    return fold(events[done:], state), events, lines
+
+
+def _step_data(step: Step) -> dict[str, Any]:
+    data = {
+        "step": step.step,
+        "molecule_id": step.molecule_id,
+        "outcome": step.outcome,
+        "started_at": time_text(step.started_ns),
+        "ended_at": time_text(step.ended_ns),
+        "first_seq": step.first_seq,
+        "last_seq": step.last_seq,
+    }
+    return {name: value for name, value in data.items() if value is not None}
+
+
+def _write_session(directory: Path, id: str, record: Mapping[str, Any], *, archived: bool) -> None:
+    """Write a session's file where it belongs; only then is one where it does not belong any more removed."""
+    here, there = directory / f"{id}.json", directory / ARCHIVE / f"{id}.json"
+    place, stale = (there, here) if archived else (here, there)
+    _write(place, json.dumps(record, indent=2) + "\n")
+    with _typed(stale), suppress(FileNotFoundError, NotADirectoryError):
+        os.unlink(stale)
+
+
+def _line(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, separators=(",", ":")) + "\n"
+
+
+def _write(path: Path, text: str) -> None:
+    # One name per writer, so that two never write one file; no session's id begins with a dot.
+    fresh = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    with _typed(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o666)
+            try:
+                write_all(fd, text.encode("ascii"))
+            finally:
+                os.close(fd)
+            os.replace(fresh, path)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(fresh)
+            raise
+
+
+def _refuse_a_town(path: Path) -> None:
+    """A town's log is nobody's copy: what is replaced there is lost."""
+    foreign = next((line for line in read_town_events(path) if _is_foreign(line)), None)
+    if foreign is not None:
+        raise InvalidInput(
+            f"{path} holds an event {foreign['type']!r} that no export wrote.",
+            why="It is the log of a town, an export would replace it, and there is no other copy.",
+            fix="Export to a directory of its own.",
+        )
+
+
+def _is_foreign(line: Mapping[str, Any]) -> bool:
+    payload = line.get("payload")
+    known = payload.keys() if isinstance(payload, dict) else ()
+    # A town says with each start which process it was, and with each death who told it.
+    return line["type"] not in TOWN_TYPES or "actor_pid" in known or "caller" in known
+
+
+def _objects(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    for raw in _lines(path):
+        try:
+            line = json.loads(raw.decode())
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(line, dict):
+            yield line
+
+
+def _lines(path: str | os.PathLike[str]) -> Iterable[bytes]:
+    """The lines of a file that are not too long, without ever holding one that is."""
+    with _typed(path, "read"), suppress(FileNotFoundError, NotADirectoryError), open(path, "rb") as file:
+        whole = True
+        while piece := file.readline(_LONGEST + 1):
+            ends = piece.endswith(b"\n")
+            if whole and (ends or len(piece) <= _LONGEST):
+                yield piece
+            whole = ends
+
+
+@contextmanager
+def _typed(path: str | os.PathLike[str], done: str = "written") -> Iterator[None]:
+    try:
+        yield
+    except GittrixError:
+        raise
+    except OSError as problem:
+        raise AdapterUnavailable(
+            f"{os.fspath(path)} cannot be {done}: {problem.strerror}.", fix="See that it is a file you may use, in a directory with space."
+        ) from problem

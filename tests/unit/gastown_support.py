@@ -1,0 +1,51 @@
+"""Sessions of Gas Town as their logs have them: written event by event, with times of the test's choosing."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pytest_gittrix.record.events import Event
+from pytest_gittrix.record.state import Policy
+from pytest_gittrix.record.store import Store
+from pytest_gittrix.timetext import ns_of
+
+START = datetime(2030, 1, 1, tzinfo=UTC)
+TOAST = {"agent": "gastown/polecats/Toast", "rig": "gastown", "role": "polecat", "tmux_session": "gt-Toast"}
+CREATED: dict[str, Any] = {
+    "task": "fix the bug",
+    "durable_ref": "local:///repo#main",
+    "durable_path": "/repo",
+    "durable_branch": "main",
+    "baseline": "b" * 40,
+    "ephemeral_ref": "local:///w",
+    "workspace": "/w",
+    "workspace_kind": "clone",
+    "git_backed": True,
+    "policy": Policy().to_data(),
+    "format": "sha1",
+}
+
+
+def ns_at(minute: float) -> int:
+    """So many minutes after ``START``."""
+    return ns_of(START + timedelta(minutes=minute))
+
+
+def add(store: Store, id: str, minute: float, type: str, **data: Any) -> Event:
+    """Append an event to a session's log."""
+    return store.log(id).append(type, data, ts=ns_at(minute))
+
+
+def born(store: Store, id: str, minute: float = 0, *, ready: bool = True, **created: Any) -> str:
+    """A session of Toast, if nobody else is told, with its workspace."""
+    store.create(id)
+    store.log(id).append("session.created", {**CREATED, "identity": TOAST, **created}, ts=ns_at(minute))
+    if ready:
+        add(store, id, minute, "workspace.ready", path="/w")
+    return id
+
+
+def events_of(store: Store, id: str) -> list[Event]:
+    """A session's events."""
+    return store.log(id).read()

@@ -167,6 +167,12 @@ class EvictionRace(GittrixError):
     code = "EVICTION_RACE"
 
 
+class LeaseLost(EvictionRace):
+    """The right to write was taken away from its owner, which was silent for too long."""
+
+    code = "LEASE_LOST"
+
+
 class TurnBusy(GittrixError):
     """The session has a turn running; it can have one at a time (Pixir)."""
 

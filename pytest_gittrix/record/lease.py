@@ -3,6 +3,10 @@
 A lease is a ``flock`` on a file. The file itself means nothing: one left behind by a killed process, by eviction or by the
 TypeScript GitTrix (which creates ``.lock`` and can leave it for ever) is free as soon as nobody has it locked. It must not know what
 it protects.
+
+A dead owner needs no heartbeat, since the system frees what it held. One that is stopped or hangs does: ``stale_after`` says how long
+it may be silent. Its lock cannot be taken from it, but the file can be removed, so that the next owner locks another one; the old
+owner learns that from ``lost`` and ``check``.
 """
 
 from __future__ import annotations
@@ -10,90 +14,43 @@ from __future__ import annotations
 import errno
 import json
 import os
-import platform
 import sys
 import threading
 import time
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from pytest_gittrix import points
-from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, InvalidInput
+from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, InvalidInput, LeaseLost
+from pytest_gittrix.record.heartbeat import (
+    SECOND_NS,
+    LeaseState,
+    Look,
+    OnStale,
+    Owner,
+    look,
+    named,
+    owner_of,
+    time_text,
+    turnstile,
+    write_evidence,
+)
 
 if sys.platform != "win32":
     import fcntl
 
+__all__ = ["RELEASES", "Lease", "LeaseState", "OnStale", "Owner"]
+
 _OPEN = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
 _FIRST_NAP, _LONGEST_NAP = 0.0005, 0.02
+_SECOND_LOOK = 0.02
+RELEASES = "releases"
+"""The directory beside a lock file where ``on_stale="break"`` keeps its evidence."""
 _NOTE_SIZE = 512  # always overwritten whole, so the note of a longer-named owner never shows through
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """A process, so that another can later tell whether it is still the same and alive.
-
-    Attributes:
-        pid: its number, which the system may give to another process afterwards.
-        start_time: clock ticks from boot to its start, which tells the two apart; None where the system does not say.
-        boot_id: which boot of the machine; None where the system does not say.
-        host: the machine's name.
-        pid_space: the inode of its process namespace (two containers can have one host name and one boot); None if unknown.
-    """
-
-    pid: int
-    start_time: int | None
-    boot_id: str | None
-    host: str
-    pid_space: int | None = None
-
-    @classmethod
-    def current(cls) -> Owner:
-        """This process."""
-        return _owner(os.getpid())
-
-    def alive(self) -> bool | None:
-        """Whether that process still runs; None when it cannot be told from here (another machine or container)."""
-        here = Owner.current()
-        if self.host != here.host:
-            return None
-        if self.boot_id != here.boot_id:
-            return False if self.boot_id and here.boot_id else None
-        if self.pid_space != here.pid_space or sys.platform == "win32":
-            return None
-        status, start_time = _status(self.pid)
-        if start_time is not None and self.start_time is not None:
-            return start_time == self.start_time and status not in ("Z", "X")
-        # /proc may be absent, or hide the processes of others.
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return False
-        except OSError:
-            return None
-        return None  # some process has that number; whether it is the same one, nothing here can say
-
-    def to_json(self) -> dict[str, Any]:
-        """The owner as JSON fields, for a lock file or an event."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, fields: Any) -> Owner:
-        """Read what :meth:`to_json` wrote; keys it does not know are ignored.
-
-        Raises:
-            InvalidInput: the fields are not an owner.
-        """
-        try:
-            owner = cls(fields["pid"], fields["start_time"], fields["boot_id"], fields["host"], fields.get("pid_space"))
-        except (TypeError, KeyError, AttributeError):
-            raise InvalidInput(f"{fields!r} does not name a process.", fix="An owner has pid, start_time, boot_id and host.") from None
-        if not isinstance(owner.pid, int) or not isinstance(owner.host, str):
-            raise InvalidInput(f"{fields!r} does not name a process.", fix="pid is a whole number and host a text.")
-        return owner
 
 
 class Lease:
@@ -103,12 +60,34 @@ class Lease:
     or not. Not re-entrant: a thread that asks twice is told at once.
 
     Args:
-        path: the lock file; made when needed, never removed by a lease.
+        path: the lock file; made when needed, removed only when a lease is taken away.
         wait: real seconds to wait for another owner; 0 tries once.
+        stale_after: seconds without a heartbeat after which an owner counts as gone; None for never. All who use one lease must say
+            the same, and the owner must ``beat`` more often than that.
+        on_stale: what to do about a stale owner: ``block`` refuses as for any owner, ``break`` takes the lease away from it.
+        now: seconds since 1970 UTC, for heartbeats.
+
+    Raises:
+        InvalidInput: ``stale_after`` is not above 0, or ``on_stale`` is neither.
     """
 
-    def __init__(self, path: Path | str, *, wait: float = 10.0) -> None:
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        wait: float = 10.0,
+        stale_after: float | None = None,
+        on_stale: OnStale = "block",
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        if stale_after is not None and not stale_after > 0:
+            raise InvalidInput(f"stale_after is {stale_after!r}.", why="Every owner would be stale.", fix="Use seconds above 0, or None.")
+        if on_stale not in ("block", "break"):
+            raise InvalidInput(f"{on_stale!r} is nothing to do about a stale lease.", fix="Use block or break.")
         self.wait = wait
+        self.stale_after = stale_after
+        self.on_stale: OnStale = on_stale
+        self.now = now
         self._file = os.fspath(path)
         self._fd: int | None = None
         self._holder: tuple[int, int] | None = None
@@ -120,13 +99,20 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether this object holds the lease (in whichever thread)."""
+        """Whether this object holds the lease (in whichever thread); ``lost`` says whether it was taken away since."""
         return self._fd is not None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the lease was taken away from this object: the file it locked was removed or replaced since."""
+        fd = self._fd
+        return fd is not None and not _same_file(fd, self._file)
 
     def acquire(self) -> Self:
         """Wait for the lease and take it.
 
-        Between tries the point ``lease:busy`` is passed, where a test's scheduler can let the holder go on.
+        Between tries the point ``lease:busy`` is passed, where a test's scheduler can let the holder go on. With ``on_stale="break"`` a
+        stale owner's lease is taken away as by ``force_release``, with the evidence in ``releases`` beside the lock file.
 
         Raises:
             EvictionRace: another owner did not let go in time, or this thread already holds it; the message names the owner if known.
@@ -137,9 +123,12 @@ class Lease:
             raise EvictionRace(
                 f"{self._file} is already held by this very thread.", why="It would wait for itself.", fix="Release the lease first."
             )
+        attempt = self._try if self.stale_after is None else self._try_beating
         deadline, nap = time.monotonic() + self.wait, _FIRST_NAP
-        while (fd := self._try()) is None:
+        while (fd := attempt()) is None:
             points.reached("lease:busy")
+            if self.on_stale == "break" and self._broke_stale():
+                continue
             if time.monotonic() >= deadline:
                 raise self._refused()
             time.sleep(nap)
@@ -170,9 +159,181 @@ class Lease:
     def owner(self) -> Owner | None:
         """Who wrote its name into the file last: for messages only, since a holder may have died or not have written yet."""
         try:
-            return Owner.from_json(json.loads(self.path.read_bytes()))
-        except (OSError, ValueError, InvalidInput):
+            return named(self.path.read_bytes())
+        except OSError:
             return None
+
+    def check(self) -> None:
+        """Make sure that this object still has the lease, before doing what only its owner may.
+
+        Raises:
+            LeaseLost: it has not: it was taken away, or never taken.
+        """
+        if self._fd is not None and not self.lost:
+            return
+        what = "was taken away from this process" if self.held else "is not held"
+        raise LeaseLost(
+            f"{self._file} {what}.",
+            why="Another owner may be at work; two at once would lose one's work.",
+            fix="Stop here, release it, and acquire it anew; beating() keeps a lease from going stale.",
+        )
+
+    def beat(self) -> None:
+        """Show that the owner lives. Raises LeaseLost as ``check``."""
+        self.check()
+        assert self._fd is not None
+        self._beat(self._fd)
+
+    @contextmanager
+    def beating(self, interval: float = 1.0) -> Iterator[Self]:
+        """Beat every ``interval`` seconds, from a thread, for as long as the block runs or until the lease is lost or released.
+
+        A process that is stopped beats no more; a block that hangs does not stop the beating.
+
+        Raises:
+            LeaseLost: as ``check``, at the start; whoever works in the block calls ``check`` itself.
+            InvalidInput: the interval is not above 0, or so long that the lease would go stale in between.
+        """
+        if not 0 < interval < (self.stale_after or float("inf")):
+            raise InvalidInput(
+                f"A heartbeat every {interval!r} s does not keep a lease.", fix="Use seconds above 0 and well below stale_after."
+            )
+        self.beat()
+        held = self._fd
+        assert held is not None
+        over = threading.Event()
+        # A descriptor of its own, so that a release in the block cannot leave it beating on a file opened since under that number.
+        own = os.dup(held)
+
+        def keep_beating() -> None:
+            while not over.wait(interval) and self._fd == held and _same_file(own, self._file):
+                with suppress(OSError):
+                    self._beat(own)
+
+        thread = threading.Thread(target=keep_beating, name=f"heartbeat of {self._file}", daemon=True)
+        try:
+            thread.start()
+            yield self
+        finally:
+            over.set()
+            thread.join()
+            os.close(own)
+
+    def state(self) -> LeaseState:
+        """Whether somebody has the lease, without taking it; who tries to acquire it in that very instant finds it busy.
+
+        Returns:
+            ``available`` when nobody has it. ``active`` when its owner has. ``stale`` when that has not beaten for longer than
+            ``stale_after``. ``ambiguous`` when somebody has it, but the note does not say who, or the last heartbeat is more than 5
+            seconds in the future.
+
+        Raises:
+            AdapterUnavailable: the file cannot be read.
+        """
+        return self._seen()[0]
+
+    def force_release(self, reason: str, evidence: Path | str) -> Path | None:
+        """Take the lease away from an owner that does not seem to work any more, and keep evidence of it.
+
+        The evidence is written first; then the lock file is removed, so that the next owner locks another one.
+
+        Args:
+            reason: why, for people.
+            evidence: the directory for it; made if needed.
+
+        Returns:
+            The file of the evidence; None when nobody has the lease, and nothing was done.
+
+        Raises:
+            EvictionRace: its owner is active, or others were taking it, or taking it away, for longer than ``wait``.
+            AdapterUnavailable: the evidence cannot be written, or the file not be read or removed.
+        """
+        if self._seen(again=False)[0] == "available":
+            return None
+        return self._take_away(reason, Path(evidence), ("stale", "ambiguous"), wait=self.wait)
+
+    def _broke_stale(self) -> bool:
+        """Whether the lease may be free now, because it was stale."""
+        if self._seen(again=False, met=True)[0] != "stale":
+            return False
+        try:
+            self._take_away("A stale lease was in the way of one that breaks them.", self.path.parent / RELEASES, ("stale",), wait=0)
+        except EvictionRace:
+            return False
+        return True
+
+    def _take_away(self, reason: str, evidence: Path, states: tuple[LeaseState, ...], *, wait: float) -> Path | None:
+        try:
+            with turnstile(self._file, alone=True, wait=wait) as ours:
+                if not ours:
+                    raise EvictionRace(
+                        f"{self._file} is being taken, or taken away, by others.",
+                        why="Of two who take it away, one could take it from the wrong owner.",
+                        fix="Try again in a moment.",
+                    )
+                state, seen = self._seen()
+                if state == "available":
+                    return None
+                if state not in states:
+                    raise EvictionRace(
+                        f"{self._file} is {state}: its last heartbeat was at {time_text(seen.beat_ns)}.",
+                        why="Its owner may be in the middle of its work.",
+                        fix="Let it finish, or stop it; a lease is free as soon as its owner is dead.",
+                        opt_out="A shorter stale_after calls it stale sooner.",
+                    )
+                written = write_evidence(evidence, self._file, self._facts(reason, state, seen), now_ns=self._now_ns())
+                os.unlink(self._file)
+                return written
+        except OSError as problem:
+            raise self._unavailable(problem) from problem
+
+    def _facts(self, reason: str, state: LeaseState, seen: Look) -> dict[str, Any]:
+        owner = seen.owner
+        return {
+            "state": state,
+            "reason": reason,
+            "owner": owner.to_json() if owner else None,
+            "note": None if owner else seen.note.decode("utf-8", "replace").strip(),
+            "last_heartbeat": time_text(seen.beat_ns),
+            "last_heartbeat_ns": seen.beat_ns,
+            "stale_after_s": self.stale_after,
+            "released_at": time_text(self._now_ns()),
+            "released_by": Owner.current().to_json(),
+        }
+
+    def _seen(self, *, again: bool = True, met: bool = False) -> tuple[LeaseState, Look]:
+        try:
+            seen = look(self._file, met=met)
+        except OSError as problem:
+            raise self._unavailable(problem) from problem
+        state = seen.judged(now_ns=self._now_ns(), stale_after=self.stale_after)
+        if state in ("available", "active") or not again:
+            return state, seen
+        # A new owner writes its name just after it has the lock; until then the file tells of the one before.
+        time.sleep(_SECOND_LOOK)
+        return self._seen(again=False, met=met)
+
+    def _now_ns(self) -> int:
+        return int(self.now() * SECOND_NS)
+
+    def _beat(self, fd: int) -> None:
+        if self.now is time.time:
+            os.utime(fd)  # the system's own now may be written by others than the file's owner
+            return
+        at = self._now_ns()
+        os.utime(fd, ns=(at, at))
+
+    def _try_beating(self) -> int | None:
+        """As ``_try``, for a lease that can go stale: nobody takes it away before its owner has shown itself."""
+        try:
+            with turnstile(self._file, alone=False) as ours:
+                fd = self._try() if ours else None
+                if fd is not None:
+                    with suppress(OSError):  # the note has just dated the file, if less exactly
+                        self._beat(fd)
+                return fd
+        except OSError as problem:
+            raise self._unavailable(problem) from problem
 
     def _try(self) -> int | None:
         """A locked descriptor of the file the path names, or None when another owner has it."""
@@ -201,6 +362,16 @@ class Lease:
     def _refused(self) -> EvictionRace:
         owner = self.owner()
         holder = f"process {owner.pid} on {owner.host}" if owner else "another process"
+        if self.stale_after is not None:
+            state, seen = self._seen(met=True)
+            if state == "stale":
+                return EvictionRace(
+                    f"{self._file} is stale: {holder} has it, and its last heartbeat was at {time_text(seen.beat_ns)}, "
+                    f"more than {self.stale_after:g} s ago.",
+                    why="An owner that was only stopped can come back and go on with its work.",
+                    fix="See to that process; if it is of no use any more, end it, or force_release() its lease.",
+                    opt_out='Take stale leases without asking with on_stale="break".',
+                )
         return EvictionRace(
             f"{self._file} is held by {holder}, which did not let go within {self.wait:g} s.",
             why="Two owners at once would lose one's work.",
@@ -232,34 +403,4 @@ def _same_file(fd: int, path: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _note(pid: int) -> bytes:
-    return json.dumps(_owner(pid).to_json()).encode().ljust(_NOTE_SIZE - 1) + b"\n"
-
-
-@lru_cache(maxsize=1)
-def _owner(pid: int) -> Owner:
-    return Owner(pid, _status(pid)[1], _boot_id(), platform.node(), _pid_space())
-
-
-def _status(pid: int) -> tuple[str | None, int | None]:
-    """A process's status letter (``Z``: dead, but not yet waited for) and start time, where ``/proc`` tells."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return None, None
-    # The second field is the program's name, in parentheses and of its own choosing; status is the 3rd, start time the 22nd.
-    fields = stat[stat.rindex(b")") + 2 :].split()
-    return fields[0].decode(), int(fields[19])
-
-
-def _boot_id() -> str | None:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return None
-
-
-def _pid_space() -> int | None:
-    try:
-        return os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        return None
+    return json.dumps(owner_of(pid).to_json()).encode().ljust(_NOTE_SIZE - 1) + b"\n"

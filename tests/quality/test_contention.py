@@ -1,4 +1,5 @@
 """Many processes promote to one branch while a person commits, pushes and collects garbage: nothing is lost, nothing doubled (rule 2).
+Many processes record what is said, in one session or in several: their logs have no gap and no double (rule 10).
 
 ``PYTEST_GITTRIX_SOAK=1`` makes it 4 processes with 500 promotions each; the normal run has 20 each.
 """
@@ -208,3 +209,39 @@ def test_engines_that_recover_do_not_take_a_start_beside_them_for_remains(scene:
     with scene.engine() as engine:
         assert len(engine.list_sessions("active")) == PROCESSES * each
         assert engine.problems() == []
+
+
+RECORDER = """
+    import sys
+    from pathlib import Path
+    from pytest_gittrix.session.manager import GitTrix
+
+    root, name, each, ids = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:]
+    with GitTrix(root / "durable", home=root / "home", durability="fast", sweep_interval=None) as engine:
+        session = engine.get_session(ids[int(name) % len(ids)])
+        print("ready", flush=True)
+        sys.stdin.readline()
+        for number in range(each):
+            print(session.record("user_message", {"text": f"{name} {number}"}).seq, flush=True)
+"""
+
+
+@pytest.mark.parametrize("sessions", [1, PROCESSES], ids=["one-session", "a-session-each"])
+def test_everything_that_is_recorded_at_once_is_there_once_and_in_its_place(scene: Scene, sessions: int) -> None:
+    each = 5000
+    with scene.engine() as engine:
+        ids = [engine.start_session("talk").id for _ in range(sessions)]
+
+    told = all_at_once(scene, RECORDER, each, *ids)
+
+    with scene.engine() as engine:
+        logs = [engine.store.log(id).read("strict") for id in ids]
+        assert engine.problems() == []
+    for log in logs:
+        assert [event.seq for event in log] == list(range(len(log)))
+    said = [[(event.seq, event.data["text"]) for event in log if event.type == "user_message"] for log in logs]
+    assert sum(map(len, said)) == each * PROCESSES
+    for process in range(PROCESSES):
+        mine = [(seq, text) for seq, text in said[process % sessions] if text.split()[0] == str(process)]
+        assert mine == [(int(seq), f"{process} {number}") for number, seq in enumerate(told[process])]
+        assert len(mine) == each

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from support.engine import Site, open_site, shell
 
 from pytest_gittrix import points
-from pytest_gittrix.errors import CapabilityMissing, InvalidInput, SessionExpired, SessionNotFound, TurnBusy
+from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput, SessionExpired, SessionNotFound, TurnBusy
+from pytest_gittrix.record.events import Event, encode
 from pytest_gittrix.record.model import EvictionPolicy
 from pytest_gittrix.session.session import UserSession
 
@@ -214,3 +216,167 @@ class TestAQuery:
         site.engine._index.rebuild()
 
         assert site.engine.query(rig="r") == before
+
+
+@pytest.mark.parametrize("step", ["start:created", "start:filled"])
+def test_a_successor_that_was_killed_at_birth_leaves_its_parent_free(site: Site, session: UserSession, step: str) -> None:
+    session.discard("crash")
+    pid = os.fork()
+    if pid == 0:
+        with points.listening(lambda name: os._exit(9) if name == step else None):
+            site.start(parent=session.id)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+
+    with site.another() as engine:
+        assert engine.recover().problems == []
+        heir = engine.start_session("again", parent=session.id)
+        assert site.state(session.id).successor == heir.id
+
+
+def test_a_successor_that_fails_at_birth_leaves_its_parent_free(site: Site, session: UserSession) -> None:
+    session.discard("crash")
+
+    def fail(name: str) -> None:
+        if name == "start:filled":
+            raise OSError(28, "No space left on device")
+
+    with points.listening(fail), pytest.raises(AdapterUnavailable):
+        site.start(parent=session.id)
+    assert site.state(session.id).successor is None
+    assert site.start(parent=session.id).info().chain == session.id
+
+
+class TestWhatIsToldOfASession:
+    def test_can_be_told_anew_and_taken_away(self, site: Site, session: UserSession) -> None:
+        session.identify(agent="gastown/polecats/Fig", work_unit=None, molecule_id="mol-1")
+
+        assert session.info().identity == {"agent": "gastown/polecats/Fig", "rig": "gastown", "molecule_id": "mol-1"}
+        assert [record.id for record in site.engine.query(agent="gastown/polecats/Fig")] == [session.id]
+        assert site.engine.query(work_unit="gt-1") == []
+        with pytest.raises(InvalidInput, match="'colour' is nothing"):
+            session.identify(colour="red")
+
+    def test_names_its_step_while_that_lasts(self, session: UserSession) -> None:
+        with session.for_agent().step("build", molecule_id="mol-1"):
+            assert session.info().identity["step_ref"] == "build"
+        with pytest.raises(RuntimeError), session.step("test"):
+            raise RuntimeError
+        assert "step_ref" not in session.info().identity
+        assert [(event.type, event.data) for event in session.history(["step.started", "step.completed"])] == [
+            ("step.started", {"step": "build", "molecule_id": "mol-1"}),
+            ("step.completed", {"step": "build", "outcome": "done"}),
+            ("step.started", {"step": "test"}),
+            ("step.completed", {"step": "test", "outcome": "failed"}),
+        ]
+
+    def test_is_in_the_environment_of_its_programs_and_turns(self, session: UserSession) -> None:
+        assert session.environment({"A": "1"}) == {"A": "1", "GITTRIX_SESSION_ID": session.id, "GT_SESSION_UUID": session.id}
+        turn = session.start_turn(lambda context: os.environ["GT_SESSION_UUID"])
+        assert turn.wait(20)
+        assert (turn.value, "GT_SESSION_UUID" in os.environ) == (session.id, False)
+
+    def test_its_id_can_be_chosen_once(self, site: Site) -> None:
+        chosen = "6f0f5a4e-9d2f-4f0e-9a53-0f6f2b1d7c11"
+        assert site.start(id=chosen).id == chosen
+        with pytest.raises(InvalidInput, match="There is a session"):
+            site.start(id=chosen)
+        with pytest.raises(InvalidInput, match="is not a session id"):
+            site.start(id="../elsewhere")
+        assert len(site.engine.list_sessions()) == 1
+
+
+class TestALineAndATree:
+    def test_of_a_work_unit_is_every_line_that_worked_on_it_whole(self, site: Site, session: UserSession) -> None:
+        site.clock.advance(hours=1)
+        other = site.start(work_unit="gt-2")
+        site.clock.advance(hours=1)
+        heir = session.handoff(work_unit="gt-2")
+
+        assert [record.id for record in site.engine.chain(work_unit="gt-2")] == [session.id, other.id, heir.id]
+        assert site.engine.chain(work_unit="nothing") == []
+        with pytest.raises(InvalidInput, match="one of them"):
+            site.engine.chain()
+
+    def test_shows_what_came_of_a_session(self, site: Site, session: UserSession) -> None:
+        site.clock.advance(hours=1)
+        last_event = session.history()[-1].seq
+        fork = session.fork()
+        site.clock.advance(hours=1)
+        heir = session.handoff()
+        heir.discard("crash")
+        last = site.start(parent=heir.id)
+        tree = site.engine.tree(session.id)
+
+        assert (tree.id, tree.relation, tree.outcome) == (session.id, None, "handoff")
+        assert [(node.id, node.relation) for node in tree.children] == [(fork.id, "fork"), (heir.id, "handoff")]
+        assert [(node.id, node.relation, node.state) for node in tree.children[1].children] == [(last.id, "crash", "active")]
+        assert tree.children[0].at_seq == last_event
+
+    def test_says_where_it_was_cut_off_and_what_is_missing(self, site: Site, session: UserSession) -> None:
+        heir = session.handoff()
+        third = heir.handoff()
+        assert site.engine.tree(session.id, depth=1).children[0].mark == "truncated"
+        assert site.engine.tree(third.id, depth=0).mark == ""
+
+        shutil.rmtree(site.directory(heir))
+        tree = site.engine.tree(session.id)
+        assert [(node.id, node.mark) for node in tree.children] == [(heir.id, "missing")]
+        assert site.engine.tree(third.id).parent_missing == heir.id
+        with pytest.raises(SessionNotFound):
+            site.engine.tree(heir.id)
+
+    def test_sees_a_line_that_bites_its_own_tail(self, site: Site, session: UserSession) -> None:
+        heir = session.handoff()
+        raw = heir.history()[0]
+        forged = {**site.events(session.id)[0].data, "lineage": {"parent": heir.id, "relation": "handoff", "chain": "x", "root": "x"}}
+        log = site.directory(session) / "events.jsonl"
+        lines = log.read_bytes().splitlines(keepends=True)
+        first = encode(Event(0, raw.ts, session.id, "session.created", "human", forged)) + b"\n"
+        log.write_bytes(b"".join([first, *lines[1:]]))
+
+        tree = site.engine.tree(session.id)
+        assert tree.children[0].children[0].mark == "cycle"
+
+    def test_an_id_is_found_by_how_it_begins(self, site: Site) -> None:
+        for id_ in ("abc-1", "abc-2", "abc-3", "abc-4", "b"):
+            site.start(id=id_)
+        resolve = site.engine.records.resolve
+        assert (resolve("b"), resolve("abc-2")) == ("b", "abc-2")
+        with pytest.raises(InvalidInput, match="'abc' is ambiguous: abc-1, abc-2, abc-3 and more"):
+            resolve("abc")
+        with pytest.raises(SessionNotFound):
+            resolve("c")
+
+
+class TestListeningToASession:
+    def test_hears_its_events_and_no_others_once_they_are_stored(self, site: Site, session: UserSession) -> None:
+        other, seen = site.start(), list[tuple[str, bool]]()
+
+        def listen(event: Event) -> None:
+            seen.append((event.type, event.seq < 0 or event in session.history()))
+
+        stop = session.subscribe(listen, ["user_message", "text_delta"])
+        for speaker in (session, other):
+            speaker.emit("text_delta", {"chunk": "h"})
+            speaker.record("user_message", {"text": "hi"})
+            speaker.record("assistant_message", {"text": "hi"})
+        stop()
+        session.record("user_message", {"text": "unheard"})
+
+        assert seen == [("text_delta", True), ("user_message", True)]
+        with pytest.raises(InvalidInput, match="There is no event 'nonsense'"):
+            session.subscribe(listen, ["nonsense"])
+
+    @pytest.mark.parametrize("runs", ["process", "thread"])
+    def test_a_warning_of_pressure_is_given_once_for_a_checkpoint_and_a_tier(self, site: Site, session: UserSession, runs: str) -> None:
+        asked = [(None, "warning"), (None, "warning"), (7, "warning"), (7, "critical"), (7, "critical")]
+        turn = session.start_turn(lambda context: [context.register_pressure_warning(*one) for one in asked], runs=runs)
+
+        assert turn.wait(20)
+        assert turn.value == ["warn", "already_warned", "warn", "warn", "already_warned"]
+        assert session.register_pressure_warning(7, "critical") == "already_warned"
+        with site.another() as engine:
+            assert engine.get_session(session.id).register_pressure_warning(7, "critical") == "warn"
+        with pytest.raises(InvalidInput, match="is no event's number"):
+            session.register_pressure_warning("7", "critical")  # type: ignore[arg-type]

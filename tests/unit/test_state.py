@@ -75,6 +75,8 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "step.completed": {"step": "build"},
     "handoff.intent": {"child": "sess_b"},
     "session.succeeded": {"child": "sess_b"},
+    "succession.aborted": {"child": "sess_b", "reason": "no space"},
+    "workspace.kept": {"tree": "4" * 40},
     "handoff.aborted": {"child": "sess_b", "reason": "no space"},
     "turn.started": {"turn": "t1", "runs": "process"},
     "turn.ended": {"turn": "t1", "status": "done"},
@@ -174,6 +176,15 @@ def test_a_handoff_is_open_until_its_session_ended_or_goes_on() -> None:
 
     assert fold(history("handoff.intent")).handoff == "sess_b"
     assert fold(history("handoff.intent", "handoff.aborted")).handoff is None
+    assert fold(history("session.succeeded", "succession.aborted")).successor is None
+
+
+def test_what_was_written_since_files_were_kept_is_known() -> None:
+    assert not fold(history("workspace.kept")).unkept
+    assert fold(history("workspace.kept", "session.write")).unkept
+    written = fold(history("session.write", "workspace.kept"))
+    assert (written.unkept, written.kept) == (False, "4" * 40)
+    assert not fold(history("session.write", "session.commit")).unkept
     done = fold(history("handoff.intent", ended))
     assert (done.handoff, done.outcome, done.successor) == (None, "handoff", "sess_b")
 
@@ -241,6 +252,8 @@ def test_an_ended_session_can_do_nothing_any_more(type: str, end: tuple[str, dic
         ["turn.ended"],
         ["handoff.intent", "handoff.intent"],
         ["handoff.aborted"],
+        ["succession.aborted"],
+        ["session.succeeded", ("succession.aborted", {"child": "sess_c", "reason": ""})],
         ["handoff.intent", ("handoff.aborted", {"child": "sess_c", "reason": ""})],
         ["turn.started", ("turn.ended", {"turn": "t2", "status": "done"})],
     ],

@@ -178,13 +178,6 @@ def test_a_handoff_is_open_until_its_session_ended_or_goes_on() -> None:
     assert fold(history("handoff.intent", "handoff.aborted")).handoff is None
     assert fold(history("session.succeeded", "succession.aborted")).successor is None
 
-
-def test_what_was_written_since_files_were_kept_is_known() -> None:
-    assert not fold(history("workspace.kept")).unkept
-    assert fold(history("workspace.kept", "session.write")).unkept
-    written = fold(history("session.write", "workspace.kept"))
-    assert (written.unkept, written.kept) == (False, "4" * 40)
-    assert not fold(history("session.write", "session.commit")).unkept
     done = fold(history("handoff.intent", ended))
     assert (done.handoff, done.outcome, done.successor) == (None, "handoff", "sess_b")
 
@@ -222,6 +215,14 @@ def test_a_session_ends_once_and_its_record_goes_on() -> None:
 
 
 # What cannot happen ----------------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_written_since_files_were_kept_is_known() -> None:
+    assert not fold(history("workspace.kept")).unkept
+    assert fold(history("workspace.kept", "session.write")).unkept
+    written = fold(history("session.write", "workspace.kept"))
+    assert (written.unkept, written.kept) == (False, "4" * 40)
+    assert not fold(history("session.write", "session.commit")).unkept
 
 
 def test_every_stored_event_has_a_rule_and_a_sample() -> None:

@@ -102,7 +102,7 @@ class GitTrix:
         self._emitter = Emitter()
         self._index = Index(self.store)
         self.records = Records(self._index)
-        self._turns = Turns()
+        self._turns = Turns(self._emitter.on)
         self._gate = Gate(self._resources, self._evictor, self._strategy, Preferences(self.home / "preferences.json"), ask)
         self._timer: Timer | None = None
 

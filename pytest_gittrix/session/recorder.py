@@ -21,6 +21,7 @@ from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.log import EventLog, report_ignored
 from pytest_gittrix.record.state import SessionState, fold
 from pytest_gittrix.record.store import Store
+from pytest_gittrix.record.vocabulary import CONVERSATION
 from pytest_gittrix.session.expiry import is_past, resolution_ns, unseen_activity
 
 Listener = Callable[[Event], object]
@@ -36,7 +37,8 @@ PUBLIC_NAMES: Final[Mapping[str, str]] = {
 """The names GitTrix gives its events, by the stored event that stands for each."""
 
 _DERIVE_EVERY_NS: Final = 60 * 10**9
-_QUIET: Final = ("session.accessed", "session.write")
+# What changes nothing in metadata.json but times and the list of touched files: a session can hold thousands of these.
+_QUIET: Final = frozenset({"session.accessed", "session.write", *CONVERSATION})
 
 
 class Emitter:
@@ -227,11 +229,7 @@ class Recorder:
         try:
             with typed():
                 state = self._read_under_lease()
-                if state.ended:
-                    # An ended session keeps no lock, and is not to be given one by asking.
-                    with suppress(OSError):
-                        os.unlink(lease.path)
-                    require_live(state)
+                require_live(state)
                 yield self._used(state, op, actor, marks=marks)
         finally:
             self._let_go(lease)
@@ -249,6 +247,10 @@ class Recorder:
     def _let_go(self, lease: Lease) -> None:
         if self._underived:
             self.derive()
+        if self._state is not None and self._state.ended and not lease.lost:
+            # An ended session keeps no lock, and is not to be given one by asking.
+            with suppress(OSError):
+                os.unlink(lease.path)
         lease.release()
 
     def _read_under_lease(self) -> SessionState:

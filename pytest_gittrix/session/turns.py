@@ -31,7 +31,7 @@ from pytest_gittrix.session.conversation import close_orphans
 from pytest_gittrix.session.inputs import check_text
 from pytest_gittrix.session.kept import keep
 from pytest_gittrix.session.processes import end_tree, lead
-from pytest_gittrix.session.recorder import Recorder
+from pytest_gittrix.session.recorder import Listener, Recorder
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -136,14 +136,18 @@ class Pressure:
 
 
 class Turns:
-    """The turns that one engine runs. Safe to use from several threads.
+    """The turns that one engine runs. Safe to use from several threads. A session that ends takes its turn along.
+
+    Args:
+        on: has a listener called for each stored event of a name, as ``GitTrix.on``.
 
     Attributes:
         pressure: which warnings were given in its sessions.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on: Callable[[str, Listener], Callable[[], None]]) -> None:
         self.pressure = Pressure()
+        self._on: Callable[[str, Listener], object] | None = on
         self._running: dict[str, Turn] = {}
         self._lock = threading.Lock()
 
@@ -164,6 +168,7 @@ class Turns:
         if runs not in RUNS:
             raise InvalidInput(f"A turn cannot run in {runs!r}.", fix=f"Use one of: {', '.join(RUNS)}.")
         lease = self._claim(recorder)
+        self._hear_of_ends()
         try:
             with recorder.working("turn", "agent", marks=False) as state:
                 if state.turn is not None:
@@ -175,8 +180,9 @@ class Turns:
             warn = partial(self.pressure.register, recorder.id)
             context = TurnContext(agent, turn.ref, role, state.root, threading.Event(), warn)
             begin = _in_process if runs == "process" else _in_thread
-            self._running[recorder.id] = turn
-            await_end = begin(turn, context, fn, recorder.emit)
+            with self._lock:  # or somebody would interrupt a turn that cannot be ended yet
+                await_end = begin(turn, context, fn, recorder.emit)
+                self._running[recorder.id] = turn
         except BaseException:
             self._running.pop(recorder.id, None)
             lease.release()
@@ -193,7 +199,8 @@ class Turns:
 
     def interrupt(self, recorder: Recorder) -> bool:
         """End a session's turn, if this engine runs one, and answer its open calls; whether there was one."""
-        turn = self._running.get(recorder.id)
+        with self._lock:
+            turn = self._running.get(recorder.id)
         if turn is None:
             with recorder.working("interrupt", "human", marks=False) as state:
                 close_orphans(recorder, state, "interrupt_no_turn")
@@ -224,6 +231,19 @@ class Turns:
             turn._interrupted = True
             turn._kill()
             turn.wait()
+
+    def _hear_of_ends(self) -> None:
+        on, self._on = self._on, None
+        if on is not None:
+            on("session.ended", self._drop)
+            on("promote.done", self._drop)
+
+    def _drop(self, event: Event) -> None:
+        """End the turn of a session that has ended; who ended it holds the lease, so that the turn's end is recorded later."""
+        turn = self._running.get(event.stream)
+        if turn is not None:
+            turn._interrupted = True
+            turn._kill()
 
     def _claim(self, recorder: Recorder) -> Lease:
         # A turn that is being killed lets go when the last of its threads is gone, which is a little later than it looks.

@@ -302,3 +302,34 @@ def test_a_session_tells_nothing_of_a_turn_that_could_not_begin(session: UserSes
     assert not session.turn_running
     assert session.start_turn(lambda _context: 1).wait(LONG)
     assert [event.data["status"] for event in session.history("turn.ended")] == ["lost", "done"]
+
+
+@everywhere
+@pytest.mark.parametrize("end", ["promote", "discard", "evict", "sweep"])
+def test_a_session_that_ends_takes_its_turn_along(site: Site, session: UserSession, runs: str, end: str) -> None:
+    session.write("app.py", "v2\n")
+    said = until_said(site)
+
+    def work(context: TurnContext) -> None:
+        context.record("assistant_message", {"text": "begun"})
+        context.cancelled.wait()
+        context.record("assistant_message", {"text": "too late"})
+
+    turn = session.start_turn(work, runs=runs)
+    assert said.wait(LONG)
+    if end == "promote":
+        session.promote()
+    elif end == "discard":
+        session.discard()
+    elif end == "evict":
+        site.engine.evict(session.id)
+    else:
+        site.clock.advance(hours=5)
+        assert site.engine.sweep() == [session.id]
+
+    assert turn.wait(LONG)
+    assert turn.status == "interrupted"
+    events = site.events(session.id)
+    assert [event.type for event in events if event.type.startswith("turn.")] == ["turn.started", "turn.ended"]
+    assert [event.data["text"] for event in events if event.type == "assistant_message"] == ["begun"]
+    assert ".lock" not in os.listdir(site.directory(session))

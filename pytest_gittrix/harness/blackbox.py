@@ -11,7 +11,6 @@ when it sleeps.
 from __future__ import annotations
 
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -23,6 +22,7 @@ from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.harness.blackbox_trees import Actor, Command, Ended, Tree
 from pytest_gittrix.harness.blackbox_turns import Interleaving, Table
 from pytest_gittrix.harness.faults import Call
+from pytest_gittrix.harness.real_time import real_seconds
 from pytest_gittrix.harness.supervisor import StrPath, supported
 
 __all__ = ["Command", "Ended", "Explored", "Interleaving", "Intrusion", "calls_of", "explore_processes", "interleave", "intrude"]
@@ -198,7 +198,7 @@ def explore_processes(
     Raises:
         InvalidInput, CapabilityMissing: as for `interleave`.
     """
-    began = time.perf_counter()
+    began = real_seconds()
     seen: set[tuple[str, ...]] = set()
     pending: deque[tuple[tuple[tuple[int, int], ...], int]] = deque([((), 0)])
     executions = missed = 0
@@ -219,7 +219,7 @@ def explore_processes(
             price = spent + choice.preempts
             if price <= bound and (not asked or choice.step > asked[-1][0]):
                 pending.extend(((*asked, (choice.step, other)), price) for other in choice.others)
-    return Explored(executions, not pending and violation is None, time.perf_counter() - began, missed, violation)
+    return Explored(executions, not pending and violation is None, real_seconds() - began, missed, violation)
 
 
 def _judged(order: Interleaving, check: Callable[[Interleaving], object]) -> Interleaving:

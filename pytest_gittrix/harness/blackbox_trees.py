@@ -13,7 +13,6 @@ import pickle
 import select
 import signal
 import socket
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from typing import Any, Final
 
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.harness.faults import Call, Run
+from pytest_gittrix.harness.real_time import real_seconds
 from pytest_gittrix.harness.seccomp import Effect, Gate, Stopped
 from pytest_gittrix.harness.supervisor import StrPath, call_of, exec_of
 from pytest_gittrix.harness.warden import Failure, Warden, states
@@ -140,14 +140,14 @@ class Tree:
 
     def wait(self, patience: float) -> None:
         """Wait until it is stopped, or has slept for ``patience`` seconds: then it waits for somebody, or for time to pass."""
-        began, looks, awake = time.perf_counter(), 0, 0
+        began, looks, awake = real_seconds(), 0, 0
         while not self._heard(_LOOK):
             looks += 1
             awake += not self.sleeps()
-            if time.perf_counter() - began >= patience and looks >= _LEAST_LOOKS:
+            if real_seconds() - began >= patience and looks >= _LEAST_LOOKS:
                 if awake <= _AWAKE * looks:
                     return
-                began, looks, awake = time.perf_counter(), 0, 0
+                began, looks, awake = real_seconds(), 0, 0
 
     def sleeps(self) -> bool:
         """Whether at this instant all its processes sleep, and no news of it is on its way."""

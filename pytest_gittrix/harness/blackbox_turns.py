@@ -15,6 +15,7 @@ from typing import Final, Self
 
 from pytest_gittrix.harness.blackbox_trees import Ended, Tree
 from pytest_gittrix.harness.faults import Call
+from pytest_gittrix.harness.real_time import real_seconds
 from pytest_gittrix.harness.trace import Step, columns
 
 _MOST_STEPS: Final = 20_000
@@ -160,7 +161,7 @@ class Table:
         self._waiting: set[int] = set()
         self._asked: set[int] = set()
         self._sleeping: set[int] = set()
-        self._deadline = time.perf_counter() + timeout + 1.0  # by then each has been killed that can be
+        self._deadline = real_seconds() + timeout + 1.0  # by then each has been killed that can be
 
     def play(self) -> str | None:
         """Let everybody go on to the end; what went wrong, if anything did."""
@@ -249,8 +250,8 @@ class Table:
     def _got_what_it_waits_for(self) -> bool:
         """Everybody waits: for each other, unless somebody gets on within a while. Who is the only one left has until the timeout."""
         surely = all(self._trees[actor].locked_out for actor in self._alive)
-        deadline = self._deadline if len(self._alive) == 1 else time.perf_counter() + (self._patience if surely else _GRACE)
-        while time.perf_counter() < deadline:
+        deadline = self._deadline if len(self._alive) == 1 else real_seconds() + (self._patience if surely else _GRACE)
+        while real_seconds() < deadline:
             for actor in tuple(self._alive):
                 if actor in self._sleeping:
                     self._trees[actor].wait(min(self._patience, 0.05))

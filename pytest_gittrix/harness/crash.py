@@ -199,7 +199,7 @@ class Crash:
         return strike_all(
             reset_and_run,
             check,
-            replay=lambda at, kind: f"gittrix_crash.at_call({at}, run, kind={kind!r})",
+            replay=lambda at, kind: f"gittrix_crash.at_call({at}, run, kind={kind!r}{', within=within' if roots else ''})",
             kinds=kinds,
             points=points,
             limit=limit,

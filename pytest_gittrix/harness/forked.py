@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import IO, NoReturn
 
 from pytest_gittrix.errors import CapabilityMissing, GittrixError
+from pytest_gittrix.harness.real_time import real_seconds
 
 _FIRST_NAP, _LONGEST_NAP = 0.0005, 0.01  # seconds
 
@@ -77,13 +78,13 @@ def in_fork(fn: Callable[[], object], *, timeout: float = 60.0) -> Ended:
 
 
 def _wait(pid: int, timeout: float) -> tuple[int, bool]:
-    deadline, nap = _now() + timeout, _FIRST_NAP
+    deadline, nap = real_seconds() + timeout, _FIRST_NAP
     try:
         while True:
             done, status = os.waitpid(pid, os.WNOHANG)
             if done:
                 return status, False
-            if _now() > deadline:
+            if real_seconds() > deadline:
                 _end(pid)
                 return os.waitpid(pid, 0)[1], True
             time.sleep(nap)
@@ -99,11 +100,6 @@ def _end(pid: int) -> None:
     for kill in (os.killpg, os.kill):  # it may not have come to lead its group yet
         with suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
-
-
-def _now() -> float:
-    # Time libraries of tests replace time.time and time.monotonic, but not this.
-    return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 def _be_fork(fn: Callable[[], object], result: IO[bytes]) -> NoReturn:

@@ -25,6 +25,7 @@ from typing import NoReturn, Protocol
 
 from pytest_gittrix.harness import seccomp
 from pytest_gittrix.harness.faults import Call, Errno, Fault, Run, ShortWrite, TornKill, strikes
+from pytest_gittrix.harness.real_time import real_seconds
 
 _TICK = 0.02  # seconds; how late the end of a mere orphan may be noticed
 _SHORT_TICK = 0.0005
@@ -148,7 +149,7 @@ class _Duty:
     ) -> None:
         self.caller, self.fault, self.line, self.before = caller, fault, line, before
         self.roots = tuple(os.path.join(root, "") for root in roots)
-        self.deadline = _now() + timeout
+        self.deadline = real_seconds() + timeout
         self.calls: list[Call] = []
         self.fired: Call | None = None
         self.exit_code: int | None = None
@@ -190,7 +191,7 @@ class _Duty:
         for descriptor in self.output:
             os.set_blocking(descriptor, False)
         while not self.killed:
-            left = self.deadline - _now()
+            left = self.deadline - real_seconds()
             if left <= 0:
                 self.killed = self.timed_out = True
                 return
@@ -220,7 +221,7 @@ class _Duty:
             self.answer(gate, stopped, path)
             return
         self.parked[stopped.pid] = stopped, path
-        self.parked_until = _now() + _LONGEST_PARKED
+        self.parked_until = real_seconds() + _LONGEST_PARKED
         if stopped.pid == self.went_on:
             self.unpark(gate, stopped.pid)
 
@@ -229,7 +230,7 @@ class _Duty:
         if not self.parked:
             return
         asleep = all(state in b"SZ" for thread, state in states(os.getpid()) if thread not in self.parked and thread != os.getpid())
-        if (asleep and not any(descriptor == gate.fileno() for descriptor, _ in poll.poll(0))) or _now() > self.parked_until:
+        if (asleep and not any(descriptor == gate.fileno() for descriptor, _ in poll.poll(0))) or real_seconds() > self.parked_until:
             self.unpark(gate, min(self.parked))
 
     def unpark(self, gate: seccomp.Gate, thread: int) -> None:
@@ -301,11 +302,6 @@ class _Duty:
 
 def _below(path: str, roots: tuple[str, ...]) -> bool:
     return (path + "/").startswith(roots)
-
-
-def _now() -> float:
-    # Time libraries of tests replace time.time and time.monotonic, but not this.
-    return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 def _readable(content: bytes | None) -> int:

@@ -69,7 +69,7 @@ def test_a_sweep_fails_the_test_with_a_line_for_each_failure(run: Run) -> None:
         [
             "*points tried 2, survived 1, failed 1*",
             "*2 kill at write notes.txt (3 bytes): the check says no",
-            "*replay: gittrix_crash.at_call(2, run, kind='kill')",
+            "*replay: gittrix_crash.at_call(2, run, kind='kill', within=within)",
         ]
     )
 

@@ -290,7 +290,7 @@ def test_a_sweep_finds_the_save_that_loses_the_file_and_tells_how_to_see_it_agai
     assert str(report).splitlines()[:3] == [
         "points tried 5, survived 1, failed 4 (2 calls that change something)",
         "  2 kill at write notes.txt (12 bytes): the check says no",
-        "      replay: gittrix_crash.at_call(2, run, kind='kill')",
+        "      replay: gittrix_crash.at_call(2, run, kind='kill', within=within)",
     ]
     assert [failure.kind for failure in report.failures] == ["kill", "torn:1", "torn:6", "torn:11"]
     CRASH.at_call(2, run, kind="torn:6", within=file.parent)

@@ -16,12 +16,9 @@ from pytest_gittrix.errors import InvalidInput, SessionNotFound
 
 if TYPE_CHECKING:
     from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
-    from pytest_gittrix.record.store import Store
     from pytest_gittrix.session.manager import GitTrix
     from pytest_gittrix.session.session import UserSession
     from pytest_gittrix.session.strategy import Question
-
-_SHOWN = 10
 
 
 @contextmanager
@@ -66,29 +63,39 @@ def session(options: Namespace) -> Iterator[UserSession]:
         SessionExpired: it has ended.
     """
     with engine(options) as gittrix:
-        yield gittrix.get_session(full_id(gittrix.store, options.id))
+        yield gittrix.get_session(full_id(gittrix, options.id))
 
 
-def full_id(store: Store, beginning: str) -> str:
+def full_id(gittrix: GitTrix, beginning: str) -> str:
     """The id that is, or alone begins with, ``beginning``.
 
     Raises:
         SessionNotFound: no id does.
-        InvalidInput: several do, and they are named; or it can begin no id.
+        InvalidInput: several do, and the first are named; or it can begin no id.
     """
+    store = gittrix.store
     if store.directory(beginning).is_dir():
         return beginning
-    found = [id_ for id_ in store.ids() if id_.startswith(beginning)]
-    if not found:
-        raise SessionNotFound(f"There is no session {beginning!r} in {store.root}.", fix="`gittrix session list` shows those there are.")
-    if len(found) > 1:
-        more = " ..." if len(found) > _SHOWN else ""
-        raise InvalidInput(
-            f"{beginning!r} is the beginning of {len(found)} sessions: {', '.join(found[:_SHOWN])}{more}.",
-            why="The command is for one session.",
-            fix="Give more of its id.",
-        )
-    return found[0]
+    try:
+        return gittrix.records.resolve(beginning)
+    except SessionNotFound as problem:
+        raise SessionNotFound(f"There is no session {beginning!r} in {store.root}.", fix=problem.fix) from None
+
+
+def standard_input(what: str) -> bytes:
+    """All of standard input.
+
+    Args:
+        what: what it is, for messages.
+
+    Raises:
+        InvalidInput: it is closed.
+    """
+    from pytest_gittrix.git.snapshot import Limits
+
+    if sys.stdin is None:
+        raise InvalidInput("Standard input is closed.", why=f"It is {what}.", fix="For nothing at all: </dev/null.")
+    return sys.stdin.buffer.read(Limits().max_file + 1)  # one more than is allowed is refused; an endless stream must not fill memory
 
 
 def local_durable(path: str | None, branch: str | None) -> LocalDurable:

@@ -192,14 +192,22 @@ def _drawn(table: Table, *, terminal: bool, colour: bool) -> str:
 
 
 def _line(row: Iterable[str], widths: Iterable[int], styles: Mapping[str, int]) -> str:
-    fitted = ((cell, _fitted(cell, width)) for cell, width in zip(row, widths, strict=True))
+    *padded, last = ((cell, width) for cell, width in zip(row, widths, strict=True))
+    fitted = [*((cell, _fitted(cell, width)) for cell, width in padded), (last[0], _cut(*last))]
     return _GAP.join(_styled(text, styles[cell]) if cell in styles else text for cell, text in fitted).rstrip() + "\n"
 
 
 def _fitted(cell: str, width: int) -> str:
+    from rich.cells import set_cell_size
+
+    return set_cell_size(_cut(cell, width), width)
+
+
+def _cut(cell: str, width: int) -> str:
+    """A cell that is no wider than there is room. Nothing is added: one long cell must not make every row as long."""
     from rich.cells import cell_len, set_cell_size
 
-    return set_cell_size(cell, width) if cell_len(cell) <= width else set_cell_size(cell, width - 1) + "…"
+    return cell if cell_len(cell) <= width else set_cell_size(cell, width - 1) + "…"
 
 
 def _styled(text: str, code: int) -> str:

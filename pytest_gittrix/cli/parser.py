@@ -7,32 +7,31 @@ standard library.
 from __future__ import annotations
 
 import argparse
-import re
 from collections.abc import Callable, Sequence
-from datetime import timedelta
-from typing import Any, Literal, NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
 from pytest_gittrix import __version__
-from pytest_gittrix.cli import commands, conform, torture
+from pytest_gittrix.cli import commands, conform, lines, lists, told, torture
 from pytest_gittrix.cli.output import Answer, put
+from pytest_gittrix.cli.words import PLACE, duration, history, hunks, limit, names, unmarked
 
 Run = Callable[[argparse.Namespace], Answer]
 
 STATES = ("active", "promoted", "discarded", "expired")
 STRATEGIES = ("auto", "commit", "branch", "patch", "pr")
 WORKSPACES = ("clone", "lazy", "copy", "worktree")
+OUTCOMES = ("done", "crash", "killed")
 ON_OVERLAP = ("refuse", "allow-identical", "merge")
-
-_PLACE = "\0"  # marks what stood behind "--"; no process can be given an argument that holds one
 
 _EXAMPLES = {
     "": ['gittrix session start --task "fix the bug"', "gittrix session diff sess_V1St", 'gittrix promote sess_V1St -m "Fix the bug"'],
     "start": [
         'gittrix session start --task "fix the bug" --ttl 4h',
+        'gittrix session start -t "fix the bug" --agent gastown/polecats/Toast --work-unit td-7',
         'id=$(gittrix session start -t "fix the bug" | head -1)',
         'gittrix session start -t "try it" -d ~/project -b main --workspace lazy --json',
     ],
-    "list": ["gittrix session list", "gittrix session list --status active", "gittrix session list -d . --json"],
     "info": ["gittrix session info sess_V1St", "gittrix session info sess_V1St --events --json"],
     "read": ["gittrix session read sess_V1St app.py > app.py"],
     "write": ["gittrix session write sess_V1St app.py < new.py"],
@@ -42,7 +41,7 @@ _EXAMPLES = {
     "diff": ["gittrix session diff sess_V1St | git apply --check", "gittrix session diff sess_V1St app.py --hunks"],
     "log": ["gittrix session log sess_V1St"],
     "commit": ['gittrix session commit sess_V1St -m "First half"'],
-    "discard": ["gittrix session discard sess_V1St"],
+    "discard": ["gittrix session discard sess_V1St", "gittrix session discard sess_V1St --outcome crash"],
     "extend": ["gittrix session extend sess_V1St 2h"],
     "evict": ["gittrix session evict sess_V1St", "gittrix session evict sess_V1St --state discarded"],
     "promote": [
@@ -55,6 +54,9 @@ _EXAMPLES = {
     "recover": ["gittrix recover --json"],
     "torture": torture.EXAMPLES,
     "conform": conform.EXAMPLES,
+    **lists.EXAMPLES,
+    **lines.EXAMPLES,
+    **told.EXAMPLES,
 }
 
 
@@ -76,7 +78,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
         self._intermixing = False
-        self.register("type", None, _unmarked)
+        self.register("type", None, unmarked)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse, with flags and places in any order: without being asked, argparse takes optional places only before the first flag.
@@ -93,7 +95,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise Misuse, with this verb's usage."""
-        raise Misuse(message.replace(_PLACE, ""), self.format_usage())
+        raise Misuse(message.replace(PLACE, ""), self.format_usage())
 
     def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002  (help and version go to standard output)
         if message:
@@ -128,8 +130,12 @@ def parser() -> Parser:
 
 def _session_verbs(verbs: Any) -> None:
     _start(_verb(verbs, "start", commands.start, "start a session; prints its id, then its workspace"))
-    _list(_verb(verbs, "list", commands.list_sessions, "list sessions", "ls"))
-    one = _of_session(verbs)
+    _list(_verb(verbs, "list", lists.list_sessions, "list sessions", "ls"))
+    any_verb = partial(_verb, verbs)
+    lists.arguments(any_verb)
+    lines.arguments(any_verb)
+    told.arguments(any_verb)
+    one = partial(_verb, verbs, of_session=True)
     one("info", commands.info, "how a session stands; ended ones too").add_argument(
         "--events", action="store_true", help="also what happened to it, in order"
     )
@@ -145,13 +151,13 @@ def _session_verbs(verbs: Any) -> None:
     one("commit", commands.commit, "commit in the workspace, as the agent").add_argument(
         "-m", "--message", required=True, metavar="TEXT", help="the commit message"
     )
-    one("discard", commands.discard, "end a session without a promotion; its work is archived")
+    _outcome(one("discard", commands.discard, "end a session without a promotion; its work is archived"))
     one("extend", commands.extend, "replace the time a session may lie idle").add_argument(
         "ttl", type=duration, metavar="DURATION", help="such as 2h, 30m or 1d"
     )
-    one("evict", commands.evict, "end a session and remove its workspace; its work is archived").add_argument(
-        "--state", choices=("expired", "discarded"), default="expired", help="how it ends (%(default)s)"
-    )
+    evict = one("evict", commands.evict, "end a session and remove its workspace; its work is archived")
+    evict.add_argument("--state", choices=("expired", "discarded"), default="expired", help="how it ends (%(default)s)")
+    _outcome(evict)
 
 
 def _start(verb: Parser) -> None:
@@ -168,13 +174,22 @@ def _start(verb: Parser) -> None:
     policy.add_argument("--ttl-absolute", type=limit, metavar="TIME", help="how long it may live; no limit by default")
     policy.add_argument("--manual", action="store_true", help="never evict it by time")
     policy.add_argument("--keep-after-promote", dest="until_promote", action="store_false", help="keep the workspace after a promotion")
+    lines.identity_arguments(verb.add_argument_group("who works in it, and on what"))
+    line = verb.add_argument_group("line")
+    line.add_argument("--id", dest="chosen_id", metavar="ID", help="its id, where somebody else chose one; made here by default")
+    line.add_argument("--parent", metavar="ID", help="a session that crashed, with which this one goes on")
     _by_place(verb, "task", "durable", "branch", required="task")
 
 
 def _list(verb: Parser) -> None:
     verb.add_argument("-s", "--status", choices=(*STATES, "all"), help="only sessions in this state")
     verb.add_argument("-d", "--durable", metavar="PATH", help="only sessions of this repository")
+    lists.list_arguments(verb)
     _by_place(verb, "status", choices=(*STATES, "all"))
+
+
+def _outcome(verb: Parser) -> None:
+    verb.add_argument("--outcome", choices=OUTCOMES, help="how its agent did")
 
 
 def _diff(verb: Parser) -> None:
@@ -223,10 +238,6 @@ def _path(verb: Parser) -> None:
     verb.add_argument("path", metavar="PATH", help="from the workspace's root")
 
 
-def _of_session(verbs: Any) -> Callable[[str, Run, str], Parser]:
-    return lambda name, run, what: _verb(verbs, name, run, what, of_session=True)
-
-
 def _verb(verbs: Any, name: str, run: Run, what: str, *aliases: str, of_session: bool = False) -> Parser:
     verb: Parser = verbs.add_parser(
         name, aliases=aliases, help=what, description=_sentence(what), epilog=_epilog(name), parents=[_common()]
@@ -256,49 +267,4 @@ def _epilog(name: str) -> str:
 def _marked(arguments: Sequence[str]) -> list[str]:
     before = [*arguments]
     places = before[before.index("--") + 1 :] if "--" in before else []
-    return [*before[: len(before) - len(places)], *(_PLACE + place for place in places)]
-
-
-def _unmarked(text: str) -> str:
-    return text.removeprefix(_PLACE)
-
-
-def duration(text: str) -> timedelta:
-    """Read ``4h``, ``30m``, ``2d``."""
-    from pytest_gittrix.errors import InvalidInput
-    from pytest_gittrix.timetext import parse_duration
-
-    try:
-        return parse_duration(_unmarked(text))
-    except InvalidInput as problem:
-        raise argparse.ArgumentTypeError(f"{problem.fact} {problem.fix}") from None
-
-
-def limit(text: str) -> timedelta | None:
-    """Read a duration, or ``none`` for no limit."""
-    return None if text == "none" else duration(text)
-
-
-def history(text: str) -> Literal["none", "full"] | int:
-    """Read ``none``, ``full`` or a number of commits."""
-    if text in ("none", "full"):
-        return text  # type: ignore[return-value]
-    if re.fullmatch(r"[0-9]{1,9}", text):
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a history: write none, full or a number of commits.")
-
-
-def names(text: str) -> Sequence[str]:
-    """Read paths separated by commas; space around them is not theirs (TypeScript)."""
-    found = [name for part in text.split(",") if (name := part.strip())]
-    if not found:  # a script's empty variable must not come to mean everything
-        raise argparse.ArgumentTypeError(f"{text!r} names no file.")
-    return found
-
-
-def hunks(text: str) -> tuple[str, tuple[int, ...]]:
-    """Read ``app.py:1,3``: a path and the numbers of its hunks, from 1."""
-    path, _, numbers = text.rpartition(":")
-    if not path or not re.fullmatch(r"[1-9][0-9]{0,8}(,[1-9][0-9]{0,8})*", numbers):
-        raise argparse.ArgumentTypeError(f"{text!r} names no hunks: write a path and numbers from 1, such as app.py:1,3.")
-    return path, tuple(int(number) for number in numbers.split(","))
+    return [*before[: len(before) - len(places)], *(PLACE + place for place in places)]

@@ -9,8 +9,12 @@ from typing import Any, Literal
 StateName = Literal["active", "promoted", "discarded", "expired"]
 OUTCOMES: tuple[str, ...] = ("done", "crash", "killed")
 """How an agent can have ended, besides by a handoff (Gas Town)."""
-IDENTITY: tuple[str, ...] = ("agent", "rig", "role", "tmux_session", "work_unit", "molecule_id", "step_ref", "cwd", "branch")
-"""What may be told of who works in a session, and on what (Gas Town, session-systems 2.1)."""
+IDENTITY: tuple[str, ...] = (
+    *("agent", "rig", "role", "tmux_session", "work_unit", "molecule_id", "step_ref", "cwd", "branch"),
+    *("project", "issue", "runtime", "agent_session"),
+)
+"""What may be told of who works in a session, and on what (Gas Town and agent-orchestrator, session-systems 2.1 and 5.1)."""
+_ENDINGS: Mapping[str, str] = {"promoted": "done", "discarded": "killed", "expired": "killed"}
 ENDED: frozenset[str] = frozenset({"promoted", "discarded", "expired"})
 
 _HOUR = 3_600_000_000_000
@@ -172,6 +176,11 @@ class SessionState:
     def ended(self) -> bool:
         """Whether the session is over; ended states are absorbing (DESIGN rule 7)."""
         return self.state in ENDED
+
+    @property
+    def ending(self) -> str | None:
+        """How it ended: as somebody said, or as it follows from what became of its work; None while it lives (Gas Town)."""
+        return (self.outcome or _ENDINGS[self.state]) if self.ended else None
 
     @property
     def chain(self) -> str:

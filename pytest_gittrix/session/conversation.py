@@ -81,11 +81,14 @@ def normalised(data: Mapping[str, Any]) -> dict[str, Any]:
     """Data with keys that are text on every level, as JSON has them.
 
     Raises:
-        InvalidInput: it is no mapping, a key is neither text nor a number, or two keys come to the same text.
+        InvalidInput: it is no mapping, a key is neither text nor a number, two keys come to the same text, or it is nested too deep.
     """
     if not isinstance(data, Mapping):
         raise InvalidInput(f"The data of an event are {type(data).__name__}, not a mapping.")
-    return {key: _plain(value) for key, value in _keys(data)}
+    try:
+        return {key: _plain(value) for key, value in _keys(data)}
+    except RecursionError:
+        raise InvalidInput("The data of an event are nested too deep.", why="They could not be read back.", fix="Flatten them.") from None
 
 
 def _keys(data: Mapping[Any, Any]) -> list[tuple[str, Any]]:

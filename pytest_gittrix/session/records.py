@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 DEPTH: Final = 4
 """How many generations a tree shows unless told otherwise (Pixir)."""
 _SHOWN: Final = 3
+_DEEPEST: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,8 @@ class Records:
         """The sessions for which everything given holds, newest first (Gas Town, session-systems 2.3).
 
         Args:
-            agent, rig, work_unit, chain, outcome: equal to this.
+            agent, rig, work_unit, chain: equal to this.
+            outcome: ``done`` (promoted sessions too), ``handoff``, ``crash`` or ``killed`` (discarded and expired ones too).
             since: started then or later.
             until: started before.
             limit: how many at most; 0 for all.
@@ -139,7 +141,7 @@ class Records:
         return _read(sorted(rows.values(), key=lambda row: (row.created_ns, row.id)))
 
     def resolve(self, prefix: str) -> str:
-        """The id that a prefix stands for, if only one does; whoever has a whole id gets it back, there or not.
+        """The id that a prefix stands for, if only one does; a whole id stands for itself.
 
         Raises:
             SessionNotFound: no session's id begins so.
@@ -159,11 +161,14 @@ class Records:
 
         Args:
             id_: the session.
-            depth: how many generations to show below it.
+            depth: how many generations to show below it, at most 200.
 
         Raises:
             SessionNotFound: there is no such session.
+            InvalidInput: the depth is out of bounds.
         """
+        if not 0 <= depth <= _DEEPEST:
+            raise InvalidInput(f"depth={depth} is out of bounds.", fix=f"Give 0 to {_DEEPEST}; chain() has a line of any length.")
         self.index.sync()
         row = self.index.row(id_)
         if row is None:

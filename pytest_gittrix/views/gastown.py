@@ -41,7 +41,6 @@ TOWN_TYPES: Final[Mapping[str, str]] = {
 }
 """What it is told, each with who sees it: ``feed`` (everybody who follows the town) or ``audit`` (who looks into the file)."""
 
-_OUTCOMES: Final[Mapping[str, str]] = {"promoted": "done", "discarded": "killed", "expired": "killed"}
 _MINUTE: Final = 60_000_000_000
 
 
@@ -83,16 +82,9 @@ def activity(last_ns: int | None, now_ns: int) -> str:
     return "green" if age < 5 * _MINUTE else "yellow" if age < 10 * _MINUTE else "red"
 
 
-def outcome_of(state: SessionState) -> str | None:
-    """How the session ended: as somebody said, or as it follows from what became of its work; None while it lives."""
-    if not state.ended:
-        return None
-    return state.outcome or _OUTCOMES[state.state]
-
-
 def state_of(state: SessionState) -> str:
     """``spawn`` until its workspace is there, then ``active``, then its outcome."""
-    return outcome_of(state) or ("active" if state.workspace_present else "spawn")
+    return state.ending or ("active" if state.workspace_present else "spawn")
 
 
 def record(events: Sequence[Event]) -> dict[str, Any]:
@@ -104,7 +96,7 @@ def record_of(state: SessionState) -> dict[str, Any]:
     """The same, of what the events add up to: for a session of another system's store, which has no events."""
     known = {
         "ended_at": time_text(state.ended_ns),
-        "outcome": outcome_of(state),
+        "outcome": state.ending,
         **{name: state.identity.get(name) for name in ("work_unit", "molecule_id", "step_ref")},
         "parent_id": state.lineage.parent if state.lineage is not None else None,
         "child_id": state.successor,
@@ -212,7 +204,7 @@ def _step_payload(event: Event, state: SessionState) -> dict[str, Any]:
 
 
 def _end_lines(event: Event, state: SessionState) -> list[tuple[str, dict[str, Any]]]:
-    outcome = outcome_of(state)
+    outcome = state.ending
     if outcome == "crash":
         # The town knows the dead by the name of their terminal; one without a terminal has only its id.
         name = state.identity.get("tmux_session") or state.id

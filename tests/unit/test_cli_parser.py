@@ -6,25 +6,39 @@ import shlex
 import subprocess
 import sys
 from argparse import Namespace
-from datetime import timedelta
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
 from pytest_gittrix import __version__
-from pytest_gittrix.cli import commands
+from pytest_gittrix.cli import commands, lines, lists
 from pytest_gittrix.cli.main import main
 from pytest_gittrix.cli.output import Answer
-from pytest_gittrix.cli.parser import ON_OVERLAP, STATES, STRATEGIES, WORKSPACES, Misuse, parser
+from pytest_gittrix.cli.parser import ON_OVERLAP, OUTCOMES, STATES, STRATEGIES, WORKSPACES, Misuse, parser
 from pytest_gittrix.git.workspace import KINDS
+from pytest_gittrix.record import values
 from pytest_gittrix.record.state import StateName
+from pytest_gittrix.session.fork import FILES
 from pytest_gittrix.session.selection import OnOverlap
 from pytest_gittrix.session.strategy import Strategy
+from pytest_gittrix.views import VIEWS
 
 OF_A_SESSION = (
     "start",
     "list",
+    "find",
+    "chain",
+    "tree",
+    "show",
+    "handoff",
+    "fork",
+    "identify",
+    "history",
+    "record",
+    "export",
     "info",
     "read",
     "write",
@@ -50,11 +64,15 @@ def reaching(line: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, dict[str,
     """Which command a line runs, and with what."""
     reached: list[tuple[str, dict[str, Any]]] = []
 
-    def standing_in_for(name: str) -> Any:
-        return lambda options: reached.append((name, vars(options))) or Answer(None)
+    def standing_in_for(name: str) -> Callable[[Namespace], Answer]:
+        def run(options: Namespace) -> Answer:
+            reached.append((name, dict(vars(options))))
+            return Answer(None)
 
-    for name in ("start", "list_sessions", "promote"):
-        monkeypatch.setattr(commands, name, standing_in_for(name))
+        return run
+
+    for home, name in ((commands, "start"), (lists, "list_sessions"), (commands, "promote")):
+        monkeypatch.setattr(home, name, standing_in_for(name))
     options = parsed(line)
     options.run(options)
     return reached[0]
@@ -65,6 +83,11 @@ def test_the_values_offered_are_those_the_engine_takes() -> None:
     assert set(STRATEGIES) == set(get_args(Strategy))
     assert set(ON_OVERLAP) == set(get_args(OnOverlap))
     assert set(STATES) == set(get_args(StateName))
+    assert OUTCOMES == values.OUTCOMES
+    assert set(lists.OUTCOMES) == {*values.OUTCOMES, "handoff"}
+    assert lists.VIEWS == VIEWS
+    assert lines.FILES == FILES
+    assert set(lines.IDENTITY) <= set(values.IDENTITY)
 
 
 @pytest.mark.parametrize(("alias", "full"), [("s ls", "session list"), ("s info X", "session info X"), ("p X", "promote X")])
@@ -161,6 +184,20 @@ def test_a_start_hands_over_only_the_limits_that_were_given() -> None:
     assert parsed("s start x --ttl none").ttl_idle is None
 
 
+@pytest.mark.parametrize(
+    ("text", "then"),
+    [("24h", timedelta(hours=24)), ("2d", timedelta(days=2)), ("2030-01-01T01:00+01:00", datetime(2030, 1, 1, tzinfo=UTC))],
+)
+def test_a_point_in_time_is_an_instant_or_how_long_ago_it_is(text: str, then: object) -> None:
+    assert parsed(f"session list --since {text}").since == then
+
+
+def test_facts_are_names_and_values_and_an_empty_one_takes_a_fact_away() -> None:
+    options = parsed("session identify X agent=a=b work-unit= -- role=-r")
+
+    assert options.facts == [("agent", "a=b"), ("work_unit", None), ("role", "-r")]
+
+
 @pytest.mark.parametrize(("text", "history"), [("none", "none"), ("full", "full"), ("0", 0), ("12", 12)])
 def test_history_is_a_word_or_a_number(text: str, history: object) -> None:
     assert parsed(f"session start x --history {text}").history == history
@@ -207,6 +244,25 @@ def test_what_follows_two_dashes_is_a_path() -> None:
         ("session commit X", "required: -m/--message"),
         ("session extend X soon", "'soon' is not a duration"),
         ("session evict X --state promoted", "invalid choice: 'promoted'"),
+        ("session list --as beads", "invalid choice: 'beads'"),
+        ("session list --outcome gone", "invalid choice: 'gone'"),
+        ("session list --since soon", "'soon' is no point in time"),
+        ("session list --until 2030-01-01T00:00", "'2030-01-01T00:00' is no point in time"),
+        ("session list --limit=-1", "'-1' is no number"),
+        ("session find", "required: --agent"),
+        ("session chain", "required: ID"),
+        ("session tree X --depth 201", "201 generations are more than 200"),
+        ("session show X --as beads", "invalid choice: 'beads'"),
+        ("session fork X --files some", "invalid choice: 'some'"),
+        ("session fork X --at last", "'last' is no number"),
+        ("session fork X --summary text --summarize", "not allowed with argument"),
+        ("session identify X", "required: NAME=VALUE"),
+        ("session identify X agent", "'agent' tells nothing"),
+        ("session identify X -- =-x", "'=-x' tells nothing"),
+        ("session history X --types ,", "',' names no event"),
+        ("session record X", "required: TYPE"),
+        ("session export", "required: DIRECTORY"),
+        ("session discard X --outcome handoff", "invalid choice: 'handoff'"),
         ("promote", "required: ID"),
         ("promote X --files ''", "'' names no file"),
         ("promote X --files ,", "',' names no file"),

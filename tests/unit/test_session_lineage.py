@@ -201,6 +201,14 @@ class TestAQuery:
     def test_finds_what_fits_newest_first(self, site: Site, ids: list[str], wanted: dict[str, str], found: list[int]) -> None:
         assert [record.id for record in site.engine.query(**wanted)] == [ids[number] for number in found]
 
+    def test_finds_sessions_by_the_outcome_that_follows_from_what_became_of_them(self, site: Site, session: UserSession) -> None:
+        session.promote()
+        other = site.start()
+        other.discard()
+
+        assert [record.id for record in site.engine.query(outcome="done")] == [session.id]
+        assert [record.id for record in site.engine.query(outcome="killed")] == [other.id]
+
     def test_takes_those_that_started_then_or_later_and_before(self, site: Site, ids: list[str]) -> None:
         now = site.clock.now()
 
@@ -325,6 +333,8 @@ class TestALineAndATree:
         assert site.engine.tree(third.id).parent_missing == heir.id
         with pytest.raises(SessionNotFound):
             site.engine.tree(heir.id)
+        with pytest.raises(InvalidInput, match="out of bounds"):
+            site.engine.tree(session.id, depth=201)
 
     def test_sees_a_line_that_bites_its_own_tail(self, site: Site, session: UserSession) -> None:
         heir = session.handoff()

@@ -1,0 +1,125 @@
+"""The verbs for a session among others: who works in it, which system's terms it is seen in, who goes on with it, and what forks off it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pytest_gittrix.cli import engine as on
+from pytest_gittrix.cli.lists import record_in, view_argument
+from pytest_gittrix.cli.output import Answer
+from pytest_gittrix.cli.shown import facts_text, info_data, info_facts, text_of
+from pytest_gittrix.cli.words import fact, number
+from pytest_gittrix.errors import InvalidInput, SessionNotFound
+
+if TYPE_CHECKING:
+    from argparse import _ActionsContainer
+
+    from pytest_gittrix.session.manager import GitTrix
+    from pytest_gittrix.session.session import SessionInfo
+
+FILES = ("then", "now", "baseline")
+IDENTITY = ("agent", "rig", "role", "work_unit")
+"""What can be told of who works in a session by a flag of its own; ``identify`` takes all there is."""
+EXAMPLES = {
+    "show": ["gittrix session show sess_V1St", "gittrix session show sess_V1St --as gastown --json", "gittrix session show --as pixir"],
+    "handoff": ["gittrix session handoff sess_V1St", "gittrix session handoff sess_V1St --task 'the second half' --agent town/crew/ada"],
+    "fork": ["gittrix session fork sess_V1St", "gittrix session fork sess_V1St --at 12 --summarize --files now"],
+    "identify": ["gittrix session identify sess_V1St agent=town/crew/ada work_unit=td-7", "gittrix session identify sess_V1St role="],
+}
+
+
+def arguments(add: Callable[..., ArgumentParser]) -> None:
+    """Declare the verbs; ``add`` makes one of a name, a command and a sentence."""
+    showing = add("show", show, "show a session in the terms of another system; ended ones too")
+    showing.add_argument("id", nargs="?", metavar="ID", help="the session's id, or enough of its beginning; this process's by default")
+    view_argument(showing)
+    handing = add("handoff", handoff, "end a session and go on in a new one, with its workspace; prints as start", of_session=True)
+    handing.add_argument("--task", metavar="TEXT", help="what the new one is for; the same by default")
+    identity_arguments(handing)
+    forking = add("fork", fork, "start a session that begins as another one was; prints as start", of_session=True)
+    forking.add_argument("--at", type=number, metavar="SEQ", help="after this event of it; the last by default")
+    left_out = forking.add_mutually_exclusive_group()
+    left_out.add_argument("--summary", metavar="TEXT", help="what the events after that one came to")
+    left_out.add_argument("--summarize", dest="summary", action="store_true", default=None, help="the same, counted up")
+    forking.add_argument("--files", choices=FILES, default="then", help="which files it begins with (%(default)s)")
+    forking.add_argument("--task", metavar="TEXT", help="what the new one is for; the same by default")
+    add("identify", identify, "tell anew who works in a session, or on what", of_session=True).add_argument(
+        "facts", nargs="+", type=fact, metavar="NAME=VALUE", help="agent, rig, role, work_unit and so on; without a value it is taken away"
+    )
+
+
+def identity_arguments(verb: _ActionsContainer) -> None:
+    """Declare what can be told of who works in a session, and on what."""
+    for name in IDENTITY:
+        verb.add_argument(f"--{name.replace('_', '-')}", metavar="NAME", help=f"the {name.replace('_', ' ')}")
+
+
+def identity_in(options: Namespace) -> dict[str, Any]:
+    """What was told of who works in a session: texts, as arguments by name."""
+    return {name: value for name in IDENTITY if (value := getattr(options, name)) is not None}
+
+
+def show(options: Namespace) -> Answer:
+    """A session as GitTrix or another system has it; without an id, the one that this process belongs to."""
+    with on.engine(options) as gittrix:
+        id_ = _own_id(gittrix) if options.id is None else on.full_id(gittrix, options.id)
+        if options.view == "gittrix":
+            one = gittrix.info(id_)
+            return Answer(info_data(one), facts_text(info_facts(one, gittrix.clock.now())))
+        record = record_in(gittrix, id_, options.view)
+    return Answer(record, facts_text(record.items()))
+
+
+def handoff(options: Namespace) -> Answer:
+    """End a session, and go on in a new one of its line, with its workspace as it is (Gas Town)."""
+    with on.session(options) as session:
+        return started(session.handoff(options.task, **identity_in(options)).info())
+
+
+def fork(options: Namespace) -> Answer:
+    """Start a session from a moment of another one, which is only read (Pixir)."""
+    with on.engine(options) as gittrix:
+        id_ = on.full_id(gittrix, options.id)
+        forked = gittrix.fork(id_, options.at, task=options.task, summary=options.summary, files=options.files)
+        return started(forked.info())
+
+
+def identify(options: Namespace) -> Answer:
+    """Tell who works in a session, and on what."""
+    facts = dict(options.facts)
+    if len(facts) < len(options.facts):
+        raise InvalidInput("A fact is told twice.", why="One of the two would be lost.", fix="Tell each once.")
+    with on.session(options) as session:
+        session.identify(**facts)
+        one = session.info()
+    return Answer(info_data(one), facts_text((name.replace("_", " "), value) for name, value in one.identity.items()))
+
+
+def started(one: SessionInfo) -> Answer:
+    """A session that was just started; people get its id and its workspace, a line each, for a shell to take apart."""
+    return Answer(info_data(one), text_of([one.session_id, one.workspace_path or ""]))
+
+
+def _own_id(gittrix: GitTrix) -> str:
+    """The id of the session that this process belongs to, as its environment, standard input or work directory tells it."""
+    from pytest_gittrix.session.runtime_id import FILE, VARIABLES, resolve
+
+    def nobody() -> NoReturn:
+        raise SessionNotFound(
+            "No session was named, and nothing tells which one this process belongs to.",
+            why=f"It was looked for in {', '.join(VARIABLES)}, in what standard input says, and in {FILE}.",
+            fix="Give its id; `gittrix session list` shows those there are.",
+        )
+
+    found = resolve(os.environ, stdin=sys.stdin, directory=os.curdir, generate=nobody)
+    if not gittrix.store.directory(found.id).is_dir():
+        raise SessionNotFound(
+            f"There is no session {found.id!r} in {gittrix.store.root}.",
+            why=f"It is the one that this process belongs to, as it was told ({found.source}).",
+            fix="Give the id of another, or name the store it is in with --store.",
+        )
+    return found.id

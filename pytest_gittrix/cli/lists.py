@@ -1,0 +1,210 @@
+"""The verbs that find sessions: ``list``, and Gas Town's ``find`` and ``chain``, and Pixir's ``tree``. They change nothing."""
+
+from __future__ import annotations
+
+import os
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from pytest_gittrix.cli import engine as on
+from pytest_gittrix.cli.output import Answer
+from pytest_gittrix.cli.shown import notes_of, record_table, session_table, text_of, town_table
+from pytest_gittrix.cli.words import generations, moment, number
+from pytest_gittrix.errors import SessionNotFound
+
+if TYPE_CHECKING:
+    from pytest_gittrix.record.model import SessionMetadata
+    from pytest_gittrix.session.manager import GitTrix
+    from pytest_gittrix.session.records import Node
+
+VIEWS = ("gittrix", "gastown", "pixir", "orchestrator")
+OUTCOMES = ("done", "crash", "killed", "handoff")
+EXAMPLES = {
+    "list": [
+        "gittrix session list",
+        "gittrix session list --status active",
+        "gittrix session list --as gastown --rig gastown --since 1h",
+        "gittrix session list -d . --json",
+    ],
+    "find": ["gittrix session find --agent gastown/polecats/Toast --since 24h"],
+    "chain": ["gittrix session chain td-7", "gittrix session chain sess_V1StGXR8Z5jd --json"],
+    "tree": ["gittrix session tree sess_V1St", "gittrix session tree sess_V1St --depth 10"],
+}
+
+_FOUND = 20
+_GENERATIONS = 4
+# What asks for the answer of Gas Town's query, which is newest first.
+_ASKED = ("agent", "rig", "work_unit", "outcome", "since", "until", "limit")
+_NONE = "There are no sessions.\n"
+
+
+def arguments(add: Callable[..., ArgumentParser]) -> None:
+    """Declare the verbs but ``list``; ``add`` makes one of a name, a command and a sentence."""
+    finding = add("find", list_sessions, "find the sessions of an agent, newest first")
+    finding.add_argument("--agent", required=True, metavar="A", help="whose")
+    _narrowing(finding, "rig", "since")
+    finding.add_argument("-n", "--limit", type=number, default=_FOUND, metavar="N", help="how many at most (%(default)s); 0 for all")
+    finding.set_defaults(status=None, durable=None, work_unit=None, outcome=None, until=None, view="gastown")
+    add("chain", chain, "show a line of handoffs, oldest first").add_argument(
+        "of", metavar="ID", help="of a line, of a session of it, or of the work unit that it is about"
+    )
+    add("tree", tree, "show a session and what came of it", of_session=True).add_argument(
+        "--depth", type=generations, default=_GENERATIONS, metavar="N", help="how many generations below it (%(default)s)"
+    )
+
+
+def list_arguments(verb: ArgumentParser) -> None:
+    """Declare what ``list`` takes besides states and repositories."""
+    _narrowing(verb, "agent", "rig", "work-unit", "since", "until")
+    verb.add_argument("--outcome", choices=OUTCOMES, help="only sessions that ended so")
+    verb.add_argument("-n", "--limit", type=number, metavar="N", help="how many at most; 0 for all")
+    view_argument(verb)
+
+
+def view_argument(verb: ArgumentParser) -> None:
+    """Declare the system in whose terms a session is shown."""
+    verb.add_argument("--as", dest="view", choices=VIEWS, default="gittrix", help="in whose terms (%(default)s)")
+
+
+def _narrowing(verb: ArgumentParser, *flags: str) -> None:
+    times = {
+        "since": "only sessions started then or later: 24h ago, or an instant",
+        "until": "only sessions started before: 24h ago, or an instant",
+    }
+    for flag in flags:
+        if flag in times:
+            verb.add_argument(f"--{flag}", type=moment, metavar="TIME", help=times[flag])
+        else:
+            verb.add_argument(f"--{flag}", metavar=flag[0].upper(), help=f"only sessions of this {flag.replace('-', ' ')}")
+
+
+def list_sessions(options: Namespace) -> Answer:
+    """The sessions of the store, or those for which everything that was given holds."""
+    with on.engine(options) as gittrix:
+        found, records = _found(gittrix, options)
+        problems, now = gittrix.problems(), gittrix.clock.now()
+    if not found:
+        return Answer([], _NONE, notes_of(problems))
+    if options.view == "gastown":
+        table = town_table(found, records, now, {})
+    else:
+        table = session_table(found, now) if options.view == "gittrix" else record_table(records, options.view)
+    return Answer(records, table, notes_of(problems))
+
+
+def chain(options: Namespace) -> Answer:
+    """A line of handoffs; of a work unit, each line in which somebody worked on it."""
+    with on.engine(options) as gittrix:
+        found = _line(gittrix, options.of)
+        records = [record_in(gittrix, one.id, "gastown") for one in found]
+        now = gittrix.clock.now()
+    lines: dict[str, list[tuple[SessionMetadata, dict[str, Any]]]] = {}
+    for one, record in zip(found, records, strict=True):
+        lines.setdefault(record["chain_id"], []).append((one, record))
+    drawn = [pair for line in lines.values() for pair in line]
+    marks = {one.id: mark for line in lines.values() for (one, _), mark in zip(line, _strokes(len(line)), strict=True)}
+    table = town_table([one for one, _ in drawn], [record for _, record in drawn], now, marks)
+    return Answer(records, table)
+
+
+def tree(options: Namespace) -> Answer:
+    """A session and what came of it by handoffs, crashes and forks (Pixir)."""
+    with on.engine(options) as gittrix:
+        root = gittrix.tree(on.full_id(gittrix, options.id), depth=options.depth)
+    return Answer(root.to_wire(), text_of(_branches(root)))
+
+
+def record_in(gittrix: GitTrix, id_: str, name: str) -> dict[str, Any]:
+    """A session's record in the schema of a system. A session of a TypeScript store is seen as if it had its log already."""
+    from pytest_gittrix.record.events import Event
+    from pytest_gittrix.record.state import metadata_of
+    from pytest_gittrix.views import view
+
+    events = gittrix.store.log(id_).read()
+    if not events:
+        state = gittrix.store.load(id_)
+        events = [Event(0, state.updated_ns, id_, "session.imported", "system", {"metadata": metadata_of(state)})]
+    return view(events, name)
+
+
+def before(now: datetime, then: timedelta | datetime) -> datetime:
+    """The instant so long ago, if it is no instant; what is before all time is its beginning."""
+    if isinstance(then, datetime):
+        return then
+    try:
+        return now - then
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC)
+
+
+def _found(gittrix: GitTrix, options: Namespace) -> tuple[list[SessionMetadata], list[dict[str, Any]]]:
+    state = None if options.status in (None, "all") else options.status
+    exact = state is None and options.durable is None
+    if all(getattr(options, name) is None for name in _ASKED):
+        found = gittrix.list_sessions(state)
+    else:
+        now = gittrix.clock.now()
+        found = gittrix.query(
+            agent=options.agent,
+            rig=options.rig,
+            work_unit=options.work_unit,
+            outcome=options.outcome,
+            since=None if options.since is None else before(now, options.since),
+            until=None if options.until is None else before(now, options.until),
+            limit=(options.limit or 0) if exact else 0,
+        )
+    found = [one for one in found if state in (None, one.state)]
+    if options.durable is not None:
+        path = on.repository_path(options.durable)
+        found = [one for one in found if one.durable_path is not None and os.path.realpath(one.durable_path) == path]
+    found = found[: options.limit or None]
+    return found, [one.wire() if options.view == "gittrix" else record_in(gittrix, one.id, options.view) for one in found]
+
+
+def _line(gittrix: GitTrix, of: str) -> list[SessionMetadata]:
+    """The line of that id; or of the session of that id; or those of the work unit; or of the session whose id begins so."""
+    from pytest_gittrix.record.store import ID
+
+    if found := gittrix.chain(of):
+        return found
+    is_id = ID.fullmatch(of) is not None
+    if is_id and gittrix.store.directory(of).is_dir():
+        return gittrix.chain(gittrix.store.load(of).chain)
+    if found := gittrix.chain(work_unit=of):
+        return found
+    if is_id:
+        try:
+            return gittrix.chain(gittrix.store.load(gittrix.records.resolve(of)).chain)
+        except SessionNotFound:
+            pass
+    raise SessionNotFound(
+        f"There is no line, session or work unit {of!r} in {gittrix.store.root}.",
+        fix="`gittrix session list --as gastown` shows who worked on what.",
+    )
+
+
+def _strokes(length: int) -> Sequence[str]:
+    """What is drawn before each session of a line."""
+    return ("─ ",) if length == 1 else ("┌ ", *("├ ",) * (length - 2), "└ ")
+
+
+def _branches(node: Node, stem: str = "", below: str = "") -> Iterator[str]:
+    yield f"{stem}{node.id}  {_told(node)}"
+    for child in node.children:
+        last = child is node.children[-1]
+        yield from _branches(child, below + ("└─ " if last else "├─ "), below + ("   " if last else "│  "))
+
+
+def _told(node: Node) -> str:
+    """What there is to say of a session in a tree."""
+    origins = {"handoff": "by a handoff", "crash": "after a crash", "fork": f"fork at {node.at_seq}"}
+    marks = {"cycle": "comes from itself", "truncated": "there is more below", "missing": "is not in the store"}
+    said = [
+        origins.get(node.relation or ""),
+        f"{node.state} ({node.outcome})" if node.outcome else node.state,
+        node.parent_missing and f"its parent {node.parent_missing} is not in the store",
+        marks.get(node.mark),
+    ]
+    return ", ".join(part for part in said if part)

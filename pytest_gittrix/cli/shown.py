@@ -1,0 +1,182 @@
+"""How sessions and what happened in them are shown: the data that programs get, and text and tables for people.
+
+Must not know the command line, nor find a session by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pytest_gittrix.cli.output import Table
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
+    from pytest_gittrix.record.events import Event
+    from pytest_gittrix.record.model import SessionMetadata
+    from pytest_gittrix.record.store import Problem
+    from pytest_gittrix.session.session import SessionInfo
+
+_HEADINGS = ("id", "state", "task", "branch", "age", "expires in", "touched")
+_STYLES = {"active": 32, "promoted": 36, "discarded": 2, "expired": 33, "overdue": 33}
+_TOWN_HEADINGS = ("id", "agent", "started", "outcome", "work unit", "activity")
+_TOWN_STYLES = {"green": 32, "yellow": 33, "red": 31, "handoff": 36, "done": 36, "crash": 31, "killed": 2}
+# For each heading the field of the record that is below it.
+_COLUMNS: Mapping[str, Mapping[str, str]] = {
+    "pixir": {
+        "id": "id",
+        "role": "role",
+        "seq": "seq",
+        "turn running": "turn_running?",
+        "fork root": "fork_root_session_id",
+        "workspace": "workspace",
+    },
+    "orchestrator": {
+        "id": "id",
+        "project": "projectId",
+        "status": "status",
+        "issue": "issueId",
+        "branch": "branch",
+        "workspace": "workspacePath",
+    },
+}
+_NARROWEST = 10
+
+
+def text_of(lines: Iterable[str]) -> str:
+    """Lines as text."""
+    return "".join(f"{line}\n" for line in lines)
+
+
+def first_line(message: str) -> str:
+    """What a message says first."""
+    return message.partition("\n")[0]
+
+
+def notes_of(problems: Iterable[Problem]) -> tuple[str, ...]:
+    """Which sessions cannot be read, a line each."""
+    return tuple(f"{problem.id}: {first_line(problem.message)}" for problem in problems)
+
+
+def info_data(one: SessionInfo) -> dict[str, Any]:
+    """A session for programs, under both names of its id."""
+    return {"id": one.session_id, **one.to_wire()}
+
+
+def event_data(event: Event) -> dict[str, Any]:
+    """An event for programs, as it is in the log."""
+    from pytest_gittrix.timetext import format_instant, instant_at
+
+    ts = format_instant(instant_at(event.ts))
+    return {"seq": event.seq, "ts": ts, "type": event.type, "actor": event.actor, "data": dict(event.data)}
+
+
+def facts_text(facts: Iterable[tuple[str, object]]) -> str:
+    """A line for each fact that has a value, names in a column; what has several lines goes on below itself."""
+    shown = [(name, text) for name, value in facts if (text := _fact(value))]
+    width = max([_NARROWEST, *(len(name) for name, _ in shown)])
+    below = "\n" + " " * (width + 2)
+    return text_of(f"{name:<{width}}  {value.replace(chr(10), below)}" for name, value in shown)
+
+
+def info_facts(one: SessionInfo, now: datetime) -> list[tuple[str, object]]:
+    """A session for people."""
+    identity = {"branch": "its branch"}  # one that somebody told; "branch" is where its work goes
+    return [
+        ("id", one.session_id),
+        ("task", one.task),
+        ("state", one.state),
+        ("outcome", one.outcome),
+        *((identity.get(name, name.replace("_", " ")), value) for name, value in one.identity.items()),
+        ("parent", one.parent and f"{one.parent} ({one.relation})"),
+        ("successor", one.successor),
+        ("chain", one.chain if one.chain != one.session_id or one.successor else None),
+        ("fork root", one.fork_root if one.fork_root != one.session_id else None),
+        ("turn", one.turn),
+        ("durable", one.durable_path or one.durable_ref),
+        ("branch", one.durable_branch),
+        ("baseline", one.baseline_sha),
+        ("workspace", one.workspace_path and f"{one.workspace_path} ({one.workspace_kind})"),
+        ("age", brief(now - one.created_at)),
+        ("expires in", until(one.deadline, now) if one.deadline else None),
+        ("touched", one.touched_files),
+    ]
+
+
+def session_table(found: Sequence[SessionMetadata], now: datetime) -> Table:
+    """Sessions, a row each, as GitTrix sees them."""
+    return Table(_HEADINGS, [_row(one, now) for one in found], elastic="task", styles=_STYLES)
+
+
+def town_table(found: Sequence[SessionMetadata], records: Sequence[Mapping[str, Any]], now: datetime, marks: Mapping[str, str]) -> Table:
+    """Sessions, a row each, as Gas Town sees them.
+
+    Args:
+        found: them.
+        records: of each, Gas Town's.
+        now: what time it is; for the colour of those that live.
+        marks: what is drawn before an id.
+    """
+    rows: list[tuple[str, ...]] = [
+        (
+            marks.get(one.id, "") + one.id,
+            record["agent"],
+            record["started_at"],
+            record.get("outcome", ""),
+            record.get("work_unit", ""),
+            "" if "outcome" in record else _activity(one, now),
+        )
+        for one, record in zip(found, records, strict=True)
+    ]
+    return Table(_TOWN_HEADINGS, rows, elastic="agent", styles=_TOWN_STYLES)
+
+
+def record_table(records: Sequence[Mapping[str, Any]], system: str) -> Table:
+    """Sessions, a row each, as Pixir or agent-orchestrator sees them; ``records`` are those of that system."""
+    columns = _COLUMNS[system]
+    rows = [tuple(_fact(record[field]) for field in columns.values()) for record in records]
+    return Table(tuple(columns), rows, elastic="workspace", styles=_STYLES)
+
+
+def until(deadline: datetime, now: datetime) -> str:
+    """How long it is until then."""
+    return brief(deadline - now) if deadline > now else "overdue"
+
+
+def brief(span: timedelta) -> str:
+    """A duration, rounded to what matters at its size: ``2d5h``, ``3h59m``, ``12m40s``."""
+    from datetime import timedelta
+
+    from pytest_gittrix.timetext import format_duration
+
+    seconds = max(round(span.total_seconds()), 0)
+    unit = 3600 if seconds >= 86400 else 60 if seconds >= 3600 else 1
+    return format_duration(timedelta(seconds=round(seconds / unit) * unit))
+
+
+def _row(one: SessionMetadata, now: datetime) -> tuple[str, ...]:
+    from pytest_gittrix.record.state import deadline_ns, state_from_metadata
+    from pytest_gittrix.timetext import instant_at
+
+    deadline = deadline_ns(state_from_metadata(one.wire())) if one.state == "active" else None
+    left = "" if deadline is None else until(instant_at(deadline), now)
+    return one.id, one.state, one.task, one.durable_branch or "", brief(now - one.created_at), left, str(len(one.touched_files))
+
+
+def _activity(one: SessionMetadata, now: datetime) -> str:
+    from pytest_gittrix.timetext import ns_of
+    from pytest_gittrix.views.gastown import activity
+
+    return activity(ns_of(max(one.updated_at, one.last_access_at)), ns_of(now))
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, Mapping):
+        return json.dumps(value, ensure_ascii=False) if value else ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return "\n".join(map(str, value))
+    return "" if value is None else str(value)

@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     from pytest_gittrix.conformance.report import SystemReport
     from pytest_gittrix.conformance.under_test import SystemUnderTest
     from pytest_gittrix.fixtures import Ephemeral, Worlds
+    from pytest_gittrix.harness.chain_kit import ChainKit
     from pytest_gittrix.harness.crash import Crash
     from pytest_gittrix.harness.durable import DurableRepo, Rival
+    from pytest_gittrix.harness.log_kit import LogKit
     from pytest_gittrix.harness.powercut import PowerCuts
     from pytest_gittrix.harness.race import Race
     from pytest_gittrix.harness.small_disk import SmallDisks
+    from pytest_gittrix.harness.turn_kit import TurnKit
     from pytest_gittrix.harness.world import World
     from pytest_gittrix.session.manager import GitTrix
     from pytest_gittrix.session.session import AgentSession, UserSession
@@ -296,6 +299,31 @@ def gittrix_small_disk() -> Iterator[SmallDisks]:
 
     with ExitStack() as mounted:
         yield SmallDisks(mounted.enter_context, cannot=pytest.skip)
+
+
+@pytest.fixture
+def gittrix_log(tmp_path_factory: pytest.TempPathFactory) -> LogKit:
+    """A real event log to build, compare and damage (``LogKit``); ``gittrix_log.of(session)`` is the same for that of a session."""
+    from pytest_gittrix.harness.log_kit import LogKit
+
+    return LogKit(tmp_path_factory.mktemp("gittrix-log"))
+
+
+@pytest.fixture
+def gittrix_turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TurnKit]:
+    """Scripted turns that stop at named points (``TurnKit``): ``start_turn(gittrix_turns.script().call("c1").at("inside").hang())``."""
+    from pytest_gittrix.harness.turn_kit import TurnKit
+
+    with TurnKit(tmp_path_factory.mktemp("gittrix-turns")) as turns:
+        yield turns
+
+
+@pytest.fixture
+def gittrix_chain(_gittrix_world: World) -> ChainKit:
+    """Lines of sessions on ``gittrix``, at times that the test chooses (``ChainKit``): ``gittrix_chain("ada", ["handoff", "done"])``."""
+    from pytest_gittrix.harness.chain_kit import ChainKit
+
+    return ChainKit(_gittrix_world.gittrix, _gittrix_world.clock)
 
 
 def _resolved(config: pytest.Config) -> GittrixConfig:

@@ -21,6 +21,9 @@ FIXTURES = [
     "gittrix_crash",
     "gittrix_power_cuts",
     "gittrix_small_disk",
+    "gittrix_log",
+    "gittrix_turns",
+    "gittrix_chain",
     "gittrix_worlds",
     "gittrix_system",
 ]

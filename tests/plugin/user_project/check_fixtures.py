@@ -29,10 +29,13 @@ from pytest_gittrix import (
 )
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.fixtures import Ephemeral, Worlds
+from pytest_gittrix.harness.chain_kit import ChainKit
 from pytest_gittrix.harness.crash import Crash
+from pytest_gittrix.harness.log_kit import LogKit
 from pytest_gittrix.harness.powercut import PowerCuts
 from pytest_gittrix.harness.race import Race
 from pytest_gittrix.harness.small_disk import SmallDisks
+from pytest_gittrix.harness.turn_kit import TurnKit
 
 INSTALLED = Path(os.environ["INSTALLED"])
 
@@ -147,3 +150,24 @@ def test_power_cuts_and_small_disks_say_what_they_can_play(gittrix_power_cuts: P
         gittrix_power_cuts(["true"], lambda _directory, _cut: True, filesystem="fat")
     with pytest.raises(InvalidInput, match="lots"):
         gittrix_small_disk("lots")
+
+
+def test_a_log_is_built_and_damaged(gittrix_log: LogKit, gittrix_session: UserSession) -> None:
+    gittrix_log.build(20)
+    assert gittrix_log.invariants() == []
+    gittrix_log.drop(7)
+    assert gittrix_log.invariants() != []
+    assert "session.created" in gittrix_log.of(gittrix_session).golden()
+
+
+def test_an_interrupt_inside_a_tool(gittrix_session: UserSession, gittrix_turns: TurnKit) -> None:
+    gittrix_session.start_turn(gittrix_turns.script().call("c1").at("inside").result("c1"))
+    gittrix_turns.wait_for("inside")
+    assert gittrix_session.interrupt()
+    assert [event.data["ok"] for event in gittrix_session.history("tool_result")] == [False]
+
+
+def test_a_line_of_sessions(gittrix_chain: ChainKit, gittrix: GitTrix) -> None:
+    line = gittrix_chain("toast", ["handoff", "crash", "done"], work_unit="gt-1")
+    gittrix_chain.check(line)
+    assert [record.id for record in gittrix.chain(work_unit="gt-1")] == [session.id for session in line]

@@ -1,0 +1,279 @@
+"""Lines of sessions at times that the test chooses, and a check that a line is one: nobody lost, nobody twice.
+
+What is checked is a few facts of each session (``Link``), so sessions of any system can be, in whatever words it keeps them. Must not know
+pytest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gittrix.clock import FrozenClock
+from pytest_gittrix.errors import GittrixError, InvalidInput
+from pytest_gittrix.record.events import Event
+from pytest_gittrix.record.model import EvictionPolicy
+from pytest_gittrix.record.state import SessionState, fold
+from pytest_gittrix.record.store import Store
+from pytest_gittrix.session.manager import GitTrix
+from pytest_gittrix.timetext import format_instant, instant_at
+
+if TYPE_CHECKING:
+    from pytest_gittrix.session.session import UserSession
+
+ENDS: Final = ("handoff", "crash", "done", "killed", "active")
+"""How a session of a line can end; ``active`` is one that does not."""
+_GOES_ON: Final = frozenset({"handoff", "crash"})
+_TEN_MINUTES: Final = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A session as a part of a line.
+
+    Attributes:
+        id: its id.
+        chain: the id that all sessions of the line share.
+        started_ns: when it started, in nanoseconds since 1970.
+        parent: the session it goes on with; None for the first of a line.
+        successor: the one that goes on with it.
+        stopped_ns: when it gave its work up; None while it has it.
+        outcome: ``handoff``, ``crash``, ``done`` or ``killed``; None while it lives, or if nobody said.
+    """
+
+    id: str
+    chain: str
+    started_ns: int
+    parent: str | None = None
+    successor: str | None = None
+    stopped_ns: int | None = None
+    outcome: str | None = None
+
+    @classmethod
+    def of(cls, events: Sequence[Event]) -> Link:
+        """The part that a session plays, by its events. One that was handed on gave its work up when it meant to, before its child was.
+
+        Raises:
+            GittrixError: the events are no session's.
+        """
+        state = fold(events)
+        line = state.lineage if state.lineage is not None and state.lineage.relation != "fork" else None
+        return cls(
+            state.id,
+            state.chain,
+            state.created_ns,
+            line.parent if line is not None else None,
+            state.successor,
+            _stopped(state, events),
+            state.outcome,
+        )
+
+
+def _stopped(state: SessionState, events: Sequence[Event]) -> int | None:
+    meant = [event.ts for event in events if event.type == "handoff.intent" and event.data["child"] == state.successor]
+    return meant[-1] if state.ended and meant else state.ended_ns
+
+
+class ChainKit:
+    """Makes lines of sessions in an engine, and checks them.
+
+    Args:
+        gittrix: the engine.
+        clock: its clock.
+    """
+
+    def __init__(self, gittrix: GitTrix, clock: FrozenClock) -> None:
+        self._gittrix = gittrix
+        self._clock = clock
+
+    def __call__(
+        self,
+        agent: str,
+        ends: Sequence[str],
+        *,
+        every: timedelta = _TEN_MINUTES,
+        work_unit: str | None = None,
+        task: str = "fix the bug",
+        eviction: EvictionPolicy | None = None,
+        **options: Any,
+    ) -> list[UserSession]:
+        """Make a line: ``gittrix_chain("toast", ["handoff", "crash", "done"])`` are three sessions; two of them go on in the next.
+
+        Each ends ``every`` after it started, and its child starts at that instant. One that stays ``active`` starts now.
+
+        Args:
+            agent: who works in all of them.
+            ends: how each ends: ``handoff``, ``crash``, ``done`` or ``killed``; the last may stay ``active``.
+            every: how long each lasts; the clock is moved.
+            work_unit: what they all work on.
+            task: of them all.
+            eviction: of them all; never, by default, so that a line of days does not expire.
+            options: as for ``GitTrix.start_session``, of all that start from a branch; ``rig`` and so on are passed on.
+
+        Raises:
+            InvalidInput: there is no such end; or a session goes on and nothing follows, or the other way round.
+        """
+        _check_ends(ends)
+        facts = {"agent": agent, **({"work_unit": work_unit} if work_unit is not None else {}), **options}
+        given = {"eviction": eviction if eviction is not None else EvictionPolicy(manual=True), **facts}
+        session = self._gittrix.start_session(task, **given)
+        line = [session]
+        for end in ends:
+            if end == "active":
+                break
+            self._clock.advance(every)
+            if end == "handoff":
+                session = session.handoff()
+            else:
+                session.discard(end)
+                if end == "crash" and len(line) < len(ends):
+                    session = self._gittrix.start_session(task, parent=session.id, **given)
+            if session is not line[-1]:
+                line.append(session)
+        return line
+
+    def links(self, members: Iterable[UserSession | str | Link]) -> list[Link]:
+        """The parts that sessions play, in the order given; ids are looked up in the engine's store."""
+        return [one if isinstance(one, Link) else self._link(one if isinstance(one, str) else one.id) for one in members]
+
+    def check(self, members: Iterable[UserSession | str | Link]) -> None:
+        """See that sessions are one whole line, in the order given, and that nobody else in the store goes on with one of them.
+
+        Args:
+            members: sessions, ids, or what is known of sessions of another system.
+
+        Raises:
+            AssertionError: they are not; the message has a line for each thing that is wrong.
+        """
+        given = list(members)
+        links = self.links(given)
+        ours = any(not isinstance(one, Link) for one in given)
+        ids = {link.id for link in links}
+        others = [link for link in stored_links(self._gittrix.store) if link.id not in ids] if ours else []
+        check_line(links, others=others)
+
+    def _link(self, id: str) -> Link:
+        return Link.of(self._gittrix.store.log(id).read())
+
+
+def stored_links(store: Store) -> list[Link]:
+    """The parts that all sessions of a store play; those that cannot be read, or have no log, are passed over."""
+    found: list[Link] = []
+    for id in store.ids():
+        try:
+            found.append(Link.of(store.log(id).read()))
+        except GittrixError:
+            continue
+    return found
+
+
+def check_line(links: Sequence[Link], *, others: Iterable[Link] = ()) -> None:
+    """Raise an AssertionError that says what is wrong with a line, if anything is; see ``line_problems``."""
+    problems = line_problems(links, others=others)
+    if problems:
+        raise AssertionError("\n".join([f"These {len(links)} sessions are not one line:", *problems]))
+
+
+def line_problems(links: Sequence[Link], *, others: Iterable[Link] = ()) -> list[str]:
+    """What is wrong with a line of sessions, one line of text each; of a sound one, nothing.
+
+    Args:
+        links: the line, the first session first.
+        others: sessions beside it, none of which may go on with one of the line.
+    """
+    known = {link.id: link for link in links}
+    roots = [link.id for link in links if link.parent is None]
+    problems = [f"{id} is there {count} times" for id, count in Counter(link.id for link in links).items() if count > 1]
+    if len(roots) != 1:
+        problems.append(f"there are {len(roots)} roots, not one" + (f": {', '.join(roots)}" if roots else ""))
+    problems += _cycles(known)
+    problems += _chains(links, roots)
+    for link in links:
+        problems += _parent_problems(link, known)
+    problems += _child_problems(links, known, [*others])
+    return problems
+
+
+def _cycles(known: Mapping[str, Link]) -> list[str]:
+    """Each circle once, from its smallest id on."""
+    found: dict[frozenset[str], str] = {}
+    for start in sorted(known):
+        path: list[str] = []
+        at: str | None = start
+        while at is not None and at in known and at not in path:
+            path.append(at)
+            at = known[at].parent
+        if at == start:
+            found.setdefault(frozenset(path), f"there is a cycle: {' came from '.join([*path, start])}")
+    return [*found.values()]
+
+
+def _chains(links: Sequence[Link], roots: Sequence[str]) -> list[str]:
+    chains = sorted({link.chain for link in links})
+    if len(chains) > 1:
+        return [f"they do not share one chain id: {', '.join(chains)}"]
+    if chains and len(roots) == 1 and chains != [roots[0]]:
+        return [f"the chain id is {chains[0]}, and the first session is {roots[0]}"]
+    return []
+
+
+def _parent_problems(link: Link, known: Mapping[str, Link]) -> list[str]:
+    if link.parent is None:
+        return []
+    parent = known.get(link.parent)
+    if parent is None:
+        return [f"{link.id} is an orphan: its parent {link.parent} is not in the line"]
+    if parent.successor != link.id:
+        return [f"{link.id} is an orphan: its parent {parent.id} names {parent.successor or 'nobody'} as its successor"]
+    if parent.stopped_ns is None:
+        return [f"{parent.id} has not ended, and its child {link.id} has started"]
+    if parent.stopped_ns > link.started_ns:
+        return [f"{parent.id} ended at {_time(parent.stopped_ns)}, after its child {link.id} started at {_time(link.started_ns)}"]
+    if parent.outcome not in _GOES_ON:
+        return [f"{parent.id} ended as {parent.outcome or 'nobody said'}, and {link.id} goes on with it"]
+    return []
+
+
+def _child_problems(links: Sequence[Link], known: Mapping[str, Link], others: Sequence[Link]) -> list[str]:
+    problems: list[str] = []
+    children: dict[str, list[str]] = {id: [] for id in known}
+    for link in {one.id: one for one in [*others, *links]}.values():
+        if link.parent in children:
+            children[link.parent].append(link.id)
+    for id, ids in children.items():
+        if len(ids) > 1:
+            problems.append(f"{id} has two children: {', '.join(sorted(ids))}")
+        successor = known[id].successor
+        if successor is not None and successor not in known:
+            problems.append(f"{id} names {successor} as its successor, which is not in the line")
+        elif successor is not None and known[successor].parent != id:
+            problems.append(f"{id} names {successor} as its successor, which came from {known[successor].parent or 'none'}")
+        if known[id].outcome == "handoff" and successor is None:
+            problems.append(f"{id} was handed on to nobody")
+    return problems
+
+
+def _time(ns: int) -> str:
+    return format_instant(instant_at(ns))
+
+
+def _check_ends(ends: Sequence[str]) -> None:
+    if isinstance(ends, str) or not ends:
+        raise InvalidInput(f"{ends!r} is no line of sessions.", fix='Give how each ends, such as ["handoff", "done"].')
+    unknown = [end for end in ends if end not in ENDS]
+    if unknown:
+        raise InvalidInput(f"A session of a line cannot end as {unknown[0]!r}.", fix=f"Use: {', '.join(ENDS)}.")
+    early = [end for end in ends[:-1] if end not in _GOES_ON]
+    if early:
+        raise InvalidInput(
+            f"Nothing goes on with a session that is {early[0]!r}.", why="A line goes on by handoffs and after crashes.", fix="Put it last."
+        )
+    if ends[-1] == "handoff":
+        raise InvalidInput(
+            "The last session is handed on to none.",
+            why="A handoff is a step that has a child.",
+            fix='Say how the child ends, or "active".',
+        )

@@ -1,0 +1,421 @@
+"""Turns that do what a test says and stop where it says, without a sleep in them; in a process or in a thread.
+
+A script is a function to give to ``start_turn``. Test and turn meet at named points, through named pipes, since a turn in a process
+shares no memory with the test. Whatever hangs is ended with the kit. Must not know pytest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from pytest_gittrix.errors import CapabilityMissing, Deadlock, InvalidInput
+from pytest_gittrix.record.heartbeat import owner_of
+from pytest_gittrix.record.lease import Owner
+from pytest_gittrix.session.processes import end_tree
+from pytest_gittrix.session.turns import TurnContext
+
+_SLICE: Final = 0.01  # seconds between two looks at whether a turn in a thread is to end
+_GRACE: Final = 5.0  # seconds that a turn may take from its start to the first word of its script
+_SOON, _JOIN = 0.5, 5.0
+_ENDING: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPIPE")
+_TREE: Final = "trap '' TERM INT HUP QUIT; echo $$; sh -c 'echo $$; exec cat \"$0\"' \"$0\" & wait"
+"""A shell below a shell below the turn, deaf to all that can be ignored, until nobody holds the pipe ``$0`` open any more."""
+
+Step = Callable[["_Play"], object]
+
+
+class TurnCut(BaseException):
+    """Ends a script in a thread whose turn was interrupted, or whose kit is closed. No ``Exception``: nothing handles it on the way."""
+
+
+class TurnKit:
+    """Scripts for turns, and the test's side of them.
+
+    Args:
+        directory: where its pipes are; a temporary one, gone with the kit, by default.
+        timeout: real seconds to wait for a turn before it counts as stuck.
+
+    Raises:
+        CapabilityMissing: the system has no named pipes.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None = None, *, timeout: float = 30.0) -> None:
+        if not hasattr(os, "mkfifo"):
+            raise CapabilityMissing("This system has no named pipes.", fix="Run turns that follow a script on Linux or macOS.")
+        self.timeout = timeout
+        self._temporary = directory is None
+        self._directory = Path(directory or tempfile.mkdtemp(prefix="gittrix-turns-"))
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._pid = os.getpid()
+        self._over = threading.Event()
+        self._fds: dict[str, int] = {}
+        self._news = self._pipe("news")
+        self._pipe("children")
+        self._lock = threading.Lock()
+        self._rest = b""
+        self._here: Counter[str] = Counter()
+        self._children: list[tuple[str, Owner]] = []
+        self._processes: dict[int, Owner] = {}
+        self._begun = self._ended = 0
+        self._last = ""
+        self._plays: list[_Play] = []
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_problem: object) -> None:
+        self.close()
+
+    def script(self) -> Script:
+        """A script without steps, to add some to: ``turns.script().say("hello").at("said").hang()``."""
+        return Script(self)
+
+    # The test's side -----------------------------------------------------------------------------------------------------------
+
+    def wait_for(self, point: str, timeout: float | None = None) -> None:
+        """Return when a turn stands at a point; a second call waits for it to come there a second time.
+
+        Raises:
+            InvalidInput: no script has such a point.
+            Deadlock: it did not come there in time, or every script that was begun has ended for a while.
+        """
+        self._require_point(point)
+        began = heard = _now()
+        while True:
+            with self._lock:
+                if self._listen(_SLICE):
+                    heard = _now()
+                if self._here[point]:
+                    self._here[point] -= 1
+                    return
+                over = bool(self._begun) and self._begun == self._ended and _now() > heard + _GRACE
+            if over or _now() > began + (self.timeout if timeout is None else timeout):
+                raise self._never(point, "Every turn has ended" if over else "The time is up")
+
+    def go(self, point: str, times: int = 1) -> None:
+        """Let a turn go on that stands at a point, or that comes there later; with ``times``, so many.
+
+        Raises:
+            InvalidInput: no script has such a point.
+        """
+        self._require_point(point)
+        os.write(self._fds[f"at-{point}"], b"g" * times)
+
+    def step(self, point: str, timeout: float | None = None) -> None:
+        """``wait_for``, then ``go``."""
+        self.wait_for(point, timeout)
+        self.go(point)
+
+    def children(self, name: str | None = None) -> list[int]:
+        """The processes that scripts started with ``spawn_child``, those of a name or all; dead ones too."""
+        return [owner.pid for owner in self._known_children(name)]
+
+    def alive(self, name: str | None = None) -> list[int]:
+        """Those of them that still run, this very moment: one that was just killed may take another."""
+        return [owner.pid for owner in self._known_children(name) if owner.alive() is not False]
+
+    def gone(self, name: str | None = None, timeout: float | None = None) -> bool:
+        """Wait until none of them runs any more; whether that came about in time, and there were any."""
+        deadline = _now() + (self.timeout if timeout is None else timeout)
+        while self.alive(name) and _now() < deadline:
+            self._over.wait(_SLICE)
+        return bool(self.children(name)) and not self.alive(name)
+
+    def close(self) -> None:
+        """End what hangs: turns that follow a script still, and the processes they started. Again, it does nothing."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        self._over.set()
+        with self._lock:
+            self._listen(0)
+        for owner in self._processes.values():
+            if owner.alive() is not False:
+                end_tree(owner.pid)
+        for play in self._plays:
+            play.end()
+        for _, owner in self._children:
+            if owner.alive() is not False:
+                with suppress(ProcessLookupError):
+                    os.kill(owner.pid, signal.SIGKILL)
+        for play in self._plays:
+            play.reap()
+        for fd in self._fds.values():
+            os.close(fd)
+        if self._temporary:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    # What turns say ------------------------------------------------------------------------------------------------------------
+
+    def tell(self, **news: Any) -> None:
+        """Called by a script, in whichever process: a line for the test, whole or not at all."""
+        if not self._closed:
+            os.write(self._news, json.dumps(news).encode() + b"\n")
+
+    def _listen(self, patience: float) -> bool:
+        heard = False
+        while select.select([self._news], [], [], patience)[0]:
+            heard = True
+            *lines, self._rest = (self._rest + os.read(self._news, 65536)).split(b"\n")
+            for line in lines:
+                self._take(json.loads(line))
+            patience = 0
+        return heard
+
+    def _take(self, news: Mapping[str, Any]) -> None:
+        match news:
+            case {"at": point}:
+                self._here[point] += 1
+                self._last = f"stood at {point!r}"
+            case {"begun": owner}:
+                self._begun += 1
+                if owner["pid"] != self._pid:
+                    self._processes[owner["pid"]] = Owner.from_json(owner)
+            case {"ended": how, "pid": pid}:
+                self._ended += 1
+                self._last = how
+                self._processes.pop(pid, None)
+            case {"child": name, "owner": owner}:
+                self._children.append((name, Owner.from_json(owner)))
+
+    def _known_children(self, name: str | None) -> list[Owner]:
+        if not self._closed:
+            with self._lock:
+                self._listen(0)
+        return [owner for known, owner in self._children if name in (None, known)]
+
+    def _point(self, name: str) -> None:
+        if f"at-{name}" not in self._fds:
+            self._pipe(f"at-{name}", f"at-{len(self._fds)}")
+
+    def _require_point(self, point: str) -> None:
+        if f"at-{point}" in self._fds:
+            return
+        points = [name.removeprefix("at-") for name in self._fds if name.startswith("at-")]
+        raise InvalidInput(f"No script stops at {point!r}.", fix=f"Points: {', '.join(points) or 'none'}. Add one with at({point!r}).")
+
+    def _never(self, point: str, what: str) -> Deadlock:
+        waiting = [name for name, count in self._here.items() if count]
+        stands = f" Turns stand at: {', '.join(waiting)}." if waiting else ""
+        return Deadlock(
+            f"{what}, and {point!r} was not reached.",
+            why="The test would wait for ever.",
+            fix=f"{self._begun} turns began, {self._ended} ended; the last that was heard: it {self._last or 'began'}.{stands}",
+        )
+
+    def _pipe(self, name: str, file: str | None = None) -> int:
+        path = self._directory / (file or name)
+        os.mkfifo(path)
+        # Open for both, so that neither side waits for the other to open it, and what is said to nobody is kept.
+        self._fds[name] = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        return self._fds[name]
+
+
+class Script:
+    """Steps of a turn, added one by one; a function to give to ``start_turn``, as often as wanted.
+
+    Args:
+        kit: the test's side of it.
+    """
+
+    def __init__(self, kit: TurnKit) -> None:
+        self._kit = kit
+        self._steps: list[Step] = []
+        self._value: Any = None
+
+    def __call__(self, context: TurnContext) -> Any:
+        """Do the steps, one after another; gives what ``returns`` said."""
+        return _Play(self._kit, context).run(self._steps, self._value)
+
+    def do(self, fn: Callable[[TurnContext], object]) -> Self:
+        """Call ``fn(context)``: whatever there is no step for."""
+        return self._add(lambda play: fn(play.context))
+
+    def emit(self, type: str, /, **data: Any) -> Self:
+        """Announce something without storing it: ``emit("text_delta", chunk="he")``."""
+        return self._add(lambda play: play.context.emit(type, data))
+
+    def record(self, type: str, /, **data: Any) -> Self:
+        """Store an event: ``record("provider_usage", input=12)``."""
+        return self._add(lambda play: play.context.record(type, data))
+
+    def say(self, text: str, *, by: str = "assistant") -> Self:
+        """Store a message of the ``assistant`` or of the ``user``.
+
+        Raises:
+            InvalidInput: it is by neither.
+        """
+        if by not in ("assistant", "user"):
+            raise InvalidInput(f"{by!r} says nothing in a session.", fix="Use assistant or user.")
+        return self.record(f"{by}_message", text=text)
+
+    def call(self, call_id: str, name: str = "shell", **args: Any) -> Self:
+        """Call a tool: ``call("c1", "shell", argv=["ls"])``. What is done before its ``result`` is done inside the tool."""
+        return self.record("tool_call", call_id=call_id, name=name, args=args)
+
+    def result(self, call_id: str, output: Any = "", *, ok: bool = True) -> Self:
+        """Answer a call; with ``ok=False``, ``output`` is the error's message."""
+        told = {"output": output} if ok else {"error": {"kind": "failed", "message": output}}
+        return self.record("tool_result", call_id=call_id, ok=ok, **told)
+
+    def write(self, path: str, data: bytes | str) -> Self:
+        """Write a file of the workspace, through the session."""
+        return self._add(lambda play: play.context.session.write(path, data))
+
+    def at(self, point: str) -> Self:
+        """Stop here until the test says ``turns.go(point)``; ``turns.wait_for(point)`` returns when the turn is here.
+
+        A turn that is interrupted here does nothing more, even if it was told to go just before.
+        """
+        self._kit._point(point)
+        return self._add(lambda play: play.stop_at(point))
+
+    def spawn_child(self, name: str = "child") -> Self:
+        """Start a child with a child of its own, both deaf to SIGTERM, SIGINT and SIGHUP; ``turns.children(name)`` gives their pids."""
+        return self._add(lambda play: play.spawn(name))
+
+    def hang(self) -> Self:
+        """Do nothing, for ever."""
+        return self._add(lambda play: play.hang())
+
+    def deaf(self) -> Self:
+        """Ignore SIGTERM, SIGINT and all else that asks a process to end, and go on. In a thread, whose process is the test, only go on."""
+        return self._add(lambda play: play.ignore_signals())
+
+    def ignore_interrupt(self) -> Self:
+        """``deaf``, then ``hang``."""
+        return self.deaf().hang()
+
+    def until_cancelled(self) -> Self:
+        """Go on once the turn is asked to end, as a polite one in a thread does; one in a process does not live to be asked."""
+        return self._add(lambda play: play.hang(polite=True))
+
+    def crash(self, error: BaseException | None = None) -> Self:
+        """Raise an error; a ``RuntimeError`` by default."""
+        return self._add(lambda _play: _raise(error or RuntimeError("the script crashes here")))
+
+    def kill_itself(self) -> Self:
+        """Have the turn's process die by SIGKILL. In a thread, which shares its process with the test, it raises instead."""
+        return self._add(lambda play: play.kill_itself())
+
+    def returns(self, value: Any) -> Self:
+        """What the turn gives if it comes to its end."""
+        self._value = value
+        return self
+
+    def _add(self, step: Step) -> Self:
+        self._steps.append(step)
+        return self
+
+
+@dataclass(eq=False)
+class _Play:
+    """One run of a script, in whichever process."""
+
+    kit: TurnKit
+    context: TurnContext
+
+    def __post_init__(self) -> None:
+        self.thread = threading.current_thread()
+        self.trees: list[subprocess.Popen[str]] = []
+
+    @property
+    def forked(self) -> bool:
+        """Whether this runs in another process than the test."""
+        return os.getpid() != self.kit._pid
+
+    def run(self, steps: list[Step], value: Any) -> Any:
+        """Do the steps; say how that ended, unless the process died."""
+        if not self.forked:
+            self.kit._plays.append(self)
+        self.kit.tell(begun=Owner.current().to_json())
+        how = "was cut short"
+        try:
+            for step in steps:
+                step(self)
+            how = "ended by itself"
+        except Exception as problem:
+            how = f"raised {type(problem).__name__}"
+            raise
+        finally:
+            self.kit.tell(ended=how, pid=os.getpid())
+        return value
+
+    def stop_at(self, point: str) -> None:
+        """Say that it is here, and wait for ``go``."""
+        self.kit.tell(at=point)
+        fd = self.kit._fds[f"at-{point}"]
+        while True:
+            ready = select.select([fd], [], [], _SLICE)[0]
+            self._cut()  # one that was ended must take no word that is meant for the next
+            with suppress(BlockingIOError):  # another turn was quicker
+                if ready and os.read(fd, 1):
+                    return
+
+    def hang(self, *, polite: bool = False) -> None:
+        """Hang until the kit is closed; if polite, only until it is asked to end."""
+        while not self.kit._over.wait(_SLICE if polite else None):
+            if self.context.cancelled.is_set():
+                return
+        raise TurnCut
+
+    def ignore_signals(self) -> None:
+        """Be deaf, unless the test would be deaf too. Blocking is not enough: another thread of the process would hear."""
+        if self.forked:
+            for name in _ENDING:
+                signal.signal(getattr(signal, name), signal.SIG_IGN)
+
+    def spawn(self, name: str) -> None:
+        """Start a child and a grandchild, and tell the test of them once they are deaf."""
+        pipe = str(self.kit._directory / "children")
+        tree = subprocess.Popen(["/bin/sh", "-c", _TREE, pipe], stdout=subprocess.PIPE, text=True)
+        self.trees.append(tree)
+        assert tree.stdout is not None
+        for _ in range(2):
+            self.kit.tell(child=name, owner=owner_of(int(tree.stdout.readline())).to_json())
+
+    def kill_itself(self) -> None:
+        """Die, unless the test would die too."""
+        if not self.forked:
+            raise InvalidInput("This turn runs in a thread.", why="The test would die with it.", fix="Run it with runs='process'.")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def end(self) -> None:
+        """Called by the kit, in the test's process: have the thread end."""
+        self.thread.join(_SOON)
+        self.context.cancelled.set()  # for what waits for nothing else
+        self.thread.join(_JOIN)
+
+    def reap(self) -> None:
+        """Called by the kit: wait for children that were killed."""
+        for tree in self.trees:
+            with tree:
+                tree.wait(_JOIN)
+
+    def _cut(self) -> None:
+        if self.kit._over.is_set() or self.context.cancelled.is_set():
+            raise TurnCut
+
+
+def _now() -> float:
+    # Time libraries of tests replace time.monotonic, but not this.
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+def _raise(error: BaseException) -> None:
+    raise error

@@ -208,7 +208,7 @@ class AgentSession:
         with self._recorder.working("record", self._actor, marks=False) as state:
             if state.unkept and type == "user_message":
                 keep(self._recorder, state, self._snapshot(state))
-            self._recorder.append(check_recordable(type), plain, actor=self._actor)
+            self._recorder.append(check_recordable(type, plain), plain, actor=self._actor)
             stored = self._recorder.last
         assert stored is not None
         return stored

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.record.events import Actor, Event
+from pytest_gittrix.record.events import Actor, Event, check
 from pytest_gittrix.record.state import SessionState
 from pytest_gittrix.record.vocabulary import CONVERSATION, LIVE, VOCABULARY
 from pytest_gittrix.session.recorder import Recorder
@@ -17,10 +17,17 @@ from pytest_gittrix.session.recorder import Recorder
 ANNOUNCED: Final = frozenset({"text_delta", "reasoning_delta", "status", "plan", "context_pressure"})
 """The live events that a user of a session may announce (Pixir's ephemeral types)."""
 
+# What calls and their results are known by.
+_NAMES: Final = frozenset({"call_id", "name"})
 
-def check_recordable(type: str) -> str:
+
+def check_recordable(type: str, data: Mapping[str, Any]) -> str:
     """Validate what is to be stored. Raises InvalidInput, listing what may be: what the engine does, it says itself."""
     if type in CONVERSATION:
+        check(type, data)
+        for name in _NAMES.intersection(data):
+            if not isinstance(data[name], str):
+                raise InvalidInput(f"The {name} of a {type!r} is {data[name]!r}, not text.", why="Calls and results are matched by it.")
         return type
     if type in ANNOUNCED:
         raise InvalidInput(

@@ -133,12 +133,15 @@ class Records:
         """
         if (chain is None) == (work_unit is None):
             raise InvalidInput("A line is asked for by its id or by a work unit.", fix="Give chain or work_unit=, one of them.")
-        if chain is not None:
-            return self.query(chain=chain)[::-1]
         self.index.sync()
+        if chain is not None:
+            rows = self.index.query(Query(chain=chain))
+            place = _places(rows)
+            return _read(sorted(rows, key=lambda row: (place[row.id], row.created_ns, row.id)))
         lines = {_chain_of(row) for row in self.index.query(Query(work_unit=work_unit))}
-        rows = {row.id: row for line in lines for row in self.index.query(Query(chain=line))}
-        return _read(sorted(rows.values(), key=lambda row: (row.created_ns, row.id)))
+        rows = [row for line in lines for row in self.index.query(Query(chain=line))]
+        place = _places(rows)
+        return _read(sorted(rows, key=lambda row: (row.created_ns, place[row.id], row.id)))
 
     def resolve(self, prefix: str) -> str:
         """The id that a prefix stands for, if only one does; a whole id stands for itself.
@@ -196,6 +199,19 @@ class Records:
 def _chain_of(row: Row) -> str:
     lineage = json.loads(row.metadata).get("lineage") or {}
     return str(lineage.get("chain", row.id))
+
+
+def _places(rows: Iterable[Row]) -> dict[str, int]:
+    """How many sessions of its line come before each: clocks can be set back, and two sessions can start at one moment."""
+    parents = {row.id: (json.loads(row.metadata).get("lineage") or {}).get("parent") for row in rows}
+    places: dict[str, int] = {}
+    for id_ in parents:
+        above = [id_]
+        while (parent := parents[above[-1]]) in parents and parent not in places and parent not in above:
+            above.append(parent)
+        for one in reversed(above):
+            places[one] = places.get(parents[one] or "", -1) + 1
+    return places
 
 
 def _read(rows: Iterable[Row]) -> list[SessionMetadata]:

@@ -152,3 +152,31 @@ def test_calls_without_an_answer_are_given_one_each_in_the_order_of_their_ids(se
         ("b", False, "orphan_tool_call"),
     ]
     assert results[0]["error"]["details"] == {"call_id": "a", "tool": "tool-a", "reason": "interrupt"}
+
+
+@pytest.mark.parametrize(
+    ("type", "data", "problem"),
+    [
+        ("tool_call", {"call_id": "c1"}, "lacks args, name"),
+        ("tool_call", {"call_id": ["c1"], "name": "shell", "args": {}}, r"The call_id of a 'tool_call' is \['c1'\], not text"),
+        ("tool_call", {"call_id": "c1", "name": 7, "args": {}}, "not text"),
+        ("tool_result", {"ok": True}, "lacks call_id"),
+        ("permission_decision", {"call_id": None, "decision": "yes"}, "not text"),
+    ],
+)
+def test_a_call_that_could_not_be_matched_is_refused_and_leaves_no_trace(
+    session: UserSession, type: str, data: dict[str, Any], problem: str
+) -> None:
+    before = session.history()
+
+    with pytest.raises(InvalidInput, match=problem):
+        session.record(type, data)
+    assert session.history() == before
+
+
+def test_data_nested_too_deep_are_refused(session: UserSession) -> None:
+    deep: dict[str, Any] = {}
+    for _ in range(5000):
+        deep = {"deeper": deep}
+    with pytest.raises(InvalidInput, match="nested too deep"):
+        session.record("subagent_event", deep)

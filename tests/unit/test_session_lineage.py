@@ -306,6 +306,13 @@ class TestALineAndATree:
         with pytest.raises(InvalidInput, match="one of them"):
             site.engine.chain()
 
+    def test_goes_by_who_came_from_whom_though_all_started_at_one_moment_or_the_clock_was_set_back(self, site: Site) -> None:
+        line = [site.start(id="z")]
+        for _ in range(6):
+            line.append(line[-1].handoff())
+
+        assert [record.id for record in site.engine.chain("z")] == [one.id for one in line]
+
     def test_shows_what_came_of_a_session(self, site: Site, session: UserSession) -> None:
         site.clock.advance(hours=1)
         last_event = session.history()[-1].seq

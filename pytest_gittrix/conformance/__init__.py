@@ -1,4 +1,4 @@
-"""The conformance suite: a hundred and sixty promises of a session system, each a test with a stable code.
+"""The conformance suite: more than two hundred promises of a session system, each a test with a stable code.
 
 Run it on a system of your own without a line of code::
 
@@ -28,6 +28,9 @@ FAMILY_MODULES = (
     "concurrency",
     "eviction",
     "durability",
+    "log",
+    "turns",
+    "lines",
     "identity",
     "names",
     "bad_input",

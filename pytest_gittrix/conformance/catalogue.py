@@ -29,6 +29,10 @@ _CAPABILITIES = {
     Capability.ABSOLUTE: "sessions can have an absolute time to live",
     Capability.PROCESSES: "several processes may work on the same sessions",
     Capability.CRASH: "a killed process leaves nothing that needs a person",
+    Capability.HISTORY: "what is said and done in a session can be stored, announced and listened to",
+    Capability.TURNS: "the agent's code can be run beside the program, and interrupted",
+    Capability.FORKS: "a session can begin as another one was",
+    Capability.LINES: "a session can be handed on, or go on after a crash; lines of sessions can be found",
 }
 
 _HEAD = """\

@@ -33,6 +33,8 @@ Dialect = Literal["gittrix", "typescript"]
 HOME_VARIABLE: Final = "GITTRIX_HOME"
 TYPESCRIPT: Final = BASE | {Capability.DELETE, Capability.STRATEGIES, Capability.RESUME, Capability.SHELL, Capability.PROCESSES}
 """What the document of the TypeScript GitTrix claims of its command line; ``clock`` besides, where libfaketime is installed."""
+UNSPEAKABLE: Final = frozenset({Capability.HISTORY, Capability.TURNS, Capability.FORKS, Capability.LINES})
+"""What no command line is asked for: it needs somebody to call back, or has no words in the documented commands."""
 
 
 class CommandSystem:
@@ -52,7 +54,7 @@ class CommandSystem:
             GitTrix: no ``sweep`` (each command sweeps first), no flags for eviction, and paths with a comma cannot be selected.
 
     Attributes:
-        name, capabilities: as given; ``clock`` is taken out where the program cannot be told the time.
+        name, capabilities: as given; ``clock`` is taken out where the program cannot be told the time, and what ``UNSPEAKABLE`` has.
         reasons: for each capability that was taken out, why.
 
     Raises:
@@ -78,7 +80,9 @@ class CommandSystem:
         self.name = name if name is not None else shlex.join(words)
         reason = _no_clock(clock)
         declared = frozenset(capabilities)
-        self.reasons: Mapping[Capability, str] = {Capability.CLOCK: reason} if reason and Capability.CLOCK in declared else {}
+        left_out = dict.fromkeys(UNSPEAKABLE, "a system that is driven by its command line is not asked for it")
+        left_out |= {Capability.CLOCK: reason} if reason else {}
+        self.reasons: Mapping[Capability, str] = {one: why for one, why in left_out.items() if one in declared}
         self.capabilities = declared - self.reasons.keys()
         self.timeout = timeout
         self.dialect = dialect
@@ -91,10 +95,10 @@ class CommandSystem:
 
     @classmethod
     def own(cls, *, timeout: float = 60.0) -> CommandSystem:
-        """Our own command line, in this interpreter, with everything there is."""
+        """Our own command line, in this interpreter, with everything that a command line is asked for."""
         # -P: a file of the durable repository must never be taken for a module.
         command = (sys.executable, "-P", "-m", "pytest_gittrix.cli")
-        return cls(command, name="gittrix (command line)", capabilities=frozenset(Capability), timeout=timeout)
+        return cls(command, name="gittrix (command line)", capabilities=frozenset(Capability) - UNSPEAKABLE, timeout=timeout)
 
     @classmethod
     def typescript(cls, command: Sequence[str] | str = "gittrix", *, timeout: float = 60.0) -> CommandSystem:
@@ -141,9 +145,8 @@ class CommandEngine:
         self._expired: set[str] = set()
         self._workspaces: dict[str, Path] = {}
         system.environment(place)  # attaches the clock's file, before several threads could want to
-        for capability, verb in VERBS.items():
-            if capability not in system.capabilities:
-                setattr(self, verb, None)  # an engine has the verbs of its capabilities, and no other
+        for verb in (verb for capability, verbs in VERBS.items() if capability not in system.capabilities for verb in verbs):
+            setattr(self, verb, None)  # an engine has the verbs of its capabilities, and no other
 
     def _ask(self, *words: str, of: Sequence[str] = (), stdin: bytes = b"") -> Answer:
         """Run a command: its words are ours, and what callers chose stands behind ``--`` or behind the ``=`` of a flag."""

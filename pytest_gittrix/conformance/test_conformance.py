@@ -10,9 +10,12 @@ from pytest_gittrix.conformance.durability import DurabilityClauses
 from pytest_gittrix.conformance.eviction import EvictionClauses
 from pytest_gittrix.conformance.identity import IdentityClauses
 from pytest_gittrix.conformance.isolation import IsolationClauses
+from pytest_gittrix.conformance.lines import LineClauses
+from pytest_gittrix.conformance.log import LogClauses
 from pytest_gittrix.conformance.names import NamesClauses
 from pytest_gittrix.conformance.overlay import OverlayClauses
 from pytest_gittrix.conformance.promotion import PromotionClauses
+from pytest_gittrix.conformance.turns import TurnClauses
 
 
 class TestConflict(ConflictClauses):
@@ -49,6 +52,18 @@ class TestConcurrency(ConcurrencyClauses):
 
 class TestDurability(DurabilityClauses):
     """DUR."""
+
+
+class TestLog(LogClauses):
+    """LOG."""
+
+
+class TestTurns(TurnClauses):
+    """TRN."""
+
+
+class TestLines(LineClauses):
+    """LIN."""
 
 
 class TestEviction(EvictionClauses):

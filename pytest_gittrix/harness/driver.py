@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.harness.oracle import Judge
 from pytest_gittrix.harness.place import Place
-from pytest_gittrix.harness.system import Capability, Promoted, SessionSystem, check_system
+from pytest_gittrix.harness.system import Capability, Promoted, SessionSystem, TurnHandle, check_system
 from pytest_gittrix.record.model import EvictionPolicy
 from pytest_gittrix.session.content import ListEntry
 
@@ -101,6 +101,57 @@ class DrivenSession:
         """What happened to it, in order."""
         return [*self._verb(Capability.EVENTS, "events")(self.id)]
 
+    def record(self, type: str, data: Mapping[str, Any]) -> int:
+        """Store what was said or done, then announce it; gives its ``seq``."""
+        return int(self._verb(Capability.HISTORY, "record")(self.id, type, data))
+
+    def emit(self, type: str, data: Mapping[str, Any]) -> None:
+        """Announce what is not stored."""
+        self._verb(Capability.HISTORY, "emit")(self.id, type, data)
+
+    def subscribe(self, listener: Callable[[Mapping[str, Any]], object], types: Iterable[str] | None = None) -> Callable[[], None]:
+        """Have a listener told of what happens; gives a function that ends it."""
+        ends: Callable[[], None] = self._verb(Capability.HISTORY, "subscribe")(self.id, listener, types)
+        return ends
+
+    def start_turn(self, fn: Callable[[Any], object]) -> TurnHandle:
+        """Run ``fn(context)`` beside this program."""
+        turn: TurnHandle = self._verb(Capability.TURNS, "start_turn")(self.id, fn)
+        return turn
+
+    def interrupt(self) -> bool:
+        """End its turn; whether there was one."""
+        return bool(self._verb(Capability.TURNS, "interrupt")(self.id))
+
+    @property
+    def turn_running(self) -> bool:
+        """Whether its engine runs a turn of it."""
+        return bool(self._verb(Capability.TURNS, "turn_running")(self.id))
+
+    def fork(self, at_seq: int | None = None) -> DrivenSession:
+        """Start a session that begins as this one was after an event."""
+        return self._other(self._verb(Capability.FORKS, "fork")(self.id, at_seq))
+
+    def handoff(self, **identity: str) -> DrivenSession:
+        """End it and go on in a new one."""
+        return self._other(self._verb(Capability.LINES, "handoff")(self.id, **identity))
+
+    def finish(self, outcome: str) -> None:
+        """End it, and say how its agent ended."""
+        self._verb(Capability.LINES, "finish")(self.id, outcome)
+
+    def succeed(self, **identity: str) -> DrivenSession:
+        """Start a session that goes on in the line of this one, which crashed."""
+        return self._other(self._verb(Capability.LINES, "succeed")(self.id, **identity))
+
+    def lineage(self) -> Mapping[str, Any]:
+        """Its place in its line."""
+        place: Mapping[str, Any] = self._verb(Capability.LINES, "lineage")(self.id)
+        return place
+
+    def _other(self, id_: object) -> DrivenSession:
+        return DrivenSession(self._engine, self._capabilities, str(id_))
+
     def promote(
         self,
         *,
@@ -143,9 +194,9 @@ class DrivenEngine:
         self._capabilities = capabilities
         self._closed = False
 
-    def start_session(self, task: str, *, eviction: EvictionPolicy | None = None) -> DrivenSession:
-        """Start a session from the head of durable's branch."""
-        return self.get_session(str(self.raw.start(task, eviction if eviction is not None else EvictionPolicy())))
+    def start_session(self, task: str, *, eviction: EvictionPolicy | None = None, **identity: str) -> DrivenSession:
+        """Start a session from the head of durable's branch; of a system with ``lines``, perhaps saying who works in it, and on what."""
+        return self.get_session(str(self.raw.start(task, eviction if eviction is not None else EvictionPolicy(), **identity)))
 
     def get_session(self, id_: str) -> DrivenSession:
         """A handle on a session; that it exists is found out by using it."""
@@ -158,6 +209,19 @@ class DrivenEngine:
     def sweep(self) -> list[str]:
         """Evict what is past its time; gives the ids, sorted."""
         return sorted(self.raw.sweep())
+
+    def query(self, **filters: Any) -> list[str]:
+        """The ids of the sessions that fit, newest first."""
+        return [*self._lines().query(**filters)]
+
+    def chain(self, chain: str) -> list[str]:
+        """The ids of a line, oldest first."""
+        return [*self._lines().chain(chain)]
+
+    def _lines(self) -> Any:
+        if Capability.LINES not in self._capabilities:
+            raise CapabilityMissing("The system does not declare lines.")
+        return self.raw
 
     def close(self) -> None:
         """Let go of everything. Closing again does nothing."""
@@ -217,9 +281,9 @@ class Stage:
         """Variables for programs: hermetic git, dates of the clock."""
         return self.place.env
 
-    def start(self, task: str = "Improve the project", eviction: EvictionPolicy | None = None) -> DrivenSession:
+    def start(self, task: str = "Improve the project", eviction: EvictionPolicy | None = None, **identity: str) -> DrivenSession:
         """Start a session with the first engine."""
-        return self.gittrix.start_session(task, eviction=eviction)
+        return self.gittrix.start_session(task, eviction=eviction, **identity)
 
     def reopen(self) -> DrivenEngine:
         """One more engine on the same sessions; closed with the stage."""

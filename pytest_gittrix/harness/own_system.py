@@ -6,7 +6,7 @@ It must not know pytest, nor a clause.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -16,10 +16,12 @@ from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.git.workspace import WorkspaceKind
 from pytest_gittrix.harness.place import Place
 from pytest_gittrix.harness.system import Capability, Promoted
+from pytest_gittrix.record.events import Event
 from pytest_gittrix.record.model import EvictionPolicy
 from pytest_gittrix.session.ids import seeded_ids
 from pytest_gittrix.session.manager import GitTrix
 from pytest_gittrix.session.session import UserSession
+from pytest_gittrix.session.turns import Turn
 
 
 class GitTrixSystem:
@@ -74,11 +76,13 @@ class GitTrixEngine:
             self._handles[id] = self.gittrix.get_session(id)
         return self._handles[id]
 
-    def start(self, task: str, policy: EvictionPolicy) -> str:
-        """``GitTrix.start_session``."""
-        session = self.gittrix.start_session(task, eviction=policy)
+    def _held(self, session: UserSession) -> str:
         self._handles[session.id] = session
         return session.id
+
+    def start(self, task: str, policy: EvictionPolicy, **identity: Any) -> str:
+        """``GitTrix.start_session``."""
+        return self._held(self.gittrix.start_session(task, eviction=policy, **identity))
 
     def read(self, id: str, path: str) -> bytes:
         """``AgentSession.read``."""
@@ -143,7 +147,62 @@ class GitTrixEngine:
 
     def events(self, id: str) -> Sequence[Mapping[str, Any]]:
         """The stored events of the session's log."""
-        return [{"seq": event.seq, "type": event.type, "data": event.data} for event in self.gittrix.store.log(id).read()]
+        return [_told(event) for event in self.gittrix.store.log(id).read()]
+
+    def record(self, id: str, type: str, data: Mapping[str, Any]) -> int:
+        """``AgentSession.record``."""
+        return self._session(id).record(type, data).seq
+
+    def emit(self, id: str, type: str, data: Mapping[str, Any]) -> None:
+        """``AgentSession.emit``."""
+        self._session(id).emit(type, data)
+
+    def subscribe(self, id: str, listener: Callable[[Mapping[str, Any]], object], types: Iterable[str] | None = None) -> Callable[[], None]:
+        """``UserSession.subscribe``."""
+        return self._session(id).subscribe(lambda event: listener(_told(event)), types)
+
+    def start_turn(self, id: str, fn: Callable[[Any], object]) -> Turn:
+        """``UserSession.start_turn``, in a process."""
+        return self._session(id).start_turn(fn)
+
+    def interrupt(self, id: str) -> bool:
+        """``UserSession.interrupt``."""
+        return self._session(id).interrupt()
+
+    def turn_running(self, id: str) -> bool:
+        """``UserSession.turn_running``."""
+        return self._session(id).turn_running
+
+    def fork(self, id: str, at_seq: int | None = None) -> str:
+        """``UserSession.fork``."""
+        return self._held(self._session(id).fork(at_seq))
+
+    def handoff(self, id: str, **identity: Any) -> str:
+        """``UserSession.handoff``."""
+        return self._held(self._session(id).handoff(**identity))
+
+    def finish(self, id: str, outcome: str) -> None:
+        """``UserSession.discard``."""
+        self._session(id).discard(outcome)
+
+    def succeed(self, id: str, **identity: Any) -> str:
+        """``GitTrix.start_session``, with the task of the one that crashed."""
+        return self._held(self.gittrix.start_session(self.gittrix.store.load(id).task, parent=id, **identity))
+
+    def lineage(self, id: str) -> Mapping[str, Any]:
+        """What the session's log says of it."""
+        state = self.gittrix.store.load(id)
+        parent = state.lineage.parent if state.lineage is not None else None
+        there = {"parent": parent, "child": state.successor, "chain": state.chain, "root": state.root}
+        return {**there, "outcome": state.outcome, "state": state.state}
+
+    def query(self, **filters: Any) -> Iterable[str]:
+        """``GitTrix.query``, the ids."""
+        return [record.id for record in self.gittrix.query(**filters)]
+
+    def chain(self, chain: str) -> Iterable[str]:
+        """``GitTrix.chain``, the ids."""
+        return [record.id for record in self.gittrix.chain(chain)]
 
     def close(self) -> None:
         """``GitTrix.close``."""
@@ -158,3 +217,7 @@ class ShellEngine(GitTrixEngine):
         path = self._session(id).workspace_path
         assert path is not None, "a workspace of this kind has no directory"
         return path
+
+
+def _told(event: Event) -> Mapping[str, Any]:
+    return {"seq": event.seq, "type": event.type, "data": event.data}

@@ -6,7 +6,7 @@ zoo know nothing else of a system. It must know neither an engine nor pytest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -44,6 +44,10 @@ class Capability(StrEnum):
     ABSOLUTE = "absolute"
     PROCESSES = "processes"
     CRASH = "crash"
+    HISTORY = "history"
+    TURNS = "turns"
+    FORKS = "forks"
+    LINES = "lines"
 
 
 BASE: Final = frozenset(
@@ -64,19 +68,24 @@ EXTENDED: Final = frozenset(Capability) - BASE
 
 ``resume``: sessions outlive the engine that started them. ``shell``: the agent has a directory to run programs in. ``clock``: TTLs follow
 the place's clock. ``absolute``: sessions can have an absolute TTL. ``processes``: several processes may work on the same sessions.
-``crash``: a killed process leaves nothing that needs a human.
+``crash``: a killed process leaves nothing that needs a human. ``history`` builds on ``events``, ``turns`` and ``forks`` on both; with
+``lines``, ``start`` takes who works in the session, and on what, as keywords: ``agent``, ``rig``, ``work_unit``.
 """
 
-VERBS: Final[Mapping[Capability, str]] = {
-    Capability.DELETE: "delete",
-    Capability.DISCARD: "discard",
-    Capability.COMMITS: "commit",
-    Capability.HUNKS: "hunks",
-    Capability.EXTEND: "extend",
-    Capability.SHELL: "workspace",
-    Capability.EVENTS: "events",
+VERBS: Final[Mapping[Capability, tuple[str, ...]]] = {
+    Capability.DELETE: ("delete",),
+    Capability.DISCARD: ("discard",),
+    Capability.COMMITS: ("commit",),
+    Capability.HUNKS: ("hunks",),
+    Capability.EXTEND: ("extend",),
+    Capability.SHELL: ("workspace",),
+    Capability.EVENTS: ("events",),
+    Capability.HISTORY: ("record", "emit", "subscribe"),
+    Capability.TURNS: ("start_turn", "interrupt", "turn_running"),
+    Capability.FORKS: ("fork",),
+    Capability.LINES: ("handoff", "finish", "succeed", "lineage", "query", "chain"),
 }
-"""The method that an engine has if, and only if, its system declares the capability."""
+"""The methods that an engine has if, and only if, its system declares the capability."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +106,9 @@ class Promoted:
 class Engine(Protocol):
     """One process's way to the sessions of a place. Errors are exceptions with a ``code`` (``BASELINE_CONFLICT`` and so on, DESIGN 4.3).
 
-    A promotion is called with ``hunks=`` and ``strategy=`` only where the system declares those capabilities; a conflict's error has
-    ``conflicting_files`` besides. The optional verbs are in ``OptionalVerbs``.
+    A promotion is called with ``hunks=`` and ``strategy=``, and ``start`` with ``agent=`` and so on, only where the system declares those
+    capabilities (``hunks``, ``strategies``, ``lines``); a conflict's error has ``conflicting_files`` besides. The optional verbs are in
+    ``OptionalVerbs``.
     """
 
     def start(self, task: str, policy: EvictionPolicy) -> str:
@@ -142,6 +152,34 @@ class Engine(Protocol):
         ...
 
 
+class TurnContext(Protocol):
+    """What the function of a turn is given.
+
+    Attributes:
+        session_id: of the session that the turn is of.
+    """
+
+    session_id: str
+
+    def record(self, type: str, data: dict[str, Any]) -> object:
+        """As ``OptionalVerbs.record``, in that session."""
+        ...
+
+
+class TurnHandle(Protocol):
+    """A turn that was started.
+
+    Attributes:
+        status: ``running``; then ``done`` (its function returned), ``failed`` (it raised), or ``interrupted``.
+    """
+
+    status: str
+
+    def wait(self, seconds: float) -> bool:
+        """Wait, in real seconds, until it is over and the log says so; whether it is."""
+        ...
+
+
 class OptionalVerbs(Protocol):
     """What an engine has besides, capability by capability."""
 
@@ -170,7 +208,102 @@ class OptionalVerbs(Protocol):
         ...
 
     def events(self, id: str) -> Sequence[Mapping[str, Any]]:
-        """``events``: what happened to a session, in order, each with an integer ``seq`` from 0 and a ``type``."""
+        """``events``: what happened to a session, in order, each with an integer ``seq`` from 0 and a ``type``.
+
+        With ``history``, those that ``record`` stored have their ``data`` too; and an ended session has its events still.
+        """
+        ...
+
+    def record(self, id: str, type: str, data: Mapping[str, Any]) -> int:
+        """``history``: store what was said or done, then announce it; gives its ``seq``.
+
+        There are at least ``user_message`` (``text``, perhaps ``metadata``), ``assistant_message`` (``text``), ``tool_call`` (``call_id``,
+        ``name``, ``args``) and ``tool_result`` (``call_id``, ``ok``, perhaps ``output`` or ``error``). ``INVALID_INPUT`` for another type,
+        or for data that lack a key or that JSON cannot hold.
+        """
+        ...
+
+    def emit(self, id: str, type: str, data: Mapping[str, Any]) -> None:
+        """``history``: announce what is not stored: at least ``text_delta`` (``chunk``). ``INVALID_INPUT`` as for ``record``."""
+        ...
+
+    def subscribe(self, id: str, listener: Callable[[Mapping[str, Any]], object], types: Iterable[str] | None = None) -> Callable[[], None]:
+        """``history``: have ``listener(event)`` called for what this engine stores and announces in a session, in order.
+
+        It is called before the verb that it tells of returns. It may read events. What was not stored has the ``seq`` -1.
+
+        Args:
+            id: the session.
+            listener: is given what ``events`` would give.
+            types: only these; all by default.
+
+        Returns:
+            A function that ends it.
+        """
+        ...
+
+    def start_turn(self, id: str, fn: Callable[[Any], object]) -> TurnHandle:
+        """``turns``: run ``fn(context)`` (a ``TurnContext``) beside this program, in a process or a thread. ``TURN_BUSY`` beside another.
+
+        Calls of tools that have no result yet are answered first, and so are those that ``interrupt`` finds, in the order of their ids, by
+        a ``tool_result`` of ``call_id``, ``ok`` (false) and ``error``: {``kind``: ``orphan_tool_call``, ``details``: {``call_id``,
+        ``tool``, ``reason``}}, the reason being ``before_start_turn``, ``interrupt`` or ``interrupt_no_turn``.
+        """
+        ...
+
+    def interrupt(self, id: str) -> bool:
+        """``turns``: end the turn that this engine runs, with every process it started; whether there was one."""
+        ...
+
+    def turn_running(self, id: str) -> bool:
+        """``turns``: whether this engine runs a turn of the session."""
+        ...
+
+    def fork(self, id: str, at_seq: int | None = None) -> str:
+        """``forks``: start a session that begins as a live one was after an event, the last by default; gives its id.
+
+        It has what was recorded up to there, under new numbers, and the files as they were. Those were kept where the user said something
+        (``user_message``), and are known until files are written again. ``INVALID_INPUT`` for an event that there is not.
+        """
+        ...
+
+    def handoff(self, id: str, **identity: str) -> str:
+        """``lines``: end a session (its outcome is ``handoff``) and go on in a new one, with its workspace as it is; gives that one's id.
+
+        Of who works in it, and on what, what is not told is as it was.
+        """
+        ...
+
+    def finish(self, id: str, outcome: str) -> None:
+        """``lines``: end a session as ``discard`` does, and say how its agent ended: ``done``, ``crash`` or ``killed``."""
+        ...
+
+    def succeed(self, id: str, **identity: str) -> str:
+        """``lines``: start a session from the head of durable's branch that goes on in the line of one that crashed; gives its id.
+
+        ``SESSION_EXPIRED`` if that one did not crash, or has a successor.
+        """
+        ...
+
+    def lineage(self, id: str) -> Mapping[str, Any]:
+        """``lines``: a session's place, ended or not: ``parent``, ``child``, ``chain``, ``root``, ``outcome``, ``state``.
+
+        ``child`` is the one that goes on in its line, ``chain`` the first of the line, and ``root`` the first of all that it comes from, by
+        forks too, with which lines begin. What there is none of is None.
+        """
+        ...
+
+    def query(self, **filters: Any) -> Iterable[str]:
+        """``lines``: the ids of the sessions for which everything given holds, newest first.
+
+        Args:
+            filters: ``agent``, ``rig``, ``work_unit``, ``chain``, ``outcome``: equal; ``since``: started then or later, a datetime;
+                ``until``: started before; ``limit``: how many at most, 0 (the default) for all.
+        """
+        ...
+
+    def chain(self, chain: str) -> Iterable[str]:
+        """``lines``: the ids of a line, oldest first; of one that there is not, none."""
         ...
 
 

@@ -36,18 +36,25 @@ USES: Final = {
     Capability.EVENTS: {"events"},
     Capability.CLOCK: {"clock"},
     Capability.ABSOLUTE: {"ttl_absolute"},
+    Capability.HISTORY: {"record", "emit", "subscribe"},
+    Capability.TURNS: {"start_turn", "interrupt", "turn_running"},
+    Capability.FORKS: {"fork"},
+    Capability.LINES: {"handoff", "finish", "succeed", "lineage", "query", "chain"},
 }
 
 
 def names_in(test: Callable[..., object]) -> set[str]:
-    """Every name and attribute in a function and in the functions of its module and class that it calls, theirs included."""
-    module = sys.modules[test.__module__]
-    known = {name: found for owner in (module, *families()) for name, found in vars(owner).items() if inspect.isfunction(found)}
+    """Every name and attribute in a function and in the functions of its module and of the families that it calls, theirs included."""
     seen: set[str] = set()
-    waiting = [test]
+    waiting, done = [test], {test}
     while waiting:
-        mentioned = set(_mentioned(waiting.pop()))
-        waiting += [known[name] for name in mentioned - seen if name in known and known[name].__module__.startswith("pytest_gittrix.conf")]
+        function = waiting.pop()
+        mentioned = set(_mentioned(function))
+        owners = (sys.modules[function.__module__], *families())
+        known = {name: found for owner in owners for name, found in vars(owner).items() if inspect.isfunction(found)}
+        called = {known[name] for name in mentioned & known.keys() if known[name].__module__.startswith("pytest_gittrix.conf")}
+        waiting += called - done
+        done |= called
         seen |= mentioned
     return seen
 

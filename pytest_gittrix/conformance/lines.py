@@ -1,0 +1,363 @@
+"""LIN: sessions that come from sessions, handed on, after a crash or by a fork; and how they are found (Gas Town and Pixir, 2.3, 3.3)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+from pytest_gittrix.conformance.clauses import Clauses, needs
+from pytest_gittrix.conformance.durability import WORK, killed
+from pytest_gittrix.conformance.expect import lands, refused
+from pytest_gittrix.conformance.log import say, texts
+from pytest_gittrix.harness.driver import DrivenEngine, DrivenSession, Stage
+from pytest_gittrix.harness.system import Capability
+
+ENDED: Final = ("SESSION_EXPIRED", "INVALID_INPUT")
+"""What is answered where a session cannot be gone on with; the second, if it has not ended."""
+
+OTHER: Final = "nobody-ever-started-this"
+
+
+class LineClauses(Clauses):
+    """Handoffs, successors, queries and forks."""
+
+    # Handed on -------------------------------------------------------------------------------------------------------------------
+
+    @needs(Capability.LINES)
+    def test_lin_01_a_session_that_is_handed_on_has_ended(self, stage: Stage) -> None:
+        """Or two agents work on, each as if the work were its own."""
+        parent = stage.start()
+
+        child = parent.handoff()
+
+        assert parent.state != "active"
+        assert (child.state, parent.lineage()["outcome"], child.lineage()["outcome"]) == ("active", "handoff", None)
+        refused("SESSION_EXPIRED", parent.write, "app.py", "late\n")
+        refused("SESSION_EXPIRED", parent.promote)
+
+    @needs(Capability.LINES)
+    def test_lin_02_a_handoff_links_the_two_both_ways(self, stage: Stage) -> None:
+        """Or whoever finds one of them cannot find out what came before, or what came of it."""
+        sessions = line_of(stage, 3)
+
+        assert [session.lineage()["parent"] for session in sessions] == [None, sessions[0].id, sessions[1].id]
+        assert [session.lineage()["child"] for session in sessions] == [sessions[1].id, sessions[2].id, None]
+
+    @needs(Capability.LINES)
+    def test_lin_03_a_line_has_the_name_of_its_first_session(self, stage: Stage) -> None:
+        """Or the history of one piece of work falls apart into as many as there were agents."""
+        sessions = line_of(stage, 3)
+        sessions[-1].finish("crash")
+        sessions.append(sessions[-1].succeed())
+
+        assert {session.lineage()["chain"] for session in sessions} == {sessions[0].id}
+        assert {session.lineage()["root"] for session in sessions} == {sessions[0].id}
+
+    @needs(Capability.LINES)
+    def test_lin_04_the_workspace_goes_along_whole(self, stage: Stage) -> None:
+        """Or the next agent begins with half of the work, and takes the other half for never done."""
+        parent = stage.start()
+        parent.write(".gitignore", "*.log\n")
+        parent.write("notes.log", "ignored\n")
+        parent.write("app.py", "agent\n")
+        parent.write("new/deep.txt", b"\x00\xff")
+        files = {path: parent.read(path) for path in parent.files()}
+        touched = {path: parent.read(path) for path in parent.touched_files()}
+
+        child = parent.handoff()
+
+        assert {path: child.read(path) for path in child.files()} == files
+        assert child.touched_files() == sorted(touched)
+        lands(stage, child, touched)
+
+    @needs(Capability.LINES)
+    def test_lin_05_the_baseline_goes_along(self, stage: Stage) -> None:
+        """Or what a person committed meanwhile is written over by work that never saw it."""
+        parent = stage.start()
+        parent.write("app.py", "agent\n")
+        theirs = committed_elsewhere(stage, "app.py")
+
+        child = parent.handoff()
+
+        assert child.touched_files() == ["app.py"]
+        refused("BASELINE_CONFLICT", child.promote)
+        assert stage.judge.head(stage.durable.branch) == theirs
+
+    @needs(Capability.LINES)
+    def test_lin_06_a_session_is_handed_on_once(self, stage: Stage) -> None:
+        """Or a line of work has two ends, and both are promoted."""
+        parent, evicted = stage.start(), stage.start()
+        child = parent.handoff()
+        evicted.evict()
+
+        refused("SESSION_EXPIRED", parent.handoff)
+        refused("SESSION_EXPIRED", evicted.handoff)
+
+        assert parent.lineage()["child"] == child.id
+        assert sorted(stage.gittrix.states()) == sorted([parent.id, child.id, evicted.id])
+
+    @needs(Capability.LINES)
+    def test_lin_07_who_works_on_what_goes_along_unless_told_anew(self, stage: Stage) -> None:
+        """Or the work of a whole line is found under the name of whoever began it, or under none."""
+        parent = stage.start(agent="rig/toast", rig="rig", work_unit="gt-1")
+
+        child = parent.handoff(agent="rig/fig")
+
+        assert stage.gittrix.query(rig="rig", work_unit="gt-1", agent="rig/fig") == [child.id]
+        assert stage.gittrix.query(rig="rig", work_unit="gt-1", agent="rig/toast") == [parent.id]
+
+    @needs(Capability.LINES, Capability.RESUME)
+    def test_lin_08_lines_outlive_the_engine(self, stage: Stage) -> None:
+        """Or a restart takes the history apart, though every piece of it is there."""
+        sessions = line_of(stage, 3)
+        before = [session.lineage() for session in sessions]
+        stage.gittrix.close()
+
+        engine = stage.reopen()
+
+        assert [engine.get_session(session.id).lineage() for session in sessions] == before
+        assert sorted(engine.chain(sessions[0].id)) == sorted(session.id for session in sessions)
+
+    @needs(Capability.LINES, Capability.RESUME, Capability.CRASH)
+    def test_lin_09_a_killed_handoff_was_made_or_never_began(self, stage: Stage) -> None:
+        """Or the work is in no session that lives, or in two."""
+        for struck in killed(stage, hand_on, self.files()):
+            parent = struck.session
+            child = parent.lineage()["child"]
+            live = struck.engine.get_session(child or parent.id)
+
+            assert [id_ for id_, state in struck.engine.states().items() if state == "active"] == [live.id]
+            assert parent.lineage()["outcome"] == ("handoff" if child else None)
+            assert sorted(struck.engine.chain(parent.id)) == sorted({parent.id, live.id})
+            assert live.touched_files() == sorted(WORK)
+            lands(struck.stage, live, WORK)
+
+    # After a crash ---------------------------------------------------------------------------------------------------------------
+
+    @needs(Capability.LINES)
+    def test_lin_10_a_session_that_crashed_has_one_successor(self, stage: Stage) -> None:
+        """Or everyone who finds a dead agent starts another in its place."""
+        parent = stage.start()
+        parent.finish("crash")
+
+        child = parent.succeed(agent="rig/fig")
+
+        refused("SESSION_EXPIRED", parent.succeed)
+        assert (parent.lineage()["outcome"], parent.lineage()["child"]) == ("crash", child.id)
+        assert (child.lineage()["parent"], child.state) == (parent.id, "active")
+        assert sorted(stage.gittrix.states()) == sorted([parent.id, child.id])
+
+    @needs(Capability.LINES)
+    def test_lin_11_only_a_session_that_crashed_has_a_successor(self, stage: Stage) -> None:
+        """Or work that was done, or that a person stopped, is begun again by a machine."""
+        done, stopped, active = stage.start(), stage.start(), stage.start()
+        done.finish("done")
+        stopped.finish("killed")
+
+        for session in (done, stopped, active):
+            refused(ENDED, session.succeed)
+
+        assert [session.lineage()["outcome"] for session in (done, stopped, active)] == ["done", "killed", None]
+        assert [session.lineage()["child"] for session in (done, stopped, active)] == [None] * 3
+        assert len(stage.gittrix.states()) == 3
+
+    # Found -----------------------------------------------------------------------------------------------------------------------
+
+    @needs(Capability.LINES, Capability.CLOCK)
+    def test_lin_12_a_line_is_told_oldest_first(self, stage: Stage) -> None:
+        """Or whoever reads it takes the end of the story for its beginning."""
+        sessions = line_of(stage, 4, timedelta(minutes=1))
+        stage.start()
+
+        assert stage.gittrix.chain(sessions[0].id) == [session.id for session in sessions]
+
+    @needs(Capability.LINES, Capability.CLOCK)
+    def test_lin_13_what_is_asked_for_comes_newest_first(self, stage: Stage) -> None:
+        """Or the agent that asks what was done last is told what was done first."""
+        sessions = apart(stage, 3)
+
+        assert stage.gittrix.query(agent="rig/toast") == [session.id for session in sessions[::-1]]
+
+    @needs(Capability.LINES, Capability.CLOCK)
+    def test_lin_14_since_is_inclusive_and_until_is_not(self, stage: Stage) -> None:
+        """Or a session on the stroke of the hour is in both of two reports, or in neither."""
+        began = stage.clock.now()
+        first, second, third = (session.id for session in apart(stage, 3))
+        minute = timedelta(minutes=1)
+
+        assert {*stage.gittrix.query(since=began + minute)} == {second, third}
+        assert {*stage.gittrix.query(until=began + minute)} == {first}
+        assert {*stage.gittrix.query(since=began + minute, until=began + 2 * minute)} == {second}
+
+    @needs(Capability.LINES, Capability.CLOCK)
+    def test_lin_15_a_limit_is_of_the_newest_and_none_is_no_limit(self, stage: Stage) -> None:
+        """Or a list that seems to be whole lacks what matters most."""
+        newest = [session.id for session in apart(stage, 3)][::-1]
+
+        assert stage.gittrix.query(limit=2) == newest[:2]
+        assert stage.gittrix.query(limit=0) == newest
+        assert stage.gittrix.query(limit=9) == newest
+
+    @needs(Capability.LINES)
+    def test_lin_16_everything_that_is_asked_for_must_hold(self, stage: Stage) -> None:
+        """Or a question about one agent's crashes is answered with everyone's."""
+        wanted = stage.start(agent="rig/toast", rig="rig")
+        others = [stage.start(agent="rig/toast", rig="other"), stage.start(agent="rig/fig", rig="rig"), stage.start()]
+        for session in (wanted, *others[1:]):
+            session.finish("crash")
+
+        assert stage.gittrix.query(agent="rig/toast", rig="rig", outcome="crash") == [wanted.id]
+        assert stage.gittrix.query(agent="rig/toast", rig="rig", outcome="done") == []
+        assert stage.gittrix.query(chain=wanted.id, outcome="crash") == [wanted.id]
+        assert sorted(stage.gittrix.query(agent="rig/toast")) == sorted([wanted.id, others[0].id])
+
+    @needs(Capability.LINES)
+    def test_lin_17_of_what_there_is_not_there_is_nothing(self, stage: Stage) -> None:
+        """Or a program that asks after work that nobody began ends in an error."""
+        stage.start(agent="rig/toast")
+
+        assert stage.gittrix.chain(OTHER) == []
+        assert stage.gittrix.query(chain=OTHER) == []
+        assert stage.gittrix.query(agent=OTHER) == []
+
+    # Forked ----------------------------------------------------------------------------------------------------------------------
+
+    @needs(Capability.EVENTS, Capability.HISTORY, Capability.FORKS)
+    def test_lin_18_a_fork_begins_with_what_was_said_until_then(self, stage: Stage) -> None:
+        """Or an agent that is to try another way already knows how the first one ended, or has forgotten what it was to do."""
+        parent = stage.start()
+        first, _ = say(parent, "first"), say(parent, "second")
+
+        assert texts(parent.fork(first)) == ["first"]
+        assert texts(parent.fork(first - 1)) == []
+        assert texts(parent.fork()) == ["first", "second"]
+
+    @needs(Capability.HISTORY, Capability.FORKS)
+    def test_lin_19_a_fork_has_the_files_of_that_moment(self, stage: Stage) -> None:
+        """Or the agent is told of files that are not there, and finds others that nobody told it of."""
+        parent = stage.start()
+        parent.write("app.py", "then\n")
+        then = say(parent, "first")
+        parent.write("app.py", "now\n")
+        parent.write("new.txt", "now\n")
+
+        before, after = parent.fork(then), parent.fork()
+
+        assert (before.read("app.py"), before.touched_files()) == (b"then\n", ["app.py"])
+        assert (after.read("app.py"), after.touched_files()) == (b"now\n", ["app.py", "new.txt"])
+        assert lands(stage, before, {"app.py": b"then\n"})
+
+    @needs(Capability.EVENTS, Capability.HISTORY, Capability.FORKS)
+    def test_lin_20_a_fork_changes_nothing_of_its_parent(self, stage: Stage) -> None:
+        """Or to look at another way disturbs the one that was taken."""
+        parent = stage.start()
+        parent.write("app.py", "agent\n")
+        said = say(parent, "first")
+        before = parent.events()
+
+        parent.fork(said)
+        parent.fork()
+
+        assert parent.events() == before
+        assert (parent.state, parent.touched_files()) == ("active", ["app.py"])
+
+    @needs(Capability.EVENTS, Capability.HISTORY, Capability.FORKS)
+    def test_lin_21_a_forks_events_have_numbers_of_their_own(self, stage: Stage) -> None:
+        """Or two events of a session have one number, or there is a hole where the parent's other events were."""
+        parent = stage.start()
+        say(parent, "first")
+        parent.write("app.py", "agent\n")
+        say(parent, "second")
+
+        child = parent.fork()
+        seq = say(child, "third")
+
+        assert [event["seq"] for event in child.events()] == [*range(seq + 1)]
+        assert texts(child) == ["first", "second", "third"]
+
+    @needs(Capability.FORKS, Capability.LINES)
+    def test_lin_22_forks_know_their_parent_and_their_root(self, stage: Stage) -> None:
+        """Or nobody can tell which of ten tries came from which, or that they all began as one."""
+        first = stage.start()
+        second = first.fork()
+        third = second.fork()
+        places = [one.lineage() for one in (first, second, third)]
+
+        assert [place["parent"] for place in places] == [None, first.id, second.id]
+        assert [place["root"] for place in places] == [first.id] * 3
+        assert [place["chain"] for place in places] == [first.id, second.id, third.id]
+        assert [place["child"] for place in places] == [None] * 3
+
+    @needs(Capability.EVENTS, Capability.FORKS)
+    def test_lin_23_a_fork_at_no_event_is_refused(self, stage: Stage) -> None:
+        """Or a mistaken number makes a session that knows too much or nothing, and nobody notices."""
+        parent = stage.start()
+        number = len(parent.events())
+
+        for wrong in (-1, number, number + 100):
+            refused("INVALID_INPUT", parent.fork, wrong)
+
+        assert stage.gittrix.states() == {parent.id: "active"}
+
+    @needs(Capability.EVENTS, Capability.HISTORY, Capability.FORKS)
+    def test_lin_24_what_one_does_later_does_not_reach_the_other(self, stage: Stage) -> None:
+        """Or two tries at one task are one, and neither can be judged."""
+        parent = stage.start()
+        parent.write("app.py", "agent\n")
+        say(parent, "first")
+        child = parent.fork()
+
+        parent.write("app.py", "parent\n")
+        child.write("new.txt", "child\n")
+        say(child, "to the child")
+        say(parent, "to the parent")
+
+        assert (parent.read("app.py"), parent.touched_files()) == (b"parent\n", ["app.py"])
+        assert (child.read("app.py"), child.touched_files()) == (b"agent\n", ["app.py", "new.txt"])
+        assert (texts(parent), texts(child)) == (["first", "to the parent"], ["first", "to the child"])
+        parent.evict()
+        assert child.read("app.py") == b"agent\n"
+
+    @needs(Capability.FORKS)
+    def test_lin_25_a_fork_stands_on_the_baseline_of_its_parent(self, stage: Stage) -> None:
+        """Or what a person committed between the two is written over by work that never saw it."""
+        parent = stage.start()
+        parent.write("app.py", "agent\n")
+        theirs = committed_elsewhere(stage, "app.py")
+
+        child = parent.fork()
+
+        assert child.touched_files() == ["app.py"]
+        refused("BASELINE_CONFLICT", child.promote)
+        assert stage.judge.head(stage.durable.branch) == theirs
+
+
+def line_of(stage: Stage, number: int, every: timedelta = timedelta(0)) -> list[DrivenSession]:
+    """Sessions that were handed on, each to the next, oldest first; at most some time apart."""
+    sessions = [stage.start()]
+    for _ in range(number - 1):
+        if every:
+            stage.clock.advance(every)
+        sessions.append(sessions[-1].handoff())
+    return sessions
+
+
+def apart(stage: Stage, number: int) -> list[DrivenSession]:
+    """Sessions of one agent, a minute apart, oldest first."""
+    sessions: list[DrivenSession] = []
+    for _ in range(number):
+        if sessions:
+            stage.clock.advance(minutes=1)
+        sessions.append(stage.start(agent="rig/toast"))
+    return sessions
+
+
+def committed_elsewhere(stage: Stage, path: str) -> str:
+    """A person's commit over a file, with no checkout in anybody's way; gives its id."""
+    stage.durable.git("checkout", "-q", "-b", "elsewhere")
+    return stage.rival.commit({path: "human\n"})
+
+
+def hand_on(_: DrivenEngine, session: DrivenSession) -> Any:
+    """What is killed."""
+    return session.handoff()

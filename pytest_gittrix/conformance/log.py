@@ -1,0 +1,267 @@
+"""LOG: what is said and done in a session is stored in one order, then told, and can be read for ever (Pixir, session-systems 3.1)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final
+
+from pytest_gittrix.conformance.clauses import Clauses, needs
+from pytest_gittrix.conformance.expect import refused
+from pytest_gittrix.harness.driver import DrivenSession, Stage
+from pytest_gittrix.harness.forked import in_fork
+from pytest_gittrix.harness.system import Capability
+
+SAID: Final = "user_message"
+ANSWERED: Final = "assistant_message"
+PASSING: Final = "text_delta"
+
+ODD: Final[Mapping[str, Any]] = {
+    "text": 'naïve 日本 \U0001f600 \u0000 \u2028 \r\n "quoted" \\ {}\t',
+    "metadata": {"": None, "deep": [[], {}, [{"a": [True, False, None]}]], "large": 2**63 + 1, "small": -1.5e-7, "long": "x" * 100_000},
+}
+"""Data that are JSON, and that it is easy to change on the way."""
+
+
+class LogClauses(Clauses):
+    """What is recorded, announced and read."""
+
+    @needs(Capability.EVENTS, Capability.HISTORY, Capability.PROCESSES)
+    def test_log_01_whoever_writes_the_numbers_have_no_gap(self, stage: Stage) -> None:
+        """Or two programs that write to one session give two events the same place, and one of them is lost."""
+        mine = stage.start()
+        theirs = stage.reopen().get_session(mine.id)
+        given: list[object] = []
+        for turn in range(3):
+            given += [say(one, f"{who} {turn}") for who, one in (("mine", mine), ("theirs", theirs))]
+            elsewhere = in_fork(partial(say_anew, stage, mine.id, f"elsewhere {turn}"))
+            assert elsewhere.error is None, elsewhere.error
+            given.append(elsewhere.value)
+
+        events = mine.events()
+        assert [event["seq"] for event in events] == [*range(len(events))]
+        assert [event["seq"] for event in events if event["type"] == SAID] == given
+        assert texts(mine) == [f"{who} {turn}" for turn in range(3) for who in ("mine", "theirs", "elsewhere")]
+
+    @needs(Capability.EVENTS, Capability.HISTORY)
+    def test_log_02_an_event_is_stored_before_anyone_is_told(self, stage: Stage) -> None:
+        """Or whoever acts on what was announced looks it up, and does not find it; or a crash takes back what was said aloud."""
+        session = stage.start()
+        found = []
+        session.subscribe(lambda event: found.append(plainly(event) in said_in(session)), [SAID])
+
+        say(session, "first")
+        say(session, "second")
+
+        assert found == [True, True]
+
+    @needs(Capability.EVENTS, Capability.HISTORY)
+    def test_log_03_an_event_that_is_refused_leaves_no_trace(self, stage: Stage) -> None:
+        """Or a mistake of the caller's leaves a hole in the log, or is told to those who watch as if it had happened."""
+        session = stage.start()
+        before, told = session.events(), heard(session)
+
+        refused("INVALID_INPUT", session.record, "tool_call", {"call_id": "c1"})
+        refused("INVALID_INPUT", session.record, SAID, {"text": {1, 2}})
+
+        assert (session.events(), told) == (before, [])
+        assert say(session, "after") == len(before)
+
+    @needs(Capability.EVENTS, Capability.HISTORY)
+    def test_log_04_what_nobody_knows_is_not_recorded(self, stage: Stage) -> None:
+        """Or a typing error in a type is found when somebody reads the history, months later."""
+        session = stage.start()
+        before, told = session.events(), heard(session)
+
+        refused("INVALID_INPUT", session.record, "no_such_message", {"text": "x"})
+        refused("INVALID_INPUT", session.emit, "no_such_delta", {"chunk": "x"})
+
+        assert (session.events(), told) == (before, [])
+
+    @needs(Capability.EVENTS, Capability.HISTORY)
+    def test_log_05_what_is_only_announced_is_not_stored(self, stage: Stage) -> None:
+        """Or the history is a thousand pieces of words for each answer, or has holes where they were."""
+        session = stage.start()
+        before, told = session.events(), heard(session)
+
+        session.emit(PASSING, {"chunk": "he"})
+        refused("INVALID_INPUT", session.record, PASSING, {"chunk": "he"})
+
+        assert session.events() == before
+        assert [(event["type"], event["data"], event["seq"]) for event in told] == [(PASSING, {"chunk": "he"}, -1)]
+        assert say(session, "after") == len(before)
+
+    @needs(Capability.EVENTS, Capability.HISTORY)
+    def test_log_06_keys_are_text_for_all_who_see_them(self, stage: Stage) -> None:
+        """Or a program finds a value under 7 while it runs, and under "7" once it is started again."""
+        session = stage.start()
+        told = heard(session)
+
+        session.record(SAID, {"text": "x", "metadata": {7: [{8: "y"}]}})
+
+        assert [event["data"] for event in told] == [{"text": "x", "metadata": {"7": [{"8": "y"}]}}]
+        assert said_in(session) == told
+
+    @needs(Capability.EVENTS, Capability.HISTORY)
+    def test_log_07_keys_that_come_to_one_are_refused(self, stage: Stage) -> None:
+        """Or one of two values is lost, and nobody is told which."""
+        session = stage.start()
+        before = session.events()
+
+        refused("INVALID_INPUT", session.record, SAID, {"text": "x", "metadata": {"deep": {7: "a", "7": "b"}}})
+
+        assert session.events() == before
+
+    @needs(Capability.HISTORY)
+    def test_log_08_what_happens_is_told_at_once_and_in_order(self, stage: Stage) -> None:
+        """Or the end of an answer is shown before its beginning."""
+        session = stage.start()
+        told = heard(session)
+
+        for number in range(3):
+            session.emit(PASSING, {"chunk": f"{number}"})
+            say(session, f"{number}")
+            assert [event["type"] for event in told] == [PASSING, SAID] * (number + 1)
+
+        assert [event["data"].get("chunk") or event["data"]["text"] for event in told] == ["0", "0", "1", "1", "2", "2"]
+
+    @needs(Capability.EVENTS, Capability.HISTORY, Capability.RESUME)
+    def test_log_09_what_was_said_outlives_the_engine(self, stage: Stage) -> None:
+        """Or an agent that is started again has forgotten what it was told."""
+        session = stage.start()
+        say(session, "first")
+        before = session.events()
+        stage.gittrix.close()
+
+        again = stage.reopen().get_session(session.id)
+
+        assert again.events() == before
+        assert say(again, "second") == len(before)
+        assert texts(again) == ["first", "second"]
+
+    @needs(Capability.EVENTS, Capability.HISTORY)
+    def test_log_10_a_listener_that_raises_harms_nothing(self, stage: Stage) -> None:
+        """Or a bug in a display stops the agent, or keeps all others from hearing of it."""
+        session = stage.start()
+        session.subscribe(fail)
+        told = heard(session)
+
+        with nothing_reported():
+            seq = say(session, "first")
+            session.emit(PASSING, {"chunk": "x"})
+
+        assert [event["type"] for event in told] == [SAID, PASSING]
+        assert said_in(session)[0]["seq"] == seq
+
+    @needs(Capability.HISTORY)
+    def test_log_11_a_listener_is_told_of_the_types_it_asked_for(self, stage: Stage) -> None:
+        """Or whoever waits for an answer is woken by every piece of a word."""
+        session = stage.start()
+        told = heard(session, ANSWERED, PASSING)
+
+        say(session, "hello")
+        session.record(ANSWERED, {"text": "hi"})
+        session.emit(PASSING, {"chunk": "x"})
+
+        assert [event["type"] for event in told] == [ANSWERED, PASSING]
+
+    @needs(Capability.HISTORY)
+    def test_log_12_a_listener_is_told_of_its_session_alone(self, stage: Stage) -> None:
+        """Or what one agent says is shown in the window of another."""
+        session, other = stage.start(), stage.start()
+        told, of_other = heard(session), heard(other)
+
+        say(session, "mine")
+        other.emit(PASSING, {"chunk": "theirs"})
+
+        assert [event["type"] for event in told] == [SAID]
+        assert [event["type"] for event in of_other] == [PASSING]
+
+    @needs(Capability.HISTORY)
+    def test_log_13_a_subscription_ends_when_it_is_ended(self, stage: Stage) -> None:
+        """Or every window that was ever opened is told of everything, for as long as the program runs."""
+        session = stage.start()
+        told: list[Mapping[str, Any]] = []
+        ends = session.subscribe(told.append)
+        stays = heard(session)
+        say(session, "first")
+
+        ends()
+        ends()
+        say(session, "second")
+
+        assert [event["data"]["text"] for event in told] == ["first"]
+        assert [event["data"]["text"] for event in stays] == ["first", "second"]
+
+    @needs(Capability.EVENTS, Capability.HISTORY)
+    def test_log_14_data_are_given_back_as_they_were_given(self, stage: Stage) -> None:
+        """Or a model is shown something else than what was said, and an id that is a large number is another one."""
+        session = stage.start()
+        told = heard(session)
+
+        session.record(SAID, ODD)
+
+        assert [event["data"] for event in told] == [ODD]
+        assert [event["data"] for event in said_in(session)] == [ODD]
+
+    @needs(Capability.EVENTS, Capability.HISTORY)
+    def test_log_15_an_ended_session_is_read_and_not_written(self, stage: Stage) -> None:
+        """Or what an agent did is gone with its session, or goes on changing after a person has judged it."""
+        session = stage.start()
+        say(session, "first")
+        session.evict()
+        before = session.events()
+
+        refused("SESSION_EXPIRED", say, session, "late")
+
+        assert texts(session) == ["first"]
+        assert session.events() == before
+
+
+def say(session: DrivenSession, text: str) -> int:
+    """Record that the user said something; gives its number."""
+    return session.record(SAID, {"text": text})
+
+
+def say_anew(stage: Stage, id_: str, text: str) -> int:
+    """The same with an engine of its own."""
+    return say(stage.reopen().get_session(id_), text)
+
+
+def plainly(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An event without what systems may say besides."""
+    return {name: event[name] for name in ("seq", "type", "data")}
+
+
+def said_in(session: DrivenSession) -> list[Mapping[str, Any]]:
+    """What the user said, as the session's events tell it."""
+    return [plainly(event) for event in session.events() if event["type"] == SAID]
+
+
+def texts(session: DrivenSession) -> list[str]:
+    """What the user said."""
+    return [event["data"]["text"] for event in said_in(session)]
+
+
+def heard(session: DrivenSession, *types: str) -> list[Mapping[str, Any]]:
+    """A list that grows by what is told of what is said and announced from now on; of some types, or else of those used here."""
+    told: list[Mapping[str, Any]] = []
+    session.subscribe(lambda event: told.append(plainly(event)), types or [SAID, ANSWERED, PASSING, "tool_call", "tool_result"])
+    return told
+
+
+def fail(_event: object) -> None:
+    """A listener with a bug."""
+    raise ValueError("a bug of the listener's")
+
+
+@contextmanager
+def nothing_reported() -> Iterator[None]:
+    """A block in which what is reported of a listener's bug is no warning of the test's."""
+    before, threading.excepthook = threading.excepthook, lambda _about: None
+    try:
+        yield
+    finally:
+        threading.excepthook = before

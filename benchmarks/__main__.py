@@ -40,7 +40,9 @@ def _benches(sizes: list[int], quick: bool) -> dict[str, Callable[[], list[Measu
     from benchmarks.cycle import cycle
     from benchmarks.diffs import diffs
     from benchmarks.fixtures_cost import fixtures_cost
+    from benchmarks.history import history
     from benchmarks.machine import machine
+    from benchmarks.query import query
     from benchmarks.startup import startup
     from benchmarks.store import record, store
 
@@ -50,6 +52,8 @@ def _benches(sizes: list[int], quick: bool) -> dict[str, Callable[[], list[Measu
         "startup": lambda: startup(quick=quick),
         "store": lambda: store(quick=quick),
         "record": lambda: record(quick=quick),
+        "history": lambda: history(quick=quick),
+        "query": lambda: query(quick=quick),
         "diffs": lambda: diffs(quick=quick),
         "machine": lambda: machine(quick=quick),
     }

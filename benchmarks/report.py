@@ -84,6 +84,11 @@ class Run:
         yield self._plain("state machine: fresh world, ms", ("machine", "fresh world ms", "open", None), 3)
         yield self._plain("gittrix --help: ms", ("startup", "gittrix --help", TOTAL, None), 120)
         yield self._plain("sweep of 5 000 sessions, none due: ms", ("store", "sweep, none due", TOTAL, 5_000), 20)
+        for name in ("session.record", "session.record, one subscriber"):
+            yield self._plain(f"{name}, without sync: events/s", ("history", name, TOTAL, 50_000), 20_000, at_least=True)
+        for name in ("5 events a session", "500 events a session", "one session"):
+            yield self._plain(f"index rebuilt, {name}: events/s", ("rebuild", name, TOTAL, None), 100_000, at_least=True)
+        yield self._slowest("slowest query of 100 000 sessions: ms", "query", 100_000, 50)
 
     def _pair(self, one: _Key, other: _Key) -> tuple[Measurement, Measurement] | None:
         first, second = self._known.get(one), self._known.get(other)
@@ -100,6 +105,10 @@ class Run:
     def _plain(self, goal: str, key: _Key, limit: float, *, at_least: bool = False) -> Verdict | None:
         item = self._known.get(key)
         return Verdict(goal, limit, item.median, item.best, at_least) if item else None
+
+    def _slowest(self, goal: str, bench: str, size: int, limit: float) -> Verdict | None:
+        items = [item for item in self.measurements if (item.bench, item.size) == (bench, size)]
+        return Verdict(goal, limit, max(item.median for item in items), max(item.best for item in items)) if items else None
 
 
 _Key = tuple[str, str, str, int | None]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +27,8 @@ _SEAL = b',"crc":"%08x"}'
 _SEAL_SIZE = len(_SEAL % 0)
 _FIELDS = ("v", "seq", "ts", "stream", "type", "actor", "data", "crc")
 _VERSION = 1
+_MINUTE_NS = 60_000_000_000
+_HOUR_NS = 60 * _MINUTE_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +164,31 @@ def decode(line: bytes) -> Event:
     """
     if not sealed(line):
         raise LogDamaged("The line does not match its checksum.")
+    return _as_written(line) or _examined(line)
+
+
+def _as_written(line: bytes) -> Event | None:
+    """What a line with the right checksum says, if it is laid out as ``encode`` does it; what else is there, ``_examined`` has a word for.
+
+    At a third of the time: of 100,000 events a second, reading a line as any JSON there may be would take most.
+    """
+    try:
+        text = line.decode()
+        head = _HEAD.match(text)
+        if head is None:
+            return None
+        data, end = _scanned(text, head.end())
+        day_ns = _day_ns(head[2])
+    except (LogDamaged, ValueError, RecursionError):
+        return None
+    if end != len(text) - _SEAL_SIZE or type(data) is not dict:
+        return None
+    seq, _day, hour, minute, micros, stream, type_, actor = head.groups()
+    ts = day_ns + int(hour) * _HOUR_NS + int(minute) * _MINUTE_NS + int(micros[:2] + micros[3:]) * 1000
+    return Event(int(seq), ts, stream, type_, actor, data)
+
+
+def _examined(line: bytes) -> Event:
     try:
         fields = _parsed(line.decode())
     except (ValueError, RecursionError) as problem:
@@ -184,7 +212,14 @@ def decode(line: bytes) -> Event:
     return Event(seq, _time_ns(ts), stream, type, actor, data)
 
 
-_parsed = json.JSONDecoder().decode
+_decoder = json.JSONDecoder()
+_parsed = _decoder.decode
+_scanned = _decoder.raw_decode
+# The start of a line as ``encode`` writes it, up to its data; no text in it needs an escape.
+_HEAD = re.compile(
+    r'\{"v":1,"seq":(0|[1-9][0-9]{0,17}),"ts":"([0-9]{4}-[0-9]{2}-[0-9]{2})T([01][0-9]|2[0-3]):([0-5][0-9]):([0-5][0-9]\.[0-9]{6})Z"'
+    r',"stream":"([A-Za-z0-9_-]+)","type":"([a-z_.]+)","actor":"(human|agent|system)","data":'
+)
 _any_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -207,6 +242,11 @@ def _time_ns(text: str) -> int:
     if len(text) != 27 or text[19] != "." or text[26] != "Z" or not (micros.isascii() and micros.isdigit()):
         raise LogDamaged(f"{text!r} is not the time of an event.")
     return _second_ns(text[:19]) + int(micros) * 1000
+
+
+@lru_cache(maxsize=256)
+def _day_ns(text: str) -> int:
+    return _second_ns(f"{text}T00:00:00")
 
 
 # Neighbouring events share their second, and under a frozen clock they share it for a whole test.

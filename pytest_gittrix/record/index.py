@@ -4,7 +4,9 @@ Nothing reads it as truth. :meth:`Index.sync` folds only the logs whose size, ti
 file can be deleted, damaged or of another version at any time, and is then built anew without a word. It must not know what an answer
 is used for.
 
-A small store gets its index in memory: opening a file of SQLite's takes longer than folding a few logs.
+A small store gets its index in memory: opening a file of SQLite's takes longer than folding a few logs. In a large one looking at every
+log takes too long, too; there an index does so once, and then looks where writers told of a change (``changes``), and at sessions that
+others may change: those without a log, and those that cannot be read.
 """
 
 from __future__ import annotations
@@ -13,22 +15,24 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Container
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, LogDamaged, MetadataVersionUnsupported
+from pytest_gittrix.errors import GittrixError, InvalidInput, LogDamaged, MetadataVersionUnsupported
+from pytest_gittrix.record.changes import LARGEST, Changes, Mark
+from pytest_gittrix.record.listing import Signature, names_of, signatures
 from pytest_gittrix.record.state import SessionState, StateName, deadline_ns, metadata_of
-from pytest_gittrix.record.store import ID, LOG, METADATA, Problem, Store
+from pytest_gittrix.record.store import LOG, Problem, Store
 
 FILE = "index.sqlite"
-VERSION = 4
+VERSION = 5
 SMALL = 64
+LARGE = 4096
 
 T = TypeVar("T")
-Signature = tuple[int, int, int]
 
 # Of a session whose row must be made again next time, whatever its files look like.
 _NEVER: Signature = (-1, -1, -1)
@@ -42,25 +46,32 @@ _COLUMNS = (
     "agent TEXT, rig TEXT, work_unit TEXT, chain TEXT, outcome TEXT, parent TEXT"
 )
 _WIDTH = _COLUMNS.count(",") + 1
+# All that a query asks for: reading these of every session takes a twentieth of the time that reading the rows takes.
+_FACTS = "created_us DESC, id, problem, rig, outcome, agent, work_unit"
 _EVICTABLE = "(state = 'active' OR (state = 'promoted' AND workspace_present))"
 _SCHEMA = (
     f"CREATE TABLE session ({_COLUMNS})",
     f"CREATE INDEX session_due ON session (deadline_us, id) WHERE {_EVICTABLE}",
     "CREATE INDEX session_chain ON session (chain)",
     "CREATE INDEX session_parent ON session (parent) WHERE parent IS NOT NULL",
-    "CREATE INDEX session_unit ON session (work_unit) WHERE work_unit IS NOT NULL",
-    "CREATE INDEX session_agent ON session (agent, created_us) WHERE agent IS NOT NULL",
-    "CREATE INDEX session_created ON session (created_us)",
+    "CREATE INDEX session_unit ON session (work_unit, created_us) WHERE work_unit IS NOT NULL",
+    f"CREATE INDEX session_agent ON session (agent, {_FACTS}) WHERE agent IS NOT NULL",
+    f"CREATE INDEX session_facts ON session ({_FACTS})",
     "CREATE INDEX session_used ON session (last_access_us) WHERE state = 'active'",
+    "CREATE INDEX session_foreign ON session (id) WHERE legacy OR problem IS NOT NULL",
+    "CREATE TABLE mark (stamp TEXT, offset INTEGER)",
     f"PRAGMA user_version = {VERSION}",
 )
 _DUE = f"SELECT id FROM session WHERE deadline_us < ? AND {_EVICTABLE} ORDER BY deadline_us, id"
 _AHEAD = "SELECT id FROM session WHERE last_access_us > ? AND state = 'active'"
+_FOREIGN = "SELECT id FROM session WHERE legacy OR problem IS NOT NULL"
 _UNSETTLED = "SELECT id FROM session WHERE unsettled ORDER BY id"
 _ROWS = (
     "SELECT id, state, deadline_us, created_us, updated_us, last_access_us, seq, workspace_present, legacy, size, metadata "
     "FROM session WHERE problem IS NULL"
 )
+_NEWEST_FIRST = "ORDER BY created_us DESC, id"
+_NARROW = {"parent": "session_parent", "chain": "session_chain", "work_unit": "session_unit", "agent": "session_agent"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +128,16 @@ class Index:
     Args:
         store: whose sessions. Nothing is opened before the first question.
         persist_from: how many sessions make a file worth while; below that, if there is none yet, the index is kept in memory.
+        trust_from: how many make it worth while that writers tell of what they change.
     """
 
-    def __init__(self, store: Store, *, persist_from: int = SMALL) -> None:
+    def __init__(self, store: Store, *, persist_from: int = SMALL, trust_from: int = LARGE) -> None:
         self.store = store
         self.path = store.root / FILE
         self._persist_from = persist_from
+        self._trust_from = trust_from
+        self._changes = Changes(store.root, LOG)
+        self._looked = False
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._pid = 0
@@ -131,6 +146,9 @@ class Index:
 
     def sync(self) -> None:
         """Fold the sessions that changed since the index last saw them, and forget those that are gone.
+
+        In a large store, what somebody else than this engine does to a session with a log (edits it, copies it in, deletes it) is seen by
+        the next index that is made, or by :meth:`rebuild`.
 
         Raises:
             AdapterUnavailable: the store cannot be listed.
@@ -176,11 +194,13 @@ class Index:
     def query(self, query: Query) -> list[Row]:
         """The sessions that fit a query, newest first, then by id; as of the last :meth:`sync`."""
         equal = {name: value for name in Query.EQUAL if (value := getattr(query, name)) is not None}
-        terms = [f"{name} = :{name}" for name in equal]
+        terms = ["problem IS NULL", *(f"{name} = :{name}" for name in equal)]
         terms += ["created_us >= :since"] * (query.since_ns is not None) + ["created_us < :until"] * (query.until_ns is not None)
         values = {**equal, "since": _microseconds(query.since_ns), "until": _microseconds(query.until_ns), "most": query.limit or -1}
-        found = "".join(f" AND {term}" for term in terms)
-        ordered = f"{_ROWS}{found} ORDER BY created_us DESC, id LIMIT :most"
+        # The fewest sessions share the first of these; left alone, SQLite may begin with the rig of half of them.
+        narrowest = next((index for name, index in _NARROW.items() if name in equal), "session_facts")
+        found = f"SELECT id FROM session INDEXED BY {narrowest} WHERE {' AND '.join(terms)} {_NEWEST_FIRST} LIMIT :most"
+        ordered = f"{_ROWS} AND id IN ({found}) {_NEWEST_FIRST}"
         return self._ask(lambda database: [_row(*fields) for fields in database.execute(ordered, values)])
 
     def problems(self) -> list[Problem]:
@@ -206,34 +226,80 @@ class Index:
         with self._lock:
             try:
                 if fresh or not self._is_open():
-                    self._update(_signatures(self.store.root, self._seen))
+                    self._refresh()
                 return question(self._opened())
             except sqlite3.DatabaseError:
                 self._discard()
             try:
-                self._update(_signatures(self.store.root, self._seen))
+                self._refresh()
                 return question(self._opened())
             except sqlite3.DatabaseError:
                 self.close()
             # A read-only store or a full disk. The answer is what matters, the file only made it faster.
             self._adopt(_in_memory())
-            self._update(_signatures(self.store.root, self._seen))
+            self._refresh()
             return question(self._opened())
 
-    def _update(self, found: dict[str, Signature]) -> None:
-        database = self._opened(len(found))
-        seen = self._known(database)
-        if found == seen:
+    def _refresh(self) -> None:
+        told = None
+        if self._looked and self._is_open():
+            database = self._opened()
+            mark = self._mark(database)
+            told = self._changes.since(mark) if mark is not None else None
+        if told is None:
+            self._look_at_all()
             return
+        foreign = [id for (id,) in database.execute(_FOREIGN)]
+        if told.ids or foreign:
+            # Whoever still writes may write more after the look; the next one must come back to him.
+            end = told.end if self._changes.quiet(told.ids) else mark
+            names = told.ids.union(foreign)
+            self._update(signatures(self.store.root, names=names), self._recalled(database, names), mark, end)
+        if told.end.offset > LARGEST:
+            self._changes.begin()
+
+    def _look_at_all(self) -> None:
+        before = self._mark(self._opened()) if self._is_open() or self.path.exists() else None
+        told = self._changes.since(before)
+        known = before if told is not None else None
+        if told is None and before is not None:
+            told = self._changes.since(None)
+        # In a file that nobody followed from its beginning, there may be writers who told of their writing in the one before, or nowhere.
+        quiet = told is not None and self._changes.quiet(told.ids if known is not None else names_of(self.store.root))
+        found = signatures(self.store.root, self._seen)
+        database = self._opened(len(found))
+        self._update(found, self._known(database), before, told.end if told is not None and quiet else known)
+        self._looked = True
+        if len(found) >= self._trust_from and (told is None or told.end.offset > LARGEST):
+            self._changes.begin()
+
+    def _update(self, found: dict[str, Signature], seen: dict[str, Signature], before: Mark | None, end: Mark | None) -> None:
+        """Make the rows of ``seen`` those of ``found``; then all is known up to ``end``, if it was up to ``before``."""
+        if found == seen and before == end:
+            return
+        database = self._opened(len(found))
         gone = seen.keys() - found.keys()
-        rows = [self._read(id, signature) for id, signature in found.items() if seen.get(id) != signature]
+        rows = [self._read(id, found[id]) for id in sorted(found) if seen.get(id) != found[id]]
         database.execute("BEGIN IMMEDIATE")
         with database:
+            now = self._mark(database)
             database.executemany("DELETE FROM session WHERE id = ?", [(id,) for id in gone])
             database.executemany(f"INSERT OR REPLACE INTO session VALUES ({', '.join('?' * _WIDTH)})", rows)
+            # Another index may have written in between, with rows that are older than ours or newer.
+            _set_mark(database, end if now == before else _earlier(now, end))
         for id in gone:
-            del seen[id]
-        seen.update((row[0], row[1:4]) for row in rows)
+            self._seen.pop(id, None)
+        self._seen.update((row[0], row[1:4]) for row in rows)
+
+    def _mark(self, database: sqlite3.Connection) -> Mark | None:
+        found = database.execute("SELECT stamp, offset FROM mark").fetchone()
+        return None if found is None else Mark(*found)
+
+    def _recalled(self, database: sqlite3.Connection, ids: Iterable[str]) -> dict[str, Signature]:
+        """The signatures that the database has of some sessions."""
+        query = "SELECT size, mtime_ns, inode FROM session WHERE id = ?"
+        rows = ((id, database.execute(query, (id,)).fetchone()) for id in ids)
+        return {id: row for id, row in rows if row is not None}
 
     def _known(self, database: sqlite3.Connection) -> dict[str, Signature]:
         """The signatures in the database, read again only when another connection has written to it."""
@@ -265,7 +331,7 @@ class Index:
 
     def _adopt(self, connection: sqlite3.Connection) -> sqlite3.Connection:
         self._connection, self._pid = connection, os.getpid()
-        self._seen, self._seen_version = {}, None
+        self._seen, self._seen_version, self._looked = {}, None, False
         return connection
 
     def _discard(self) -> None:
@@ -312,33 +378,16 @@ def _make_tables(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-def _signatures(root: Path, known: Container[str] = ()) -> dict[str, Signature]:
-    """Size, time and inode of each session's log (of its record, when it has no log) under its id."""
-    try:
-        directory = os.open(root, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
-    except FileNotFoundError:
-        return {}
-    except OSError as problem:
-        raise AdapterUnavailable(f"The store {root} cannot be listed: {problem.strerror}.") from problem
-    try:
-        found = {}
-        for name in os.listdir(directory):
-            if name not in known and not ID.fullmatch(name):
-                continue
-            # In line, because this loop is nearly the whole cost of an index with nothing to do.
-            try:
-                stat = os.stat(f"{name}/{LOG}", dir_fd=directory)
-            except OSError:
-                stat = None
-            if stat is None or not stat.st_size:
-                try:
-                    stat = os.stat(f"{name}/{METADATA}", dir_fd=directory)
-                except OSError:
-                    continue
-            found[name] = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
-        return found
-    finally:
-        os.close(directory)
+def _set_mark(database: sqlite3.Connection, mark: Mark | None) -> None:
+    database.execute("DELETE FROM mark")
+    if mark is not None:
+        database.execute("INSERT INTO mark VALUES (?, ?)", (mark.stamp, mark.offset))
+
+
+def _earlier(one: Mark | None, other: Mark | None) -> Mark | None:
+    if one is None or other is None or one.stamp != other.stamp:
+        return None
+    return min(one, other, key=lambda mark: mark.offset)
 
 
 def _fields(state: SessionState) -> tuple[Any, ...]:
@@ -358,7 +407,7 @@ def _fields(state: SessionState) -> tuple[Any, ...]:
         unsettled(state),
         *(state.identity.get(name) for name in ("agent", "rig", "work_unit")),
         state.chain,
-        state.outcome,
+        state.ending,
         state.lineage.parent if state.lineage is not None else None,
     )
 

@@ -15,16 +15,19 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, LogDamaged, MetadataVersionUnsupported
+from pytest_gittrix.record.changes import tell
 from pytest_gittrix.record.events import Actor, Event, check, decode, encode, sealed
 
 Durability = Literal["full", "fast"]
+ReadPolicy = Literal["repair-tail", "strict", "skip"]
 Listener = Callable[[Event], None]
 
-_READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
-_APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+_READ = os.O_RDONLY | _FLAGS
+_APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | _FLAGS
 # macOS has no fdatasync.
 _sync_data = getattr(os, "fdatasync", os.fsync)
 
@@ -77,28 +80,28 @@ def scan(raw: bytes, stream: str, start: Cursor = Cursor()) -> Scan:
     *lines, rest = raw.split(b"\n")
     events: list[Event] = []
     damaged: list[Damage] = []
-    offset, seq = start.offset, start.seq
-    end = start
+    offset, seq, torn = start.offset, start.seq, len(rest)
+    end: Cursor | None = None
+    if lines and not rest and not sealed(lines[-1]):
+        torn = len(lines.pop()) + 1
     for number, line in enumerate(lines, start.seq + 1):
-        if number == start.seq + len(lines) and not rest and not sealed(line):
-            return Scan(events, end, tuple(damaged), len(line) + 1)
         try:
             event = decode(line)
         except LogDamaged as problem:
-            damaged.append(Damage(number, offset, problem.fact))
+            reason = problem.fact
         else:
             # A damaged line may have been one event or several, so after one the count may jump.
-            if event.stream != stream:
-                damaged.append(Damage(number, offset, f"It belongs to the session {event.stream!r}."))
-            elif event.seq < seq or (event.seq > seq and not damaged):
-                damaged.append(Damage(number, offset, f"Its seq is {event.seq}, and {seq} comes next."))
-            else:
+            if event.stream == stream and (event.seq == seq or (damaged and event.seq > seq)):
                 events.append(event)
                 seq = event.seq + 1
+                offset += len(line) + 1
+                continue
+            foreign = event.stream != stream
+            reason = f"It belongs to the session {event.stream!r}." if foreign else f"Its seq is {event.seq}, and {seq} comes next."
+        end = end or Cursor(offset, seq)
+        damaged.append(Damage(number, offset, reason))
         offset += len(line) + 1
-        if not damaged:
-            end = Cursor(offset, seq)
-    return Scan(events, end, tuple(damaged), len(rest))
+    return Scan(events, end or Cursor(offset, seq), tuple(damaged), torn)
 
 
 class EventLog:
@@ -108,14 +111,16 @@ class EventLog:
         path: the file; made by the first append, in a directory that exists.
         stream: the session's id; a line of another session is damage.
         durability: ``full`` has commit points reach the disk before they return, ``fast`` leaves that to the system.
+        changes: the file in which readers of the whole store are told of each write; see ``changes``.
     """
 
-    def __init__(self, path: Path | str, stream: str, *, durability: Durability = "full") -> None:
+    def __init__(self, path: Path | str, stream: str, *, durability: Durability = "full", changes: str | None = None) -> None:
         if durability not in ("full", "fast"):
             raise InvalidInput(f"{durability!r} is not a durability.", fix="Use full (survives a power cut) or fast (survives a crash).")
         self.stream = stream
         self._file = os.fspath(path)
         self._full = durability == "full"
+        self._changes = changes
         self._tail = Cursor()
         self._reader = Cursor()
         self._torn = False
@@ -146,7 +151,7 @@ class EventLog:
 
     def twin(self) -> EventLog:
         """The same log as another object, which has read as far as this one; listeners are not taken along."""
-        twin = EventLog(self._file, self.stream, durability="full" if self._full else "fast")
+        twin = EventLog(self._file, self.stream, durability="full" if self._full else "fast", changes=self._changes)
         twin._tail = twin._reader = self._reader
         return twin
 
@@ -172,6 +177,7 @@ class EventLog:
         try:
             fd = os.open(self._file, _APPEND, 0o666)
             try:
+                self._announce_write(fd)
                 self._catch_up(fd, ts)
                 event = self._store(fd, type, data, ts, actor, commit_point)
             finally:
@@ -181,16 +187,20 @@ class EventLog:
         self._publish()
         return event
 
-    def read(self, policy: Literal["repair-tail", "strict"] = "repair-tail") -> list[Event]:
+    def read(self, policy: ReadPolicy = "repair-tail") -> list[Event]:
         """All events from the first. ``repair-tail`` takes a torn end for absent, ``strict`` for damage.
+
+        ``skip`` gives what can be believed past any damage, like :meth:`salvage`; it does not count as read for :meth:`refresh`.
 
         Raises:
             LogDamaged: a line is damaged; the message names file, line and byte.
             AdapterUnavailable: the file cannot be read. (No file at all means no events.)
             InvalidInput: there is no such policy.
         """
-        if policy not in ("repair-tail", "strict"):
-            raise InvalidInput(f"{policy!r} is not a way to read a log.", fix="Use repair-tail or strict; salvage() skips damage.")
+        if policy not in get_args(ReadPolicy):
+            raise InvalidInput(f"{policy!r} is not a way to read a log.", fix=f"Use one of: {', '.join(get_args(ReadPolicy))}.")
+        if policy == "skip":
+            return self.salvage().events
         return self._read_from(Cursor(), strict=policy == "strict")
 
     def refresh(self) -> list[Event]:
@@ -228,6 +238,7 @@ class EventLog:
         if self._size() == self._tail.offset:
             return None
         with self._opened(_APPEND) as fd:
+            self._announce_write(fd)
             event = self._catch_up(fd, ts)
         self._publish()
         return event
@@ -285,6 +296,10 @@ class EventLog:
                 fix="See to the disk, then call repair() or `gittrix recover`, which writes the log anew.",
             ) from self._poison
 
+    def _announce_write(self, fd: int) -> None:
+        if self._changes is not None:
+            tell(fd, self._changes, self.stream)
+
     def _catch_up(self, fd: int, ts: int) -> Event | None:
         if os.fstat(fd).st_size == self._tail.offset:
             return None
@@ -305,7 +320,7 @@ class EventLog:
         return found.events
 
     def _scan(self, start: Cursor, read: Callable[[], bytes], *, strict: bool = False) -> Scan:
-        if self._size() < start.offset:
+        if start.offset and self._size() < start.offset:
             raise LogDamaged(f"{self._file} lost events: it is shorter than the {start.offset} bytes that were read before.")
         try:
             found = scan(read(), self.stream, start)
@@ -403,11 +418,14 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def _read_fd(fd: int, offset: int) -> bytes:
-    pieces = []
-    while piece := os.pread(fd, max(os.fstat(fd).st_size - offset, 1), offset):
+    pieces: list[bytes] = []
+    while True:
+        known = os.fstat(fd).st_size - offset
+        piece = os.pread(fd, max(known, 0) + 1, offset)  # one more than there seem to be: to get no more than those tells of the end
         pieces.append(piece)
         offset += len(piece)
-    return b"".join(pieces)
+        if not piece or len(piece) == known:
+            return b"".join(pieces)
 
 
 def sync_directory(path: str | Path) -> None:

@@ -6,6 +6,7 @@ Plain JSON in and out, without pydantic: what comes from outside is checked by `
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from pytest_gittrix.record.values import Policy, Result, SessionState, StateName
@@ -97,6 +98,8 @@ def _known(record: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in record.items() if value is not None}
 
 
+# The times of one record are often the same, and so are those of records of one store.
+@lru_cache(maxsize=256)
 def _instant(ns: int) -> str:
     return format_instant(instant_at(ns))
 

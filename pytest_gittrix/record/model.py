@@ -21,7 +21,20 @@ WorkspaceKind = Literal["worktree", "clone", "copy", "remote", "lazy"]
 Strategy = Literal["auto", "commit", "branch", "pr", "patch"]
 
 # Left out of a record when unknown; every other key is always there, null or not.
-_OPTIONAL = frozenset({"durablePath", "durableBranch", "ephemeralPath", "workspaceKind", "isGitBacked", "prUrl"})
+_OPTIONAL = frozenset(
+    {
+        "durablePath",
+        "durableBranch",
+        "ephemeralPath",
+        "workspaceKind",
+        "isGitBacked",
+        "prUrl",
+        "identity",
+        "lineage",
+        "outcome",
+        "successor",
+    }
+)
 LONGEST = timedelta(days=36_525)
 _MILLISECOND = timedelta(milliseconds=1)
 _MICROSECOND = timedelta(microseconds=1)
@@ -163,6 +176,11 @@ class SessionMetadata(_Record):
     eviction_policy: PolicyRecord = Field(default_factory=PolicyRecord)
     touched_files: list[str] = Field(default_factory=list)
     promote: PromoteRecord = Field(default_factory=PromoteRecord)
+    # Of our own; see SessionState for what they hold.
+    identity: dict[str, Any] | None = None
+    lineage: dict[str, Any] | None = None
+    outcome: str | None = None
+    successor: str | None = None
 
     @classmethod
     def of(cls, state: SessionState) -> Self:

@@ -15,7 +15,7 @@ from pytest_gittrix.errors import GittrixError, InvalidInput, LogDamaged, Metada
 from pytest_gittrix.record.events import Event, path_of
 from pytest_gittrix.record.metadata import metadata_of, state_from_metadata
 from pytest_gittrix.record.values import ENDED, Intent, Lineage, Policy, Result, SessionState, StateName, deadline_ns
-from pytest_gittrix.record.vocabulary import CONVERSATION
+from pytest_gittrix.record.vocabulary import CONVERSATION, OBSERVED
 
 __all__ = [
     "BIRTHS",
@@ -52,7 +52,10 @@ def fold(events: Iterable[Event], state: SessionState | None = None, *, policy: 
         MetadataVersionUnsupported: an event this engine does not know.
         InvalidInput: there is nothing to fold, or an event is missing in between; or there is no such policy.
     """
-    folded = None if state is None else _copied(state)
+    folded = None
+    if state is not None:
+        events = [*events]
+        folded = _copied(state, events)
     if policy != "strict":
         return _guessed(events, folded, policy)
     for event in events:
@@ -180,13 +183,19 @@ def _identified(state: SessionState, event: Event) -> None:
 
 
 def _step_started(state: SessionState, event: Event) -> None:
-    now = {name: event.data[key] for name, key in (("step_ref", "step"), ("molecule_id", "molecule_id")) if key in event.data}
-    state.identity = {**state.identity, **now}
+    told = {"molecule_id": event.data["molecule_id"]} if "molecule_id" in event.data else {}
+    state.steps = (*state.steps, event.data["step"])
+    state.identity = {**state.identity, "step_ref": event.data["step"], **told}
 
 
 def _step_completed(state: SessionState, event: Event) -> None:
-    if state.identity.get("step_ref") == event.data["step"]:
-        state.identity = {name: value for name, value in state.identity.items() if name != "step_ref"}
+    step = event.data["step"]
+    if step not in state.steps:
+        return
+    last = len(state.steps) - 1 - state.steps[::-1].index(step)
+    state.steps = state.steps[:last] + state.steps[last + 1 :]
+    others = {name: value for name, value in state.identity.items() if name != "step_ref"}
+    state.identity = {**others, "step_ref": state.steps[-1]} if state.steps else others
 
 
 def _handing_off(state: SessionState, event: Event) -> None:
@@ -277,6 +286,16 @@ RULES: Mapping[str, Rule] = {
     "tool_result": Rule(_ACTIVE, use=True, apply=_answered),
     "durable.moved": Rule(_ANY),
     "log.recovered": Rule(_ANY),
+    # What is seen from outside changes nothing here: ``axes`` adds it up.
+    **dict.fromkeys(OBSERVED, Rule(_ANY)),
+}
+
+# The part of a state that an event's rule changes in place.
+_FILLS: Mapping[str, str] = {
+    "session.write": "api_touched",
+    "session.commit": "commits",
+    "tool_call": "calls",
+    "tool_result": "calls",
 }
 
 
@@ -308,7 +327,7 @@ def _step(state: SessionState, event: Event) -> None:
             why="What it changed would be missed.",
             fix="Use the engine that wrote it, or a newer one.",
         )
-    if rule is None or ("ended" if state.ended else "active") not in rule.when:
+    if rule is None or ("active" if state.state == "active" else "ended") not in rule.when:
         raise _impossible(state, event, f"the session is {state.state}")
     rule.apply(state, event)
     state.seq = event.seq
@@ -344,12 +363,12 @@ def _step_over_gap(state: SessionState, event: Event) -> None:
         raise
 
 
-def _copied(state: SessionState) -> SessionState:
+def _copied(state: SessionState, events: Iterable[Event]) -> SessionState:
+    """A twin to fold these events into. What they do not change it shares: there may be thousands of touched files in it."""
     twin = SessionState.__new__(SessionState)  # as copy.copy does, at a quarter of the time: this is done for every event
     twin.__dict__.update(state.__dict__)
-    twin.api_touched = dict(state.api_touched)
-    twin.commits = list(state.commits)
-    twin.calls = dict(state.calls)
+    for name in {_FILLS[event.type] for event in events if event.type in _FILLS}:
+        setattr(twin, name, getattr(state, name).copy())
     return twin
 
 

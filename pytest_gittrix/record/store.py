@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionNotFound
+from pytest_gittrix.record.changes import FILE as CHANGES
 from pytest_gittrix.record.lease import Lease
-from pytest_gittrix.record.log import Durability, EventLog, sync_directory, write_all
+from pytest_gittrix.record.log import Durability, EventLog, ReadPolicy, sync_directory, write_all
 from pytest_gittrix.record.state import SessionState, fold, metadata_of, state_from_metadata
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Store:
     def __init__(self, root: Path | str, *, durability: Durability = "full") -> None:
         self.root = Path(root)
         self._root = os.fspath(root)
+        self._changes = os.path.join(self._root, CHANGES)
         self.durability: Durability = durability
 
     def create(self, id: str) -> Path:
@@ -115,14 +117,16 @@ class Store:
 
     def log(self, id: str) -> EventLog:
         """The session's event log, there or not. Raises InvalidInput as :meth:`directory`."""
-        return EventLog(self._of(id, LOG), id, durability=self.durability)
+        return EventLog(self._of(id, LOG), id, durability=self.durability, changes=self._changes)
 
     def lease(self, id: str, *, wait: float = 10.0) -> Lease:
         """The right to write the session, not yet taken. Raises InvalidInput as :meth:`directory`."""
         return Lease(self._of(id, LOCK), wait=wait)
 
-    def load(self, id: str) -> SessionState:
+    def load(self, id: str, *, policy: ReadPolicy = "repair-tail") -> SessionState:
         """The session's state: folded from its log, or from its record when it has no log (a TypeScript store).
+
+        ``policy`` is that of ``EventLog.read``; with ``skip`` the fold skips too.
 
         Raises:
             SessionNotFound: no such session, or its creation was never completed.
@@ -130,8 +134,8 @@ class Store:
             MetadataVersionUnsupported: the log or record is of another version or shape.
             InvalidInput: the id is malformed, or the record is another session's.
         """
-        events = self.log(id).read()
-        return fold(events) if events else self._legacy(id)
+        events = self.log(id).read(policy)
+        return fold(events, policy="skip" if policy == "skip" else "strict") if events else self._legacy(id)
 
     def scan(self) -> tuple[list[SessionState], list[Problem]]:
         """Every session in order of id, and those that cannot be read; one bad record does not stop the rest (DESIGN rule 8)."""

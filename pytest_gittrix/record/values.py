@@ -120,6 +120,7 @@ class SessionState:
         intent: the promotion whose end the log does not tell.
         workspace_present: whether the workspace is complete and not removed.
         kept: the tree that was put by last; see ``workspace.kept``.
+        steps: the steps that were begun and not ended, outermost first.
         unkept: whether files were written through the session since.
         turn: the turn of which the log does not tell the end.
         calls: tool calls without a result, by their id; each with the tool's name.
@@ -159,6 +160,7 @@ class SessionState:
     workspace_present: bool = False
     kept: str | None = None
     unkept: bool = False
+    steps: tuple[str, ...] = ()
     turn: str | None = None
     calls: dict[str, str] = field(default_factory=dict)
     identity: Mapping[str, str] = field(default_factory=dict)

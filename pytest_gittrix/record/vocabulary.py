@@ -91,7 +91,35 @@ CONVERSATION: Mapping[str, Kind] = {
     "permission_decision": _kind("Whether a call was allowed.", "call_id decision", open=True),
 }
 
-VOCABULARY: Mapping[str, Kind] = {**_SESSION, **CONVERSATION}
+# What is seen of a session from outside, what its agent says of itself, and what comes of it (agent-orchestrator, session-systems 5.1).
+OBSERVED: Mapping[str, Kind] = {
+    "runtime.observed": _kind(
+        "A probe saw what runs the agent (state is unknown, alive, exited, missing or probe_failed).",
+        "state",
+        optional="pid start_time exit_code source reason",
+    ),
+    "activity.observed": _kind(
+        "The agent was seen to be active, ready, idle, waiting_input, blocked or exited, and did something last at observed_ns.",
+        "state source",
+        optional="observed_ns detail",
+    ),
+    "pr.observed": _kind(
+        "The forge told of the session's pull request (state is none, open, merged or closed).",
+        "state",
+        optional="number url title owner repo branch base_branch draft ci review mergeable",
+    ),
+    "report.submitted": _kind(
+        "The agent told how far it is; accepted says whether that counts.", "report accepted", optional="reason note"
+    ),
+    "status.decided": _kind(
+        "What all that was seen comes to; evidence and attempts are there while it does not agree with itself.",
+        "session reason",
+        optional="evidence attempts",
+    ),
+    "session.restored": _kind("The session's agent was started again after its end.", optional="reason"),
+}
+
+VOCABULARY: Mapping[str, Kind] = {**_SESSION, **OBSERVED, **CONVERSATION}
 
 # Announced to listeners, never stored: nothing can depend on them after the fact.
 LIVE: Mapping[str, Kind] = {

@@ -9,11 +9,11 @@ from __future__ import annotations
 import builtins
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.errors import WriteRejected
+from pytest_gittrix.errors import SessionExpired, WriteRejected
 from pytest_gittrix.git.names import check_path
 from pytest_gittrix.git.patch import patch_text
 from pytest_gittrix.git.snapshot import Limits, Snapshot
@@ -39,7 +39,7 @@ from pytest_gittrix.session.conversation import check_announceable, check_record
 from pytest_gittrix.session.info import SessionInfo, info_of
 from pytest_gittrix.session.inputs import check_contents, check_message, check_paths, check_text
 from pytest_gittrix.session.kept import REPOSITORY, keep
-from pytest_gittrix.session.recorder import Recorder
+from pytest_gittrix.session.recorder import Recorder, require_live
 
 VARIABLES: Final = ("GITTRIX_SESSION_ID", "GT_SESSION_UUID")
 """What programs of an agent find their session's id in: ours, and Gas Town's."""
@@ -219,6 +219,7 @@ class AgentSession:
         Raises:
             InvalidInput: there is no such type, or a key is missing or has no place.
         """
+        require_live(self._recorder.read())
         now = self._recorder.clock.now_ns()
         self._recorder.emit(passing_event(check_announceable(type), normalised(data), ts=now, stream=self.id, actor=self._actor))
 
@@ -259,7 +260,8 @@ class AgentSession:
             yield
             outcome = "done"
         finally:
-            self._note("step.completed", {"step": name, "outcome": outcome})
+            with suppress(SessionExpired):  # its end, within the step, says how that ended too
+                self._note("step.completed", {"step": name, "outcome": outcome})
 
     def _note(self, type: str, data: Mapping[str, Any]) -> None:
         with self._recorder.working("note", self._actor, marks=False):

@@ -67,14 +67,14 @@ class Births:
     def _claimed(self, id_: str | None = None) -> tuple[str, Lease]:
         return claim(self.store, self.ids, id_)
 
-    def hand_on(self, recorder: Recorder, *, task: str | None, policy: Policy | None, identity: Mapping[str, str]) -> str:
+    def hand_on(self, recorder: Recorder, *, task: str | None, policy: Policy | None, id_: str | None, identity: Mapping[str, str]) -> str:
         """Hand a session's workspace on to a new one; gives its id. ``UserSession.handoff`` says how and what it raises."""
         changes: dict[str, Any] = {} if task is None else {"task": check_text(task, "task")}
         told = check_identity(identity)
         with recorder.working("handoff", "human") as state:
             changes["policy"] = (policy or state.policy).to_data()
-            changes["identity"] = known({**state.identity, **told})
-            return Handoff(self.recorder_of).run(recorder, state, self._claimed, changes)
+            changes["identity"] = known({**state.identity, "step_ref": None, **told})  # a step is of the session that began it
+            return Handoff(self.recorder_of).run(recorder, state, lambda: self._claimed(id_), changes)
 
     def fork(
         self,
@@ -85,6 +85,7 @@ class Births:
         summary: str | bool | None,
         files: FilesOf,
         policy: Policy | None,
+        id_: str | None,
         identity: Mapping[str, str | None],
     ) -> Made:
         """Start a session that begins as another one was; ``UserSession.fork`` says how and what it raises."""
@@ -125,5 +126,6 @@ class Births:
                 known({**then.identity, **told}),
                 origin,
                 state.baseline,
-            )
+            ),
+            id_,
         )

@@ -64,6 +64,11 @@ def require_evictable(state: SessionState) -> None:
         require_live(state)
 
 
+def is_repeated(state: SessionState, how: EndState, outcome: str | None) -> bool:
+    """Whether an end is told once more that has been, with the outcome that was told then (Gas Town, session-systems 2.3)."""
+    return state.ended and not state.workspace_present and outcome is not None and (state.state, state.outcome) == (how, outcome)
+
+
 @dataclass(frozen=True)
 class Evictor:
     """Ends sessions of one engine. Every method's caller holds the session's lease, but for ``sweep_one``.

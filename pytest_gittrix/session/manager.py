@@ -19,6 +19,7 @@ from pytest_gittrix.clock import Clock, SystemClock, Timer
 from pytest_gittrix.errors import GittrixError, SessionNotFound
 from pytest_gittrix.git.seed import prune_seeds
 from pytest_gittrix.git.workspace import WorkspaceKind
+from pytest_gittrix.record.events import Event
 from pytest_gittrix.record.index import Index
 from pytest_gittrix.record.log import Durability
 from pytest_gittrix.record.state import Policy, StateName
@@ -26,12 +27,13 @@ from pytest_gittrix.record.store import Problem, Store, default_home
 from pytest_gittrix.session.archive import Archive
 from pytest_gittrix.session.births import Births
 from pytest_gittrix.session.content import Review
+from pytest_gittrix.session.conversation import check_types, picked
 from pytest_gittrix.session.detector import MovedRef, moved_references
-from pytest_gittrix.session.eviction import Evictor, check_end, check_outcome, require_evictable
+from pytest_gittrix.session.eviction import Evictor, check_end, check_outcome, is_repeated, require_evictable
 from pytest_gittrix.session.expiry import resolution_ns
 from pytest_gittrix.session.fork import FilesOf
 from pytest_gittrix.session.gate import Choice, Gate
-from pytest_gittrix.session.ids import random_id
+from pytest_gittrix.session.ids import random_id, sortable_id
 from pytest_gittrix.session.info import SessionInfo, info_of
 from pytest_gittrix.session.promotion import PromoteResult
 from pytest_gittrix.session.recorder import Emitter, Listener, Recorder, require_live, typed
@@ -42,6 +44,7 @@ from pytest_gittrix.session.session import UserSession
 from pytest_gittrix.session.strategy import Ask, Preferences, check_strategy
 from pytest_gittrix.session.stream import EventStream
 from pytest_gittrix.session.turns import Turns
+from pytest_gittrix.views import view
 
 if TYPE_CHECKING:
     from pytest_gittrix.record.model import EvictionPolicy, SessionMetadata
@@ -223,12 +226,15 @@ class GitTrix:
         summary: str | bool | None = None,
         files: FilesOf = "then",
         eviction: EvictionPolicy | None = None,
+        id: str | None = None,
         **identity: str,
     ) -> UserSession:
         """Start a session that begins as another one, perhaps ended, was after an event; see ``UserSession.fork``."""
         policy = eviction.policy() if eviction is not None else None
         parent = self._recorder(id_)
-        recorder, made = self._births().fork(parent, at_seq, task=task, summary=summary, files=files, policy=policy, identity=identity)
+        recorder, made = self._births().fork(
+            parent, at_seq, task=task, summary=summary, files=files, policy=policy, id_=id, identity=identity
+        )
         return UserSession(recorder, made, self.ephemeral.limits, self)
 
     def get_session(self, id_: str) -> UserSession:
@@ -251,6 +257,20 @@ class GitTrix:
         if state.ended:
             return info_of(state, None, state.api_touched)
         return self.get_session(id_).info()
+
+    def history(self, id_: str, types: Iterable[str] | None = None) -> list[Event]:
+        """The stored events of a session, ended ones too; see ``AgentSession.history``. Raises SessionNotFound if there is none."""
+        recorder = self._recorder(id_)
+        recorder.read()
+        return picked(recorder.log.read(), check_types(types))
+
+    def view(self, id_: str, name: str) -> dict[str, Any]:
+        """The record of a session, ended ones too, in another system's own schema; see ``UserSession.view``."""
+        return view(self.history(id_), name)
+
+    def gen_id(self) -> str:
+        """An id as Pixir makes them, for ``start_session(id=...)``: in order of time, and fit for a file's name."""
+        return sortable_id(self.clock.now())
 
     def list_sessions(self, state: StateName | None = None) -> list[SessionMetadata]:
         """Every session that can be read, oldest first; ``problems`` tells of those that cannot.
@@ -297,12 +317,14 @@ class GitTrix:
         self._tidy()
         return result
 
-    def hand_off(self, session: UserSession, task: str | None, eviction: EvictionPolicy | None, facts: Mapping[str, str]) -> UserSession:
+    def hand_off(
+        self, session: UserSession, task: str | None, eviction: EvictionPolicy | None, id: str | None, facts: Mapping[str, str]
+    ) -> UserSession:
         """End a session and hand its workspace on to a new one; ``UserSession.handoff`` says how and what it raises."""
         recorder = settled(session._recorder, self._recovery())
         with self._turns.pausing(recorder):
             policy = eviction.policy() if eviction is not None else None
-            child = self._births().hand_on(recorder, task=task, policy=policy, identity=facts)
+            child = self._births().hand_on(recorder, task=task, policy=policy, id_=id, identity=facts)
         session._workspace.close()
         return self.get_session(child)
 
@@ -312,7 +334,7 @@ class GitTrix:
         Args:
             id_: the session.
             state: how it ends, ``expired`` or ``discarded``.
-            outcome: how its agent did: ``done``, ``crash`` or ``killed`` (Gas Town).
+            outcome: how its agent did: ``done``, ``crash`` or ``killed`` (Gas Town). Told a second time, it is no error.
 
         Raises:
             InvalidInput: ``state`` is no end, or ``outcome`` none.
@@ -321,6 +343,8 @@ class GitTrix:
         """
         how, said = check_end(state), check_outcome(outcome)
         recorder = settled(self._recorder(id_), self._recovery())
+        if is_repeated(recorder.read(), how, said):
+            return
         require_evictable(recorder.read())
         with recorder.leased() as now:
             require_evictable(now)

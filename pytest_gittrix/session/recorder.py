@@ -287,11 +287,15 @@ def typed() -> Iterator[None]:
     except GittrixError:
         raise  # some of ours are OSErrors too
     except OSError as problem:
-        raise AdapterUnavailable(
-            f"The system refused: {problem.strerror or problem}{f' ({problem.filename})' if problem.filename else ''}.",
-            why="The operation stopped there; what was stored before stays true.",
-            fix="See that the disk has space and that its files are yours to write, then try again.",
-        ) from problem
+        raise _refused(problem) from problem
+
+
+def _refused(problem: OSError) -> AdapterUnavailable:
+    return AdapterUnavailable(
+        f"The system refused: {problem.strerror or problem}{f' ({problem.filename})' if problem.filename else ''}.",
+        why="The operation stopped there; what was stored before stays true.",
+        fix="See that the disk has space and that its files are yours to write, then try again.",
+    )
 
 
 def require_in_time(state: SessionState, clock: Clock) -> None:

@@ -12,6 +12,7 @@ from pytest_gittrix.errors import InvalidInput, SessionNotFound
 from pytest_gittrix.record.index import Index, Query, Row
 from pytest_gittrix.record.state import StateName
 from pytest_gittrix.record.store import Problem
+from pytest_gittrix.record.values import OUTCOMES
 from pytest_gittrix.timetext import ns_of
 
 if TYPE_CHECKING:
@@ -103,11 +104,16 @@ class Records:
             outcome: ``done`` (promoted sessions too), ``handoff``, ``crash`` or ``killed`` (discarded and expired ones too).
             since: started then or later.
             until: started before.
-            limit: how many at most; 0 for all.
+            limit: how many at most; 0 or less for all.
 
         Raises:
-            InvalidInput: a time is naive.
+            InvalidInput: a time is naive, there is no such outcome, or the limit is no whole number.
         """
+        known = (*OUTCOMES, "handoff")
+        if outcome is not None and outcome not in known:
+            raise InvalidInput(f"{outcome!r} is no outcome.", fix=f"Use one of: {', '.join(known)}.")
+        if isinstance(limit, bool) or not isinstance(limit, int):
+            raise InvalidInput(f"limit={limit!r} is no number of sessions.", fix="Give a whole number; 0 means all.")
         self.index.sync()
         asked = Query(
             agent=agent,
@@ -117,7 +123,7 @@ class Records:
             outcome=outcome,
             since_ns=ns_of(since) if since else None,
             until_ns=ns_of(until) if until else None,
-            limit=limit,
+            limit=max(limit, 0),
         )
         return _read(self.index.query(asked))
 

@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from pytest_gittrix import points
@@ -148,26 +147,27 @@ class Recovery:
         return None
 
     def _orphans(self) -> None:
-        """Directories in which no event was ever stored: a start was killed at its very first steps.
+        """Directories in which no event was ever stored whole: a start was killed at its very first steps.
 
         Only what such a start can have left is removed, file by file: whatever else lies in the store is somebody's.
         """
         for name in sorted(os.listdir(self.store.root)) if self.store.root.is_dir() else ():
             directory = self.store.root / name
-            if not ID.fullmatch(name) or directory.is_symlink() or not directory.is_dir() or not _is_stillborn(directory):
+            if not ID.fullmatch(name) or directory.is_symlink() or not directory.is_dir() or not self._is_stillborn(name):
                 continue
             with suppress(GittrixError, OSError), self.store.lease(name, wait=0):
-                if _is_stillborn(directory):
+                if self._is_stillborn(name):
                     for left in _STILLBORN:
                         (directory / left).unlink(missing_ok=True)
                     directory.rmdir()
                     self.report.removed.append(name)
 
-
-def _is_stillborn(directory: Path) -> bool:
-    names = {entry.name for entry in directory.iterdir()}
-    log = directory / LOG
-    return names <= set(_STILLBORN) and not (log.exists() and log.stat().st_size)
+    def _is_stillborn(self, name: str) -> bool:
+        if {entry.name for entry in self.store.directory(name).iterdir()} - set(_STILLBORN):
+            return False
+        with suppress(GittrixError):
+            return not self.store.log(name).read()  # of a torn first line nothing counts
+        return False
 
 
 def settled(recorder: Recorder, recovery: Recovery) -> Recorder:

@@ -100,12 +100,15 @@ class UserSession(AgentSession):
         self._engine.evict(self.id, "discarded", outcome=outcome)
         self._workspace.close()
 
-    def handoff(self, task: str | None = None, *, eviction: EvictionPolicy | None = None, **identity: str) -> UserSession:
+    def handoff(
+        self, task: str | None = None, *, eviction: EvictionPolicy | None = None, id: str | None = None, **identity: str
+    ) -> UserSession:
         """End this session and go on in a new one of the same line, with this one's workspace as it is (Gas Town).
 
         Args:
             task: of the new one; this one's by default.
             eviction: likewise.
+            id: of the new one, where somebody else chose it; see ``GitTrix.start_session``.
             identity: who works in it, and on what, as for ``start_session``; what is not told is as in this one.
 
         Raises:
@@ -113,7 +116,7 @@ class UserSession(AgentSession):
             CapabilityMissing: the workspace is a ``worktree``, which durable knows by its place.
             InvalidInput: an argument is not allowed.
         """
-        return self._engine.hand_off(self, task, eviction, identity)
+        return self._engine.hand_off(self, task, eviction, id, identity)
 
     def fork(
         self,
@@ -123,6 +126,7 @@ class UserSession(AgentSession):
         summary: str | bool | None = None,
         files: FilesOf = "then",
         eviction: EvictionPolicy | None = None,
+        id: str | None = None,
         **identity: str,
     ) -> UserSession:
         """Start another session that begins as this one was after an event; this one is only read (Pixir).
@@ -134,6 +138,7 @@ class UserSession(AgentSession):
             files: ``then`` (as they were after the event), ``now``, or ``baseline`` (without the agent's changes). Commits of the agent
                 come along as changed files.
             eviction: of the new one; this one's by default.
+            id: of the new one, where somebody else chose it; see ``GitTrix.start_session``.
             identity: who works in it, and on what; what is not told is as it was in this one then.
 
         Raises:
@@ -141,7 +146,7 @@ class UserSession(AgentSession):
                 allowed.
             AdapterUnavailable: this one has ended, and its files went with its workspace.
         """
-        return self._engine.fork(self.id, at_seq, task=task, summary=summary, files=files, eviction=eviction, **identity)
+        return self._engine.fork(self.id, at_seq, task=task, summary=summary, files=files, eviction=eviction, id=id, **identity)
 
     def identify(self, **identity: str | None) -> None:
         """Tell anew who works in the session, or on what; None takes a fact away (Gas Town).
@@ -183,7 +188,7 @@ class UserSession(AgentSession):
         """
         return view(self.history(), name)
 
-    def start_turn(self, fn: TurnFunction, *, runs: str = "process", role: str = "build") -> Turn:
+    def start_turn(self, fn: TurnFunction, *, runs: str = "process", role: str | None = None) -> Turn:
         """Let the agent take a turn: run ``fn(context)`` beside this program (Pixir).
 
         Calls that an earlier turn left without an answer are answered first, so that the history can be shown to a model.
@@ -192,7 +197,7 @@ class UserSession(AgentSession):
             fn: a function or coroutine function of a ``TurnContext``. In a process it is a fork of this one: it sees what is here now,
                 and of what it changes in memory nothing comes back but what it returns, which must be fit for pickling.
             runs: ``process`` (can be ended for certain) or ``thread`` (can be asked to end).
-            role: what the agent is; for the context.
+            role: what the agent is, for the context; as told of the session, or ``build``, by default.
 
         Raises:
             TurnBusy: a turn is running, here or in another process.
@@ -203,11 +208,15 @@ class UserSession(AgentSession):
 
     @property
     def turn_running(self) -> bool:
-        """Whether this engine runs a turn of the session."""
-        return self._engine._turns.running(self.id) is not None
+        """Whether a turn of the session runs, here or in another process."""
+        return self._engine._turns.is_running(self._recorder)
 
     def interrupt(self) -> bool:
-        """End the running turn, with all it started, and answer its open calls; the session goes on. Whether there was a turn."""
+        """End the running turn, with all it started, and answer its open calls; the session goes on. Whether there was a turn.
+
+        Raises:
+            TurnBusy: one runs in another process, which alone can end it.
+        """
         return self._engine._turns.interrupt(self._recorder)
 
     def register_pressure_warning(self, checkpoint_to_seq: int | None, tier: str) -> str:

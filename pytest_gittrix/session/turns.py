@@ -28,8 +28,8 @@ from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.log import report_ignored
 from pytest_gittrix.record.state import SessionState
 from pytest_gittrix.session.conversation import close_orphans
-from pytest_gittrix.session.inputs import check_text
 from pytest_gittrix.session.kept import keep
+from pytest_gittrix.session.pressure import Pressure
 from pytest_gittrix.session.processes import end_tree, lead
 from pytest_gittrix.session.recorder import Listener, Recorder
 
@@ -42,6 +42,7 @@ Runs = Literal["process", "thread"]
 Status = Literal["running", "done", "failed", "interrupted"]
 
 RUNS: Final = ("process", "thread")
+DEFAULT_ROLE: Final = "build"
 _LEASE: Final = ".turn"
 
 
@@ -117,24 +118,6 @@ class Turn:
         return self._over.wait(timeout)
 
 
-class Pressure:
-    """Which warnings that a context fills up were given; memory only, by design (Pixir, ADR 20)."""
-
-    def __init__(self) -> None:
-        self._given: set[tuple[str, int | None, str]] = set()
-
-    def register(self, id_: str, checkpoint_to_seq: int | None, tier: str) -> str:
-        """``warn`` the first time, then ``already_warned``. Raises InvalidInput for arguments of other types."""
-        check_text(tier, "tier")
-        if checkpoint_to_seq is not None and type(checkpoint_to_seq) is not int:
-            raise InvalidInput(f"checkpoint_to_seq={checkpoint_to_seq!r} is no event's number.", fix="Give a whole number, or None.")
-        warning = (id_, checkpoint_to_seq, tier)
-        if warning in self._given:
-            return "already_warned"
-        self._given.add(warning)
-        return "warn"
-
-
 class Turns:
     """The turns that one engine runs. Safe to use from several threads. A session that ends takes its turn along.
 
@@ -149,13 +132,18 @@ class Turns:
         self.pressure = Pressure()
         self._on: Callable[[str, Listener], object] | None = on
         self._running: dict[str, Turn] = {}
+        self._closed = False
         self._lock = threading.Lock()
 
     def running(self, id_: str) -> Turn | None:
         """The turn of a session that this engine runs, if it does."""
         return self._running.get(id_)
 
-    def start(self, recorder: Recorder, agent: AgentSession, fn: TurnFunction, *, runs: str, role: str) -> Turn:
+    def is_running(self, recorder: Recorder) -> bool:
+        """Whether a turn of a session runs, in whichever process."""
+        return recorder.id in self._running or Lease(recorder.directory / _LEASE).state() == "active"
+
+    def start(self, recorder: Recorder, agent: AgentSession, fn: TurnFunction, *, runs: str, role: str | None) -> Turn:
         """Start a turn; ``UserSession.start_turn`` says how, and what is raised.
 
         Args:
@@ -167,6 +155,10 @@ class Turns:
         """
         if runs not in RUNS:
             raise InvalidInput(f"A turn cannot run in {runs!r}.", fix=f"Use one of: {', '.join(RUNS)}.")
+        if self._closed:
+            raise AdapterUnavailable(
+                "The engine was closed.", why="Nobody would end the turn.", fix="Start turns before close(), or open another engine."
+            )
         lease = self._claim(recorder)
         self._hear_of_ends()
         try:
@@ -178,6 +170,7 @@ class Turns:
                 turn = Turn(f"t{state.seq + 1}", runs)  # type: ignore[arg-type]
                 recorder.append("turn.started", {"turn": turn.ref, "runs": runs}, actor="agent")
             warn = partial(self.pressure.register, recorder.id)
+            role = role if role is not None else state.identity.get("role", DEFAULT_ROLE)
             context = TurnContext(agent, turn.ref, role, state.root, threading.Event(), warn)
             begin = _in_process if runs == "process" else _in_thread
             with self._lock:  # or somebody would interrupt a turn that cannot be ended yet
@@ -202,7 +195,10 @@ class Turns:
         with self._lock:
             turn = self._running.get(recorder.id)
         if turn is None:
-            with recorder.working("interrupt", "human", marks=False) as state:
+            # Only while nobody runs one: its calls are its own to answer.
+            with self.pausing(recorder), recorder.working("interrupt", "human", marks=False) as state:
+                if state.turn is not None:
+                    state = recorder.append("turn.ended", {"turn": state.turn, "status": "lost"})
                 close_orphans(recorder, state, "interrupt_no_turn")
             return False
         turn._interrupted = True
@@ -226,7 +222,8 @@ class Turns:
             lease.release()
 
     def close(self) -> None:
-        """Interrupt every turn."""
+        """Interrupt every turn, and start none any more."""
+        self._closed = True
         for turn in [*self._running.values()]:
             turn._interrupted = True
             turn._kill()

@@ -98,7 +98,7 @@ def record_of(state: SessionState) -> dict[str, Any]:
         "ended_at": time_text(state.ended_ns),
         "outcome": state.ending,
         **{name: state.identity.get(name) for name in ("work_unit", "molecule_id", "step_ref")},
-        "parent_id": state.lineage.parent if state.lineage is not None else None,
+        "parent_id": state.lineage.parent if state.lineage is not None and state.lineage.relation != "fork" else None,
         "child_id": state.successor,
         "chain_id": state.chain,
         "cwd": state.identity.get("cwd", state.workspace),

@@ -34,6 +34,19 @@ def test_a_run_prints_tables_and_writes_every_number_as_json(tmp_path: Path) -> 
     assert all(name in done.stdout for name in names)
 
 
+def test_a_history_is_compared_with_the_same_bytes_by_hand(tmp_path: Path) -> None:
+    target = tmp_path / "run.json"
+
+    done = run("--quick", "--only", "history", "--json", str(target))
+
+    assert done.returncode == 0, done.stderr
+    measured = {(item["bench"], item["name"]): item for item in json.loads(target.read_text())["measurements"]}
+    recorded = {"by hand: flock, open, write", "EventLog.append", "session.record", "session.record, one subscriber"}
+    rebuilt = {"5 events a session", "500 events a session", "one session"}
+    assert set(measured) == {*(("history", name) for name in recorded), *(("rebuild", name) for name in rebuilt)}
+    assert all(item["unit"] == "events/s" and item["median"] > 0 for item in measured.values())
+
+
 def test_the_cycle_compares_every_kind_with_every_baseline(tmp_path: Path) -> None:
     target = tmp_path / "run.json"
 

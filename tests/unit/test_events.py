@@ -8,17 +8,8 @@ from zlib import crc32
 import pytest
 
 from pytest_gittrix.errors import InvalidInput, LogDamaged, MetadataVersionUnsupported
-from pytest_gittrix.record.events import (
-    LIVE,
-    VOCABULARY,
-    Event,
-    check,
-    decode,
-    encode,
-    live_event,
-    path_fields,
-    path_of,
-)
+from pytest_gittrix.record.events import Event, check, decode, encode, live_event, path_fields, path_of
+from pytest_gittrix.record.vocabulary import LIVE, VOCABULARY
 
 EPOCH_2030 = 1_893_456_000_000_000_000
 WRITE = Event(7, EPOCH_2030 + 1_500_000, "sess_a", "session.write", "agent", {"path": "src/é.py", "op": "write"})
@@ -141,6 +132,10 @@ HEAD = '{"v":1,"seq":0,"ts":"2030-01-01T00:00:00.000000Z","stream":"s","type":"t
         HEAD.replace('"seq":0,', ""),
         HEAD.replace('"stream"', '"extra":1,"stream"'),
         HEAD.replace("2030-01-01T", "2030-13-01T"),
+        HEAD.replace("2030-01-01T", "0000-01-01T"),
+        HEAD.replace("T00:00:00", "T24:00:00"),
+        HEAD.replace("T00:00:00", "T00:00:60"),
+        HEAD.replace('"data":{}', '"data":{"text":"\x01"}'),
         HEAD.replace(".000000Z", ".00000aZ"),
         HEAD.replace('"data":{}', '"data":' + "[" * 100_000),
     ],
@@ -148,6 +143,27 @@ HEAD = '{"v":1,"seq":0,"ts":"2030-01-01T00:00:00.000000Z","stream":"s","type":"t
 def test_a_line_with_a_right_checksum_must_still_be_an_event(body: str) -> None:
     with pytest.raises(LogDamaged):
         decode(sealed(body))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('{"v":1', '{ "v": 1'),
+        ('"stream":"s"', '"stream":"\\u0073"'),
+        ('"type":"t"', '"type":"T é"'),
+        ('"data":{}', '"data": {} '),
+        ('"seq":0', '"seq":1234567890123456789'),
+        ("2030-01-01T00:00:00.000000Z", "2030-12-31T23:59:59.999999Z"),
+        ("2030-01-01T00:00:00.000000Z", "0001-01-01T00:00:00.000000Z"),
+    ],
+)
+def test_a_line_in_any_spelling_says_what_its_json_says(old: str, new: str) -> None:
+    line = sealed(HEAD.replace(old, new))
+    fields = json.loads(line)
+    event = decode(line)
+    told = (event.seq, event.stream, event.type, event.actor, event.data)
+    assert told == tuple(fields[name] for name in ("seq", "stream", "type", "actor", "data"))
+    assert f'"ts":"{fields["ts"]}"'.encode() in encode(event)
 
 
 def test_a_line_of_a_later_version_is_left_to_a_later_engine() -> None:

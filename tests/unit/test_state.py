@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -83,6 +84,12 @@ SAMPLES: dict[str, dict[str, Any]] = {
     **{type: {key: f"some {key}" for key in sorted(kind.required)} for type, kind in CONVERSATION.items()},
     "durable.moved": {"ref": "refs/heads/main", "old": "b" * 40, "new": "f" * 40},
     "log.recovered": {"dropped_bytes": 3},
+    "runtime.observed": {"state": "alive", "pid": 7, "start_time": 1, "source": "process"},
+    "activity.observed": {"state": "active", "source": "native", "observed_ns": NOW},
+    "pr.observed": {"state": "open", "number": 7, "ci": "passing", "review": "approved", "mergeable": True},
+    "report.submitted": {"report": "working", "accepted": True},
+    "status.decided": {"session": "working", "reason": "task_in_progress"},
+    "session.restored": {},
 }
 
 
@@ -297,6 +304,16 @@ def test_a_history_folded_in_two_pieces_is_the_same_and_changes_neither(cut: int
     before = copy.deepcopy(first)
     assert fold(FULL[cut:], first) == fold(FULL)
     assert fold(FULL, first) == fold(FULL)  # events it already has are passed over
+    assert first == before
+
+
+@pytest.mark.parametrize("called", [(), ("tool_call",)])
+@pytest.mark.parametrize("type", RULES)
+def test_no_event_changes_the_state_it_is_folded_onto(type: str, called: tuple[str, ...]) -> None:
+    first = fold(history("workspace.ready", ("session.write", {"path": "other", "op": "write"}), "session.commit", *called))
+    before = copy.deepcopy(first)
+    with suppress(LogDamaged):  # it may be one that has no place here
+        fold([Event(first.seq + 1, NOW, "sess_a", type, "agent", SAMPLES[type])], first)
     assert first == before
 
 

@@ -1,0 +1,56 @@
+"""Which sessions there are in a store, and whether their files changed, by looking from outside. It opens no file of a session."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Container
+from pathlib import Path
+
+from pytest_gittrix.errors import AdapterUnavailable
+from pytest_gittrix.record.store import ID, LOG, METADATA
+
+Signature = tuple[int, int, int]
+"""Size, time of the last change and inode of a file: another one means other contents."""
+
+
+def names_of(root: Path) -> list[str]:
+    """What may be sessions."""
+    try:
+        return [name for name in os.listdir(root) if ID.fullmatch(name)]
+    except FileNotFoundError:
+        return []
+    except OSError as problem:
+        raise _unlistable(root, problem) from problem
+
+
+def signatures(root: Path, known: Container[str] = (), *, names: Collection[str] | None = None) -> dict[str, Signature]:
+    """Size, time and inode of each session's log (of its record, when it has no log) under its id; of all, or of those named."""
+    try:
+        directory = os.open(root, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
+    except FileNotFoundError:
+        return {}
+    except OSError as problem:
+        raise _unlistable(root, problem) from problem
+    try:
+        found = {}
+        for name in os.listdir(directory) if names is None else names:
+            if name not in known and not ID.fullmatch(name):
+                continue
+            # In line, because this loop is nearly the whole cost of an index with nothing to do.
+            try:
+                stat = os.stat(f"{name}/{LOG}", dir_fd=directory)
+            except OSError:
+                stat = None
+            if stat is None or not stat.st_size:
+                try:
+                    stat = os.stat(f"{name}/{METADATA}", dir_fd=directory)
+                except OSError:
+                    continue
+            found[name] = (stat.st_size, stat.st_mtime_ns, stat.st_ino)
+        return found
+    finally:
+        os.close(directory)
+
+
+def _unlistable(root: Path, problem: OSError) -> AdapterUnavailable:
+    return AdapterUnavailable(f"The store {root} cannot be listed: {problem.strerror}.")

@@ -13,7 +13,7 @@ from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.record.events import Event
 from pytest_gittrix.record.state import fold
 
-VIEWS: Final = ("gittrix", "gastown", "pixir")
+VIEWS: Final = ("gittrix", "gastown", "pixir", "orchestrator")
 """The systems whose reading of a session there is."""
 
 
@@ -32,7 +32,10 @@ def view(events: Sequence[Event], name: str) -> dict[str, Any]:
 
 def state_in(events: Sequence[Event], name: str) -> str:
     """The session's state by the name that another system has for it. Raises as ``view``."""
-    return str(_module(name).state_of(fold(events)))
+    module = _module(name)
+    # Where a state alone does not tell it, the view reads the events.
+    told = getattr(module, "state_in", None)
+    return str(module.state_of(fold(events)) if told is None else told(events))
 
 
 def _module(name: str) -> Any:

@@ -1,0 +1,220 @@
+"""What an agent is doing, by the files that it writes itself: a JSONL log of its states, or its own SQLite database (session-systems 5.1).
+
+Reading never raises: a source that cannot be read is an observation too (``Activity.failed``). It must not know what time it is, nor
+what follows from an activity.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
+from pytest_gittrix.record.axes import ACTIVITIES, Activity
+from pytest_gittrix.record.log import write_all
+from pytest_gittrix.timetext import format_instant, instant_at, ns_of, parse_instant
+
+_SECOND: Final = 1_000_000_000
+ACTIVE_NS: Final = 30 * _SECOND
+"""Who did something within half a minute is active."""
+IDLE_NS: Final = 300 * _SECOND
+"""Who did nothing for longer than 5 minutes is idle; and so long a question, or a block, is believed."""
+SAME_NS: Final = 20 * _SECOND
+"""For so long the same state is not written again."""
+TAIL: Final = 4096
+"""Bytes at the end of a log that are read."""
+
+_SAFE: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+_SOURCES: Final = ("native", "terminal", "runtime", "none")
+# Numbers of a database count seconds, milliseconds or nanoseconds since 1970.
+UNITS: Final = {"s": _SECOND, "ms": 1_000_000, "ns": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """How an agent's database is asked.
+
+    Attributes:
+        sql: gives one row of two columns: a state, or NULL if the database knows none; and when the agent last did something, as a
+            number or as an ISO 8601 text, or NULL.
+        unit: of that number, one of ``UNITS``.
+    """
+
+    sql: str
+    unit: str = "ms"
+
+    def __post_init__(self) -> None:
+        """Raises InvalidInput for a unit that there is not."""
+        if self.unit not in UNITS:
+            raise InvalidInput(f"{self.unit!r} is not a unit of time here.", fix=f"Use one of: {', '.join(UNITS)}.")
+
+
+def read_jsonl(path: str | os.PathLike[str], now_ns: int) -> Activity:
+    """The last state in a log of them: lines of JSON with ``state``, ``ts``, and perhaps ``source`` and ``trigger``.
+
+    Only the last 4 KB are read; lines at the end that make no sense, as a kill in the middle of a write leaves them, are passed over.
+    Without a time a state stays as it is, and is stale.
+
+    Returns:
+        The activity. Unknown from no source if there is no file, unknown if nothing in it makes sense, failed if it cannot be read.
+    """
+    try:
+        entry = next(_entries(path), None)
+    except FileNotFoundError:
+        return Activity(seen_ns=now_ns)
+    except OSError as problem:
+        return _failed(problem, now_ns)
+    if entry is None:
+        return Activity(source="native", seen_ns=now_ns)
+    source = entry.get("source")
+    detail = entry.get("trigger")
+    when = _time(entry.get("ts"), UNITS["ms"])
+    return Activity(
+        state_at(entry["state"], when, now_ns),
+        source if source in _SOURCES else "native",
+        when,
+        detail if isinstance(detail, str) else None,
+        now_ns,
+    )
+
+
+def write_jsonl(path: str | os.PathLike[str], state: str, now_ns: int, *, source: str = "native", trigger: str | None = None) -> bool:
+    """Add a state to a log of them, unless it is the last one there and not 20 seconds old.
+
+    Args:
+        path: the file; made if it is missing, with its directories.
+        state: one of ``ACTIVITIES``.
+        now_ns: when.
+        source: who says so: ``native``, ``terminal``, ``runtime`` or ``none``.
+        trigger: what else is to be told.
+
+    Returns:
+        Whether it was written.
+
+    Raises:
+        InvalidInput: there is no such state or source.
+        AdapterUnavailable: the file cannot be written.
+    """
+    for value, values, what in ((state, ACTIVITIES, "an activity"), (source, _SOURCES, "a source of one")):
+        if value not in values:
+            raise InvalidInput(f"{value!r} is not {what}.", fix=f"Use one of: {', '.join(values)}.")
+    entry = {"ts": format_instant(instant_at(now_ns)), "state": state, "source": source}
+    line = json.dumps(entry if trigger is None else {**entry, "trigger": trigger}, separators=(",", ":")).encode() + b"\n"
+    place = Path(path)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if _has(place, state, now_ns):
+            return False
+        fd = os.open(place, os.O_RDWR | os.O_CREAT | os.O_APPEND | _SAFE | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        try:
+            write_all(fd, line if _ends_well(fd) else b"\n" + line)
+        finally:
+            os.close(fd)
+    except OSError as problem:
+        raise AdapterUnavailable(f"{place} cannot be written: {problem.strerror}.", fix="See that it is a file you may use.") from problem
+    return True
+
+
+def read_sqlite(path: str | os.PathLike[str], query: Query, now_ns: int) -> Activity:
+    """What an agent's own database tells. It is opened for reading only, and not waited for.
+
+    Returns:
+        The activity. Unknown from no source if there is no database, unknown if it has no row; failed if it is busy, damaged, of
+        another shape, or answers with anything but a state and a time.
+    """
+    try:
+        _only_files(os.stat(path).st_mode, path)
+        with closing(sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True, timeout=0)) as database:
+            row = database.execute(query.sql).fetchone()
+    except FileNotFoundError:
+        return Activity(seen_ns=now_ns)
+    except (sqlite3.Error, sqlite3.Warning, OSError, ValueError) as problem:
+        return _failed(problem, now_ns)
+    if row is None or tuple(row) == (None, None):
+        return Activity(source="native", seen_ns=now_ns)
+    if len(row) != 2 or (row[0] is not None and row[0] not in ACTIVITIES):
+        return _failed(ValueError(f"it answers {row!r}"), now_ns)
+    state, when = row[0], _time(row[1], UNITS[query.unit])
+    if when is None and row[1] is not None:
+        return _failed(ValueError(f"{row[1]!r} is no time"), now_ns)
+    return Activity(state_at(state or "active", when, now_ns), "native", when, None, now_ns)
+
+
+def state_at(state: str, observed_ns: int | None, now_ns: int) -> str:
+    """What a state has become since: who was active is ready after 30 seconds, and idle after 5 minutes, as is who was ready.
+
+    A question and a block are believed for 5 minutes; after that the agent is idle. Who has exited stays so.
+    """
+    if observed_ns is None or state in ("exited", "idle"):
+        return state
+    age = now_ns - observed_ns
+    if age > IDLE_NS:
+        return "idle"
+    return "ready" if state == "active" and age > ACTIVE_NS else state
+
+
+def _entries(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """The entries at the end of a log, the last one first."""
+    # The file is the agent's: it may have put a pipe there, at which one would wait for ever.
+    fd = os.open(path, os.O_RDONLY | _SAFE)
+    try:
+        found = os.fstat(fd)
+        _only_files(found.st_mode, path)
+        size = found.st_size
+        # One byte more: it tells whether the tail begins with a line.
+        tail = os.pread(fd, TAIL + 1, max(0, size - TAIL - 1))
+    finally:
+        os.close(fd)
+    lines = tail.split(b"\n")
+    for raw in reversed(lines if size <= TAIL else lines[1:]):
+        try:
+            entry = json.loads(raw)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(entry, dict) and entry.get("state") in ACTIVITIES:
+            yield entry
+
+
+def _has(path: Path, state: str, now_ns: int) -> bool:
+    try:
+        last = next(_entries(path), None)
+    except FileNotFoundError:
+        return False
+    when = None if last is None else _time(last.get("ts"), UNITS["ms"])
+    return last is not None and last["state"] == state and when is not None and 0 <= now_ns - when < SAME_NS
+
+
+def _only_files(mode: int, path: str | os.PathLike[str]) -> None:
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "It is not a file", os.fspath(path))
+
+
+def _ends_well(fd: int) -> bool:
+    size = os.fstat(fd).st_size
+    return size == 0 or os.pread(fd, 1, size - 1) == b"\n"
+
+
+def _time(value: object, unit: int) -> int | None:
+    """Nanoseconds since 1970, of an instant in text or of a number; None if it is neither, or outside the years there are."""
+    try:
+        if isinstance(value, str):
+            return ns_of(parse_instant(value))
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            ns = int(value * unit)
+            instant_at(ns)
+            return ns
+    except (InvalidInput, ValueError, OverflowError):
+        return None
+    return None
+
+
+def _failed(problem: Exception, now_ns: int) -> Activity:
+    return Activity(source="native", detail=f"probe_failure: {problem}", seen_ns=now_ns, failed=True)

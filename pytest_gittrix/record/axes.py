@@ -1,0 +1,340 @@
+"""What was seen of a session from outside, along three axes: how far it is, its pull request, what runs it (session-systems 5.1).
+
+Beside them stand what the agent was last seen doing and what it last said of itself. ``axes_of`` is a pure fold of the same events
+that ``state`` folds. It must not know how a status follows from the axes (``views.orchestrator_status``), nor what time it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from pytest_gittrix.errors import LogDamaged
+from pytest_gittrix.record.events import Event
+
+SESSION_STATES: Final = ("not_started", "working", "idle", "needs_input", "stuck", "detecting", "done", "terminated")
+SESSION_REASONS: Final = (
+    *("spawn_requested", "agent_acknowledged", "task_in_progress", "pr_created", "pr_closed_waiting_decision", "fixing_ci"),
+    *("resolving_review_comments", "awaiting_user_input", "awaiting_external_review", "research_complete", "merged_waiting_decision"),
+    *("manually_killed", "pr_merged", "auto_cleanup", "runtime_lost", "agent_process_exited", "probe_failure", "error_in_process"),
+)
+PR_STATES: Final = ("none", "open", "merged", "closed")
+CI_STATES: Final = ("none", "pending", "passing", "failing")
+REVIEW_STATES: Final = ("none", "pending", "approved", "changes_requested")
+RUNTIME_STATES: Final = ("unknown", "alive", "exited", "missing", "probe_failed")
+ACTIVITIES: Final = ("active", "ready", "idle", "waiting_input", "blocked", "exited")
+UNKNOWN: Final = "unknown"
+
+_GONE: Final = frozenset({"exited", "missing"})
+_OVER: Final = frozenset({"done", "terminated"})
+_PR_ADDRESS: Final = re.compile(r"https?://[^/\s]+/(?:.*/)?([^/\s]+)/([^/\s]+)/(?:pull|pulls|-/merge_requests)/([0-9]+)(?:[/?#].*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the session is: the axis that decisions move. Times are nanoseconds since 1970 UTC.
+
+    Attributes:
+        state: one of ``SESSION_STATES``.
+        reason: one of ``SESSION_REASONS``.
+        kind: ``worker``, or ``orchestrator`` for one that leads others, which works from the start.
+        of_project: whether it was started for a project, so that its workspace alone does not make it work.
+        before: state and reason it had before it was ``detecting``; None otherwise.
+        changed_ns: when it last went from one state to another.
+        started_ns, completed_ns, terminated_ns: when it first worked; when it was done or terminated, if it is.
+        restored_ns: when it was last brought back from its end.
+    """
+
+    state: str = "not_started"
+    reason: str = "spawn_requested"
+    kind: str = "worker"
+    of_project: bool = False
+    before: tuple[str, str] | None = None
+    changed_ns: int | None = None
+    started_ns: int | None = None
+    completed_ns: int | None = None
+    terminated_ns: int | None = None
+    restored_ns: int | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether the session is done or terminated, which only a restoring ends."""
+        return self.state in _OVER
+
+
+@dataclass(frozen=True, slots=True)
+class PullRequest:
+    """The session's pull request as the forge last told of it; ``cleared`` if a restoring took an ended one away."""
+
+    state: str = "none"
+    number: int | None = None
+    url: str | None = None
+    title: str | None = None
+    owner: str | None = None
+    repo: str | None = None
+    branch: str | None = None
+    base_branch: str | None = None
+    draft: bool = False
+    ci: str = "none"
+    review: str = "none"
+    mergeable: bool = False
+    cleared: bool = False
+
+    @property
+    def reason(self) -> str:
+        """Why it is as it is (session-systems 5.2, rule 4): the first that applies, so that one pull request has one reason.
+
+        It is ready to merge when the forge says so, nobody asked for a review or it was approved, no check is still running, and it is
+        no draft.
+        """
+        if self.state != "open":
+            absent = "cleared_on_restore" if self.cleared else "not_created"
+            return {"merged": "merged", "closed": "closed_unmerged"}.get(self.state, absent)
+        if self.ci == "failing":
+            return "ci_failing"
+        if self.review == "changes_requested":
+            return "changes_requested"
+        if self.review in ("approved", "none") and self.mergeable and self.ci != "pending" and not self.draft:
+            return "merge_ready"
+        return {"approved": "approved", "pending": "review_pending"}.get(self.review, "in_progress")
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """What runs the agent, as a probe last saw it; ``seen_ns`` is when."""
+
+    state: str = UNKNOWN
+    pid: int | None = None
+    start_time: int | None = None
+    exit_code: int | None = None
+    source: str | None = None
+    reason: str | None = None
+    seen_ns: int | None = None
+
+    @property
+    def gone(self) -> bool:
+        """Whether it was seen not to be there any more."""
+        return self.state in _GONE
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What the agent was last seen doing.
+
+    Attributes:
+        state: one of ``ACTIVITIES``, or ``unknown``.
+        source: who says so: ``native`` (the agent's own files), ``terminal``, ``runtime`` or ``none``.
+        observed_ns: when the agent last did something, as the source tells; None if it does not.
+        detail: what else it tells.
+        seen_ns: when it was looked at.
+        failed: it could not be looked at; then the state is ``unknown``.
+    """
+
+    state: str = UNKNOWN
+    source: str = "none"
+    observed_ns: int | None = None
+    detail: str | None = None
+    seen_ns: int | None = None
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the agent last said of itself and was believed; ``at_ns`` is when."""
+
+    name: str
+    at_ns: int
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What is remembered while what was seen does not agree: how often in a row, a fingerprint of it, and since when."""
+
+    attempts: int
+    evidence: str | None
+    since_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """All that is known of one session from outside, as its events leave it."""
+
+    session: Progress = field(default_factory=Progress)
+    pr: PullRequest = field(default_factory=PullRequest)
+    runtime: Runtime = field(default_factory=Runtime)
+    activity: Activity = field(default_factory=Activity)
+    report: Report | None = None
+    memory: Memory | None = None
+
+
+def axes_of(events: Iterable[Event], axes: Axes | None = None) -> Axes:
+    """Add events to axes, or build them from the first event on. Events that say nothing of them are passed over.
+
+    A session that belongs to a project is being spawned until a decision says otherwise; any other works as soon as its workspace is
+    there. Nothing moves a session that is done or terminated but its restoring, and nothing but that a merged pull request.
+
+    Args:
+        events: of one session, in order.
+        axes: what the events before them add up to.
+
+    Raises:
+        LogDamaged: an event says what none of its kind can say (``runtime.observed`` of a state that there is not).
+    """
+    found = axes or Axes()
+    for event in events:
+        step = _STEPS.get(event.type)
+        if step is not None:
+            found = step(found, event)
+    return found
+
+
+def ended_as(state: str, outcome: str | None) -> tuple[str, str]:
+    """State and reason of a session that ended as ``state`` (``promoted``, ``discarded``, ``expired``), its agent as ``outcome`` says."""
+    if state == "expired":
+        return "terminated", "auto_cleanup"
+    if state == "promoted" or outcome in ("done", "handoff"):
+        return "done", "research_complete"
+    return "terminated", "runtime_lost" if outcome == "crash" else "manually_killed"
+
+
+def pull_request_at(url: str) -> PullRequest:
+    """An open pull request of which only the address is known; owner, repository and number as far as it tells them."""
+    match = _PR_ADDRESS.fullmatch(url)
+    if match is None:
+        return PullRequest("open", url=url)
+    return PullRequest("open", number=int(match[3]), url=url, owner=match[1], repo=match[2])
+
+
+# What each event changes. ------------------------------------------------------------------------------------------------------
+
+
+def _born(axes: Axes, event: Event) -> Axes:
+    facts = event.data.get("identity", {})
+    kind = "orchestrator" if facts.get("role") == "orchestrator" else "worker"
+    session = Progress(kind=kind, of_project=facts.get("project") is not None, changed_ns=event.ts)
+    fresh = replace(axes, session=session, runtime=Runtime(reason="spawn_incomplete"))
+    return _moved(fresh, "working", "task_in_progress", event.ts) if kind == "orchestrator" else fresh
+
+
+def _imported(axes: Axes, event: Event) -> Axes:
+    born, state = _born(axes, event), event.data["metadata"]["state"]
+    now = ("working", "task_in_progress") if state == "active" else ended_as(state, None)
+    return _moved(born, *now, event.ts)
+
+
+def _ready(axes: Axes, event: Event) -> Axes:
+    if axes.session.state != "not_started" or axes.session.of_project:
+        return axes
+    return _moved(axes, "working", "task_in_progress", event.ts)
+
+
+def _promoted(axes: Axes, event: Event) -> Axes:
+    url = event.data.get("pr_url")
+    if axes.session.over:
+        return axes
+    if url is None:
+        return _moved(axes, *ended_as("promoted", None), event.ts)
+    known = axes if axes.pr.state != "none" else replace(axes, pr=pull_request_at(url))
+    return _moved(known, "idle", "pr_created", event.ts)
+
+
+def _ended(axes: Axes, event: Event) -> Axes:
+    state = event.data["state"]
+    if axes.session.over or (state == "promoted" and axes.pr.state != "none"):
+        return axes
+    return _moved(axes, *ended_as(state, event.data.get("outcome")), event.ts)
+
+
+def _runtime(axes: Axes, event: Event) -> Axes:
+    known = {name: event.data.get(name) for name in ("pid", "start_time", "exit_code", "source", "reason")}
+    return replace(axes, runtime=Runtime(_one_of(event, "state", RUNTIME_STATES), **known, seen_ns=event.ts))
+
+
+def _activity(axes: Axes, event: Event) -> Axes:
+    data = event.data
+    state = _one_of(event, "state", ACTIVITIES)
+    return replace(axes, activity=Activity(state, data["source"], data.get("observed_ns"), data.get("detail"), event.ts))
+
+
+def _pr(axes: Axes, event: Event) -> Axes:
+    state, data = _one_of(event, "state", PR_STATES), event.data
+    for name, values in (("ci", CI_STATES), ("review", REVIEW_STATES)):
+        if name in data:
+            _one_of(event, name, values)
+    if axes.pr.state == "merged":
+        return axes
+    told = {name: value for name, value in data.items() if name != "state" and value is not None}
+    if state == "none":
+        return replace(axes, pr=PullRequest())
+    old = axes.pr
+    another = old.state == "none" or (old.number is not None and told.get("number", old.number) != old.number)
+    return replace(axes, pr=replace(PullRequest() if another else old, state=state, **told))
+
+
+def _report(axes: Axes, event: Event) -> Axes:
+    if not event.data["accepted"]:
+        return axes
+    return replace(axes, report=Report(event.data["report"], event.ts, event.data.get("note")))
+
+
+def _decided(axes: Axes, event: Event) -> Axes:
+    state, reason = _one_of(event, "session", SESSION_STATES), _one_of(event, "reason", SESSION_REASONS)
+    # What is over is over, also by its pull request; and what was started once is not being started any more.
+    back = state == "not_started" != axes.session.state
+    if axes.session.over or back or (axes.pr.state == "merged" and state not in ("working", "idle", *_OVER)):
+        return axes
+    attempts, old = event.data.get("attempts"), axes.memory
+    memory = None if attempts is None else Memory(attempts, event.data.get("evidence"), event.ts if old is None else old.since_ns)
+    return replace(_moved(axes, state, reason, event.ts), memory=memory)
+
+
+def _restored(axes: Axes, event: Event) -> Axes:
+    session = replace(axes.session, completed_ns=None, terminated_ns=None, restored_ns=event.ts)
+    pr = PullRequest(cleared=True) if axes.pr.state in ("merged", "closed") else axes.pr
+    fresh = Axes(session=session, pr=pr, runtime=Runtime(reason="spawn_incomplete"))
+    return _moved(fresh, "working", "task_in_progress", event.ts)
+
+
+_STEPS: Final[Mapping[str, Callable[[Axes, Event], Axes]]] = {
+    "session.created": _born,
+    "session.imported": _imported,
+    "workspace.ready": _ready,
+    "promote.done": _promoted,
+    "session.ended": _ended,
+    "runtime.observed": _runtime,
+    "activity.observed": _activity,
+    "pr.observed": _pr,
+    "report.submitted": _report,
+    "status.decided": _decided,
+    "session.restored": _restored,
+}
+
+
+def _moved(axes: Axes, state: str, reason: str, ts: int) -> Axes:
+    old = axes.session
+    before = (old.before if old.state == "detecting" else (old.state, old.reason)) if state == "detecting" else None
+    session = replace(
+        old,
+        state=state,
+        reason=reason,
+        before=before,
+        changed_ns=old.changed_ns if state == old.state else ts,
+        started_ns=ts if old.started_ns is None and state != "not_started" else old.started_ns,
+        completed_ns=ts if state == "done" else old.completed_ns,
+        terminated_ns=ts if state == "terminated" else old.terminated_ns,
+    )
+    return replace(axes, session=session, memory=None)
+
+
+def _one_of(event: Event, key: str, values: tuple[str, ...]) -> str:
+    value: Any = event.data[key]
+    if value not in values:
+        raise LogDamaged(
+            f"Event {event.seq} of session {event.stream!r} is {event.type!r} with the {key} {value!r}, which there is not.",
+            why="What follows from it would be a guess.",
+            fix=f"It can be: {', '.join(values)}.",
+        )
+    return str(value)

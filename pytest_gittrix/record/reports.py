@@ -1,0 +1,85 @@
+"""What an agent may say of itself, what that comes to, and when it is refused (agent-orchestrator, session-systems 5.3).
+
+An agent can tell how far it is. It cannot end its session, nor say what its pull request came to: those are seen, not told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pytest_gittrix.record.axes import Axes
+
+REPORTS: Final[Mapping[str, tuple[str, str]]] = {
+    "started": ("working", "agent_acknowledged"),
+    "working": ("working", "task_in_progress"),
+    "waiting": ("idle", "awaiting_external_review"),
+    "needs_input": ("needs_input", "awaiting_user_input"),
+    "fixing_ci": ("working", "fixing_ci"),
+    "addressing_reviews": ("working", "resolving_review_comments"),
+    "pr_created": ("idle", "pr_created"),
+    "draft_pr_created": ("working", "task_in_progress"),
+    "ready_for_review": ("idle", "awaiting_external_review"),
+    "completed": ("idle", "research_complete"),
+}
+"""What may be reported, each with the state and the reason that it gives its session."""
+
+RESERVED: Final[frozenset[str]] = frozenset({"done", "terminated", "merged", "closed"})
+"""What an agent must not declare."""
+
+FRESH_NS: Final = 300_000_000_000
+"""For how long a report counts: 5 minutes."""
+AHEAD_NS: Final = 60_000_000_000
+"""How far a report may be dated into the future: a minute."""
+
+# Of a pull request that was closed nothing more can be said; that there is another one can.
+_OF_ANOTHER: Final = frozenset({"pr_created", "draft_pr_created", "ready_for_review"})
+_SHORT: Final[Mapping[str, str]] = {
+    "start": "started",
+    "work": "working",
+    "wait": "waiting",
+    "input": "needs_input",
+    "ci": "fixing_ci",
+    "reviews": "addressing_reviews",
+    "complete": "completed",
+}
+
+
+def report_named(text: str) -> str | None:
+    """The report that a text names: in any case, with ``-`` for ``_``, or by its short name; None if it names none."""
+    name = text.strip().lower().replace("-", "_")
+    name = _SHORT.get(name, name)
+    return name if name in REPORTS else None
+
+
+def check_report(axes: Axes, report: str, role: str | None = None) -> str | None:
+    """Why a report is refused, or None if it counts.
+
+    Args:
+        axes: of the session now.
+        report: what the agent says, by its full name.
+        role: of the agent, ``worker`` or ``orchestrator``; the session's own if it is not told.
+
+    Returns:
+        One sentence, for the agent and for the audit.
+    """
+    if report in RESERVED:
+        return f"An agent cannot declare {report!r}; it is seen."
+    if report not in REPORTS:
+        return f"There is no report {report!r}; there are {', '.join(REPORTS)}."
+    if "orchestrator" in (role, axes.session.kind):
+        return "An orchestrator does not report of itself."
+    if axes.session.over:
+        return f"The session is {axes.session.state}."
+    if axes.pr.state == "merged":
+        return "Its pull request is merged."
+    if axes.pr.state == "closed" and report not in _OF_ANOTHER:
+        return "Its pull request is closed."
+    if axes.runtime.gone:
+        return f"Its runtime is {axes.runtime.state}."
+    return None
+
+
+def counts(at_ns: int, now_ns: int) -> bool:
+    """Whether a report of ``at_ns`` still counts: it is younger than 5 minutes, and at most a minute ahead of the clock."""
+    return -AHEAD_NS <= now_ns - at_ns < FRESH_NS

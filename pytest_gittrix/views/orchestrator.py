@@ -1,0 +1,305 @@
+"""agent-orchestrator: a session is one agent process at work on one issue, seen from outside (session-systems 5.1).
+
+Its record has the document's fields. What the document tells of changes is derived from the log too: which notification a change of
+status makes, and how it is reacted to (session-systems 5.5).
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pytest_gittrix.record.axes import Activity, Axes, Progress, PullRequest, Report, axes_of, ended_as
+from pytest_gittrix.record.events import Event
+from pytest_gittrix.record.state import SessionState, fold
+from pytest_gittrix.timetext import format_instant, instant_at
+from pytest_gittrix.views.orchestrator_status import AHEAD_NS, LEGAL, WEAK_NS, Dialect, status
+
+__all__ = [
+    "EVENTS",
+    "LEGAL",
+    "PRIORITIES",
+    "REACTIONS",
+    "Notice",
+    "Reaction",
+    "activity_at",
+    "event_of",
+    "notifications",
+    "priority_of",
+    "reaction_of",
+    "record",
+    "state_in",
+    "state_of",
+]
+
+# Of these facts the record has a field; what else is known of a session is its metadata.
+_FIELDS: Final = frozenset({"project", "issue", "branch", "runtime", "agent_session"})
+_COST: Final[Mapping[str, tuple[str, ...]]] = {
+    "inputTokens": ("input_tokens", "inputTokens", "prompt_tokens"),
+    "outputTokens": ("output_tokens", "outputTokens", "completion_tokens"),
+    "estimatedCostUsd": ("estimated_cost_usd", "estimatedCostUsd", "cost_usd"),
+}
+_LONGEST_SUMMARY: Final = 120
+
+
+# The record --------------------------------------------------------------------------------------------------------------------
+
+
+def state_of(state: SessionState) -> str:
+    """The status as far as a state alone tells it; ``state_in`` knows what was seen of the session too."""
+    if state.ended:
+        return status(Axes(Progress(*ended_as(state.state, state.outcome))))
+    started = state.workspace_present and "project" not in state.identity
+    return status(Axes(Progress("working" if started else "not_started")))
+
+
+def state_in(events: Sequence[Event], *, dialect: Dialect = "document") -> str:
+    """The status, one of those that ``orchestrator_status`` lists for the dialect."""
+    return status(axes_of(events), dialect=dialect)
+
+
+def activity_at(activity: Activity, now_ns: int | None) -> str | None:
+    """What the agent does now, as the document names it; None if it is not known.
+
+    Args:
+        activity: as it was last seen.
+        now_ns: the time; who was active or ready then, and more than 5 minutes ago, is idle. None shows it as it was.
+    """
+    if activity.state == "unknown":
+        return None
+    old = now_ns is not None and activity.observed_ns is not None and now_ns - activity.observed_ns > WEAK_NS
+    return "idle" if old and activity.state in ("active", "ready") else activity.state
+
+
+def record(events: Sequence[Event], *, now_ns: int | None = None, dialect: Dialect = "document") -> dict[str, Any]:
+    """The Session of the document: each field it documents, null where nothing is known; ``restoredAt`` only if it was restored.
+
+    Args:
+        events: all events of the session.
+        now_ns: for the activity; see ``activity_at``.
+        dialect: of the status.
+    """
+    state, axes = fold(events), axes_of(events)
+    facts = state.identity
+    found = {
+        "id": state.id,
+        "projectId": facts.get("project", ""),
+        "status": status(axes, dialect=dialect),
+        "activity": activity_at(axes.activity, now_ns),
+        "branch": facts.get("branch", axes.pr.branch),
+        "issueId": facts.get("issue", facts.get("work_unit")),
+        "pr": pr_info(axes.pr),
+        "workspacePath": state.workspace if state.workspace_present else None,
+        "runtimeHandle": _handle(facts, axes),
+        "agentInfo": _agent_info(facts, events),
+        "createdAt": _instant(state.created_ns),
+        "lastActivityAt": _instant(_last_activity(state, axes)),
+    }
+    if axes.session.restored_ns is not None:
+        found["restoredAt"] = _instant(axes.session.restored_ns)
+    return {**found, "metadata": _metadata(facts, axes.report)}
+
+
+def pr_info(pr: PullRequest) -> dict[str, Any] | None:
+    """The document's PRInfo; None if there is no pull request. A text that is not known is empty, an unknown number is 0."""
+    if pr.state == "none":
+        return None
+    return {
+        "number": pr.number or 0,
+        "url": pr.url or "",
+        "title": pr.title or "",
+        "owner": pr.owner or "",
+        "repo": pr.repo or "",
+        "branch": pr.branch or "",
+        "baseBranch": pr.base_branch or "",
+        "isDraft": pr.draft,
+    }
+
+
+def _handle(facts: Mapping[str, str], axes: Axes) -> dict[str, Any] | None:
+    runtime = axes.runtime
+    id = facts.get("tmux_session") or (None if runtime.pid is None else str(runtime.pid))
+    if id is None:
+        return None
+    name = facts.get("runtime") or ("tmux" if "tmux_session" in facts else "process")
+    data = {"pid": runtime.pid, "startTime": runtime.start_time}
+    return {"id": id, "runtimeName": name, "data": {key: value for key, value in data.items() if value is not None}}
+
+
+def _agent_info(facts: Mapping[str, str], events: Sequence[Event]) -> dict[str, Any] | None:
+    """The document's AgentSessionInfo; what the conversation was about stands in for a summary, and says so."""
+    summary, told = _summary(events)
+    cost = _cost(events)
+    if summary is None and "agent_session" not in facts and cost is None:
+        return None
+    info: dict[str, Any] = {"summary": summary, "agentSessionId": facts.get("agent_session")}
+    if summary is not None and not told:
+        info["summaryIsFallback"] = True
+    return info if cost is None else {**info, "cost": cost}
+
+
+def _summary(events: Sequence[Event]) -> tuple[str | None, bool]:
+    first: str | None = None
+    for event in reversed(events):
+        summary = event.data.get("summary") if event.type == "history_compaction" else None
+        if isinstance(summary, str):
+            return summary, True
+        if event.type == "user_message":
+            first = str(event.data["text"])[:_LONGEST_SUMMARY]
+    return first, False
+
+
+def _cost(events: Sequence[Event]) -> dict[str, float] | None:
+    usage = [event.data for event in events if event.type == "provider_usage"]
+    found = {name: sum(_amount(data, keys) for data in usage) for name, keys in _COST.items()}
+    return found if any(found.values()) else None
+
+
+def _amount(data: Mapping[str, Any], keys: tuple[str, ...]) -> float:
+    values = (data.get(key) for key in keys)
+    return next((value for value in values if isinstance(value, int | float) and not isinstance(value, bool)), 0)
+
+
+def _last_activity(state: SessionState, axes: Axes) -> int:
+    activity = axes.activity
+    if activity.observed_ns is None or activity.seen_ns is None:
+        return state.last_access_ns
+    # A source that dates into the future is believed for no longer than the clocks may differ.
+    return max(state.last_access_ns, min(activity.observed_ns, activity.seen_ns + AHEAD_NS))
+
+
+def _metadata(facts: Mapping[str, str], report: Report | None) -> dict[str, str]:
+    """What else is known, as texts; what the agent last said of itself is under the names that its tools use."""
+    told = {name: value for name, value in facts.items() if name not in _FIELDS}
+    if report is None:
+        return told
+    said = {"agentReportedState": report.name, "agentReportedAt": _instant(report.at_ns)}
+    return {**told, **said, **({} if report.note is None else {"agentReportedNote": report.note})}
+
+
+def _instant(ns: int) -> str:
+    return format_instant(instant_at(ns))
+
+
+# What is told of a change ------------------------------------------------------------------------------------------------------
+
+
+EVENTS: Final[Mapping[str, str]] = {
+    "working": "session.working",
+    "pr_open": "pr.created",
+    "ci_failed": "ci.failing",
+    "review_pending": "review.pending",
+    "changes_requested": "review.changes_requested",
+    "approved": "review.approved",
+    "mergeable": "merge.ready",
+    "merged": "merge.completed",
+    **{name: f"session.{name}" for name in ("needs_input", "stuck", "errored", "killed")},
+}
+"""What is told when a session gets a status. Of the other statuses nothing is told."""
+
+PRIORITIES: Final = ("urgent", "action", "warning", "info")
+
+_URGENT: Final = re.compile("stuck|needs_input|errored")
+_ACTION: Final = re.compile("approved|ready|merged|completed")
+_WARNING: Final = re.compile("fail|changes_requested|conflicts")
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What is told of a change: its type and one of ``PRIORITIES``."""
+
+    type: str
+    priority: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    """What is done about a notification, unless it is configured otherwise.
+
+    Attributes:
+        key: its name in a configuration.
+        action: ``send-to-agent`` or ``notify``.
+        auto: whether it is done without being asked for.
+        retries: how often the agent is told before a person is; None for no limit.
+        after_ns: for how long, before a person is told; or how long the state must last, for ``agent-stuck``. None for at once.
+    """
+
+    key: str
+    action: str
+    auto: bool = True
+    retries: int | None = None
+    after_ns: int | None = None
+
+
+_MINUTE: Final = 60_000_000_000
+REACTIONS: Final[Mapping[str, Reaction]] = {
+    "ci.failing": Reaction("ci-failed", "send-to-agent", retries=2),
+    "review.changes_requested": Reaction("changes-requested", "send-to-agent", after_ns=30 * _MINUTE),
+    "automated_review.found": Reaction("bugbot-comments", "send-to-agent", after_ns=30 * _MINUTE),
+    "merge.conflicts": Reaction("merge-conflicts", "send-to-agent", after_ns=15 * _MINUTE),
+    "merge.ready": Reaction("approved-and-green", "notify", auto=False),
+    "pr.closed": Reaction("pr-closed", "notify"),
+    "session.stuck": Reaction("agent-stuck", "notify", after_ns=10 * _MINUTE),
+    "session.needs_input": Reaction("agent-needs-input", "notify"),
+    "session.killed": Reaction("agent-exited", "notify"),
+    "summary.all_complete": Reaction("all-complete", "notify"),
+}
+"""What is reacted to, and how. ``agent-idle`` has a default in the original and nothing that leads to it."""
+
+
+def priority_of(type: str) -> str:
+    """How much a notification matters: one of ``PRIORITIES``, by the words in its type."""
+    if _URGENT.search(type):
+        return "urgent"
+    if type.startswith("summary."):
+        return "info"
+    if _ACTION.search(type):
+        return "action"
+    return "warning" if _WARNING.search(type) else "info"
+
+
+def event_of(before: Axes, after: Axes, *, dialect: Dialect = "document") -> Notice | None:
+    """What is told of a change, or None: of a new status, and if that says nothing, of a pull request that was closed unmerged."""
+    old, new = (status(axes, dialect=dialect) for axes in (before, after))
+    type = EVENTS.get(new) if new != old else None
+    closed = after.pr.state == "closed" != before.pr.state
+    # The document shows a session without its pull request as one that works; that is no news beside the closing.
+    if closed and type in (None, "session.working"):
+        type = "pr.closed"
+    return None if type is None else Notice(type, priority_of(type))
+
+
+def reaction_of(notice: Notice) -> Reaction | None:
+    """How a notification is reacted to by default; None if it is not."""
+    return REACTIONS.get(notice.type)
+
+
+def notifications(events: Sequence[Event], *, dialect: Dialect = "document") -> Iterator[dict[str, Any]]:
+    """Everything that was to be told of a session, oldest first, as the document's OrchestratorEvent.
+
+    An id is made from the place in the log: the same log gives the same, so that who starts again can tell what it has told before.
+    """
+    axes, project = Axes(), ""
+    for event in events:
+        facts = event.data.get("identity") if event.type in ("session.created", "session.identified") else None
+        project = project if facts is None else facts.get("project") or project
+        before, axes = axes, axes_of([event], axes)
+        notice = event_of(before, axes, dialect=dialect)
+        if notice is not None:
+            yield _told(event, notice, project, status(before, dialect=dialect), status(axes, dialect=dialect))
+
+
+def _told(event: Event, notice: Notice, project: str, old: str, new: str) -> dict[str, Any]:
+    return {
+        "id": str(uuid.uuid5(uuid.NAMESPACE_OID, f"{event.stream}:{event.seq}")),
+        "type": notice.type,
+        "priority": notice.priority,
+        "sessionId": event.stream,
+        "projectId": project,
+        "timestamp": _instant(event.ts),
+        "message": f"{event.stream}: {old} -> {new}",
+        "data": {"oldStatus": old, "newStatus": new},
+    }

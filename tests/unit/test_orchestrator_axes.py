@@ -1,0 +1,330 @@
+"""What was seen of a session from outside, added up; and what its agent may say of itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.orchestrator import CREATED, NOW, Watched, at
+
+from pytest_gittrix.errors import LogDamaged
+from pytest_gittrix.record.axes import (
+    SESSION_REASONS,
+    SESSION_STATES,
+    Activity,
+    Axes,
+    Memory,
+    Progress,
+    PullRequest,
+    Report,
+    Runtime,
+    axes_of,
+    ended_as,
+    pull_request_at,
+)
+from pytest_gittrix.record.events import Event
+from pytest_gittrix.record.reports import REPORTS, RESERVED, check_report, counts, report_named
+
+SECOND = 1_000_000_000
+
+
+# How far it is -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_session_of_a_project_is_started_until_somebody_decides() -> None:
+    session = Watched()
+
+    assert session.axes.session == Progress(of_project=True, changed_ns=NOW)
+    assert session.axes.runtime == Runtime(reason="spawn_incomplete")
+    session.decided(1, "working", "agent_acknowledged")
+    assert session.axes.session == Progress("working", "agent_acknowledged", of_project=True, changed_ns=at(1), started_ns=at(1))
+
+
+def test_any_other_session_works_as_soon_as_its_workspace_is_there() -> None:
+    assert Watched(project=None).axes.session == Progress("working", "task_in_progress", changed_ns=NOW, started_ns=NOW)
+
+
+def test_an_orchestrator_works_from_the_start() -> None:
+    session = Watched(role="orchestrator")
+
+    assert axes_of(session.events[:1]).session.state == "working"
+    assert session.axes.session.kind == "orchestrator"
+
+
+@pytest.mark.parametrize(
+    ("state", "outcome", "comes_to"),
+    [
+        ("expired", None, ("terminated", "auto_cleanup")),
+        ("discarded", None, ("terminated", "manually_killed")),
+        ("discarded", "killed", ("terminated", "manually_killed")),
+        ("discarded", "crash", ("terminated", "runtime_lost")),
+        ("discarded", "done", ("done", "research_complete")),
+        ("discarded", "handoff", ("done", "research_complete")),
+        ("promoted", None, ("done", "research_complete")),
+    ],
+)
+def test_every_end_of_a_session_is_an_end_here(state: str, outcome: str | None, comes_to: tuple[str, str]) -> None:
+    session = Watched()
+    session.tell(3, "session.ended", state=state, **({} if outcome is None else {"outcome": outcome}))
+
+    assert (session.axes.session.state, session.axes.session.reason) == comes_to == ended_as(state, outcome)
+    assert session.axes.session.over
+    assert (session.axes.session.completed_ns or session.axes.session.terminated_ns) == at(3)
+
+
+def test_an_imported_session_is_as_its_record_says() -> None:
+    for state, expected in (("active", "working"), ("promoted", "done"), ("expired", "terminated")):
+        event = Event(0, NOW, "s", "session.imported", "system", {"metadata": {"state": state}})
+        assert axes_of([event]).session.state == expected
+
+
+def test_a_promotion_without_a_pull_request_ends_the_session_and_one_with_it_waits() -> None:
+    promoted = {"commit": "c" * 40, "ref": "refs/heads/main", "branch": "main", "strategy": "commit"}
+    done, waiting = Watched(), Watched()
+    done.tell(1, "promote.done", **promoted)
+    waiting.tell(1, "promote.done", **promoted, pr_url="https://github.com/acme/app/pull/7")
+    waiting.tell(1, "session.ended", state="promoted")
+
+    assert done.axes.session.state == "done"
+    assert (waiting.axes.session.state, waiting.axes.session.reason) == ("idle", "pr_created")
+    assert waiting.axes.pr == pull_request_at("https://github.com/acme/app/pull/7")
+
+
+def test_nothing_but_a_restoring_moves_a_session_that_is_over() -> None:
+    session = Watched()
+    session.decided(1, "terminated", "manually_killed")
+    over = session.axes.session
+    session.decided(2, "working")
+    session.tell(3, "session.ended", state="expired")
+    session.tell(4, "promote.done", commit="c", ref="r", branch="b", strategy="commit")
+    assert session.axes.session == over
+
+    session.tell(5, "session.restored")
+    assert (session.axes.session.state, session.axes.session.terminated_ns, session.axes.session.restored_ns) == ("working", None, at(5))
+
+
+def test_what_was_started_once_is_not_being_started_again() -> None:
+    session = Watched()
+    session.decided(1, "working")
+    session.decided(2, "not_started", "spawn_requested")
+
+    assert session.axes.session.state == "working"
+
+
+def test_a_restoring_forgets_what_was_seen_and_an_ended_pull_request() -> None:
+    session = Watched()
+    session.tell(1, "runtime.observed", state="missing")
+    session.tell(1, "activity.observed", state="exited", source="native")
+    session.tell(1, "report.submitted", report="completed", accepted=True)
+    session.tell(1, "pr.observed", state="merged", number=7)
+    session.decided(2, "detecting", "probe_failure", evidence="e", attempts=1)
+    session.tell(3, "session.restored")
+
+    assert session.axes == Axes(session=session.axes.session, pr=PullRequest(cleared=True), runtime=Runtime(reason="spawn_incomplete"))
+    assert session.axes.pr.reason == "cleared_on_restore"
+
+
+def test_a_restoring_keeps_a_pull_request_that_is_open() -> None:
+    session = Watched()
+    session.tell(1, "pr.observed", state="open", number=7)
+    session.decided(2, "terminated", "manually_killed")
+    session.tell(3, "session.restored")
+
+    assert (session.axes.pr.state, session.axes.pr.number) == ("open", 7)
+
+
+def test_what_was_before_disagreement_and_since_when_is_remembered_until_it_is_over() -> None:
+    session = Watched()
+    session.decided(1, "needs_input", "awaiting_user_input")
+    session.decided(2, "detecting", "probe_failure", evidence="a", attempts=1)
+    session.decided(3, "detecting", "runtime_lost", evidence="b", attempts=1)
+    assert session.axes.memory == Memory(1, "b", at(2))
+    assert session.axes.session.before == ("needs_input", "awaiting_user_input")
+    assert session.axes.session.changed_ns == at(2)
+
+    session.decided(4, "working")
+    assert session.axes.memory is None
+    assert session.axes.session.before is None
+
+
+# What was seen -----------------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_seen_last_counts() -> None:
+    session = Watched()
+    session.tell(1, "runtime.observed", state="alive", pid=7, start_time=12, source="process")
+    session.tell(2, "activity.observed", state="idle", source="native", observed_ns=at(1), detail="d")
+
+    assert session.axes.runtime == Runtime("alive", 7, 12, source="process", seen_ns=at(1))
+    assert session.axes.activity == Activity("idle", "native", at(1), "d", at(2))
+    session.tell(3, "runtime.observed", state="exited", exit_code=3)
+    assert session.axes.runtime == Runtime("exited", exit_code=3, seen_ns=at(3))
+    assert session.axes.runtime.gone
+
+
+def test_of_a_pull_request_what_is_not_told_is_as_it_was() -> None:
+    session = Watched()
+    session.tell(1, "pr.observed", state="open", number=7, title="Mend it", owner="acme", repo="app", draft=True)
+    session.tell(2, "pr.observed", state="open", ci="passing", draft=False)
+
+    assert session.axes.pr == PullRequest("open", 7, title="Mend it", owner="acme", repo="app", ci="passing")
+
+
+def test_another_pull_request_is_another() -> None:
+    session = Watched()
+    session.tell(1, "pr.observed", state="closed", number=7, title="Mend it", ci="failing")
+    session.tell(2, "pr.observed", state="open", number=8)
+    assert session.axes.pr == PullRequest("open", 8)
+
+    session.tell(3, "pr.observed", state="none")
+    assert session.axes.pr == PullRequest()
+
+
+def test_a_merged_pull_request_stays_merged() -> None:
+    session = Watched()
+    session.tell(1, "pr.observed", state="merged", number=7)
+    for state in ("open", "closed", "none"):
+        session.tell(2, "pr.observed", state=state, number=8)
+    session.decided(3, "stuck", "probe_failure")
+
+    assert (session.axes.pr.state, session.axes.pr.number) == ("merged", 7)
+    assert session.axes.session.state == "not_started"
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({}, "in_progress"),
+        ({"ci": "failing", "review": "changes_requested", "mergeable": True}, "ci_failing"),
+        ({"review": "changes_requested", "mergeable": True}, "changes_requested"),
+        ({"review": "approved", "mergeable": True}, "merge_ready"),
+        ({"review": "none", "mergeable": True}, "merge_ready"),
+        ({"review": "approved", "mergeable": True, "ci": "pending"}, "approved"),
+        ({"review": "none", "mergeable": True, "ci": "pending"}, "in_progress"),
+        ({"review": "none", "mergeable": True, "draft": True}, "in_progress"),
+        ({"review": "approved"}, "approved"),
+        ({"review": "pending", "mergeable": True}, "review_pending"),
+    ],
+)
+def test_an_open_pull_request_has_one_reason(facts: dict[str, Any], reason: str) -> None:
+    assert PullRequest("open", **facts).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("url", "known"),
+    [
+        ("https://github.com/acme/app/pull/7", ("acme", "app", 7)),
+        ("https://github.com/acme/app/pull/7/files?w=1", ("acme", "app", 7)),
+        ("http://127.0.0.1:8080/api/repos/acme/app/pulls/12", ("acme", "app", 12)),
+        ("https://gitlab.com/group/acme/app/-/merge_requests/3", ("acme", "app", 3)),
+        ("https://github.com/acme/app", (None, None, None)),
+        ("nonsense", (None, None, None)),
+    ],
+)
+def test_an_address_tells_what_it_tells(url: str, known: tuple[Any, ...]) -> None:
+    pr = pull_request_at(url)
+
+    assert (pr.state, pr.url) == ("open", url)
+    assert (pr.owner, pr.repo, pr.number) == known
+
+
+@pytest.mark.parametrize(
+    ("type", "data"),
+    [
+        ("runtime.observed", {"state": "asleep"}),
+        ("activity.observed", {"state": "unknown", "source": "native"}),
+        ("pr.observed", {"state": "draft"}),
+        ("pr.observed", {"state": "open", "ci": "green"}),
+        ("pr.observed", {"state": "open", "review": "fine"}),
+        ("status.decided", {"session": "bored", "reason": "task_in_progress"}),
+        ("status.decided", {"session": "working", "reason": "because"}),
+    ],
+)
+def test_what_cannot_be_seen_is_damage(type: str, data: dict[str, Any]) -> None:
+    session = Watched()
+    session.tell(1, type, **data)
+
+    with pytest.raises(LogDamaged, match=r"Event 2 of session 'app-1' is .* which there is not"):
+        _ = session.axes
+
+
+def test_axes_folded_in_two_pieces_are_the_same() -> None:
+    session = Watched()
+    session.look(1, "alive", Activity("active", "native", at(1)))
+    session.look(2, "missing")
+    session.tell(3, "pr.observed", state="merged", number=7)
+    session.look(4)
+    session.tell(5, "session.restored")
+
+    for cut in range(len(session.events) + 1):
+        assert axes_of(session.events[cut:], axes_of(session.events[:cut])) == session.axes
+
+
+def test_a_session_without_a_birth_is_as_if_nothing_was_known() -> None:
+    assert axes_of([]) == Axes()
+    assert axes_of([Event(0, NOW, "s", "session.created", "human", CREATED)]).session.of_project is False
+
+
+# What the agent says -----------------------------------------------------------------------------------------------------------
+
+
+def test_only_a_report_that_was_accepted_counts() -> None:
+    session = Watched()
+    session.tell(1, "report.submitted", report="working", accepted=True, note="half way")
+    session.tell(2, "report.submitted", report="completed", accepted=False, reason="no")
+
+    assert session.axes.report == Report("working", at(1), "half way")
+
+
+def test_every_report_leads_to_a_state_that_there_is_and_to_no_end() -> None:
+    for state, reason in REPORTS.values():
+        assert state in SESSION_STATES
+        assert reason in SESSION_REASONS
+        assert not Progress(state).over
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_a_worker_may_report_of_itself(report: str) -> None:
+    assert check_report(Watched().axes, report) is None
+    assert check_report(Watched().axes, report, "worker") is None
+
+
+@pytest.mark.parametrize("report", sorted(RESERVED))
+def test_what_is_seen_cannot_be_declared(report: str) -> None:
+    assert "cannot declare" in str(check_report(Watched().axes, report))
+
+
+def refused(axes: Axes, role: str | None = None) -> str:
+    """Why ``working`` is refused."""
+    return str(check_report(axes, "working", role))
+
+
+def test_a_report_is_refused_with_the_reason() -> None:
+    assert "no report 'dancing'" in str(check_report(Axes(), "dancing"))
+    assert "orchestrator" in refused(Axes(), "orchestrator")
+    assert "orchestrator" in refused(Watched(role="orchestrator").axes, "worker")
+    assert refused(Axes(Progress("done"))) == "The session is done."
+    assert refused(Axes(Progress("terminated"))) == "The session is terminated."
+    assert refused(Axes(pr=PullRequest("merged"))) == "Its pull request is merged."
+    assert refused(Axes(pr=PullRequest("closed"))) == "Its pull request is closed."
+    assert refused(Axes(runtime=Runtime("missing"))) == "Its runtime is missing."
+    assert refused(Axes(runtime=Runtime("exited"))) == "Its runtime is exited."
+
+
+def test_after_a_closed_pull_request_another_one_can_be_reported() -> None:
+    taken = {report for report in REPORTS if check_report(Axes(pr=PullRequest("closed")), report) is None}
+
+    assert taken == {"pr_created", "draft_pr_created", "ready_for_review"}
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("working", "working"), (" Needs-Input ", "needs_input"), ("ci", "fixing_ci"), ("start", "started"), ("done", None), ("", None)],
+)
+def test_a_report_has_short_names(text: str, name: str | None) -> None:
+    assert report_named(text) == name
+
+
+@pytest.mark.parametrize(("age", "fresh"), [(0, True), (299, True), (300, False), (-60, True), (-61, False)])
+def test_a_report_counts_for_five_minutes(age: int, fresh: bool) -> None:
+    assert counts(NOW - age * SECOND, NOW) is fresh

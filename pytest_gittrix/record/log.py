@@ -310,7 +310,10 @@ class EventLog:
         os.ftruncate(fd, found.end.offset)
         if not found.end.seq:
             return None
-        return self._store(fd, "log.recovered", {"dropped_bytes": found.torn}, ts, "system", True)
+        reader = self._reader
+        event = self._store(fd, "log.recovered", {"dropped_bytes": found.torn}, ts, "system", True)
+        self._reader = reader  # nobody asked for it, so refresh() is to tell of it
+        return event
 
     def _read_from(self, start: Cursor, *, strict: bool = False) -> list[Event]:
         found = self._scan(start, lambda: self._bytes_from(start.offset), strict=strict)

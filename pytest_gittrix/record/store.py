@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 LOG = "events.jsonl"
 METADATA = "metadata.json"
 LOCK = ".lock"
+TURN = ".turn"
 # What can name a session, and so never a path.
 ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 

@@ -60,6 +60,8 @@ def share(source: Path, target: Path) -> None:
         return
     (target / RESOURCES).mkdir(exist_ok=True)
     for name in os.listdir(source / RESOURCES):
+        if not _NAME.fullmatch(f"sha256:{name}"):
+            continue  # half an attachment, which a kill left
         with suppress(FileExistsError):
             try:
                 os.link(source / RESOURCES / name, target / RESOURCES / name)

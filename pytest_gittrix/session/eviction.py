@@ -22,7 +22,7 @@ from pytest_gittrix.git.snapshot import Limits, Snapshot
 from pytest_gittrix.git.tree import Changes
 from pytest_gittrix.git.workspace import Trash, Workspace
 from pytest_gittrix.record.state import SessionState
-from pytest_gittrix.record.store import LOCK
+from pytest_gittrix.record.store import LOCK, TURN
 from pytest_gittrix.record.values import OUTCOMES
 from pytest_gittrix.session.archive import Archive, unpromoted, write_archive
 from pytest_gittrix.session.content import snapshot_of
@@ -139,8 +139,9 @@ class Evictor:
             self.trash.put(str(recorder.directory / "engine"))
             recorder.append("workspace.removed", {})
         # Still held: whoever waits for it finds that the name is gone, and looks again.
-        with suppress(FileNotFoundError):
-            os.unlink(recorder.directory / LOCK)
+        for lock in (TURN, LOCK):
+            with suppress(FileNotFoundError):
+                os.unlink(recorder.directory / lock)
 
     def _clear(self, recorder: Recorder, state: SessionState, promoted: Changes | None) -> None:
         leaving = str(recorder.directory / LEAVING)

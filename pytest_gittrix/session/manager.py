@@ -63,7 +63,8 @@ class GitTrix:
         clock: the time; ``SystemClock`` by default.
         eviction: policy of sessions that are started without one of their own.
         sweep_interval: how often the sweep runs by itself; None for never.
-        durability: ``full`` (what was reported survives a power cut) or ``fast`` (a crash).
+        durability: ``full`` (starts, handoffs, promotions and ends survive a power cut once they are reported; what is said and written
+            in a session may lose its last moments) or ``fast`` (they survive a crash).
         strategy: what ``auto`` means before the contributor heuristic is asked.
         ask: how to ask a person for a strategy; see ``strategy.Question``.
         ids: makes session ids; random by default.
@@ -378,6 +379,7 @@ class GitTrix:
         """Bring every session that a kill left half-way to a state somebody meant; see ``session.recovery``."""
         self._index.sync()
         report = self._recovery().run(self._index.unsettled())
+        self._index.sync()
         report.problems.extend(self._index.problems())
         if not report.problems:
             prune_seeds(str(self._resources.seeds_path), self._needed_baselines)

@@ -27,6 +27,7 @@ from pytest_gittrix.record.events import Event, live_event
 from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.log import report_ignored
 from pytest_gittrix.record.state import SessionState
+from pytest_gittrix.record.store import TURN
 from pytest_gittrix.session.conversation import close_orphans
 from pytest_gittrix.session.kept import keep
 from pytest_gittrix.session.pressure import Pressure
@@ -43,7 +44,6 @@ Status = Literal["running", "done", "failed", "interrupted"]
 
 RUNS: Final = ("process", "thread")
 DEFAULT_ROLE: Final = "build"
-_LEASE: Final = ".turn"
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Turns:
 
     def is_running(self, recorder: Recorder) -> bool:
         """Whether a turn of a session runs, in whichever process."""
-        return recorder.id in self._running or Lease(recorder.directory / _LEASE).state() == "active"
+        return recorder.id in self._running or Lease(recorder.directory / TURN).state() == "active"
 
     def start(self, recorder: Recorder, agent: AgentSession, fn: TurnFunction, *, runs: str, role: str | None) -> Turn:
         """Start a turn; ``UserSession.start_turn`` says how, and what is raised.
@@ -244,7 +244,7 @@ class Turns:
 
     def _claim(self, recorder: Recorder) -> Lease:
         # A turn that is being killed lets go when the last of its threads is gone, which is a little later than it looks.
-        lease = Lease(recorder.directory / _LEASE, wait=0.1)
+        lease = Lease(recorder.directory / TURN, wait=0.1)
         with self._lock:
             try:
                 return lease.acquire()

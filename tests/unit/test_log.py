@@ -205,6 +205,20 @@ def test_a_torn_end_is_cut_off_and_said_so_by_the_next_append(path: Path, cut: i
     assert log.refresh() == []
 
 
+def test_refresh_tells_of_what_an_append_mended_first(path: Path) -> None:
+    path.write_bytes(b"".join(lines_of(2)))
+    log = EventLog(path, STREAM, durability="fast")
+    log.read()
+    with path.open("ab") as file:
+        file.write(b'{"half')
+
+    written = write(log)
+
+    assert log.behind
+    assert [event.type for event in log.refresh()] == ["log.recovered", written.type]
+    assert log.refresh() == []
+
+
 def test_repair_mends_without_an_append_and_once(path: Path) -> None:
     path.write_bytes(b"".join(lines_of(2)) + b'{"v":1,"se')
     log = EventLog(path, STREAM, durability="fast")

@@ -244,3 +244,12 @@ def test_a_fork_that_fails_leaves_nothing(site: Site, session: UserSession) -> N
     assert before is None or [name for name in sorted(os.listdir(site.root / "store")) if not name.startswith(".")] == [
         name for name in before if not name.startswith(".")
     ]
+
+
+def test_half_an_attachment_that_a_kill_left_stays_where_it_is(site: Site, session: UserSession) -> None:
+    name = session.attach("whole")
+    (site.directory(session) / "resources" / "tmp_half").write_text("ha")
+
+    child = session.fork()
+
+    assert os.listdir(site.directory(child) / "resources") == [name.removeprefix("sha256:")]

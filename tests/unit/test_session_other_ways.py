@@ -53,8 +53,7 @@ def test_an_interrupt_ends_a_turn_that_was_lost_with_its_engine(site: Site) -> N
     session = site.start()
     pid = os.fork()
     if pid == 0:
-        turn = session.start_turn(lambda context: context.record("tool_call", CALL))
-        turn.wait(0.01)
+        session.start_turn(lambda context: (context.record("tool_call", CALL), threading.Event().wait()))
         while not session.history(["tool_call"]):
             pass
         os._exit(9)
@@ -193,3 +192,16 @@ def test_an_end_told_twice_is_no_error_and_told_otherwise_is_one(site: Site) -> 
         with pytest.raises(SessionExpired):
             session.discard(outcome)
     assert session.history() == before
+
+
+def test_an_ended_session_keeps_no_lock_of_a_turn_that_was_killed_with_its_engine(site: Site) -> None:
+    session = site.start()
+    pid = os.fork()
+    if pid == 0:
+        session.start_turn(lambda context: context.cancelled.wait())
+        os._exit(9)
+    os.waitpid(pid, 0)
+    assert ".turn" in os.listdir(site.directory(session))
+
+    site.engine.evict(session.id)
+    assert {".turn", ".lock"}.isdisjoint(os.listdir(site.directory(session)))

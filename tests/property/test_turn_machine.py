@@ -1,0 +1,18 @@
+"""Turns under a state machine: our engine, with workspaces of two kinds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest_gittrix.harness.turn_machine import TurnMachine
+from pytest_gittrix.harness.world import World
+from pytest_gittrix.harness.world_machine import machine_of
+
+
+def with_clones(**options: Any) -> Any:
+    """A world whose sessions have whole clones."""
+    return World.open(**{**options, "workspace": "clone"})
+
+
+TestTurns = machine_of(TurnMachine).TestCase
+TestTurnsBesideClones = machine_of(TurnMachine, with_clones).TestCase

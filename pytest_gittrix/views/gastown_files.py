@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
+from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.log import write_all
 from pytest_gittrix.record.state import SessionState, fold
 from pytest_gittrix.record.store import Problem, Store
 from pytest_gittrix.timetext import ns_of
 from pytest_gittrix.views.gastown import INDEX_FIELDS, TOLD, TOWN_TYPES, Step, record_of, steps, time_text, town_event
+from pytest_gittrix.views.whole_files import typed_file, write_whole
 
 EVENTS: Final = ".events.jsonl"
 SESSIONS: Final = ".sessions"
@@ -87,8 +86,8 @@ def export(store: Store, directory: str | os.PathLike[str], *, archive_before: d
         told += lines
     # By the place in its log, not by the text: what one event says in two lines keeps its order.
     told.sort(key=lambda line: line[:3])
-    _write(root / EVENTS, "".join(text for *_, text in told))
-    _write(root / SESSIONS / INDEX, "".join(text for *_, text in sorted(index)))
+    write_whole(root / EVENTS, "".join(text for *_, text in told))
+    write_whole(root / SESSIONS / INDEX, "".join(text for *_, text in sorted(index)))
     return Exported(len(index), archived, len(told), tuple(problems))
 
 
@@ -148,31 +147,13 @@ def _write_session(directory: Path, id: str, record: Mapping[str, Any], *, archi
     """Write a session's file where it belongs; only then is one where it does not belong any more removed."""
     here, there = directory / f"{id}.json", directory / ARCHIVE / f"{id}.json"
     place, stale = (there, here) if archived else (here, there)
-    _write(place, json.dumps(record, indent=2) + "\n")
-    with _typed(stale), suppress(FileNotFoundError, NotADirectoryError):
+    write_whole(place, json.dumps(record, indent=2) + "\n")
+    with typed_file(stale), suppress(FileNotFoundError, NotADirectoryError):
         os.unlink(stale)
 
 
 def _line(data: Mapping[str, Any]) -> str:
     return json.dumps(data, separators=(",", ":")) + "\n"
-
-
-def _write(path: Path, text: str) -> None:
-    # One name per writer, so that two never write one file; no session's id begins with a dot.
-    fresh = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
-    with _typed(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o666)
-            try:
-                write_all(fd, text.encode("ascii"))
-            finally:
-                os.close(fd)
-            os.replace(fresh, path)
-        except OSError:
-            with suppress(OSError):
-                os.unlink(fresh)
-            raise
 
 
 def _refuse_a_town(path: Path) -> None:
@@ -205,22 +186,10 @@ def _objects(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
 
 def _lines(path: str | os.PathLike[str]) -> Iterable[bytes]:
     """The lines of a file that are not too long, without ever holding one that is."""
-    with _typed(path, "read"), suppress(FileNotFoundError, NotADirectoryError), open(path, "rb") as file:
+    with typed_file(path, "read"), suppress(FileNotFoundError, NotADirectoryError), open(path, "rb") as file:
         whole = True
         while piece := file.readline(_LONGEST + 1):
             ends = piece.endswith(b"\n")
             if whole and (ends or len(piece) <= _LONGEST):
                 yield piece
             whole = ends
-
-
-@contextmanager
-def _typed(path: str | os.PathLike[str], done: str = "written") -> Iterator[None]:
-    try:
-        yield
-    except GittrixError:
-        raise
-    except OSError as problem:
-        raise AdapterUnavailable(
-            f"{os.fspath(path)} cannot be {done}: {problem.strerror}.", fix="See that it is a file you may use, in a directory with space."
-        ) from problem

@@ -17,8 +17,9 @@ from pytest_gittrix.record.events import Event
 from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.reports import REPORTS
 from pytest_gittrix.timetext import format_instant, instant_at
-from pytest_gittrix.views.orchestrator_files import LOCK, check_id, write_whole
+from pytest_gittrix.views.orchestrator_files import LOCK, check_id
 from pytest_gittrix.views.orchestrator_status import Dialect, status
+from pytest_gittrix.views.whole_files import write_whole
 
 DIRECTORY: Final = ".agent-report-audit"
 MAX_ENTRIES: Final = 200

@@ -9,20 +9,19 @@ from __future__ import annotations
 import json
 import os
 import re
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
+from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.record.axes import pull_request_at
 from pytest_gittrix.record.events import Event
 from pytest_gittrix.record.lease import Lease
-from pytest_gittrix.record.log import write_all
 from pytest_gittrix.timetext import format_instant, instant_at, parse_instant
 from pytest_gittrix.views.orchestrator import pr_info, record
 from pytest_gittrix.views.orchestrator_status import HEAD_STATUSES, STATUSES, Dialect
+from pytest_gittrix.views.whole_files import typed_file, write_whole
 
 ARCHIVE: Final = "archive"
 """Where the files of sessions go that are to be forgotten. Their ids stay taken."""
@@ -93,7 +92,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, str] | None:
     Raises:
         AdapterUnavailable: the file is there and cannot be read.
     """
-    with _typed(path, "read"), suppress(FileNotFoundError, NotADirectoryError):
+    with typed_file(path, "read"), suppress(FileNotFoundError, NotADirectoryError):
         text = Path(path).read_bytes().decode("utf-8", "surrogateescape")
         return parse(text) if text.strip() else None
     return None
@@ -113,39 +112,13 @@ def update(path: str | os.PathLike[str], changes: Mapping[str, str | None]) -> d
         AdapterUnavailable: the file cannot be read or written.
     """
     place = Path(path)
-    with _typed(place):
+    with typed_file(place):
         place.parent.mkdir(parents=True, exist_ok=True)
     with Lease(place.parent / LOCK, wait=_WAIT):
         values = {**(read(place) or {}), **{key: value or "" for key, value in changes.items()}}
         text = render(values)
         write_whole(place, text)
     return parse(text)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file of text so that nobody ever sees a part of it; bytes that are not UTF-8 are surrogate escapes.
-
-    Raises:
-        AdapterUnavailable: it cannot be written; then the old one is as it was.
-        InvalidInput: the text stands for no bytes.
-    """
-    try:
-        raw = text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError as problem:
-        raise InvalidInput(f"{problem.object[problem.start : problem.end]!r} cannot be written: it stands for no byte.") from None
-    fresh = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
-    with _typed(path):
-        try:
-            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o666)
-            try:
-                write_all(fd, raw)
-            finally:
-                os.close(fd)
-            os.replace(fresh, path)
-        except OSError:
-            with suppress(OSError):
-                os.unlink(fresh)
-            raise
 
 
 def sessions(directory: str | os.PathLike[str]) -> dict[str, dict[str, str]]:
@@ -293,7 +266,7 @@ def reserve(directory: str | os.PathLike[str], prefix: str, taken: Iterable[str]
     """
     check_id(prefix)
     place = Path(directory)
-    with _typed(place):
+    with typed_file(place):
         place.mkdir(parents=True, exist_ok=True)
     # The archive second: what moves there in between is seen in one of them.
     names = [*_names(place), *_names(place / ARCHIVE), *taken]
@@ -314,7 +287,7 @@ def release(directory: str | os.PathLike[str], id: str) -> bool:
     with Lease(place.parent / LOCK, wait=_WAIT):
         if not place.is_file() or read(place) is not None:
             return False
-        with _typed(place):
+        with typed_file(place):
             os.unlink(place)
     return True
 
@@ -322,7 +295,7 @@ def release(directory: str | os.PathLike[str], id: str) -> bool:
 def retire(directory: str | os.PathLike[str], id: str) -> bool:
     """Move a session's file to the archive, so that it is listed no more and its id never used again. Returns whether there was one."""
     place = Path(directory, check_id(id))
-    with Lease(place.parent / LOCK, wait=_WAIT), _typed(place):
+    with Lease(place.parent / LOCK, wait=_WAIT), typed_file(place):
         if not place.is_file():
             return False
         (place.parent / ARCHIVE).mkdir(exist_ok=True)
@@ -334,7 +307,7 @@ def _created(path: Path) -> bool:
     # Under .json newer versions keep the session; and whichever kind of file is there, the number is taken.
     if path.with_name(f"{path.name}.json").exists():
         return False
-    with _typed(path):
+    with typed_file(path):
         try:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666))
         except FileExistsError:
@@ -343,18 +316,6 @@ def _created(path: Path) -> bool:
 
 
 def _names(directory: Path) -> list[str]:
-    with _typed(directory, "read"), suppress(FileNotFoundError, NotADirectoryError):
+    with typed_file(directory, "read"), suppress(FileNotFoundError, NotADirectoryError):
         return os.listdir(directory)
     return []
-
-
-@contextmanager
-def _typed(path: str | os.PathLike[str], done: str = "written") -> Iterator[None]:
-    try:
-        yield
-    except GittrixError:
-        raise
-    except OSError as problem:
-        raise AdapterUnavailable(
-            f"{os.fspath(path)} cannot be {done}: {problem.strerror}.", fix="See that it is a file you may use, in a directory with space."
-        ) from problem

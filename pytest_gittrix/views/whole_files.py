@@ -1,0 +1,53 @@
+"""The files that views write for other systems: whole or not at all, and typed errors for what the system refuses."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
+from pytest_gittrix.record.log import write_all
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file of text so that nobody ever sees a part of it; missing directories are made, escaped bytes are written as they were.
+
+    Raises:
+        AdapterUnavailable: it cannot be written; then the old one is as it was.
+        InvalidInput: the text stands for no bytes.
+    """
+    try:
+        raw = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as problem:
+        raise InvalidInput(f"{problem.object[problem.start : problem.end]!r} cannot be written: it stands for no byte.") from None
+    # One name per writer, so that two never write one file; no session's id begins with a dot.
+    fresh = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    with typed_file(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o666)
+            try:
+                write_all(fd, raw)
+            finally:
+                os.close(fd)
+            os.replace(fresh, path)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(fresh)
+            raise
+
+
+@contextmanager
+def typed_file(path: str | os.PathLike[str], done: str = "written") -> Iterator[None]:
+    """What the system refuses in this block becomes AdapterUnavailable, which says that the file cannot be ``done``."""
+    try:
+        yield
+    except GittrixError:
+        raise
+    except OSError as problem:
+        raise AdapterUnavailable(
+            f"{os.fspath(path)} cannot be {done}: {problem.strerror}.", fix="See that it is a file you may use, in a directory with space."
+        ) from problem

@@ -150,6 +150,12 @@ class Lease:
         finally:
             os.close(fd)
 
+    def remove(self) -> None:
+        """Take the file away, while it is held: for what will never be worked on again. Whoever waits for it finds that, and looks anew."""
+        if self.held and not self.lost:
+            with suppress(OSError):
+                os.unlink(self._file)
+
     def __enter__(self) -> Self:
         return self.acquire()
 

@@ -21,6 +21,7 @@ from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError
 from pytest_gittrix.git.snapshot import Limits, Snapshot
 from pytest_gittrix.git.tree import Changes
 from pytest_gittrix.git.workspace import Trash, Workspace
+from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.state import SessionState
 from pytest_gittrix.record.store import LOCK, TURN
 from pytest_gittrix.record.values import OUTCOMES
@@ -139,9 +140,12 @@ class Evictor:
             self.trash.put(str(recorder.directory / "engine"))
             recorder.append("workspace.removed", {})
         # Still held: whoever waits for it finds that the name is gone, and looks again.
-        for lock in (TURN, LOCK):
-            with suppress(FileNotFoundError):
-                os.unlink(recorder.directory / lock)
+        with suppress(FileNotFoundError):
+            os.unlink(recorder.directory / LOCK)
+        turn = recorder.directory / TURN
+        if turn.exists():  # of a killed one; whoever runs one takes it away himself
+            with suppress(GittrixError), Lease(turn, wait=0) as left:
+                left.remove()
 
     def _clear(self, recorder: Recorder, state: SessionState, promoted: Changes | None) -> None:
         leaving = str(recorder.directory / LEAVING)

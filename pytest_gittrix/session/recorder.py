@@ -8,10 +8,9 @@ Holds nothing that leads to durable, since the agent's object is built on it.
 from __future__ import annotations
 
 import inspect
-import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, Final, cast
 
 from pytest_gittrix.clock import Clock
@@ -247,10 +246,8 @@ class Recorder:
     def _let_go(self, lease: Lease) -> None:
         if self._underived:
             self.derive()
-        if self._state is not None and self._state.ended and not lease.lost:
-            # An ended session keeps no lock, and is not to be given one by asking.
-            with suppress(OSError):
-                os.unlink(lease.path)
+        if self._state is not None and self._state.ended:
+            lease.remove()  # an ended session keeps no lock, and is not to be given one by asking
         lease.release()
 
     def _read_under_lease(self) -> SessionState:

@@ -141,7 +141,7 @@ class Turns:
 
     def is_running(self, recorder: Recorder) -> bool:
         """Whether a turn of a session runs, in whichever process."""
-        return recorder.id in self._running or Lease(recorder.directory / TURN).state() == "active"
+        return recorder.id in self._running or Lease(recorder.directory / TURN).state() != "available"
 
     def start(self, recorder: Recorder, agent: AgentSession, fn: TurnFunction, *, runs: str, role: str | None) -> Turn:
         """Start a turn; ``UserSession.start_turn`` says how, and what is raised.

@@ -355,6 +355,9 @@ class NoLease:
     def release(self, *_: object) -> None:
         """Nothing was held."""
 
+    def remove(self) -> None:
+        """Nothing is there."""
+
     __enter__, __exit__ = acquire, release
 
 

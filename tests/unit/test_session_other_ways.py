@@ -194,6 +194,19 @@ def test_an_end_told_twice_is_no_error_and_told_otherwise_is_one(site: Site) -> 
     assert session.history() == before
 
 
+def test_a_turn_of_another_engine_runs_on_when_its_session_is_ended_here(site: Site) -> None:
+    session = site.start()
+    go = threading.Event()
+    turn = session.start_turn(lambda _context: go.wait(LONG), runs="thread")
+    with site.another() as engine:
+        elsewhere = engine.get_session(session.id)
+        elsewhere.discard()
+        assert elsewhere.turn_running
+        go.set()
+        assert turn.wait(LONG)
+        assert not elsewhere.turn_running
+
+
 def test_an_ended_session_keeps_no_lock_of_a_turn_that_was_killed_with_its_engine(site: Site) -> None:
     session = site.start()
     pid = os.fork()

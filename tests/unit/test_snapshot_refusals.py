@@ -7,6 +7,7 @@ import resource
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count, islice
 from pathlib import Path
 
 import pytest
@@ -146,7 +147,9 @@ def test_what_the_system_will_not_open_is_named_and_taken_for_neither_unchanged_
     deep = "/".join(["deep"] * 60 + ["new.txt"])
     put(Path(workspace.path), {deep: "n\n"})
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    few = len(os.listdir("/proc/self/fd")) + 20
+    taken = {int(name) for name in os.listdir("/proc/self/fd")}
+    free = (number for number in count() if number not in taken)
+    few = next(islice(free, 20, None))  # a limit is on numbers, and those in use need not be the lowest
     resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
     try:
         with pytest.raises(AdapterUnavailable, match=r"cannot be read: Too many open files"):

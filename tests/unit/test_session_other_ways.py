@@ -215,6 +215,8 @@ def test_an_ended_session_keeps_no_lock_of_a_turn_that_was_killed_with_its_engin
         os._exit(9)
     os.waitpid(pid, 0)
     assert ".turn" in os.listdir(site.directory(session))
+    while session.turn_running:
+        pass  # its process follows its engine, a moment later
 
     site.engine.evict(session.id)
     assert {".turn", ".lock"}.isdisjoint(os.listdir(site.directory(session)))

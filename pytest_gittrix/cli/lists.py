@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.session.manager import GitTrix
     from pytest_gittrix.session.records import Node
 
-VIEWS = ("gittrix", "gastown", "pixir", "orchestrator")
+VIEWS = ("gittrix", "gastown", "pixir", "orchestrator", "botminter")
 OUTCOMES = ("done", "crash", "killed", "handoff")
 EXAMPLES = {
     "list": [

@@ -41,6 +41,14 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "branch": "branch",
         "workspace": "workspacePath",
     },
+    "botminter": {
+        "id": "session_id",
+        "member": "member_name",
+        "type": "session_type",
+        "state": "current_state",
+        "created": "created_at",
+        "workspace": "workspace_path",
+    },
 }
 _NARROWEST = 10
 
@@ -134,7 +142,7 @@ def town_table(found: Sequence[SessionMetadata], records: Sequence[Mapping[str, 
 
 
 def record_table(records: Sequence[Mapping[str, Any]], system: str) -> Table:
-    """Sessions, a row each, as Pixir or agent-orchestrator sees them; ``records`` are those of that system."""
+    """Sessions, a row each, as Pixir, agent-orchestrator or BotMinter sees them; ``records`` are those of that system."""
     columns = _COLUMNS[system]
     rows = [tuple(_fact(record[field]) for field in columns.values()) for record in records]
     return Table(tuple(columns), rows, elastic="workspace", styles=_STYLES)

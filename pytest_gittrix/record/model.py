@@ -17,7 +17,7 @@ from pytest_gittrix.errors import InvalidInput, MetadataVersionUnsupported
 from pytest_gittrix.record.state import Policy, SessionState, StateName, metadata_of
 from pytest_gittrix.timetext import format_instant, parse_duration, parse_instant
 
-WorkspaceKind = Literal["worktree", "clone", "copy", "remote", "lazy"]
+WorkspaceKind = Literal["worktree", "clone", "copy", "remote", "lazy", "repositories"]
 Strategy = Literal["auto", "commit", "branch", "pr", "patch"]
 
 # Left out of a record when unknown; every other key is always there, null or not.

@@ -13,6 +13,7 @@ from typing import Literal, cast
 
 from pytest_gittrix.errors import GittrixError, InvalidInput, LogDamaged, MetadataVersionUnsupported
 from pytest_gittrix.record.events import Event, path_of
+from pytest_gittrix.record.life import KINDS, OUTCOMES, why_not
 from pytest_gittrix.record.metadata import metadata_of, state_from_metadata
 from pytest_gittrix.record.values import ENDED, Intent, Lineage, Policy, Result, SessionState, StateName, deadline_ns
 from pytest_gittrix.record.vocabulary import CONVERSATION, OBSERVED
@@ -111,6 +112,50 @@ def _imported(event: Event) -> SessionState:
     return state
 
 
+def _opened(event: Event) -> SessionState:
+    data = event.data
+    if data["kind"] not in KINDS:
+        raise LogDamaged(f"Session {event.stream!r} was opened as {data['kind']!r}, none of {', '.join(KINDS)}.", why=_TWO_WRITERS)
+    first = data["repositories"][0] if data["repositories"] else {}
+    workspace = path_of(data, "workspace")
+    told = {"agent": data["member"], "rig": data.get("team"), "work_unit": data.get("work_item"), **data.get("identity", {})}
+    return SessionState(
+        id=event.stream,
+        task=data["task"],
+        durable_ref=first.get("url", "none:"),
+        durable_path=None,
+        durable_branch=first.get("branch"),
+        baseline=first.get("commit") or "",
+        ephemeral_ref=f"local://{workspace}",
+        workspace=workspace,
+        workspace_kind="repositories",
+        git_backed=True,
+        policy=Policy.from_data(data["policy"]),
+        created_ns=event.ts,
+        updated_ns=event.ts,
+        last_access_ns=event.ts,
+        identity={name: value for name, value in told.items() if value is not None},
+        life="creating",
+        kind=data["kind"],
+        member=data["member"],
+        seq=event.seq,
+    )
+
+
+def _lived(state: SessionState, event: Event) -> None:
+    if problem := why_not(event, state.life):
+        raise _impossible(state, event, problem)
+
+
+def _moved(state: SessionState, event: Event) -> None:
+    _lived(state, event)
+    state.life = to = event.data["to"]
+    state.outcome = OUTCOMES.get(to, state.outcome)
+    state.retained_ns = event.ts if to == "retained" else None
+    if to == "removed":
+        state.state, state.ended_ns = "expired", event.ts
+
+
 def _ready(state: SessionState, event: Event) -> None:
     state.workspace_present = True
     state.workspace = path_of(event.data)
@@ -159,6 +204,8 @@ def _done(state: SessionState, event: Event) -> None:
 
 def _ended(state: SessionState, event: Event) -> None:
     how = event.data["state"]
+    if state.life not in (None, "creating"):
+        raise _impossible(state, event, f"its life ends when it is removed, and it is {state.life}")
     if how not in ENDED:
         raise _impossible(state, event, f"{how!r} is not an end ({', '.join(sorted(ENDED))})")
     if state.intent is not None:
@@ -251,9 +298,14 @@ def _removed(state: SessionState, _event: Event) -> None:
     state.workspace_present = False
 
 
+_TWO_WRITERS = "Somebody wrote without the lease, or the file was put together from two."
 _ACTIVE, _ANY = frozenset({"active"}), frozenset({"active", "ended"})
 
-BIRTHS: Mapping[str, Callable[[Event], SessionState]] = {"session.created": _created, "session.imported": _imported}
+BIRTHS: Mapping[str, Callable[[Event], SessionState]] = {
+    "session.created": _created,
+    "session.opened": _opened,
+    "session.imported": _imported,
+}
 
 RULES: Mapping[str, Rule] = {
     "workspace.ready": Rule(_ACTIVE, use=True, apply=_ready),
@@ -286,6 +338,11 @@ RULES: Mapping[str, Rule] = {
     "tool_result": Rule(_ACTIVE, use=True, apply=_answered),
     "durable.moved": Rule(_ANY),
     "log.recovered": Rule(_ANY),
+    "life.moved": Rule(_ACTIVE, apply=_moved),
+    **dict.fromkeys(("agent.launched", "stop.requested", "work.locked"), Rule(_ACTIVE, apply=_lived)),
+    **dict.fromkeys(("finalize.started", "finalize.repository", "finalize.finished"), Rule(_ACTIVE, apply=_lived)),
+    # A process that is gone, and a lock that is free, may be noticed late.
+    **dict.fromkeys(("agent.exited", "work.released"), Rule(_ANY)),
     # What is seen from outside changes nothing here: ``axes`` adds it up.
     **dict.fromkeys(OBSERVED, Rule(_ANY)),
 }
@@ -308,7 +365,7 @@ def _born(event: Event) -> SessionState:
     if birth is None or event.seq:
         raise LogDamaged(
             f"Session {event.stream!r} begins with {event.type!r} (event {event.seq}).",
-            why="A session begins with session.created or session.imported as event 0.",
+            why=f"A session begins with one of {', '.join(BIRTHS)} as event 0.",
         )
     return birth(event)
 
@@ -375,5 +432,5 @@ def _copied(state: SessionState, events: Iterable[Event]) -> SessionState:
 def _impossible(state: SessionState, event: Event, why: str) -> LogDamaged:
     return LogDamaged(
         f"Event {event.seq} of session {state.id!r} is {event.type!r}, which cannot happen: {why}.",
-        why="Somebody wrote without the lease, or the file was put together from two.",
+        why=_TWO_WRITERS,
     )

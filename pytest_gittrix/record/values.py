@@ -131,6 +131,9 @@ class SessionState:
         successor: the session it was handed to.
         handoff: the child of a handoff of which the log does not tell the end.
         archive: what was set aside of unpromoted work, as in ``archive.written``.
+        life: the state of its life, one of ``life.STATES``; None for a session that has no life cycle. It is active until it is removed.
+        kind, member: of a session with a life: what runs in it, and whose it is.
+        retained_ns: since when its workspace is only kept; None while it is not.
         seq: of the last event folded; -1 when there is no log.
         legacy: it comes from a TypeScript record and has no log yet.
         extra: keys of that record this engine does not know, to be given back as they were.
@@ -170,6 +173,10 @@ class SessionState:
     successor: str | None = None
     handoff: str | None = None
     archive: Mapping[str, Any] | None = None
+    life: str | None = None
+    kind: str | None = None
+    member: str | None = None
+    retained_ns: int | None = None
     seq: int = -1
     legacy: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -204,10 +211,10 @@ def deadline_ns(state: SessionState) -> int | None:
     """The last instant at which the session is still inside its TTL, or None when it has none.
 
     It is expired if and only if now is *greater* (GitTrix). Idle time counts from the last use, absolute time from creation, the
-    sooner wins; ``manual`` exempts from both. Whether the session is active is not asked.
+    sooner wins; ``manual`` exempts from both, and so does a life: ``retention`` collects those. Whether the session is active is not asked.
     """
     policy = state.policy
-    if policy.manual:
+    if policy.manual or state.life is not None:
         return None
     limits = []
     if policy.ttl_idle_ns is not None:

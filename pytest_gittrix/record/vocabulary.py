@@ -119,7 +119,39 @@ OBSERVED: Mapping[str, Kind] = {
     "session.restored": _kind("The session's agent was started again after its end.", optional="reason"),
 }
 
-VOCABULARY: Mapping[str, Kind] = {**_SESSION, **OBSERVED, **CONVERSATION}
+# What an agent's session of several repositories goes through, from its opening until its workspace is gone (BotMinter, session-systems 4).
+LIFE: Mapping[str, Kind] = {
+    "session.opened": _kind(
+        "A session of an agent was opened, with a workspace of repositories that is yet to be filled; kind is loop, interactive or brain.",
+        "task kind member repositories workspace policy",
+        optional="team work_item identity",
+    ),
+    "life.moved": _kind(
+        "The session went on to another state of its life; result is the status of an ending that needed no finalization.",
+        "to",
+        optional="reason result",
+    ),
+    "agent.launched": _kind(
+        "The agent's process was started; while the session is finalizing, the one that finalizes.", "pid", optional="start_time command"
+    ),
+    "agent.exited": _kind("A process is gone: of those that run, the one that was started last.", optional="code signal reason"),
+    "stop.requested": _kind("Somebody asked the agent to stop; force leaves it no time to finish.", optional="force reason"),
+    "finalize.started": _kind("An attempt began to save what the workspace holds.", "attempt"),
+    "finalize.repository": _kind(
+        "What was done about a repository (action is committed, pushed, recovered, left, skipped or failed); what is left is nowhere else.",
+        "name action",
+        optional="branch commit files reason",
+    ),
+    "finalize.finished": _kind(
+        "The attempt is over (status is Completed, CompletedDegraded, Failed or Skipped); issues are the addresses of those it opened.",
+        "status",
+        optional="reason issues",
+    ),
+    "work.locked": _kind("The session alone works on item now.", "item"),
+    "work.released": _kind("The session works on item no more.", "item"),
+}
+
+VOCABULARY: Mapping[str, Kind] = {**_SESSION, **LIFE, **OBSERVED, **CONVERSATION}
 
 # Announced to listeners, never stored: nothing can depend on them after the fact.
 LIVE: Mapping[str, Kind] = {

@@ -13,7 +13,7 @@ from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.record.events import Event
 from pytest_gittrix.record.state import fold
 
-VIEWS: Final = ("gittrix", "gastown", "pixir", "orchestrator")
+VIEWS: Final = ("gittrix", "gastown", "pixir", "orchestrator", "botminter")
 """The systems whose reading of a session there is."""
 
 

@@ -165,7 +165,7 @@ class TestShow:
 
         assert cli.error("session", "show")["code"] == "INVALID_INPUT"
 
-    @pytest.mark.parametrize("view", ["gittrix", "gastown", "pixir", "orchestrator"])
+    @pytest.mark.parametrize("view", ["gittrix", "gastown", "pixir", "orchestrator", "botminter"])
     def test_a_session_of_nobody_is_named_in_any_terms(self, cli: Cli, view: str) -> None:
         assert cli.error("session", "show", "sess_nobody", "--as", view)["code"] == "SESSION_NOT_FOUND"
 

@@ -131,6 +131,16 @@ class TestList:
         assert cells(row) == [id_, "web", record["status"], "INT-7", "fix/int-7", str(cli.workspace(id_))]
         assert record == cli.data("session", "show", id_, "--as", "orchestrator")
 
+    def test_botminter_sees_members_at_work(self, cli: Cli) -> None:
+        id_ = cli.start("--agent", "alice")
+
+        heading, row = cli.ok("session", "list", "--as", "botminter").lines
+        (record,) = cli.data("session", "list", "--as", "botminter")
+
+        assert cells(heading) == ["ID", "MEMBER", "TYPE", "STATE", "CREATED", "WORKSPACE"]
+        assert cells(row) == [id_, "alice", "Interactive", "Active", record["created_at"], str(cli.workspace(id_))]
+        assert record == cli.data("session", "show", id_, "--as", "botminter")
+
     @pytest.mark.parametrize("view", ["gastown", "pixir", "orchestrator"])
     def test_a_session_without_a_log_is_in_each_list(self, cli: Cli, view: str) -> None:
         id_ = cli.start()

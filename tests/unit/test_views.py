@@ -11,10 +11,16 @@ from support.engine import Site, open_site
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.session.session import UserSession
-from pytest_gittrix.views import VIEWS, gastown, orchestrator, pixir, state_in, view
+from pytest_gittrix.views import VIEWS, botminter, gastown, orchestrator, pixir, state_in, view
 from pytest_gittrix.views import gittrix as gittrix_view
 
-LEGAL = {"gittrix": gittrix_view.LEGAL, "gastown": gastown.LEGAL, "pixir": pixir.LEGAL, "orchestrator": orchestrator.LEGAL}
+LEGAL = {
+    "gittrix": gittrix_view.LEGAL,
+    "gastown": gastown.LEGAL,
+    "pixir": pixir.LEGAL,
+    "orchestrator": orchestrator.LEGAL,
+    "botminter": botminter.LEGAL,
+}
 
 
 @pytest.fixture

@@ -92,8 +92,10 @@ class GitTrix:
         ask: Ask | None = None,
         ids: Callable[[], str] | None = None,
     ) -> None:
-        self.home = Path(home) if home is not None else Path(store).parent if store is not None else default_home()
-        self.store = Store(Path(store) if store is not None else self.home / "sessions", durability=durability)
+        # Absolute, since git runs elsewhere.
+        place = Path(store).absolute() if store is not None else None
+        self.home = Path(home).absolute() if home is not None else place.parent if place is not None else default_home()
+        self.store = Store(place or self.home / "sessions", durability=durability)
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.ephemeral = ephemeral or LocalEphemeral()
         self._resources = Resources(self.home, self.store, durable, self.ephemeral)

@@ -11,6 +11,9 @@ from pytest_gittrix.git.seed import History, Seed
 from pytest_gittrix.git.tree import Changes, Entry, Item
 from pytest_gittrix.git.workspace import Workspace, WorkspaceKind
 
+MIRROR = "gitconfig"
+"""The file that a mirror of a remote has in its directory, and no repository has."""
+
 Drift = Mapping[str, tuple[Entry | None, Entry | None]]
 """What durable changed: old and new entry by path."""
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pytest_gittrix.adapters.protocol import MIRROR
 from pytest_gittrix.adapters.remote_transport import Answer, Transport
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.git.commit import Built
@@ -34,12 +35,11 @@ if sys.platform != "win32":
 _ID: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _NOTE: Final = "remote"
 _REPOSITORY: Final = "repository"
-_SETTINGS: Final = "gitconfig"
 _LOCK: Final = "lock"
 _GIT: Final = ".git"
 _NONE: Final = "no-repository"
 _REFUSED: Final = "[core]\n\trepositoryFormatVersion = 1\n[extensions]\n\topenWithRemoteDurable = true\n"
-_OWN: Final = frozenset({_NOTE, _REPOSITORY, _SETTINGS, _LOCK, _GIT, _NONE})
+_OWN: Final = frozenset({_NOTE, _REPOSITORY, MIRROR, _LOCK, _GIT, _NONE})
 _STALE: Final = ("*.lock", "refs/**/*.lock", "objects/pack/tmp_*", "objects/tmp_*", "objects/??/tmp_obj_*", "gittrix-*-push")
 _FIRST_NAP, _LONGEST_NAP = 0.0005, 0.02
 _FETCH: Final = ("fetch", "-q", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--no-auto-maintenance", "--force")
@@ -154,7 +154,7 @@ class Mirror:
             shutil.rmtree(directory, ignore_errors=True)
 
     def _run(self, arguments: list[str], variables: Mapping[str, str] | None = None, held: int | None = None) -> Answer:
-        settings = os.path.join(self.path, _SETTINGS)
+        settings = os.path.join(self.path, MIRROR)
         return self.transport.run(arguments, settings=settings, variables=variables, holding=() if held is None else (held,))
 
     # The copy --------------------------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ class Mirror:
             if strange:
                 raise InvalidInput(f"{self.path} holds {strange[0]!r}, so it cannot be made a mirror.", fix="Give an empty directory.")
             safe = "".join(f"[safe]\n\tdirectory = {_quoted(place)}\n" for place in self._local_places())
-            write_file(str(directory / _SETTINGS), (_TEXT + safe).encode(errors="surrogateescape"), sync=self.sync)
+            write_file(str(directory / MIRROR), (_TEXT + safe).encode(errors="surrogateescape"), sync=self.sync)
             (directory / _NONE).mkdir(exist_ok=True)
             write_file(str(directory / _NONE / "config"), _REFUSED.encode())
             write_file(str(directory / _GIT), f"gitdir: {_NONE}\n".encode())
@@ -269,7 +269,7 @@ class Mirror:
 def mirrored(path: str | os.PathLike[str]) -> str | None:
     """The address of the remote that a directory is a mirror of; None if it is no mirror."""
     directory = os.fspath(path)
-    return read_text(os.path.join(directory, _NOTE)) if os.path.isfile(os.path.join(directory, _SETTINGS)) else None
+    return read_text(os.path.join(directory, _NOTE)) if os.path.isfile(os.path.join(directory, MIRROR)) else None
 
 
 def tracking(ref: str) -> str:

@@ -9,17 +9,20 @@ import hashlib
 import os
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
 from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
-from pytest_gittrix.adapters.protocol import Durable
+from pytest_gittrix.adapters.protocol import MIRROR, Durable
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.git.refs import short_branch
 from pytest_gittrix.git.workspace import Trash, Workspace, adopt_workspace
 from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.state import SessionState
 from pytest_gittrix.record.store import Store
+
+if TYPE_CHECKING:
+    from pytest_gittrix.adapters.remote import RemoteDurable
 
 _LEASE_WAIT = 120.0
 
@@ -39,10 +42,14 @@ class Resources:
         self.store = store
         self.ephemeral = ephemeral
         self.trash = Trash(str(store.root / ".trash"))
-        self._durables: dict[str, LocalDurable] = {}
+        self._durables: dict[str, LocalDurable | RemoteDurable] = {}
         self.durable: Durable | None = self._adapter(durable) if isinstance(durable, (str, os.PathLike)) else durable
 
-    def _adapter(self, path: str | os.PathLike[str], branch: str = "main") -> LocalDurable:
+    def _adapter(self, path: str | os.PathLike[str], branch: str = "main") -> LocalDurable | RemoteDurable:
+        if os.path.isfile(os.path.join(path, MIRROR)):
+            from pytest_gittrix.adapters.remote import RemoteDurable  # dear to load, and most have none
+
+            return RemoteDurable.reopen(path, branch)
         return LocalDurable(path, branch, sync=self.store.durability == "full")
 
     def resolve(self, path: str | os.PathLike[str] | None, ref: str | None, branch: str | None) -> tuple[Durable, str]:
@@ -112,6 +119,13 @@ class Resources:
             durable.close()
         if self.durable is not None:
             self.durable.close()
+
+
+def durable_ref(durable: Durable, branch: str) -> str:
+    """What a record calls the branch of a repository: ``local://...``, or the address of a remote."""
+    if durable.objects_dir is None:
+        return f"{durable.uri.partition('#')[0]}#{branch}"
+    return local_ref(durable.path or "", branch)
 
 
 def local_ref(path: str, branch: str | None = None) -> str:

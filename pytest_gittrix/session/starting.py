@@ -23,7 +23,7 @@ from pytest_gittrix.record.values import IDENTITY, Lineage, Policy
 from pytest_gittrix.session.detector import note_references
 from pytest_gittrix.session.inputs import check_text
 from pytest_gittrix.session.recorder import Recorder, typed
-from pytest_gittrix.session.resources import Resources, local_ref
+from pytest_gittrix.session.resources import Resources, durable_ref, local_ref
 from pytest_gittrix.session.strategy import check_strategy
 
 
@@ -87,7 +87,7 @@ class Beginning:
         """The data of ``session.created``, of an id and for a workspace at ``space``. Raises InvalidInput for a strategy that is none."""
         data: dict[str, Any] = {
             "task": self.task,
-            "durable_ref": local_ref(self.durable.path or "", self.branch),
+            "durable_ref": durable_ref(self.durable, self.branch),
             **path_fields(self.durable.path or "", "durable_path"),
             "durable_branch": self.branch,
             "baseline": baseline,

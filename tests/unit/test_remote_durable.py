@@ -19,6 +19,7 @@ from pytest_gittrix.git.tree import Entry
 from pytest_gittrix.git.workspace import WorkspaceKind
 from pytest_gittrix.harness.remotes import BareRemote
 from pytest_gittrix.session.ids import seeded_ids
+from pytest_gittrix.session.manager import GitTrix
 
 
 @pytest.fixture(params=WIRES)
@@ -440,3 +441,15 @@ def test_nothing_of_the_users_git_is_used(near: Far, tmp_path: Path, monkeypatch
 
     assert near.durable().head("main") == near.git.head()
     assert not (tmp_path / "asked").exists()
+
+
+def test_an_engine_that_was_told_of_no_repository_finds_the_remote_of_a_session(near: Far) -> None:
+    session = near.site.start("fix the bug")
+    session.write("app.py", "print('v2')\n")
+    assert session.metadata()["durableRef"].endswith("#main")
+    assert session.metadata()["durableRef"].startswith("file://")
+
+    with GitTrix(None, store=near.site.engine.store.root, clock=near.site.clock, sweep_interval=None, durability="fast") as engine:
+        result = engine.get_session(session.id).promote()
+
+    assert near.git.head() == result.sha

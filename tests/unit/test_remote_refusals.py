@@ -407,12 +407,17 @@ def forked(action: Callable[[], object]) -> int:
     return pid
 
 
-def test_an_engine_without_the_remote_leaves_an_open_promotion_alone(near: Far) -> None:
+def test_an_engine_that_cannot_find_the_remote_leaves_an_open_promotion_alone(near: Far) -> None:
     session = edited(near)
     kill_at("land:moved", session.promote)
+    mirror = Path(near.durable().path)
+    away = mirror.rename(mirror.with_name("away"))
     with GitTrix(None, store=near.site.store, clock=near.site.clock, sweep_interval=None) as stranger:
         (problem,) = stranger.recover().problems
         assert problem.id == session.id
 
     assert near.site.types(session.id)[-1] == "promote.intent"
-    assert near.site.another(durable=near.durable()).recover().rolled_forward == [session.id]
+    away.rename(mirror)
+    GitTrix(None, store=near.site.store, clock=near.site.clock, sweep_interval=None).init().close()
+    assert near.site.types(session.id)[-1] != "promote.intent"
+    assert near.git.head() == near.site.state(session.id).result.sha  # type: ignore[union-attr]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.conformance.report import SystemReport
     from pytest_gittrix.conformance.under_test import SystemUnderTest
     from pytest_gittrix.fixtures import Ephemeral, Worlds
+    from pytest_gittrix.harness.agent_kit import AgentKit
     from pytest_gittrix.harness.chain_kit import ChainKit
     from pytest_gittrix.harness.crash import Crash
     from pytest_gittrix.harness.durable import DurableRepo, Rival
@@ -316,6 +317,15 @@ def gittrix_turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TurnKit]
 
     with TurnKit(tmp_path_factory.mktemp("gittrix-turns")) as turns:
         yield turns
+
+
+@pytest.fixture
+def gittrix_agent_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentKit]:
+    """Agents as real processes that do what a script says (``AgentKit``): ``gittrix_agent_process.script().at("up").exits(3)``."""
+    from pytest_gittrix.harness.agent_kit import AgentKit
+
+    with AgentKit(tmp_path_factory.mktemp("gittrix-agents")) as agents:
+        yield agents
 
 
 @pytest.fixture

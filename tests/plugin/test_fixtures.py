@@ -24,6 +24,7 @@ FIXTURES = [
     "gittrix_log",
     "gittrix_turns",
     "gittrix_chain",
+    "gittrix_agent_process",
     "gittrix_worlds",
     "gittrix_system",
 ]

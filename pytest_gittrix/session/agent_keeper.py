@@ -1,0 +1,182 @@
+"""The keeper of an agent's process: a program of its own that starts it, adopts its orphans, and writes down how it ended.
+
+It outlives whoever asked for the agent, and ends when nothing of the agent is left. It is told on its standard input what to start,
+says on its standard output what came of it, and starts nothing for somebody who is gone before saying ``go``. It must not know
+sessions; it loads as little as it can.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from typing import Any, Final, NoReturn
+
+from pytest_gittrix.session.processes import lead
+
+RECORD: Final = "agent.json"
+OUTPUT: Final = "output"
+INPUT: Final = "input"
+EXIT: Final = "exit.json"
+FRESH: Final = ".exit.json.tmp"
+FILES: Final = (RECORD, OUTPUT, INPUT, EXIT, FRESH)
+GO: Final = b"go\n"
+
+_DEAF_TO: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGTSTP")
+_TRIES, _NAP = 120, 0.5
+
+
+def main(directory: str) -> None:
+    """Be the keeper of the agent whose files are in a directory; the process that calls this ends at once, and a child goes on."""
+    if os.fork():
+        os._exit(0)
+    lead()
+    os.chdir("/")
+    for name in _DEAF_TO:
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    orders, news = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(nothing, fd)
+    os.close(nothing)
+    agent = _start(directory, orders, news)
+    os.close(orders)
+    os.close(news)
+    if agent is not None:
+        _keep(directory, *agent)
+
+
+def _start(directory: str, orders: int, news: int) -> tuple[int, int] | None:
+    """Start the agent, as far as whoever wants it stays to say so; gives its pid and start time."""
+    told, rest = _line(orders)
+    if told is None:
+        clear(directory)
+        return None
+    gate, opened = os.pipe()
+    verdict, heard = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(opened)
+        _be_agent(json.loads(told), directory, gate, heard)
+    os.close(gate)
+    os.close(heard)
+    started = _start_time(pid)
+    keeper = os.getpid()
+    _say(news, {"pid": pid, "start_time": started, "keeper": keeper, "keeper_start_time": _start_time(keeper)})
+    if _line(orders, rest)[0] is None:
+        os.close(opened)
+        os.waitpid(pid, 0)
+        clear(directory)
+        return None
+    with suppress(OSError):  # killed meanwhile: it is waited for below
+        os.write(opened, b"g")
+    os.close(opened)
+    problem = _all(verdict)
+    os.close(verdict)
+    if problem:
+        os.waitpid(pid, 0)
+        _say(news, {"failed": json.loads(problem)})
+        return None
+    _say(news, {"running": True})
+    return pid, started
+
+
+def _be_agent(spec: dict[str, Any], directory: str, gate: int, heard: int) -> NoReturn:
+    try:
+        os.setsid()
+        if os.read(gate, 1):
+            os.chdir(spec["workspace"])
+            # Open for both, so that it never finds the end of its input while nobody writes.
+            os.dup2(os.open(os.path.join(directory, INPUT), os.O_RDWR), 0)
+            output = os.open(os.path.join(directory, OUTPUT), os.O_WRONLY | os.O_APPEND)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+                with suppress(OSError, ValueError):
+                    signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            os.execve(spec["executable"], spec["command"], spec["environment"])
+    except OSError as problem:
+        os.write(heard, json.dumps({"errno": problem.errno, "text": problem.strerror, "file": problem.filename}).encode())
+    except Exception as problem:  # noqa: BLE001  (whoever waits is to hear of it, whatever it is)
+        os.write(heard, json.dumps({"errno": 0, "text": f"{type(problem).__name__}: {problem}", "file": None}).encode())
+    finally:
+        os._exit(127)
+
+
+def _keep(directory: str, agent: int, started: int) -> None:
+    """Wait for the agent and all orphans of it; what became of the agent is on the disk before its number is free for others."""
+    with suppress(ChildProcessError):
+        while True:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            if ended is None:
+                continue
+            if ended.si_pid == agent:
+                by_signal = ended.si_code != os.CLD_EXITED
+                how = {"code": None, "signal": ended.si_status} if by_signal else {"code": ended.si_status, "signal": None}
+                _write_exit(directory, {"pid": agent, "start_time": started, **how, "at_ns": time.time_ns()})
+            os.waitpid(ended.si_pid, 0)
+
+
+def _write_exit(directory: str, told: dict[str, Any]) -> None:
+    """Write how the agent ended, whole or not at all; a disk that refuses is asked again for a minute."""
+    fresh = os.path.join(directory, FRESH)
+    for _ in range(_TRIES):
+        try:
+            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                os.write(fd, json.dumps(told).encode() + b"\n")
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            return os.replace(fresh, os.path.join(directory, EXIT))
+        except FileNotFoundError:
+            return None  # the directory was removed: nobody wants to know
+        except OSError:
+            time.sleep(_NAP)
+    return None
+
+
+def clear(directory: str) -> None:
+    """Remove an agent's files and their directory, unless something else is in it."""
+    for name in FILES:
+        with suppress(OSError):
+            os.unlink(os.path.join(directory, name))
+    with suppress(OSError):
+        os.rmdir(directory)
+
+
+def _say(news: int, told: dict[str, Any]) -> None:
+    with suppress(OSError):  # whoever asked is gone; the next thing it does not say tells that
+        os.write(news, json.dumps(told).encode() + b"\n")
+
+
+def _line(orders: int, begun: bytes = b"") -> tuple[bytes | None, bytes]:
+    """The next line, and what was read beyond it; None if whoever sends them is gone."""
+    data = begun
+    while b"\n" not in data:
+        chunk = os.read(orders, 1 << 16)
+        if not chunk:
+            return None, b""
+        data += chunk
+    line, _, rest = data.partition(b"\n")
+    return line, rest
+
+
+def _all(fd: int) -> bytes:
+    data = b""
+    while chunk := os.read(fd, 1 << 16):
+        data += chunk
+    return data
+
+
+def _start_time(pid: int) -> int:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[19])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

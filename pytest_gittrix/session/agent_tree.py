@@ -1,0 +1,273 @@
+"""All processes of an agent, found whatever they did to get away, and signalled only while they are still the same ones.
+
+Four things show that a process is an agent's: it descends from it or from its keeper (who adopts orphans), it is in its session or
+group, it carries its mark in its environment, or it was found before. Needs Linux's ``/proc``. It must not know what an agent is for.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from pytest_gittrix.record.heartbeat import Owner
+
+MARK: Final = "GITTRIX_AGENT_MARK"
+"""The variable that every process of an agent inherits; its value is the agent's own."""
+KILL_WAIT: Final = 2.0
+"""Real seconds that killed processes have to be gone (BotMinter)."""
+
+_FIRST_NAP: Final = 0.002
+_KEEPER_WAIT: Final = 0.3
+_DEAD: Final = ("Z", "X")
+_STOPPED: Final = ("T", "t")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One line of the process table.
+
+    Attributes:
+        pid: its number.
+        start_time: clock ticks from boot to its start, which tells it from another one with that number.
+        parent: the number of its parent.
+        group: the number of its process group.
+        session: the number of its session.
+        state: the status letter; ``Z`` and ``X`` are dead.
+        status: how it ended, as ``waitpid`` tells it; only of a dead one, and None where the system does not say.
+    """
+
+    pid: int
+    start_time: int
+    parent: int
+    group: int
+    session: int
+    state: str
+    status: int | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is not dead; one that is stopped lives."""
+        return self.state not in _DEAD
+
+    def is_(self, owner: Owner | None) -> bool:
+        """Whether it is the process that an owner names."""
+        return owner is not None and (owner.pid, owner.start_time) == (self.pid, self.start_time)
+
+
+def process(pid: int) -> Process | None:
+    """The process of a number, None if there is none that can be seen."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            stat = file.read()
+        # The second field is the program's name, in parentheses and of its own choosing.
+        fields = stat[stat.rindex(b")") + 2 :].split()
+        state = fields[0].decode()
+        status = int(fields[49]) if state == "Z" and len(fields) > 49 and _may_look_into(pid) else None
+        return Process(pid, int(fields[19]), int(fields[1]), int(fields[2]), int(fields[3]), state, status)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _may_look_into(pid: int) -> bool:
+    """Whether the system tells this user how a process ended; to others it says 0."""
+    return os.geteuid() in (0, os.stat(f"/proc/{pid}").st_uid)
+
+
+def table() -> dict[int, Process]:
+    """All processes that can be seen, by number."""
+    numbers: list[str] = []
+    with suppress(OSError):
+        numbers = os.listdir("/proc")
+    found = (process(int(name)) for name in numbers if name.isdigit())
+    return {one.pid: one for one in found if one is not None}
+
+
+def marked(pids: Iterable[int], mark: str, variable: str = MARK) -> set[int]:
+    """Those of some processes that were started with a mark in their environment."""
+    wanted = f"{variable}={mark}".encode()
+    found = set()
+    for pid in pids:
+        with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+            if wanted in file.read().split(b"\0"):
+                found.add(pid)
+    return found
+
+
+def signal_process(which: Process, number: int) -> bool:
+    """Send a signal to a process if it is still the same one; whether it was sent.
+
+    Where the system has pidfds, nobody else can get the signal, however fast numbers are used again.
+    """
+    fd = None
+    try:
+        with suppress(AttributeError, OSError):
+            fd = os.pidfd_open(which.pid)
+        now = process(which.pid)
+        if now is None or now.start_time != which.start_time:
+            return False
+        if fd is None:
+            os.kill(which.pid, number)
+        else:
+            signal.pidfd_send_signal(fd, number)
+    except OSError:
+        return False
+    finally:
+        if fd is not None:
+            os.close(fd)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What was done to end processes.
+
+    Attributes:
+        asked: pids that got SIGTERM, in that order.
+        killed: pids that got SIGKILL.
+        left: pids that run all the same: they belong to another user, or hang in the kernel.
+    """
+
+    asked: tuple[int, ...] = ()
+    killed: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()
+
+
+class AgentTree:
+    """The processes of one agent.
+
+    Args:
+        agent: the first of them; None to go by the mark alone.
+        keeper: who waits for it and adopts orphans; not one of them itself.
+        mark: what they carry in their environment.
+        variable: under which name.
+    """
+
+    def __init__(self, agent: Owner | None, keeper: Owner | None = None, mark: str | None = None, *, variable: str = MARK) -> None:
+        self._agent = agent
+        self._keeper = keeper
+        self._mark = mark
+        self._variable = variable
+        self._known: dict[int, int] = {}
+
+    def look(self) -> list[Process]:
+        """Those that live now, without the keeper and without the process that asks."""
+        return sorted((one for one in self._ours() if one.alive), key=lambda one: (one.start_time, one.pid))
+
+    def _ours(self) -> list[Process]:
+        """Those that live, and those that are dead but not waited for."""
+        now = table()
+        found = {pid for pid, one in now.items() if self._known.get(pid) == one.start_time or one.is_(self._agent) or one.is_(self._keeper)}
+        if self._agent is not None and self._agent.pid in found:
+            # As long as the leader's number is the leader's, a session of that number is no other one.
+            leader = self._agent.pid
+            found |= {pid for pid, one in now.items() if leader in (one.session, one.group)}
+        if self._mark is not None:
+            found |= marked(now, self._mark, self._variable)
+        ours = [now[pid] for pid in _with_descendants(found, now) if not now[pid].is_(self._keeper) and pid != os.getpid()]
+        self._known = {one.pid: one.start_time for one in ours}
+        return ours
+
+    def end(self, *, grace: float, poll: float) -> Ended:
+        """Have all of them end: the agent is asked first, then what it left behind; what does not end in time is killed.
+
+        Args:
+            grace: real seconds from the first SIGTERM to SIGKILL; 0 asks nobody.
+            poll: the longest time between two looks, in real seconds.
+        """
+        asked = self._ask(grace, poll) if grace > 0 else []
+        # Who forks faster than anybody can look may not be seen; but a keeper does not end as long as there is somebody.
+        killed = self._kill() if self.look() or not self._keeper_ends() else []
+        left = [one.pid for one in self._wait_gone(KILL_WAIT)] if killed else [one.pid for one in self.look()]
+        return Ended(tuple(asked), tuple(killed), tuple(left))
+
+    def _ask(self, grace: float, poll: float) -> list[int]:
+        asked: dict[int, int] = {}
+        deadline, nap = seconds() + grace, _FIRST_NAP
+        while left := self.look():
+            first = [one for one in left if one.is_(self._agent)]
+            for one in first or left:
+                if asked.get(one.pid) != one.start_time:
+                    asked[one.pid] = one.start_time
+                    signal_process(one, signal.SIGTERM)
+                    signal_process(one, signal.SIGCONT)  # one that is stopped hears nothing
+            rest = deadline - seconds()
+            if rest <= 0:
+                break
+            pause(min(nap, poll, rest))
+            nap *= 2
+        return [*asked]
+
+    def _kill(self) -> list[int]:
+        """Stop them all first, so that none slips away between two looks; then kill them."""
+        # A stopped keeper waits for nobody, so that even those that die and fork all the time can be seen, and keep their numbers.
+        self._stop_keeper()
+        stopped: dict[tuple[int, int], Process] = {}
+        before: list[Process] | None = None
+        deadline = seconds() + KILL_WAIT
+        while (ours := self._ours()) != before and seconds() < deadline:
+            before = ours
+            self._stop_groups(ours)
+            for one in ours:
+                if one.alive and (one.pid, one.start_time) not in stopped:
+                    stopped[one.pid, one.start_time] = one
+                    signal_process(one, signal.SIGSTOP)
+        killed = [one.pid for one in stopped.values() if signal_process(one, signal.SIGKILL)]
+        if (keeper := self._living_keeper()) is not None:
+            signal_process(keeper, signal.SIGCONT)
+        return killed
+
+    def _stop_groups(self, ours: list[Process]) -> None:
+        """One that forks faster than anybody can look is met with its group, since all of that gets a signal at once."""
+        for group in {one.group for one in ours} - {0, os.getpgrp()}:
+            leader = process(group)
+            if leader is None or self._known.get(group) == leader.start_time:
+                with suppress(OSError):
+                    os.killpg(group, signal.SIGSTOP)
+
+    def _living_keeper(self) -> Process | None:
+        keeper = process(self._keeper.pid) if self._keeper is not None else None
+        return keeper if keeper is not None and keeper.alive and keeper.is_(self._keeper) else None
+
+    def _stop_keeper(self) -> None:
+        deadline = seconds() + _KEEPER_WAIT
+        while (keeper := self._living_keeper()) is not None and keeper.state not in _STOPPED and seconds() < deadline:
+            signal_process(keeper, signal.SIGSTOP)
+            pause(_FIRST_NAP)
+
+    def _keeper_ends(self) -> bool:
+        deadline = seconds() + _KEEPER_WAIT
+        while self._living_keeper() is not None and seconds() < deadline:
+            pause(_FIRST_NAP)
+        return self._living_keeper() is None
+
+    def _wait_gone(self, wait: float) -> list[Process]:
+        deadline, nap = seconds() + wait, _FIRST_NAP
+        while (left := self.look()) and seconds() < deadline:
+            for one in left:
+                signal_process(one, signal.SIGKILL)
+            pause(nap)
+            nap = min(nap * 2, 0.05)
+        return left
+
+
+def seconds() -> float:
+    """Real seconds since some moment; no time library of a test moves them."""
+    return time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+def pause(wait: float) -> None:
+    """Do nothing for some real seconds."""
+    select.select([], [], [], max(wait, 0))
+
+
+def _with_descendants(roots: set[int], now: Mapping[int, Process]) -> set[int]:
+    found = set(roots)
+    while below := {pid for pid, one in now.items() if one.parent in found} - found:
+        found |= below
+    return found

@@ -10,6 +10,7 @@ import errno
 import os
 import secrets
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,7 +25,8 @@ from pytest_gittrix.git.names import TEMPORARY_PREFIX
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | descent.NO_FOLLOW
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | descent.NO_FOLLOW
 # A writer may find its parent pruned by a concurrent delete; this often in a row is somebody else's doing.
-_ATTEMPTS = 16
+_ATTEMPTS = 60
+_AT_ONCE = 10
 
 _T = TypeVar("_T")
 
@@ -347,6 +349,8 @@ class GuardedDir:
             except OSError as error:
                 if not isinstance(error, FileNotFoundError) or attempt == _ATTEMPTS:
                     raise _failed(path, error) from error
+                if attempt > _AT_ONCE:
+                    time.sleep(0.0002 * attempt)  # somebody takes away its directory each time: not in step with him any more
         raise AssertionError("unreachable")
 
 

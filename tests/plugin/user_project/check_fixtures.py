@@ -29,6 +29,7 @@ from pytest_gittrix import (
 )
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.fixtures import Ephemeral, Worlds
+from pytest_gittrix.harness.agent_kit import AgentKit
 from pytest_gittrix.harness.chain_kit import ChainKit
 from pytest_gittrix.harness.crash import Crash
 from pytest_gittrix.harness.log_kit import LogKit
@@ -171,3 +172,9 @@ def test_a_line_of_sessions(gittrix_chain: ChainKit, gittrix: GitTrix) -> None:
     line = gittrix_chain("toast", ["handoff", "crash", "done"], work_unit="gt-1")
     gittrix_chain.check(line)
     assert [record.id for record in gittrix.chain(work_unit="gt-1")] == [session.id for session in line]
+
+
+def test_an_agent_is_a_real_process(gittrix_agent_process: AgentKit) -> None:
+    agent = gittrix_agent_process.start(gittrix_agent_process.script().say("hello").exits(3))
+    assert agent.wait(60).code == 3
+    assert agent.capture() == "hello\n"

@@ -1,0 +1,409 @@
+"""Workspaces of several repositories, in every state that an agent can leave them in.
+
+A plan is data: what each remote is like, and what the agent did in each repository. ``drawn`` gives one for each seed; ``Member`` builds
+it, with real remotes and plain git at fixed times, so that the same plan gives the same commits anywhere. Whether anything of it gets
+lost is for ``member_witness`` to say. Must not know pytest, nor what saves the work.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from pytest_gittrix.git.environment import hermetic_env, run_git
+from pytest_gittrix.git.hydrate import Hydrated, HydratedRepository, RepositorySpec, hydrate
+
+RemoteKind = Literal["plain", "trunk", "protected", "rejecting", "gone", "empty"]
+"""What a remote does: takes pushes; the same, with a default branch that is not ``main``; takes new branches of no name but recovery ones;
+refuses all; is not there any more when the session ends; has no commit yet."""
+
+Deed = Literal[
+    "branch",
+    "default",
+    "reflog",
+    "dangling",
+    "amended",
+    "tagged",
+    "stash",
+    "diverged",
+    "twins",
+    "conflicting",
+    "merged",
+    "pushed",
+    "secret",
+]
+"""What an agent committed: on a branch; on the default branch; detached, and then left; with nothing that leads to it; a commit that it
+amended; under a tag; as stashes; on a branch to which others pushed other files, the very same commit, the same file; the same with a
+merge; on a branch that it pushed itself; a credential."""
+
+End = Literal["clean", "dirty", "dirty-default", "dirty-detached", "detached", "unborn"]
+"""How it left the work tree: as it was; with files that are not committed, on a branch, on the default branch, on a detached HEAD; with
+commits on a detached HEAD; with files on a branch that has no commit."""
+
+Extra = Literal["credentials", "runtime", "ignored", "nested", "worktree", "packed", "hostile", "knowledge"]
+"""What else is there: credentials, runtime state, ignored files, a repository inside, a linked work tree beside, packed references and
+objects, a configuration that would run programs; in the team's repository, specifications and knowledge."""
+
+SECRET: Final = b"SECRET-4711"
+"""What every credential has in it."""
+
+_START: Final = 1_893_456_000
+_KEEPING: Final[frozenset[str]] = frozenset({"dirty-default", "secret", "nested", "worktree"})
+_IDLE: Final[frozenset[str]] = frozenset({"clean", "credentials", "runtime", "ignored", "hostile", "pushed", "packed"})
+
+
+@dataclass(frozen=True)
+class RepositoryPlan:
+    """One repository: where it stands, what its remote is like, what was done in it."""
+
+    name: str
+    remote: RemoteKind = "plain"
+    deeds: tuple[Deed, ...] = ()
+    end: End = "clean"
+    extras: tuple[Extra, ...] = ()
+    team: bool = False
+
+    @property
+    def keeps(self) -> bool:
+        """Whether something in it can only stay in the workspace."""
+        done = {*self.deeds, self.end, *self.extras}
+        if self.remote in ("gone", "rejecting"):
+            return bool(done - _IDLE)
+        if self.team and self.end in ("dirty", "dirty-detached", "unborn"):
+            return True  # files of the team's that are neither specifications nor knowledge
+        return bool(done & _KEEPING)
+
+
+Plan = tuple[RepositoryPlan, ...]
+
+
+def drawn(seed: int) -> Plan:
+    """The plan of a seed: one to three repositories, among them nested names and the team's."""
+    chance = random.Random(seed)
+    names = chance.sample(["app", "org/lib", "org/deep/tool", "web"], chance.randint(1, 3))
+    plans = [_drawn(chance, name, team=False) for name in names]
+    if chance.random() < 0.4:
+        plans[-1] = _drawn(chance, "team", team=True)
+    return tuple(plans)
+
+
+def _drawn(chance: random.Random, name: str, *, team: bool) -> RepositoryPlan:
+    remotes: Sequence[RemoteKind] = get_args(RemoteKind)
+    remote = chance.choices(remotes, [8, 3, 2, 1, 1, 1])[0]
+    if remote == "empty":
+        return RepositoryPlan(name, remote, (), chance.choice(("clean", "unborn")), (), team)
+    deeds = tuple(chance.sample(get_args(Deed), chance.choice((0, 1, 1, 2, 3))))
+    if "secret" in deeds and chance.random() < 0.6:
+        deeds = tuple(deed for deed in deeds if deed != "secret")
+    extras = tuple(chance.sample([extra for extra in get_args(Extra) if extra != "knowledge" or team], chance.choice((0, 0, 1, 2))))
+    return RepositoryPlan(name, remote, deeds, chance.choice(get_args(End)), extras, team)
+
+
+def git(place: Path, *arguments: str, stdin: bytes = b"", at: int | None = None) -> str:
+    """What plain git answers in a directory; ``at`` is the time of commits, in seconds since 1970."""
+    env = hermetic_env() | {"GIT_AUTHOR_NAME": "An agent", "GIT_AUTHOR_EMAIL": "agent@example.com"}
+    if at is not None:
+        env |= {"GIT_AUTHOR_DATE": f"{at} +0000", "GIT_COMMITTER_DATE": f"{at} +0000"}
+    return os.fsdecode(run_git(arguments, cwd=place, env=env, stdin=stdin)).rstrip("\n")
+
+
+class Member:
+    """One built plan.
+
+    Args:
+        root: a directory of its own, which is not there yet.
+        plan: what to build.
+
+    Attributes:
+        root, plan: as given.
+        workspace: the workspace.
+        keeps: whether something in it can only stay there.
+    """
+
+    def __init__(self, root: Path, plan: Plan) -> None:
+        self.root, self.plan = root, plan
+        self._seconds = _START
+        root.mkdir(parents=True)
+        for one in plan:
+            self._make_remote(one)
+        specs = [RepositorySpec(one.name, str(self.remote(one.name)), team=one.team) for one in plan]
+        self.workspace: Hydrated = hydrate(specs, root / "workspace", root / "clones", marker={"session_id": "s1", "member": "alice"})
+        for one, made in zip(plan, self.workspace.repositories, strict=True):
+            _Agent(self, one, made).work()
+        self.settle()
+        self.keeps = any(one.keeps for one in plan)
+
+    def remote(self, name: str) -> Path:
+        """The bare repository of that name."""
+        return self.root / "remotes" / f"{name.replace('/', '-')}.git"
+
+    def place(self, repository: HydratedRepository) -> Path:
+        """The work tree of a repository."""
+        return Path(self.workspace.path, repository.place)
+
+    def _make_remote(self, plan: RepositoryPlan) -> None:
+        path = self.remote(plan.name)
+        path.mkdir(parents=True)
+        branch = "trunk" if plan.remote == "trunk" else "main"
+        git(path, "init", "-q", "--bare", f"--initial-branch={branch}", ".")
+        if plan.remote == "empty":
+            return
+        files = {"a.txt": "one\ntwo\nthree\n", "src/b.txt": "b\n", "gone.txt": "g\n", "knowledge/k.md": "k\n", ".gitignore": "build/\n"}
+        self.commit_to(path, branch, files)
+        self.commit_to(path, branch, {"src/c.txt": f"of {plan.name}\n"})
+        git(path, "branch", "shared", branch)
+
+    def tick(self) -> int:
+        """The next instant."""
+        self._seconds += 60
+        return self._seconds
+
+    def commit_to(self, bare: Path, branch: str, files: Mapping[str, str]) -> None:
+        """Commit files to a branch of a bare repository, as somebody else."""
+        ref = f"refs/heads/{branch}"
+        parent = git(bare, "for-each-ref", "--format=%(objectname)", ref)
+        text = f"commit {ref}\ncommitter Rival <rival@example.com> {self.tick()} +0000\ndata 5\nrival\n" + (
+            f"from {parent}\n" if parent else ""
+        )
+        text += "".join(f"M 100644 inline {path}\ndata {len(data.encode())}\n{data}\n" for path, data in files.items())
+        git(bare, "fast-import", "--quiet", "--date-format=raw", stdin=text.encode())
+
+    def settle(self) -> None:
+        """Give every file of the workspace one time, and the remotes their last word: a hook, or their end."""
+        for parent, directories, names in os.walk(self.workspace.path):
+            if ".git" in directories:
+                directories.remove(".git")
+            for name in names:
+                os.utime(os.path.join(parent, name), (self._seconds, self._seconds), follow_symlinks=False)
+        for one in self.plan:
+            self.change_mood(one, one.remote)
+
+    def change_mood(self, plan: RepositoryPlan, kind: RemoteKind) -> None:
+        """Have a remote be of another kind from now on; ``gone`` is moved aside and can come back."""
+        path, aside = self.remote(plan.name), self.remote(plan.name).with_suffix(".aside")
+        if aside.exists():
+            aside.rename(path)
+        hook = path / "hooks" / "update"
+        hook.unlink(missing_ok=True)
+        scripts = {"rejecting": "exit 1", "protected": 'case "$1" in refs/heads/recovery/*) exit 0;; esac\nexit 1'}
+        if kind in scripts:
+            hook.parent.mkdir(exist_ok=True)
+            hook.write_text(f"#!/bin/sh\n{scripts[kind]}\n")
+            hook.chmod(0o755)
+        if kind == "gone":
+            path.rename(aside)
+
+    def refs(self) -> dict[str, dict[str, str]]:
+        """Every branch and tag of every remote that is there, with its commit."""
+        found = {}
+        for one in self.plan:
+            path = self.remote(one.name)
+            lines = git(path, "for-each-ref", "--format=%(refname) %(objectname)").splitlines() if path.exists() else []
+            found[one.name] = dict(line.split(" ", 1) for line in lines)
+        return found
+
+
+class _Agent:
+    """Whoever worked in one repository."""
+
+    def __init__(self, member: Member, plan: RepositoryPlan, made: HydratedRepository) -> None:
+        self._member, self._plan, self._made = member, plan, made
+        self._root = member.place(made)
+
+    def work(self) -> None:
+        """Do all that the plan says."""
+        for deed in self._plan.deeds:
+            self._git("checkout", "-q", "--detach", str(self._made.commit))
+            self._do(deed)
+        self._end()
+        for extra in sorted(self._plan.extras, key="hostile".__eq__):
+            self._extra(extra)
+
+    def _do(self, deed: Deed) -> None:
+        match deed:
+            case "branch":
+                self._commits("x1", "x2", branch="feature/x")
+            case "default":
+                self._commits("on-default", branch=self._made.branch)
+            case "reflog":
+                self._commits("seen-once", "seen-twice")
+            case "dangling":
+                self._dangle()
+            case "amended":
+                self._commits("first", branch="amended")
+                self._put("first.txt", "amended\n")
+                self._git("commit", "-q", "-a", "--amend", "-m", "amended")
+            case "tagged":
+                self._commits("tagged")
+                self._git("tag", "-a", "-m", "a tag", "v1")
+            case "stash":
+                self._stash()
+            case "diverged":
+                self._share({"rival.txt": "rival\n"})
+            case "conflicting":
+                self._share({"both.txt": "rival's\n"})
+            case "twins":
+                self._twins()
+            case "merged":
+                self._merge()
+            case "pushed":
+                self._commits("pushed", branch="pushed")
+                self._git("push", "-q", "origin", "pushed")
+            case "secret":
+                self._branch("leaky")
+                self._put(".env", f"{SECRET.decode()}\n")
+                self._commit("leak", ".env")
+
+    def _git(self, *arguments: str) -> str:
+        return git(self._root, *arguments, at=self._member.tick())
+
+    def _put(self, path: str, text: str) -> None:
+        at = self._root / path
+        at.parent.mkdir(parents=True, exist_ok=True)
+        at.write_text(text)
+
+    def _branch(self, name: str, at: str | None = None) -> None:
+        self._git("checkout", "-q", "-B", name, at or str(self._made.commit))
+
+    def _commits(self, *words: str, branch: str | None = None) -> None:
+        if branch is not None:
+            self._branch(branch)
+        for word in words:
+            self._commit(word)
+
+    def _commit(self, word: str, path: str | None = None) -> None:
+        if path is None:
+            path = f"{word}.txt"
+            self._put(path, f"{word} in {self._plan.name}\n")
+        self._git("add", "-f", path)
+        self._git("commit", "-q", "-m", word)
+
+    def _dangle(self) -> None:
+        for word in ("lost-1", "lost-2"):
+            self._git("checkout", "-q", "--detach", str(self._made.commit))
+            self._commit(word)
+        self._git("checkout", "-q", "--detach", str(self._made.commit))
+        self._git("reflog", "expire", "--expire=now", "--all")
+
+    def _stash(self) -> None:
+        for word in ("older", "newer"):
+            self._put("a.txt", f"stashed {word}\n")
+            self._put(f"stash-{word}.txt", word)
+            self._git("stash", "-q", "-u")
+
+    def _share(self, rival: Mapping[str, str]) -> None:
+        """Work on a branch that others push to meanwhile."""
+        self._branch("shared")
+        self._put("both.txt", "the agent's\n")
+        self._commit("both", "both.txt")
+        self._commit("more")
+        self._member.commit_to(self._member.remote(self._plan.name), "shared", rival)
+
+    def _twins(self) -> None:
+        """Work on a branch to which somebody brought the first commit, replayed onto another one."""
+        bare = self._member.remote(self._plan.name)
+        git(bare, "branch", "-f", "twins", str(self._made.commit))
+        self._branch("twins")
+        self._commit("twin")
+        mine = self._git("rev-parse", "HEAD")
+        self._member.commit_to(bare, "twins", {"rival.txt": "rival\n"})
+        self._git("fetch", "-q", "origin")
+        self._git("checkout", "-q", "--detach", "origin/twins")
+        self._git("cherry-pick", mine)
+        self._git("push", "-q", "origin", "HEAD:twins")
+        self._git("checkout", "-q", "twins")
+        self._commit("second")
+
+    def _merge(self) -> None:
+        self._branch("side")
+        self._commit("side")
+        self._branch("merging")
+        self._commit("before")
+        self._git("merge", "-q", "--no-ff", "-m", "merged", "side")
+        bare = self._member.remote(self._plan.name)
+        git(bare, "branch", "-f", "merging", str(self._made.commit))
+        self._member.commit_to(bare, "merging", {"rival.txt": "rival\n"})
+
+    def _end(self) -> None:
+        end = self._plan.end
+        if self._made.commit is None:
+            if end == "unborn":
+                self._git("checkout", "-q", "--orphan", "fresh")
+                self._put("fresh.txt", "fresh\n")
+            return
+        self._git("checkout", "-q", "--detach", str(self._made.commit))
+        if end == "dirty":
+            self._branch("unfinished")
+        elif end == "dirty-default":
+            self._branch(self._made.branch)
+        elif end == "detached":
+            self._commit("detached")
+        elif end == "unborn":
+            self._git("checkout", "-q", "--orphan", "fresh")
+            self._put("fresh.txt", "fresh\n")
+        if end.startswith("dirty"):
+            self._spoil()
+
+    def _spoil(self) -> None:
+        """Leave files of every kind changed."""
+        self._put("a.txt", "one\nTWO\nthree\n")
+        self._put("new/deep/file.txt", f"new in {self._plan.name}\n")
+        self._put("run.sh", "#!/bin/sh\n")
+        (self._root / "run.sh").chmod(0o755)
+        (self._root / "link").symlink_to("a.txt")
+        (self._root / "gone.txt").unlink()
+        self._put("staged.txt", "staged\n")
+        self._git("add", "staged.txt")
+        self._put("staged.txt", "and changed again\n")
+        (self._root / "src" / "b.txt").unlink()
+        self._put("src/b.txt/now-a-directory.txt", "x\n")
+        Path(os.fsdecode(os.fsencode(self._root) + b"/caf\xe9.txt")).write_bytes(b"latin-1\n")
+
+    def _extra(self, extra: Extra) -> None:
+        match extra:
+            case "credentials":
+                for path in (".env", "conf/.env.local", "token.txt", ".config/gh/hosts.yml", "keys/id_ed25519"):
+                    self._put(path, f"{SECRET.decode()} {path}\n")
+            case "runtime":
+                for path in (".ralph/state.json", "run.log", "logs/today"):
+                    self._put(path, "ran\n")
+            case "ignored":
+                self._put("build/out.o", "ignored\n")
+            case "nested":
+                (self._root / "vendor" / "inner").mkdir(parents=True)
+                git(self._root / "vendor" / "inner", "init", "-q")
+                self._put("vendor/inner/x", "x")
+                git(self._root / "vendor" / "inner", "add", "x")
+                git(self._root / "vendor" / "inner", "commit", "-q", "-m", "inner", at=self._member.tick())
+            case "worktree":
+                beside = self._root.parent / f"{self._root.name}-beside"
+                self._git("worktree", "add", "-q", "--detach", str(beside), str(self._made.commit))
+                (beside / "beside.txt").write_text("beside\n")
+                git(beside, "add", "beside.txt")
+                git(beside, "commit", "-q", "-m", "beside", at=self._member.tick())
+            case "packed":
+                self._git("pack-refs", "--all")
+                self._git("repack", "-q", "-d", "-l")
+            case "hostile":
+                self._harm()
+            case "knowledge":
+                for path in ("knowledge/new.md", "specs/s.md", "members/alice/knowledge/m.md"):
+                    self._put(path, f"{path}\n")
+
+    def _harm(self) -> None:
+        """Have any git that runs here leave a trace."""
+        trace = self._member.root / "trace"
+        script = self._root / ".git" / "harm"
+        script.write_text(f"#!/bin/sh\necho ran >>{trace}\n")
+        script.chmod(0o755)
+        for hook in ("pre-push", "reference-transaction", "post-index-change", "pre-commit"):
+            at = self._root / ".git" / "hooks" / hook
+            at.parent.mkdir(exist_ok=True)
+            shutil.copy2(script, at)
+        with (self._root / ".git" / "config").open("a") as config:
+            config.write(f"[core]\n\tfsmonitor = {script}\n\tsshCommand = {script}\n")

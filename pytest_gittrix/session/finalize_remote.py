@@ -1,0 +1,160 @@
+"""The remote of one repository during a finalization: where it is now, what is fetched from it, what is pushed to it; all within a time.
+
+A push says where the branch must be (a lease), so that nobody's commit is ever replaced. It must not know what is worth pushing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from pytest_gittrix.adapters.remote_transport import Answer, Pushed, Transport, pushed
+from pytest_gittrix.git.borrowing import Borrowing
+from pytest_gittrix.git.files import write_file
+
+_FETCHED: Final = "refs/fetched/"
+_MANY: Final = 100
+_LOOK: Final = ("ls-remote", "-q", "--symref", "--")
+_FETCH: Final = ("fetch", "-q", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--no-auto-maintenance", "--force", "--")
+_PUSH: Final = ("push", "--porcelain", "--no-verify", "--no-signed", "--no-follow-tags", "--recurse-submodules=no")
+
+# A git at the other end reads this too, where that is on this machine: so the hooks of the remote are not switched off here.
+_SETTINGS: Final = b"""\
+[user]
+	name = gittrix
+	email = gittrix@localhost
+[core]
+	alternateRefsCommand = :
+[credential]
+	helper =
+[gc]
+	auto = 0
+	autoDetach = false
+[maintenance]
+	auto = false
+[receive]
+	autogc = false
+[push]
+	gpgSign = false
+[safe]
+	directory = *
+"""
+
+
+class OutOfTime(Exception):
+    """The time of the finalization is up. What was not saved by then stays in the workspace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """An end of the time that there is.
+
+    Attributes:
+        ends: the instant, as ``monotonic`` tells it, in seconds.
+        monotonic: the clock.
+    """
+
+    ends: float
+    monotonic: Callable[[], float]
+
+    def left(self) -> float:
+        """The seconds that are left. Raises OutOfTime if there are none."""
+        seconds = self.ends - self.monotonic()
+        if seconds <= 0:
+            raise OutOfTime
+        return seconds
+
+
+def write_settings(path: str) -> None:
+    """Write the configuration that every git of a finalization reads instead of a person's."""
+    write_file(path, _SETTINGS)
+
+
+@dataclass
+class Remote:
+    """One remote, as seen from one repository of the engine's.
+
+    Attributes:
+        transport: how it is reached.
+        borrowing: where its objects go.
+        settings: path of the configuration (``write_settings``).
+        deadline: by when all has to be done.
+        holding: a descriptor that every git holds: the lock of the finalization, so that a push which outlives its engine keeps it.
+        heads: commit of each branch by name, at the last ``look``.
+        tags: what the tags were at then.
+        default: the branch that its HEAD is on; None if it did not say.
+    """
+
+    transport: Transport
+    borrowing: Borrowing
+    settings: str
+    deadline: Deadline
+    holding: int
+    heads: dict[str, str] = field(default_factory=dict)
+    tags: frozenset[str] = frozenset()
+    default: str | None = None
+
+    def look(self) -> None:
+        """Ask where everything is now, and fetch what is not here yet.
+
+        Raises:
+            AuthFailed: it wants other credentials.
+            AdapterUnavailable: it cannot be read.
+            OutOfTime: there is no time left.
+        """
+        answer = self._run([*_LOOK, self.transport.url, "HEAD", "refs/heads/*", "refs/tags/*"])
+        heads: dict[str, str] = {}
+        tags: set[str] = set()
+        for line in answer.out.splitlines():
+            value, _, name = line.partition("\t")
+            if name == "HEAD" and value.startswith("ref: refs/heads/"):
+                self.default = value.removeprefix("ref: refs/heads/")
+            elif name.startswith("refs/heads/"):
+                heads[name.removeprefix("refs/heads/")] = value
+            elif name.startswith("refs/tags/"):
+                tags.add(value)
+        self.heads, self.tags = heads, frozenset(tags)
+        self._fetch()
+
+    def _fetch(self) -> None:
+        here = self.borrowing.kinds({*self.heads.values(), *self.tags})
+        missing = sorted(name for name, id_ in self.heads.items() if id_ not in here)
+        self.tags &= here.keys()
+        if not missing:
+            return
+        named = [f"+refs/heads/{name}:{_FETCHED}{name}" for name in missing]
+        self._run([*_FETCH, self.transport.url, *(named if len(named) <= _MANY else [f"+refs/heads/*:{_FETCHED}*"])])
+        here = self.borrowing.kinds(self.heads.values())
+        # One that was replaced between the two calls is not here; nothing can be said of it until the next look.
+        self.heads = {name: id_ for name, id_ in self.heads.items() if id_ in here}
+
+    def known(self) -> list[str]:
+        """Commits (and tags) that are on the remote, with all that they lead to."""
+        return sorted({*self.heads.values(), *self.tags})
+
+    def push(self, commit: str, branch: str) -> Pushed:
+        """Offer a commit as the new head of a branch, which must be where it was at the last look.
+
+        Raises:
+            OutOfTime: there is no time left.
+        """
+        ref = f"refs/heads/{branch}"
+        lease = f"--force-with-lease={ref}:{self.heads.get(branch, '')}"
+        ended = pushed(self._answer([*_PUSH, lease, "--", self.transport.url, f"{commit}:{ref}"]), ref)
+        if ended.outcome == "landed":
+            self.heads[branch] = commit
+        return ended
+
+    def _run(self, arguments: list[str]) -> Answer:
+        answer = self._answer(arguments)
+        if answer.status != 0:
+            raise self.transport.refusal(answer)
+        return answer
+
+    def _answer(self, arguments: list[str]) -> Answer:
+        limited = replace(self.transport, timeout=min(self.transport.timeout, self.deadline.left()))
+        return limited.run(
+            arguments, settings=self.settings, variables={"GIT_DIR": os.fspath(self.borrowing.path)}, holding=(self.holding,)
+        )

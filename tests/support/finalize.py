@@ -1,0 +1,114 @@
+"""A workspace for the tests of finalization, with one repository that the test works in as the agent."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_gittrix.harness.member_witness import Everything, everything_below
+from pytest_gittrix.harness.member_workspaces import Member, RemoteKind, RepositoryPlan, git
+from pytest_gittrix.record.life import Pushed
+from pytest_gittrix.session.finalize import finalize
+from pytest_gittrix.session.finalize_record import Finalized
+
+SOAK: Final = os.environ.get("PYTEST_GITTRIX_SOAK") == "1"
+"""Whether to run everything, which takes minutes, instead of a sample."""
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A directory that is gone after the block; in memory where that can be had."""
+    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="gittrix-finalize-", dir=place, ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
+
+
+class Desk:
+    """A built plan; the first repository of it is the one that is worked in.
+
+    Attributes:
+        member: the plan.
+        root, bare: that repository and its remote.
+        base: the commit it started from.
+    """
+
+    def __init__(self, place: Path, *plan: RepositoryPlan) -> None:
+        self.member = Member(place, plan)
+        self.root = self.member.place(self.member.workspace.repositories[0])
+        self.bare = self.member.remote(plan[0].name)
+        self.base = str(self.member.workspace.repositories[0].commit)
+
+    def git(self, *arguments: str) -> str:
+        """The agent's git, at a time of its own."""
+        return git(self.root, *arguments, at=self.member.tick())
+
+    def put(self, path: str, text: str, *, mode: int = 0o644) -> None:
+        """Write a file."""
+        at = self.root / path
+        at.parent.mkdir(parents=True, exist_ok=True)
+        at.write_text(text)
+        at.chmod(mode)
+
+    def commit(self, path: str) -> str:
+        """Commit a new file; gives the commit."""
+        self.put(path, f"{path}\n")
+        self.git("add", "-f", path)
+        self.git("commit", "-q", "-m", path)
+        return self.git("rev-parse", "HEAD")
+
+    def rival(self, branch: str, files: Mapping[str, str]) -> str:
+        """Have somebody else push to a branch; gives the commit."""
+        self.member.commit_to(self.bare, branch, files)
+        return git(self.bare, "rev-parse", f"refs/heads/{branch}")
+
+    def overtake(self, branch: str, *, times: int) -> None:
+        """Have somebody else be faster at the next pushes to a branch, each time with a commit of one file more."""
+        git(self.bare, "branch", "faster", branch)
+        ids = [self.rival("faster", {f"faster-{number}.txt": "x\n"}) for number in range(times)]
+        git(self.bare, "update-ref", "-d", "refs/heads/faster")
+        queue = self.bare / "queue"
+        queue.write_text("".join(f"{id_}\n" for id_ in ids))
+        unset = "unset GIT_QUARANTINE_PATH GIT_OBJECT_DIRECTORY GIT_ALTERNATE_OBJECT_DIRECTORIES"
+        take = f'next=$(head -n 1 queue)\n[ -z "$next" ] && exit 0\nsed -i 1d queue\ngit update-ref refs/heads/{branch} $next'
+        self.hook("pre-receive", f"{unset}\ncase $(cat) in *refs/heads/{branch}) ;; *) exit 0;; esac\n{take}")
+
+    def hook(self, name: str, script: str) -> None:
+        """Put a hook into the remote."""
+        at = self.bare / "hooks" / name
+        at.parent.mkdir(exist_ok=True)
+        at.write_text(f"#!/bin/sh\n{script}\n")
+        at.chmod(0o755)
+
+    def mood(self, kind: RemoteKind) -> None:
+        """Have the remote be of another kind."""
+        self.member.change_mood(self.member.plan[0], kind)
+
+    def lend(self) -> None:
+        """Move the agent's packs to the shared clone, where objects are that others made."""
+        clone = next(path.parent for path in Path(self.member.workspace.clones).glob("*/config"))
+        for pack in (self.root / ".git" / "objects" / "pack").iterdir():
+            pack.rename(clone / "objects" / "pack" / pack.name)
+
+    def remote_refs(self) -> dict[str, str]:
+        """The branches and tags of the remote."""
+        return self.member.refs()[self.member.plan[0].name]
+
+    def at_remote(self, branch: str, path: str) -> str:
+        """A file of a branch of the remote."""
+        return git(self.bare, "show", f"refs/heads/{branch}:{path}") + "\n"
+
+    def everything(self) -> Everything:
+        """All that is below the workspace."""
+        return everything_below(self.member.workspace.path)
+
+    def pushed(self, *branches: str) -> Iterable[Pushed]:
+        """Branches of the repository, as a record names them."""
+        return [Pushed(self.member.plan[0].name, branch) for branch in branches]
+
+    def finalize(self, *, id_: str = "s1", **options: Any) -> Finalized:
+        """Finalize the workspace."""
+        return finalize(self.member.workspace, id_, **options)

@@ -1,0 +1,335 @@
+"""A finalization that meets trouble: remotes that take nothing, agents that mean harm, odd workspaces, and being run a second time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.finalize import Desk
+from support.life import Lived
+from support.remote import TOKEN
+
+from pytest_gittrix.errors import EvictionRace, InvalidInput
+from pytest_gittrix.git.hydrate import RepositorySpec, hydrate
+from pytest_gittrix.harness.forge_server import ForgeServer
+from pytest_gittrix.harness.member_workspaces import RemoteKind, RepositoryPlan, git
+from pytest_gittrix.harness.remotes import BareRemote
+from pytest_gittrix.session.finalize import finalize
+from pytest_gittrix.session.finalize_record import Action
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path / "desk", RepositoryPlan("app"))
+
+
+def kinds(actions: tuple[Action, ...]) -> list[tuple[str, str | None]]:
+    return [(one.action, one.branch) for one in actions]
+
+
+# Remotes that do not take it ---------------------------------------------------------------------------------------------------
+
+
+def test_a_protected_branch_is_passed_by_on_a_recovery_branch(desk: Desk) -> None:
+    desk.git("checkout", "-q", "main")
+    mine = desk.commit("mine.txt")
+    desk.mood("protected")
+    ended = desk.finalize()
+    assert (ended.status, ended.unsaved) == ("CompletedDegraded", False)
+    assert desk.remote_refs()["refs/heads/recovery/s1/main"] == mine
+
+
+@pytest.mark.parametrize("mood", ["rejecting", "gone"])
+def test_what_the_remote_does_not_take_stays_until_it_does(desk: Desk, mood: RemoteKind) -> None:
+    desk.git("checkout", "-q", "-b", "work")
+    desk.commit("mine.txt")
+    desk.put("more.txt", "more\n")
+    desk.mood(mood)
+
+    failed = desk.finalize()
+    assert (failed.status, failed.unsaved) == ("Failed", True)
+    assert failed.reason
+    assert (desk.root / "more.txt").read_text() == "more\n"
+
+    desk.mood("plain")
+    ended = desk.finalize(attempt=2)
+    assert (ended.status, ended.unsaved) == ("Completed", False)
+    assert desk.at_remote("work", "more.txt") == "more\n"
+
+
+def test_a_remote_is_not_even_asked_about_a_repository_that_nobody_touched(desk: Desk) -> None:
+    desk.mood("gone")
+    ended = desk.finalize()
+    assert (ended.status, ended.unsaved, kinds(ended.actions)) == ("Skipped", False, [("skipped", None)])
+
+
+def test_what_is_not_saved_in_time_stays(desk: Desk) -> None:
+    desk.git("checkout", "-q", "-b", "work")
+    desk.commit("mine.txt")
+    before = desk.remote_refs()
+    ended = desk.finalize(deadline=0)
+    assert (ended.status, ended.unsaved, ended.reason) == ("Failed", True, "app: the time was up")
+    assert desk.remote_refs() == before
+    assert desk.finalize().status == "Completed"
+
+
+def test_a_remote_that_does_not_answer_is_given_up(desk: Desk) -> None:
+    desk.git("checkout", "-q", "-b", "work")
+    desk.commit("mine.txt")
+    desk.hook("pre-receive", "exec sleep 600")
+    ended = desk.finalize(deadline=1.5)
+    assert (ended.status, ended.unsaved) == ("Failed", True)
+    desk.mood("plain")
+    (desk.bare / "hooks" / "pre-receive").unlink()
+    assert desk.finalize().status == "Completed"
+
+
+# Agents that mean harm, and odd workspaces ---------------------------------------------------------------------------------------
+
+
+def test_no_program_of_the_agents_runs_and_its_configuration_is_not_read(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "desk", RepositoryPlan("app", deeds=("branch", "stash", "diverged"), end="dirty", extras=("hostile",)))
+    git(desk.root, "status")
+    trace = desk.member.root / "trace"
+    trace.unlink()  # so it would have been seen
+    ended = desk.finalize()
+    assert ended.status == "CompletedDegraded"
+    assert not trace.exists()
+
+
+def test_a_configuration_that_no_git_could_read_is_no_obstacle(desk: Desk) -> None:
+    desk.git("checkout", "-q", "-b", "work")
+    mine = desk.commit("mine.txt")
+    (desk.root / ".git" / "config").write_text("[broken\n")
+    assert desk.finalize().status == "Completed"
+    assert desk.remote_refs()["refs/heads/work"] == mine
+
+
+def test_an_address_that_the_agent_changed_is_not_gone_by(desk: Desk) -> None:
+    elsewhere = desk.member.root / "elsewhere.git"
+    git(desk.member.root, "init", "-q", "--bare", str(elsewhere))
+    desk.git("remote", "set-url", "origin", str(elsewhere))
+    desk.git("checkout", "-q", "-b", "work")
+    mine = desk.commit("mine.txt")
+    assert desk.finalize().status == "Completed"
+    assert desk.remote_refs()["refs/heads/work"] == mine
+    assert git(elsewhere, "for-each-ref") == ""
+
+
+def test_a_link_in_a_repositorys_place_is_not_followed(desk: Desk) -> None:
+    private = desk.member.root / "private"
+    desk.root.rename(private)
+    (private / "diary.txt").write_text("private\n")
+    desk.root.symlink_to(private)
+    before = desk.remote_refs()
+    ended = desk.finalize()
+    assert (ended.status, ended.unsaved) == ("Failed", True)
+    assert "a link leads from projects/app" in str(ended.reason)
+    assert desk.remote_refs() == before
+
+
+def test_a_repository_whose_git_directory_is_gone_stays(desk: Desk) -> None:
+    (desk.root / ".git").rename(desk.member.root / "taken")
+    ended = desk.finalize()
+    assert (ended.status, ended.unsaved, kinds(ended.actions)) == ("Skipped", True, [("left", None)])
+
+
+def test_a_head_that_leads_nowhere_is_told_and_the_branches_are_saved_all_the_same(desk: Desk) -> None:
+    desk.git("checkout", "-q", "-b", "work")
+    mine = desk.commit("mine.txt")
+    (desk.root / ".git" / "HEAD").write_text("garbage\n")
+    ended = desk.finalize()
+    assert (ended.status, ended.unsaved) == ("Failed", True)
+    assert desk.remote_refs()["refs/heads/work"] == mine
+
+
+def test_objects_that_are_damaged_fail_that_repository_alone(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "desk", RepositoryPlan("app", deeds=("branch",)), RepositoryPlan("web", deeds=("branch",)))
+    tree = desk.git("rev-parse", "feature/x^{tree}")
+    loose = desk.root / ".git" / "objects" / tree[:2] / tree[2:]
+    loose.chmod(0o644)
+    loose.write_bytes(b"damaged")
+    ended = desk.finalize()
+    assert (ended.status, ended.unsaved) == ("Failed", True)
+    assert [one.action for one in ended.actions if one.name == "web"] == ["pushed"]
+
+
+@pytest.mark.parametrize("inside", ["lfs/objects/ab/cd/abcd", "modules/lib/HEAD", "annex/objects/x"])
+def test_work_that_only_the_git_directory_has_holds_the_workspace(desk: Desk, inside: str) -> None:
+    desk.git("checkout", "-q", "-b", "work")
+    mine = desk.commit("mine.txt")
+    desk.put(f".git/{inside}", "x\n")
+    ended = desk.finalize()
+    assert (ended.status, ended.unsaved) == ("Completed", True)
+    assert desk.remote_refs()["refs/heads/work"] == mine
+
+
+def test_contents_of_large_files_that_the_agent_only_read_hold_nothing(desk: Desk) -> None:
+    desk.put(".git/lfs/objects/ab/cd/abcd", "x\n")
+    assert not desk.finalize().unsaved
+
+
+def test_many_that_push_to_one_branch_at_the_same_time_all_get_there(tmp_path: Path) -> None:
+    first = Desk(tmp_path / "desk", RepositoryPlan("app"))
+    tips = {}
+    for number in range(4):
+        made = hydrate([RepositorySpec("app", str(first.bare))], tmp_path / f"w{number}", tmp_path / "clones")
+        place = tmp_path / f"w{number}" / "projects" / "app"
+        git(place, "checkout", "-q", "-b", "shared")
+        (place / f"{number}.txt").write_text(f"{number}\n")
+        git(place, "add", ".")
+        git(place, "commit", "-q", "-m", f"by {number}")
+        tips[number] = made
+    with ThreadPoolExecutor(4) as pool:
+        ended = list(pool.map(lambda number: finalize(tips[number], f"s{number}"), tips))
+    assert {one.status for one in ended} <= {"Completed", "CompletedDegraded"}
+    messages = git(first.bare, "log", "--all", "--format=%s").splitlines()
+    assert sorted(message for message in messages if message.startswith("by ")) == [f"by {number}" for number in tips]
+
+
+def test_a_workspace_that_is_gone_has_nothing_to_save(desk: Desk) -> None:
+    Path(desk.member.workspace.path).rename(desk.member.root / "taken")
+    told: list[str] = []
+    assert desk.finalize(tell=lambda type_, _data: told.append(type_)).status == "Skipped"
+    assert told == ["finalize.started", "finalize.finished"]
+
+
+def test_only_one_at_a_time_finalizes_a_workspace(desk: Desk) -> None:
+    descriptor = os.open(desk.member.workspace.path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with pytest.raises(EvictionRace, match="is being finalized by somebody else"):
+            desk.finalize(deadline=0.05)
+    finally:
+        os.close(descriptor)
+    assert desk.finalize().status == "Skipped"
+
+
+@pytest.mark.parametrize("id_", ["", "a b", "../x", "a..b", "x.lock", "-x/.."])
+def test_an_id_that_cannot_be_in_a_branchs_name_is_refused(desk: Desk, id_: str) -> None:
+    with pytest.raises(InvalidInput):
+        desk.finalize(id_=id_)
+
+
+# What is told, and the second time -----------------------------------------------------------------------------------------------
+
+
+def test_what_is_told_can_be_stored_and_adds_up_to_the_result(tmp_path: Path) -> None:
+    plans = (
+        RepositoryPlan("app", deeds=("branch", "diverged", "stash"), end="dirty", extras=("credentials",)),
+        RepositoryPlan("team", end="clean", extras=("knowledge",), team=True),
+        RepositoryPlan("web", remote="rejecting", deeds=("branch",)),
+    )
+    desk = Desk(tmp_path / "desk", *plans)
+    lived = Lived("active", "finalizing", id="s1")
+    ended = desk.finalize(tell=lambda type_, data: lived.tell(3, type_, **data))
+    lived.move(4, "failed")
+    assert lived.life.result == ended.result
+    assert (lived.life.left, lived.life.unsaved) == (("web",), True)
+    # The second attempt takes nothing back, and tells it all again.
+    lived.move(5, "retained").move(6, "finalizing")
+    again = desk.finalize(tell=lambda type_, data: lived.tell(7, type_, **data), attempt=2)
+    assert again == ended
+    assert lived.life.result == ended.result
+
+
+def test_what_a_team_knows_goes_to_its_default_branch_on_top_of_what_came_meanwhile(tmp_path: Path) -> None:
+    desk = Desk(tmp_path / "desk", RepositoryPlan("team", extras=("knowledge",), team=True))
+    rival = desk.rival("main", {"knowledge/other.md": "other\n"})
+    ended = desk.finalize()
+    assert (ended.status, ended.unsaved) == ("Completed", False)
+    assert git(desk.bare, "rev-parse", "main^") == rival
+    assert desk.at_remote("main", "members/alice/knowledge/m.md") == "members/alice/knowledge/m.md\n"
+    assert desk.finalize() == ended
+
+
+def test_a_second_run_does_nothing_more_even_if_files_were_touched(desk: Desk) -> None:
+    desk.git("checkout", "-q", "-b", "work")
+    desk.put("a.txt", "changed\n")
+    ended = desk.finalize()
+    before = desk.remote_refs()
+    os.utime(desk.root / "a.txt", (2_000_000_000, 2_000_000_000))
+    assert desk.finalize() == ended
+    assert desk.remote_refs() == before
+
+
+def test_work_that_came_after_the_first_run_is_saved_by_the_second(desk: Desk) -> None:
+    desk.git("checkout", "-q", "-b", "work")
+    desk.put("a.txt", "changed\n")
+    first = desk.finalize()
+    desk.put("b.txt", "more\n")
+    ended = desk.finalize()
+    assert (ended.status, ended.unsaved) == ("Completed", False)
+    assert git(desk.bare, "rev-parse", "work^") == first.actions[0].commit
+    assert desk.at_remote("work", "b.txt") == "more\n"
+
+
+def test_work_that_replaced_what_the_first_run_saved_goes_to_a_recovery_branch(desk: Desk) -> None:
+    desk.git("checkout", "-q", "-b", "work")
+    desk.put("a.txt", "changed\n")
+    first = desk.finalize()
+    desk.put("a.txt", "changed again\n")
+    ended = desk.finalize()
+    assert (ended.status, ended.unsaved) == ("CompletedDegraded", False)
+    assert desk.remote_refs()["refs/heads/work"] == first.actions[0].commit
+    assert desk.at_remote("recovery/s1/work", "a.txt") == "changed again\n"
+
+
+def test_notes_that_are_damaged_change_nothing_that_is_saved(desk: Desk) -> None:
+    desk.git("checkout", "-q", "-b", "work")
+    desk.put("a.txt", "changed\n")
+    desk.finalize()
+    before = desk.remote_refs()
+    Path(f"{desk.member.workspace.path}.finalize", "notes.json").write_text('{"actions": [7]}')
+    ended = desk.finalize()
+    assert not ended.unsaved
+    assert desk.remote_refs() == before
+
+
+# Wires and formats ---------------------------------------------------------------------------------------------------------------
+
+
+def test_over_http_the_token_is_used_and_shown_nowhere(tmp_path: Path) -> None:
+    with BareRemote.make(tmp_path / "app.git", files={"a.txt": "one\n"}) as remote, ForgeServer(remote, tokens={TOKEN}) as forge:
+        made = hydrate([RepositorySpec("app", remote.url)], tmp_path / "w", tmp_path / "clones")
+        place = tmp_path / "w" / "projects" / "app"
+        git(place, "checkout", "-q", "-b", "work")
+        (place / "a.txt").write_text("changed\n")
+        far = replace(made, repositories=(replace(made.repositories[0], url=forge.git_url),))
+        told: list[str] = []
+
+        refused = finalize(far, "s1", tell=lambda type_, data: told.append(f"{type_} {data}"), credentials=lambda url: ("git", "wrong"))
+        assert (refused.status, refused.unsaved) == ("Failed", True)
+        ended = finalize(far, "s1", tell=lambda type_, data: told.append(f"{type_} {data}"), credentials=lambda url: ("git", TOKEN))
+
+        assert ended.status == "Completed"
+        assert remote.repo.read("a.txt", at="refs/heads/work") == b"changed\n"
+        assert TOKEN not in " ".join(told) + Path(f"{made.path}.finalize", "notes.json").read_text()
+
+
+def test_repositories_with_sha256_are_saved_as_well(tmp_path: Path) -> None:
+    bare = tmp_path / "app.git"
+    with BareRemote.make(bare, files={"a.txt": "one\n"}, object_format="sha256") as remote:
+        made = hydrate([RepositorySpec("app", remote.url)], tmp_path / "w", tmp_path / "clones")
+    place = tmp_path / "w" / "projects" / "app"
+    git(place, "checkout", "-q", "-b", "work")
+    (place / "mine.txt").write_text("mine\n")
+    git(place, "add", "mine.txt")
+    git(place, "commit", "-q", "-m", "mine")
+    tip = git(place, "rev-parse", "HEAD")
+    git(bare, "branch", "work", "main")
+    rival = git(bare, "commit-tree", "-p", "main", "-m", "rival", "main^{tree}")
+    git(bare, "update-ref", "refs/heads/work", rival)
+    (place / "a.txt").write_text("changed\n")
+
+    ended = finalize(made, "s1")
+
+    assert (ended.status, ended.unsaved) == ("Completed", False)
+    assert git(bare, "log", "--format=%s", "work").splitlines()[:3] == ["Left uncommitted in session s1", "mine", "rival"]
+    assert git(bare, "show", "work:a.txt") == "changed"
+    assert len(tip) == 64
+    assert finalize(made, "s1") == ended

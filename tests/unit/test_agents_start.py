@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -227,6 +228,7 @@ def test_a_keeper_that_is_killed_at_the_start_is_an_error(agents: AgentKit, plac
 def test_many_start_at_once_and_leave_nothing_open(agents: AgentKit, place: Path) -> None:
     command = agents.script().at("up").say("done").command
     start(place, "true", name="first").wait(LONG)  # what is loaded once is loaded
+    gc.collect()  # what other tests left is not to be closed in between
     files, threads = os.listdir("/proc/self/fd"), threading.active_count()
 
     with ThreadPoolExecutor(8) as pool:
@@ -239,8 +241,8 @@ def test_many_start_at_once_and_leave_nothing_open(agents: AgentKit, place: Path
 
     assert [agent.wait(LONG).code for agent in started] == [0] * len(started)  # never dead without a status
     assert [(agent.observe().code, agent.capture()) for agent in started] == [(0, "done\n")] * len(started)
-    assert len(os.listdir("/proc/self/fd")) == len(files)
-    assert threading.active_count() == threads
+    assert len(os.listdir("/proc/self/fd")) <= len(files)
+    assert threading.active_count() <= threads
     assert [one for one in table().values() if one.parent == os.getpid()] == []
 
 

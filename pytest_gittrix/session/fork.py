@@ -84,6 +84,9 @@ class Fork:
     limits: Limits
     summary: str | None = None
 
+    def check(self) -> None:
+        """Any session can be forked; what its files were is known by now."""
+
     def lineage(self, id_: str) -> Lineage:
         """The child's: of the parent's root, and the first of a line of its own."""
         forked = self.events[0].data.get("lineage", {}).get("relation") == "fork"  # which a conversation begins with, too

@@ -26,8 +26,8 @@ from pytest_gittrix.session.archive import open_bare
 from pytest_gittrix.session.recorder import Recorder
 
 REPOSITORY: Final = ("engine", "commits.git")
-# Events after which the files may not be as they were before.
-_CHANGES: Final = frozenset({"session.write"})
+# After this event the files are not as they were before.
+_CHANGE: Final = "session.write"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +103,9 @@ def moment_at(events: list[Event], seq: int) -> Moment:
     """
     kept = moments(events)
     before = [moment for moment in kept if moment.seq <= seq]
-    if before and not any(event.type in _CHANGES for event in events[before[-1].seq + 1 : seq + 1]):
+    if before and not any(event.type == _CHANGE for event in events[before[-1].seq + 1 : seq + 1]):
         return before[-1]
-    possible = sorted({last for moment in kept for last in _reach(events, moment)})
+    possible = sorted({_last_like(events, moment) for moment in kept})
     raise InvalidInput(
         f"The files as they were after event {seq} were not kept.",
         why="Only some moments are: where turns begin and end, commits, checkpoints, and before what a user says.",
@@ -114,14 +114,9 @@ def moment_at(events: list[Event], seq: int) -> Moment:
     )
 
 
-def _reach(events: list[Event], moment: Moment) -> Iterator[int]:
-    """The last event up to which a kept moment shows the files."""
-    last = moment.seq
-    for event in events[moment.seq + 1 :]:
-        if event.type in _CHANGES:
-            break
-        last = event.seq
-    yield last
+def _last_like(events: list[Event], moment: Moment) -> int:
+    """The last event after which the files were still as at a kept moment."""
+    return next((event.seq - 1 for event in events[moment.seq + 1 :] if event.type == _CHANGE), events[-1].seq)
 
 
 def files_at(repository: Path, seed: Seed, id_: str) -> Files:

@@ -60,6 +60,10 @@ class Succession:
 
     parent: Recorder
 
+    def check(self) -> None:
+        """Raises as ``require_crashed``."""
+        require_crashed(self.parent.read())
+
     def lineage(self, _id: str) -> Lineage:
         """The child's; raises as ``require_crashed``."""
         return after(require_crashed(self.parent.read()), "crash")

@@ -102,14 +102,14 @@ class GitTrix:
         self._own_clock = clock is None
         self._policy = eviction.policy() if eviction is not None else Policy()
         self._sweep_interval = sweep_interval
-        self._strategy = check_strategy(strategy)
         self._ids = ids or random_id
         self._evictor = Evictor(self._resources.open_workspace, self._resources.trash, self.ephemeral.limits)
         self._emitter = Emitter()
         self._index = Index(self.store)
         self.records = Records(self._index)
         self._turns = Turns(self._emitter.on)
-        self._gate = Gate(self._resources, self._evictor, self._strategy, Preferences(self.home / "preferences.json"), ask)
+        preferences = Preferences(self.home / "preferences.json")
+        self._gate = Gate(self._resources, self._evictor, check_strategy(strategy), preferences, ask)
         self._timer: Timer | None = None
 
     @property

@@ -47,8 +47,11 @@ def known(facts: Mapping[str, str | None]) -> dict[str, str]:
 class Origin(Protocol):
     """Another session that one comes from, and what it takes along."""
 
+    def check(self) -> None:
+        """See that a session may come from it, before anything is made. Raises SessionExpired if none may."""
+
     def lineage(self, id_: str) -> Lineage:
-        """Where the child of that id comes from. Raises SessionExpired if it cannot."""
+        """Where the child of that id comes from. Raises as ``check``."""
 
     def fill(self, child: Recorder, workspace: Workspace) -> None:
         """Give the child what it takes along, before anybody may use it."""
@@ -127,7 +130,7 @@ class Start:
     def run(self, beginning: Beginning) -> tuple[Recorder, Workspace]:
         """Start a session; gives its record and its workspace. ``GitTrix.start_session`` says what is raised."""
         if beginning.origin is not None:
-            beginning.origin.lineage("")  # what cannot be is refused before anything is made
+            beginning.origin.check()
         baseline = beginning.baseline or beginning.durable.head(beginning.branch)
         points.reached("start:head-read")
         id_, lease = self.claimed()

@@ -4,28 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from support.events import CREATED, NOW
+
 from pytest_gittrix.record.axes import Activity, Axes, PullRequest, Runtime, axes_of
 from pytest_gittrix.record.events import Event, check
-from pytest_gittrix.record.state import Policy
 from pytest_gittrix.views.orchestrator_status import Decision, Dialect, Observation, decide, status
 
-NOW = 1_893_456_000_000_000_000
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
 ID = "app-1"
-CREATED: dict[str, Any] = {
-    "task": "fix the bug",
-    "durable_ref": "local:///repo#main",
-    "durable_path": "/repo",
-    "durable_branch": "main",
-    "baseline": "b" * 40,
-    "ephemeral_ref": "local:///w",
-    "workspace": "/w",
-    "workspace_kind": "clone",
-    "git_backed": True,
-    "policy": Policy().to_data(),
-    "format": "sha1",
-}
 
 
 def at(minute: float) -> int:

@@ -22,6 +22,8 @@ from pytest_gittrix.git.environment import hermetic_env
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 FILES = {"app.py": "print('v1')\n", "README.md": "# A project\n", "src/util.py": "".join(f"line {n}\n" for n in range(1, 31))}
 SPREAD = FILES["src/util.py"].replace("line 2\n", "line two\n").replace("line 15\n", "line fifteen\n").replace("line 29\n", "line 29!\n")
+TOAST = "gastown/polecats/Toast"
+WHO = ("--agent", TOAST, "--rig", "gastown", "--work-unit", "td-7")
 
 
 @dataclass(frozen=True)
@@ -162,3 +164,18 @@ class Cli:
         """Start a command as a process of its own."""
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen([sys.executable, "-m", "pytest_gittrix.cli", *arguments], **pipes | settings)
+
+
+def ids(records: list[dict[str, Any]]) -> list[str]:
+    """The ids of records, in order."""
+    return [record["id"] for record in records]
+
+
+def handed_on(cli: Cli, id_: str, *arguments: str) -> str:
+    """Hand a session on; gives the id of the next."""
+    return cli.ok("session", "handoff", id_, *arguments).lines[0]
+
+
+def cells(line: str) -> list[str]:
+    """The words of a table's line."""
+    return line.split()

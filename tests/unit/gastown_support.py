@@ -5,26 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from support.events import CREATED
+
 from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.state import Policy
 from pytest_gittrix.record.store import Store
 from pytest_gittrix.timetext import ns_of
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 TOAST = {"agent": "gastown/polecats/Toast", "rig": "gastown", "role": "polecat", "tmux_session": "gt-Toast"}
-CREATED: dict[str, Any] = {
-    "task": "fix the bug",
-    "durable_ref": "local:///repo#main",
-    "durable_path": "/repo",
-    "durable_branch": "main",
-    "baseline": "b" * 40,
-    "ephemeral_ref": "local:///w",
-    "workspace": "/w",
-    "workspace_kind": "clone",
-    "git_backed": True,
-    "policy": Policy().to_data(),
-    "format": "sha1",
-}
 
 
 def ns_at(minute: float) -> int:

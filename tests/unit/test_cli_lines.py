@@ -5,32 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cli_support import FILES, NOON, Cli
+from cli_support import FILES, NOON, TOAST, WHO, Cli, cells, handed_on, ids
 
 from pytest_gittrix.session.runtime_id import persist
-
-TOAST = "gastown/polecats/Toast"
-WHO = ("--agent", TOAST, "--rig", "gastown", "--work-unit", "td-7")
 
 
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Cli:
     return Cli(tmp_path, monkeypatch, capsysbinary)
-
-
-def ids(records: list[dict[str, Any]]) -> list[str]:
-    return [record["id"] for record in records]
-
-
-def handed_on(cli: Cli, id_: str, *arguments: str) -> str:
-    return cli.ok("session", "handoff", id_, *arguments).lines[0]
-
-
-def cells(line: str) -> list[str]:
-    return line.split()
 
 
 class TestStart:

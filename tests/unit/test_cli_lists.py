@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cli_support import Cli
-
-TOAST = "gastown/polecats/Toast"
-WHO = ("--agent", TOAST, "--rig", "gastown", "--work-unit", "td-7")
+from cli_support import TOAST, WHO, Cli, cells, handed_on, ids
 
 
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Cli:
     return Cli(tmp_path, monkeypatch, capsysbinary)
-
-
-def ids(records: list[dict[str, Any]]) -> list[str]:
-    return [record["id"] for record in records]
-
-
-def handed_on(cli: Cli, id_: str, *arguments: str) -> str:
-    return cli.ok("session", "handoff", id_, *arguments).lines[0]
-
-
-def cells(line: str) -> list[str]:
-    return line.split()
 
 
 class TestList:

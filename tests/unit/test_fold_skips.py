@@ -6,26 +6,13 @@ import copy
 from typing import Any
 
 import pytest
+from support.events import CREATED, NOW
 
 from pytest_gittrix.errors import InvalidInput, LogDamaged, MetadataVersionUnsupported
 from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.state import Policy, SessionState, fold
+from pytest_gittrix.record.state import SessionState, fold
 
-NOW = 1_893_456_000_000_000_000
 STREAM = "sess_a"
-CREATED: dict[str, Any] = {
-    "task": "fix the bug",
-    "durable_ref": "local:///repo#main",
-    "durable_path": "/repo",
-    "durable_branch": "main",
-    "baseline": "b" * 40,
-    "ephemeral_ref": "local:///store/s/workspace",
-    "workspace": "/store/s/workspace",
-    "workspace_kind": "clone",
-    "git_backed": True,
-    "policy": Policy().to_data(),
-    "format": "sha1",
-}
 
 
 def event(seq: int, type: str, stream: str = STREAM, **data: Any) -> Event:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from support.events import CREATED, NOW
 
 from pytest_gittrix.errors import InvalidInput, LogDamaged, MetadataVersionUnsupported
 from pytest_gittrix.record.events import Event, check
@@ -26,23 +27,9 @@ from pytest_gittrix.record.state import (
 from pytest_gittrix.record.values import Lineage
 from pytest_gittrix.record.vocabulary import CONVERSATION, VOCABULARY
 
-NOW = 1_893_456_000_000_000_000
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND
 
-CREATED: dict[str, Any] = {
-    "task": "fix the bug",
-    "durable_ref": "local:///repo#main",
-    "durable_path": "/repo",
-    "durable_branch": "main",
-    "baseline": "b" * 40,
-    "ephemeral_ref": "local:///store/s/workspace",
-    "workspace": "/store/s/workspace",
-    "workspace_kind": "clone",
-    "git_backed": True,
-    "policy": Policy().to_data(),
-    "format": "sha1",
-}
 INTENT: dict[str, Any] = {
     "commit": "c" * 40,
     "parent": "b" * 40,

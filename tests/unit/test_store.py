@@ -10,26 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.events import CREATED, NOW
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, LogDamaged, MetadataVersionUnsupported, SessionNotFound
-from pytest_gittrix.record.state import Policy, SessionState, metadata_of
+from pytest_gittrix.record.state import SessionState, metadata_of
 from pytest_gittrix.record.store import Problem, Store, default_home, default_store
 
-NOW = 1_893_456_000_000_000_000
-
-CREATED: dict[str, Any] = {
-    "task": "fix",
-    "durable_ref": "local:///repo#main",
-    "durable_path": "/repo",
-    "durable_branch": "main",
-    "baseline": "b" * 40,
-    "ephemeral_ref": "local:///w",
-    "workspace": "/w",
-    "workspace_kind": "clone",
-    "git_backed": True,
-    "policy": Policy().to_data(),
-    "format": "sha1",
-}
 BAD_IDS = ["", ".", "..", "../a", "a/b", "a b", "é", "a\n", "a\0", "x" * 129, ".hidden", "index.sqlite"]
 
 

@@ -185,6 +185,40 @@ class TurnOver(GittrixError):
     code = "TURN_OVER"
 
 
+class WorkItemHeld(GittrixError):
+    """Another session works on the item already (BotMinter).
+
+    Attributes:
+        holder: the id of that session.
+    """
+
+    code = "WORK_ITEM_HELD"
+
+    def __init__(self, fact: str, *, holder: str, why: str = "", fix: str = "", opt_out: str = "") -> None:
+        super().__init__(fact, why=why, fix=fix, opt_out=opt_out)
+        self.holder = holder
+
+
+class SessionNotRestorable(GittrixError):
+    """The session is not over, or over in a way that nothing comes back from (agent-orchestrator)."""
+
+    code = "SESSION_NOT_RESTORABLE"
+
+
+class WorkspaceMissing(GittrixError):
+    """The session's workspace is gone, and what was to be done needs it (agent-orchestrator).
+
+    Attributes:
+        path: where it was.
+    """
+
+    code = "WORKSPACE_MISSING"
+
+    def __init__(self, fact: str, *, path: str, why: str = "", fix: str = "", opt_out: str = "") -> None:
+        super().__init__(fact, why=why, fix=fix, opt_out=opt_out)
+        self.path = path
+
+
 class MetadataVersionUnsupported(GittrixError):
     """A record was written in a version or shape this engine does not know; it was left untouched."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_gittrix.cli import engine as on
 from pytest_gittrix.cli.lists import before
@@ -13,9 +13,6 @@ from pytest_gittrix.cli.output import Answer, Table, working
 from pytest_gittrix.cli.shown import event_data, facts_text, notes_of, text_of
 from pytest_gittrix.cli.words import duration, number, types
 from pytest_gittrix.errors import InvalidInput
-
-if TYPE_CHECKING:
-    pass
 
 EXAMPLES = {
     "history": ["gittrix session history sess_V1St", "gittrix session history sess_V1St --types user_message,tool_call --json-lines"],

@@ -70,7 +70,7 @@ def check_class(cls: type[Clauses]) -> None:
             )
         if getattr(mine, "__name__", "") != name:  # pytest would not know it for the clause
             setattr(cls, name, _left_out(original))
-    for name in dir(cls) if originals else ():
+    for name in dir(cls):
         if name not in originals and (own := clause_of(getattr_static(cls, name))):
             raise InvalidInput(
                 f"{cls.__qualname__}.{name} has the name of a clause.",

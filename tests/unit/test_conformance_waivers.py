@@ -95,6 +95,17 @@ def test_nobody_gives_a_code_of_their_own() -> None:
         subclass(test_cnf_88_mine=test_cnf_88_mine)
 
 
+def test_nor_does_who_writes_a_family_of_their_own() -> None:
+    with pytest.raises(InvalidInput, match=r"test_cnf_01_mine has the name of a clause"):
+        type("TestMine", (Clauses,), {"test_cnf_01_mine": _own_clause()})
+
+
+def _own_clause() -> Any:
+    def test_cnf_01_mine(self: Any) -> None: ...
+
+    return test_cnf_01_mine
+
+
 def test_tests_of_ones_own_and_other_files_are_welcome() -> None:
     assert subclass(test_mine=lambda self: None, files=lambda self: {"a.txt": "a"})
 

@@ -21,6 +21,7 @@ from pytest_gittrix.git.workspace import Trash
 from pytest_gittrix.harness.faults import Fault, Run
 from pytest_gittrix.harness.strikes import Progress, Rejected, Report, require_kind, spelled, strike_all
 from pytest_gittrix.harness.supervisor import StrPath, supervise, supported
+from pytest_gittrix.session.processes import end_tree
 
 DEFAULT_KINDS: Final = ("kill", "torn", "ENOSPC", "sticky-EIO")
 """The kinds of fault that are played unless told otherwise."""
@@ -59,14 +60,18 @@ class _Bench:
 
     def shell(self, line: str, *, stdin: bytes = b"", **variables: str) -> str | None:
         """Run a line of shell; what is wrong, or None."""
-        command = ["sh", "-c", line]
-        try:
-            done = subprocess.run(
-                command, cwd=self.work, env={**self.env, **variables}, input=stdin, capture_output=True, timeout=self.timeout, check=False
-            )
-        except subprocess.TimeoutExpired:
-            return f"did not end within {self.timeout:g} s"
-        return None if done.returncode == 0 else f"exited with {done.returncode}{_gist(done.stderr or done.stdout)}"
+        env = {**self.env, **variables}
+        pipe, words = subprocess.PIPE, ["sh", "-c", line]
+        with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, cwd=self.work, env=env, start_new_session=True) as shell:
+            try:
+                out, err = shell.communicate(stdin, self.timeout)
+            except subprocess.TimeoutExpired:
+                end_tree(shell.pid)
+                return f"did not end within {self.timeout:g} s"
+            except BaseException:
+                end_tree(shell.pid)
+                raise
+        return None if shell.returncode == 0 else f"exited with {shell.returncode}{_gist(err or out)}"
 
 
 def torture(

@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
 
 import pygit2
 
 from pytest_gittrix import points
+from pytest_gittrix.adapters.levels import Level, check_level
 from pytest_gittrix.adapters.protocol import Drift, Landed
-from pytest_gittrix.errors import GittrixError, InvalidInput
+from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.git.commit import Built, Commit, Signature, build_commit
 from pytest_gittrix.git.files import read_text
 from pytest_gittrix.git.objects import MissingObject
@@ -306,7 +306,8 @@ class LocalEphemeral:
         kind: ``clone`` (self-contained repository), ``lazy`` (only what was written exists), ``copy`` (files, no git) or
             ``worktree`` (as the original; shares references with durable).
         history: how much of the past a ``clone`` may see: ``none``, a number of commits, or ``full``.
-        confine: how the agent's programs are confined; ``off`` runs them as they are.
+        confine: how programs that the agent runs through its session are confined: ``auto``, ``off``, ``guard`` or ``jail``; see
+            ``session/confine``. ``off`` runs them as they are.
         limits: how large a session's changes may be.
 
     Raises:
@@ -315,16 +316,13 @@ class LocalEphemeral:
 
     kind: WorkspaceKind = "clone"
     history: History = "none"
-    confine: Literal["off"] = "off"
+    confine: Level = "off"
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         check_kind(self.kind)
         check_history(self.history)
-        if self.confine != "off":
-            raise InvalidInput(
-                f"confine={self.confine!r} is not available.", why="This engine runs programs unconfined.", fix="Use confine='off'."
-            )
+        check_level(self.confine)
 
     def create(self, path: str, state_dir: str, seed: Seed, *, branch: str, durable_objects: str | None, name: str) -> Workspace:
         """Make a workspace at the seed's baseline.
@@ -333,8 +331,12 @@ class LocalEphemeral:
             CapabilityMissing: a ``worktree`` of a repository that is not on this machine.
         """
         common = os.path.dirname(durable_objects) if durable_objects is not None else None
-        return create(self.kind, path, state_dir, seed, branch=branch, durable_common_dir=common, name=name)
+        return self._told(create(self.kind, path, state_dir, seed, branch=branch, durable_common_dir=common, name=name))
 
     def open(self, path: str, state_dir: str) -> Workspace:
         """Find a workspace again. Raises AdapterUnavailable if what the engine knows of it is gone."""
-        return open_workspace(path, state_dir)
+        return self._told(open_workspace(path, state_dir))
+
+    def _told(self, workspace: Workspace) -> Workspace:
+        workspace.confine = self.confine
+        return workspace

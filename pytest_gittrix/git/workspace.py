@@ -98,7 +98,10 @@ class Workspace:
         kind: its kind.
         path: its root directory.
         seed: its baseline.
+        confine: how programs in it are to be confined, as whoever made or opened it says; nothing here goes by it.
     """
+
+    confine: str = "off"
 
     def __init__(self, kind: WorkspaceKind, path: str, seed: Seed, origin: Origin, admin: str | None) -> None:
         self.kind = kind

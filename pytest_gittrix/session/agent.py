@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.errors import SessionExpired, WriteRejected
 from pytest_gittrix.git.names import check_path
@@ -40,6 +40,9 @@ from pytest_gittrix.session.info import SessionInfo, info_of
 from pytest_gittrix.session.inputs import check_contents, check_message, check_paths, check_text
 from pytest_gittrix.session.kept import REPOSITORY, keep
 from pytest_gittrix.session.recorder import Recorder, require_live
+
+if TYPE_CHECKING:
+    from pytest_gittrix.session.confine import Finished
 
 VARIABLES: Final = ("GITTRIX_SESSION_ID", "GT_SESSION_UUID")
 """What programs of an agent find their session's id in: ours, and Gas Town's."""
@@ -289,6 +292,39 @@ class AgentSession:
     def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
         """The environment for a program of the agent, which tells it its session; ``base`` is this process's by default."""
         return {**(os.environ if base is None else base), **dict.fromkeys(VARIABLES, self.id)}
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        confine: str | None = None,
+        timeout: float | None = None,
+        stdin: bytes = b"",
+        environment: Mapping[str, str] | None = None,
+    ) -> Finished:
+        """Run a program in the workspace, to its end; what it started ends with it.
+
+        It has git's hermetic environment with a home directory of its own for this once, the engine's time, the session's id, and nothing
+        else of this process's variables but ``PATH``. The session may be used meanwhile.
+
+        Args:
+            argv: the program and its arguments.
+            confine: ``auto``, ``off``, ``guard`` or ``jail``; what ``LocalEphemeral(confine=...)`` says by default.
+            timeout: real seconds it has; None for ever.
+            stdin: what it reads.
+            environment: more variables, or others.
+
+        Raises:
+            CapabilityMissing: the workspace has no files to work on (``lazy``), or this machine has no such confinement.
+            InvalidInput: the command is none, or there is no such level.
+            AdapterUnavailable: it could not be confined; it was not started.
+        """
+        from pytest_gittrix.session.agent_run import run_in
+
+        with self._recorder.working("run", self._actor):
+            where, level = self._workspace, self._workspace.confine if confine is None else confine
+        told = {**dict.fromkeys(VARIABLES, self.id), **(environment or {})}
+        return run_in(where, argv, level, self._recorder.clock, environment=told, timeout=timeout, stdin=stdin)
 
     def log(self) -> builtins.list[CommitEntry]:
         """The agent's commits, newest first."""

@@ -27,17 +27,22 @@ def end_tree(root: int) -> None:
 
     The process itself is the caller's to wait for.
     """
+    end_below(root, spare=frozenset())
+    # Its group outlives a leader that died by itself.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(root, signal.SIGKILL)
+
+
+def end_below(root: int, *, spare: frozenset[int]) -> None:
+    """Kill a process with all that descend from it, but for those to spare and for the one that calls this."""
     stopped: set[int] = set()
-    itself = {os.getpid()}  # who stops itself kills nobody any more
-    while fresh := _tree(root) - stopped - itself:
+    spared = spare | {os.getpid()}  # who stops itself kills nobody any more
+    while fresh := _tree(root) - stopped - spared:
         for pid in fresh:
             _signal(pid, signal.SIGSTOP)
         stopped |= fresh
     for pid in stopped:
         _signal(pid, signal.SIGKILL)
-    # Its group outlives a leader that died by itself.
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(root, signal.SIGKILL)
 
 
 def _signal(pid: int, number: int) -> None:

@@ -75,6 +75,12 @@ def test_nothing_forbidden_is_reached_after_work(site: Site, kind: str) -> None:
     assert_isolated(agent)
 
 
+def test_nothing_forbidden_is_reached_after_a_program_ran(site: Site) -> None:
+    agent = site.start().for_agent()
+    assert agent.run(["true"], confine="auto").code == 0
+    assert_isolated(agent)
+
+
 def test_nothing_forbidden_is_reached_while_timers_and_listeners_run(tmp_path: Path) -> None:
     with open_site(tmp_path, sweep_interval=timedelta(minutes=5)) as site:
         site.engine.init()

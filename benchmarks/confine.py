@@ -1,0 +1,52 @@
+"""What it costs to run a program at each level of confinement, beside a plain spawn of it. Levels that this machine lacks are left out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from benchmarks.measure import Measurement, Variant, interleave, summarise, timed
+from pytest_gittrix.session.confine import Confinement, Place, run
+from pytest_gittrix.session.confine_probe import missing
+
+PLAIN: Final = "plain subprocess.run"
+_MEANS: Final = (
+    Confinement("off", "none"),
+    Confinement("guard", "landlock"),
+    Confinement("jail", "bwrap"),
+    Confinement("jail", "namespaces"),
+)
+
+
+def confine(*, quick: bool = False) -> list[Measurement]:
+    """``true``, run to its end, by wall clock."""
+    with tempfile.TemporaryDirectory(prefix="gittrix-bench-") as root:
+        workspace, home = Path(root, "workspace"), Path(root, "home")
+        workspace.mkdir()
+        home.mkdir()
+        place, told = Place(workspace, home), {"PATH": os.defpath}
+        variants: dict[str, Variant] = {PLAIN: _plain(workspace, told)}
+        for means in _MEANS:
+            if not missing(means.by):
+                variants[str(means)] = _confined(place, means, told)
+        return summarise("confine", interleave(variants, rounds=20 if quick else 200, seconds=5 if quick else 40, warm=2))
+
+
+def _plain(workspace: Path, told: dict[str, str]) -> Variant:
+    return _timed(lambda: subprocess.run(["true"], cwd=workspace, env=told, capture_output=True, check=True))
+
+
+def _confined(place: Place, means: Confinement, told: dict[str, str]) -> Variant:
+    def job() -> None:
+        if run(["true"], place, means, environment=told).code != 0:
+            raise RuntimeError(f"{means} does not work")
+
+    return _timed(job)
+
+
+def _timed(job: Callable[[], object]) -> Variant:
+    return lambda _turn: timed(job)

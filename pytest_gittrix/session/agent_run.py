@@ -1,0 +1,67 @@
+"""Running a program in a workspace: its environment, its home for this once, and the level it is confined at.
+
+It must not know sessions; what it is given leads to the workspace and to the time, and no further.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pytest_gittrix.clock import Clock, FrozenClock
+from pytest_gittrix.clock_carriers import CLOCK_VARIABLE
+from pytest_gittrix.errors import CapabilityMissing
+from pytest_gittrix.git.environment import hermetic_env
+from pytest_gittrix.git.workspace import Workspace
+from pytest_gittrix.session.confine import Finished, Place, confinement, run, toolchain
+
+
+def run_in(
+    workspace: Workspace,
+    argv: Sequence[str],
+    level: str,
+    clock: Clock,
+    *,
+    environment: Mapping[str, str],
+    timeout: float | None,
+    stdin: bytes,
+) -> Finished:
+    """Run a program in a workspace, to its end.
+
+    Args:
+        workspace: where.
+        argv: the program and its arguments.
+        level: of confinement.
+        clock: the time that it is told, if that is not the real one.
+        environment: variables beside or instead of those it has in any case.
+        timeout: real seconds it has; None for ever.
+        stdin: what it reads.
+
+    Raises:
+        CapabilityMissing: the workspace has no files to work on, or this machine has no such confinement.
+        InvalidInput: an argument is none that can be.
+        AdapterUnavailable: it could not be confined; it was not started.
+    """
+    if not workspace.capabilities.shell:
+        raise CapabilityMissing(
+            f"No program can work in a {workspace.kind} workspace.",
+            why="Only what was written is on the disk.",
+            fix="Start the session with workspace='clone' or 'copy'.",
+        )
+    confined = confinement(level)
+    with tempfile.TemporaryDirectory(prefix="gittrix-home-", ignore_cleanup_errors=True) as home:
+        path = os.environ.get("PATH", os.defpath)
+        told = hermetic_env(Path(home), base={"PATH": path}) | _time(clock) | dict(environment)
+        place = Place(Path(workspace.path), Path(home), (*toolchain(), *_clock_file(told)))
+        return run(argv, place, confined, environment=told, timeout=timeout, stdin=stdin)
+
+
+def _time(clock: Clock) -> dict[str, str]:
+    return clock.environment() if isinstance(clock, FrozenClock) else {}
+
+
+def _clock_file(told: Mapping[str, str]) -> tuple[Path, ...]:
+    file = told.get(CLOCK_VARIABLE, "")
+    return (Path(file),) if os.path.isabs(file) else ()

@@ -1,0 +1,62 @@
+"""Confinement of an agent's programs: which level, what this machine has for it, and how to run something there.
+
+``jail`` shows a program its workspace, a private home and the tools it runs on; durable, the store and other sessions are not there, and
+no network. ``guard`` keeps it from changing and reading anything else, without namespaces. ``off`` runs it as it is. ``auto`` takes the
+strongest there is, and says why it is not stronger. Source: eval-anchors section 5; ``docs/reference/confinement.md`` has what gets out.
+"""
+
+from __future__ import annotations
+
+from pytest_gittrix.adapters.levels import LEVELS, Level, check_level
+from pytest_gittrix.errors import CapabilityMissing
+from pytest_gittrix.session.confine_place import Place, toolchain
+from pytest_gittrix.session.confine_probe import lets_signals_out, missing
+from pytest_gittrix.session.confine_run import Finished, run
+from pytest_gittrix.session.confine_wrap import Confinement, Launch, wrapped
+
+__all__ = ["LEVELS", "Confinement", "Finished", "Launch", "Level", "Place", "check_level", "confinement", "run", "toolchain", "wrapped"]
+
+
+def confinement(level: str = "auto") -> Confinement:
+    """How programs are confined at a level on this machine; what it can do is tried once a process.
+
+    Args:
+        level: ``auto`` takes the strongest level there is; the others are taken as they are.
+
+    Returns:
+        The level, what it is done by, and why it is no jail.
+
+    Raises:
+        InvalidInput: it is no level.
+        CapabilityMissing: ``jail`` or ``guard`` was asked for and this machine has none. It is never silently weaker.
+    """
+    asked = check_level(level)
+    if asked == "off":
+        return Confinement("off", "none", "off was asked for")
+    no_jail = ""
+    if asked in ("auto", "jail"):
+        no_bwrap = missing("bwrap")
+        if not no_bwrap:
+            return Confinement("jail", "bwrap")
+        no_namespaces = missing("namespaces")
+        if not no_namespaces:
+            return Confinement("jail", "namespaces")
+        no_jail = f"no jail by bubblewrap: {no_bwrap}; none by namespaces: {no_namespaces}"
+        if asked == "jail":
+            raise _missing("jail", no_jail, "Install bubblewrap, or allow this user namespaces (in a container: run it with them).")
+    no_guard = missing("landlock")
+    if not no_guard:
+        open_ = "; this kernel's Landlock lets signals out" if lets_signals_out() else ""
+        return Confinement("guard", "landlock", f"{no_jail or 'guard was asked for'}{open_}")
+    if asked == "guard":
+        raise _missing("guard", no_guard, "Use a kernel with Landlock (Linux 6.2), switched on.")
+    return Confinement("off", "none", f"{no_jail}; no guard by Landlock: {no_guard}")
+
+
+def _missing(level: str, why: str, fix: str) -> CapabilityMissing:
+    return CapabilityMissing(
+        f"confine={level!r} is not available here: {why}.",
+        why="A program would reach more than was asked for.",
+        fix=fix,
+        opt_out="Use confine='auto', which takes the strongest level there is and says which.",
+    )

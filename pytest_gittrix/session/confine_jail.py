@@ -1,0 +1,141 @@
+"""A jail of our own, for machines without bubblewrap: fresh namespaces, and a root with nothing in it but what a layout names.
+
+It is built in two processes. The outer one leaves the namespaces of the machine; the inner one, number 1 of the new process namespace,
+puts the root together, gives up every capability, and has the program as its child. When the inner one ends, the kernel ends all that
+is left. It must not know what is run. Sources: user_namespaces(7), pid_namespaces(7), pivot_root(2), netdevice(7); eval-anchors section 5.
+"""
+
+from __future__ import annotations
+
+import _socket
+import fcntl
+import os
+import struct
+from contextlib import suppress
+
+from pytest_gittrix.session import kernel
+from pytest_gittrix.session.seccomp_filter import INTO_THE_KERNEL, failing, install
+
+TYPE_CHECKING = False  # the module of that name is dear to load
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+HOST_NAME = "gittrix"
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+"""What of ``/dev`` is the machine's own."""
+
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
+_AF_VSOCK = 40
+_BASE = "/tmp"
+_OLD, _NEW = "/old", "/new"
+_LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx"}
+
+
+def jail_filter() -> bytes:
+    """What namespaces leave open: keys, and sockets to whoever runs this machine as a virtual one, which belong to no network."""
+    return failing(INTO_THE_KERNEL, families=[_AF_VSOCK])
+
+
+def leave_namespaces() -> None:
+    """Leave the namespaces of the machine, as the user and group that this process has. Raises OSError where that is not allowed."""
+    user, group = os.geteuid(), os.getegid()
+    # Not the one of mounts: this process goes on with the machine's files, and its number 1 leaves them alone.
+    kernel.unshare(kernel.NEW_USER | kernel.NEW_PID | kernel.NEW_NET | kernel.NEW_IPC | kernel.NEW_UTS | kernel.NEW_CGROUP)
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{user} {user} 1")
+    _write("/proc/self/gid_map", f"{group} {group} 1")
+
+
+def settle(mounts: Iterable[Sequence[str]]) -> None:
+    """Be number 1 of a jail: its root is put together, and nothing leads out of it any more.
+
+    Args:
+        mounts: kind, target and source of each; see ``confine_place.Mount``.
+
+    Raises:
+        OSError: the kernel refuses something.
+    """
+    kernel.die_with_parent()
+    kernel.unshare(kernel.NEW_NS)
+    kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+    kernel.mount("tmpfs", _BASE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV)
+    os.mkdir(_BASE + _OLD)
+    os.mkdir(_BASE + _NEW)
+    kernel.mount(_BASE + _NEW, _BASE + _NEW, None, kernel.MS_BIND)
+    kernel.pivot_root(_BASE, _BASE + _OLD)
+    os.chdir("/")
+    for kind, target, source in mounts:
+        _put(kind, _NEW + target, source)
+    kernel.unmount(_OLD)
+    os.chdir(_NEW)
+    kernel.pivot_root(".", ".")
+    kernel.unmount(".")
+    os.chdir("/")
+    kernel.set_mount("/", kernel.READ_ONLY | kernel.NO_SUID | kernel.NO_DEV, below=False)
+    if os.geteuid() == 0:
+        # Much in it belongs to root, and some of that asks for no capability: where core dumps go, for one.
+        kernel.set_mount("/proc", kernel.READ_ONLY, below=False)
+    _raise_loopback()
+    kernel.set_host_name(HOST_NAME)
+    kernel.drop_capabilities()
+    kernel.gain_nothing_by_exec()
+    install(jail_filter())
+    kernel.hide_from_children()
+
+
+def _put(kind: str, target: str, source: str) -> None:
+    if kind == "link":
+        return os.symlink(source, target)
+    if kind == "proc":
+        os.makedirs(target, exist_ok=True)
+        return kernel.mount("proc", target, "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+    if kind == "dev":
+        return _put_devices(target)
+    _bind(source, target, kernel.NO_SUID | kernel.NO_DEV | (kernel.READ_ONLY if kind == "ro" else 0))
+    return None
+
+
+def _put_devices(target: str) -> None:
+    os.makedirs(target)
+    kernel.mount("tmpfs", target, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV)
+    for name in DEVICES:
+        if os.path.exists(f"{_OLD}/dev/{name}"):
+            _bind(f"/dev/{name}", f"{target}/{name}", kernel.NO_SUID)
+    for name, leads in _LINKS.items():
+        os.symlink(leads, f"{target}/{name}")
+    for name in ("shm", "pts"):
+        os.mkdir(f"{target}/{name}")
+    kernel.mount("tmpfs", f"{target}/shm", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV)
+    kernel.mount("devpts", f"{target}/pts", "devpts", kernel.MS_NOSUID | kernel.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
+    kernel.set_mount(target, kernel.READ_ONLY | kernel.NO_SUID, below=False)
+
+
+def _bind(source: str, target: str, flags: int) -> None:
+    real = _OLD + source
+    if os.path.isdir(real):
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        with suppress(FileExistsError):
+            os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+    kernel.mount(real, target, None, kernel.MS_BIND | kernel.MS_REC)
+    kernel.set_mount(target, flags, below=True)
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def _raise_loopback() -> None:
+    """Let the processes of the jail talk to each other on localhost."""
+    lo = struct.Struct("=16sh14x")
+    talk = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM, 0)
+    try:
+        flags = lo.unpack(fcntl.ioctl(talk.fileno(), _SIOCGIFFLAGS, lo.pack(b"lo", 0)))[1]
+        fcntl.ioctl(talk.fileno(), _SIOCSIFFLAGS, lo.pack(b"lo", flags | _IFF_UP))
+    finally:
+        talk.close()

@@ -1,0 +1,247 @@
+"""The launcher: a small process that confines itself or a child, starts a program there, and stays until nothing is left of it.
+
+It passes on the signals it gets, adopts orphans, and ends as the program ended: with its status, or by its signal. It is a program of
+its own, since what it does to itself cannot be undone, and a process with threads must not fork and go on. It loads as little as it
+can. It must not know sessions.
+"""
+
+from __future__ import annotations
+
+import errno
+import marshal
+import os
+import select
+import signal
+import sys
+from contextlib import suppress
+
+from pytest_gittrix.session import kernel
+from pytest_gittrix.session.processes import end_below
+
+TYPE_CHECKING = False  # the module of that name is dear to load
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn
+
+COMMAND = (
+    "import sys; package = type(sys)('pytest_gittrix'); package.__path__ = [sys.argv[1]]; sys.modules['pytest_gittrix'] = package; "
+    "from pytest_gittrix.session.confine_launch import main; main()"
+)
+"""What Python is told to be a launcher. What the package itself loads would double what a launch costs, and is passed over."""
+NOT_FOUND, NOT_EXECUTABLE, NOT_CONFINED = 127, 126, 125
+"""Exit statuses, as shells and ``env`` have them."""
+
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_GONE = 9
+
+
+def main() -> NoReturn:
+    """Run ``sys.argv[3:]`` as ``sys.argv[2]`` says, and end as it ends."""
+    spec: dict[str, Any] = read_spec(sys.argv[2])
+    for fd in (spec["news"], spec["lifeline"]):
+        if fd is not None:
+            os.set_inheritable(fd, False)
+    launcher = _Launcher(spec, sys.argv[3:])
+    try:
+        if spec["by"] == "bwrap":
+            launcher.become_bwrap()
+        status = launcher.jailed() if spec["by"] == "namespaces" else launcher.guarded()
+    except Exception as problem:  # noqa: BLE001  (whoever waits is to hear of it, whatever it is)
+        launcher.refuse(problem)
+    _end_as(status)
+
+
+def spec_text(spec: dict[str, Any]) -> str:
+    """What the launcher is told, as an argument; written and read by one Python, and faster to read than JSON is to load."""
+    return marshal.dumps(spec).hex()
+
+
+def read_spec(text: str) -> dict[str, Any]:
+    """What ``spec_text`` wrote."""
+    spec: dict[str, Any] = marshal.loads(bytes.fromhex(text))
+    return spec
+
+
+class _Launcher:
+    def __init__(self, spec: dict[str, Any], command: list[str]) -> None:
+        self._spec = spec
+        self._command = command
+
+    def guarded(self) -> int:
+        """Run it as a child that has put itself under guard."""
+        kernel.adopt_orphans()
+        attendant = Attendant(self._spec["lifeline"], _end_descendants)
+        pid = os.fork()
+        if pid == 0:
+            self._be_guarded()
+        status = attendant.attend(pid)
+        _end_descendants()
+        return status
+
+    def _be_guarded(self) -> NoReturn:
+        from pytest_gittrix.session.confine_guard import guard
+
+        try:
+            os.setsid()
+            os.chdir(self._spec["cwd"])
+            guard(**self._spec["allowed"])
+        except Exception as problem:  # noqa: BLE001  (as above)
+            self.refuse(problem)
+        self._execute()
+
+    def become_bwrap(self) -> NoReturn:
+        """Be bubblewrap, behind the filter that a jail has."""
+        from pytest_gittrix.session.confine_jail import jail_filter
+        from pytest_gittrix.session.seccomp_filter import install
+
+        kernel.gain_nothing_by_exec()
+        install(jail_filter())
+        os.environ.pop("LC_CTYPE", None)
+        os.execv(self._command[0], self._command)
+
+    def jailed(self) -> int:
+        """Run it below number 1 of a jail."""
+        from pytest_gittrix.session.confine_jail import leave_namespaces
+
+        leave_namespaces()
+        # Its processes have other numbers than here: number 1 is killed, and the kernel kills the rest.
+        attendant = Attendant(self._spec["lifeline"], lambda: os.kill(pid, signal.SIGKILL))
+        here, there = os.pipe()
+        told, telling = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(there)
+            os.close(told)
+            self._be_first(here, telling)
+        os.close(here)
+        os.close(telling)
+        status = attendant.attend(pid)
+        # Number 1 of a namespace cannot end by a signal of its own: it tells how the program ended.
+        with os.fdopen(told, "rb") as lines:
+            return int(lines.read() or status)
+
+    def _be_first(self, lifeline: int, telling: int) -> NoReturn:
+        from pytest_gittrix.session.confine_jail import settle
+
+        try:
+            settle(self._spec["mounts"])
+            attendant = Attendant(lifeline, lambda: os._exit(_GONE))
+            pid = os.fork()
+            if pid == 0:
+                os.setsid()
+                os.chdir(self._spec["cwd"])
+                self._execute()
+            os.write(telling, str(attendant.attend(pid)).encode())
+        except Exception as problem:  # noqa: BLE001  (as above)
+            self.refuse(problem)
+        os._exit(0)
+
+    def _execute(self) -> NoReturn:
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            with suppress(OSError, ValueError):
+                signal.signal(number, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.environ.pop("LC_CTYPE", None)  # Python's own doing, where no locale is given
+        os.environ.update(self._spec["kept_back"])
+        program = self._command[0]
+        # What os.execvp does; but that loads modules, and they may be out of sight by now.
+        places = [""] if "/" in program else os.environ.get("PATH", os.defpath).split(os.pathsep)
+        problem = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+        for place in places:
+            try:
+                os.execve(os.path.join(place, program), self._command, os.environ)
+            except OSError as refused:
+                if exit_code(refused) != NOT_FOUND:
+                    problem = refused
+        with suppress(OSError):
+            os.write(2, f"{program}: {problem.strerror}\n".encode("utf-8", "surrogateescape"))
+        os._exit(exit_code(problem))
+
+    def refuse(self, problem: Exception) -> NoReturn:
+        """Say that the program was not started, and end."""
+        text = str(problem)
+        if isinstance(problem, OSError) and problem.strerror:
+            text = f"{problem.strerror}: {problem.filename}" if problem.filename else problem.strerror
+        with suppress(OSError):
+            os.write(2 if self._spec["news"] is None else self._spec["news"], f"{text}\n".encode("utf-8", "surrogateescape"))
+        os._exit(NOT_CONFINED)
+
+
+class Attendant:
+    """Who waits for a child, and for orphans; it listens from when it is made.
+
+    Args:
+        lifeline: a descriptor whose other end somebody holds; when they let go of it the child is of no use any more.
+        give_up: called then.
+    """
+
+    def __init__(self, lifeline: int | None, give_up: Callable[[], object]) -> None:
+        self._lifeline = lifeline
+        self._give_up = give_up
+        self._woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        self._child: int | None = None
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in _PASSED_ON:
+            signal.signal(number, self._pass_on)
+
+    def _pass_on(self, number: int, _frame: object) -> None:
+        if self._child is not None:
+            with suppress(OSError):
+                os.kill(self._child, number)
+
+    def attend(self, child: int) -> int:
+        """How the child ended, as ``waitpid`` tells it; for one of no use any more, as if it was killed."""
+        self._child = child
+        watch = select.poll()
+        watch.register(self._woken, select.POLLIN)
+        if self._lifeline is not None:
+            watch.register(self._lifeline, 0)  # that its other end is closed is told in any case
+        while True:
+            ready = dict(watch.poll())
+            if self._lifeline in ready:
+                self._give_up()
+                return _GONE
+            with suppress(BlockingIOError):
+                os.read(self._woken, 4096)
+            status = self._reap(child)
+            if status is not None:
+                self._child = None
+                return status
+
+    @staticmethod
+    def _reap(child: int) -> int | None:
+        ended = None
+        with suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                if found[0] == child:
+                    ended = found[1]
+        return ended
+
+
+def exit_code(problem: OSError) -> int:
+    """The status that a shell gives for a program that cannot be executed."""
+    return NOT_FOUND if problem.errno in (errno.ENOENT, errno.ENOTDIR) else NOT_EXECUTABLE
+
+
+def _end_descendants() -> None:
+    """Kill and bury all that descend from this process, which adopts whoever loses their parent meanwhile."""
+    with suppress(ChildProcessError):
+        while True:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+            end_below(os.getpid(), spare=frozenset())
+            os.waitpid(-1, 0)
+
+
+def _end_as(status: int) -> NoReturn:
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with suppress(OSError, ValueError):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code if code >= 0 else 128 - code)

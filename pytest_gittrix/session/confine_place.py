@@ -1,0 +1,229 @@
+"""Where a confined program works, and what it sees there: the workspace, a private home, and as little of the machine as it can run on.
+
+Pure: what is to be mounted or allowed is said here, and done in ``confine_jail``, ``confine_guard`` and by bubblewrap. It must not know
+sessions. Source: eval-anchors section 5.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final, Literal
+
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.session.confine_jail import DEVICES
+
+SYSTEM: Final = "/usr"
+BESIDE: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+ETC: Final = (
+    "alternatives",
+    "ca-certificates",
+    "ca-certificates.conf",
+    "debian_version",
+    "group",
+    "host.conf",
+    "hosts",
+    "inputrc",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "locale.alias",
+    "locale.conf",
+    "localtime",
+    "mime.types",
+    "nsswitch.conf",
+    "os-release",
+    "passwd",
+    "pki/tls/certs",
+    "protocols",
+    "services",
+    "shells",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "terminfo",
+    "timezone",
+)
+"""What of ``/etc`` is shown: what programs need to find libraries, names, time zones and certificates. No secrets."""
+HOME: Final = "/home/agent"
+TEMPORARY: Final = "/tmp"
+
+_TEMPORARY_NAME: Final = ".tmp"
+_TAKEN: Final = ("/", "/dev", "/etc", "/home", "/proc", "/sys", "/tmp", HOME)
+_TAKEN_WITH_ALL_BELOW: Final = (SYSTEM, *BESIDE, "/dev", "/etc", "/proc", "/sys")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a program works.
+
+    Attributes:
+        workspace: the directory that it works in and may change.
+        home: its private home directory, with the one for temporary files in it; made and removed by whoever gives it. None for one that
+            is there for one command.
+        readable: what else it may read and execute, such as ``toolchain()``; what is not there is passed over.
+        at: where a jail shows the workspace, so that it has the same path every time; None for its own path. Below it nothing is changed.
+        beside: more directories that it may change, in a jail only: where each is, and where it is shown.
+
+    Raises:
+        InvalidInput: a path is not absolute, or ``at`` is where something else has to be.
+    """
+
+    workspace: Path
+    home: Path | None = None
+    readable: tuple[Path, ...] = ()
+    at: str | None = None
+    beside: tuple[tuple[Path, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        paths = [self.workspace, *self.readable, *(path for path, _ in self.beside), *([] if self.home is None else [self.home])]
+        wrong = [path for path in paths if not os.path.isabs(path) or "\0" in str(path)]
+        if wrong:
+            raise InvalidInput(f"{str(wrong[0])!r} is no absolute path.", why="What is confined sees nothing else.", fix="Give it in full.")
+        for shown in (*([] if self.at is None else [self.at]), *(shown for _, shown in self.beside)):
+            _check_shown(shown)
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One thing that a jail's root has.
+
+    Attributes:
+        kind: ``ro`` and ``rw`` show a place of the machine, ``link`` is a symlink, the others are file systems of their own.
+        target: where.
+        source: of what; the text of a link.
+    """
+
+    kind: Literal["ro", "rw", "link", "proc", "dev"]
+    target: str
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A place as a program of some level finds it.
+
+    Attributes:
+        workspace: on the machine, its real path.
+        home: likewise.
+        temporary: likewise.
+        readable: likewise.
+        shown: the workspace, the home and the temporary directory as the program names them.
+        names: paths of the machine under which these are known, with what the program names them.
+        beside: more directories of a jail, with where they are shown.
+    """
+
+    workspace: str
+    home: str
+    temporary: str
+    readable: tuple[str, ...]
+    shown: tuple[str, str, str]
+    names: tuple[tuple[str, str], ...]
+    beside: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def mounts(self) -> tuple[Mount, ...]:
+        """The root of a jail, in the order in which it is put together."""
+        return tuple(self._mounts())
+
+    def _mounts(self) -> Iterator[Mount]:
+        yield Mount("ro", SYSTEM, SYSTEM)
+        for path in BESIDE:
+            if os.path.islink(path):
+                yield Mount("link", path, os.readlink(path))
+            elif os.path.isdir(path):
+                yield Mount("ro", path, path)
+        for path in _etc():
+            yield Mount("ro", path, os.path.realpath(path))
+        yield Mount("proc", "/proc")
+        yield Mount("dev", "/dev")
+        yield Mount("rw", self.shown[2], self.temporary)
+        yield Mount("rw", self.shown[1], self.home)
+        for path in self.readable:
+            if not _is_below(path, SYSTEM):
+                yield Mount("ro", path, os.path.realpath(path))
+        yield Mount("rw", self.shown[0], self.workspace)
+        for path, shown in self.beside:
+            yield Mount("rw", shown, path)
+
+    @cached_property
+    def allowed(self) -> dict[str, list[str]]:
+        """What a guard allows, by the names of its arguments."""
+        system = [SYSTEM, *BESIDE, *_etc(), *self.readable]
+        return {
+            "readable": [*dict.fromkeys(os.path.realpath(path) for path in system), "/proc"],
+            "writable": [self.workspace, self.home],
+            "devices": [f"/dev/{name}" for name in DEVICES],
+        }
+
+    def environment(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Variables as the program is to have them: its home and temporary directory, and paths as it names them."""
+        told = {name: os.pathsep.join(map(self._as_shown, value.split(os.pathsep))) for name, value in given.items()}
+        return {**told, "HOME": self.shown[1], "TMPDIR": self.shown[2]}
+
+    def _as_shown(self, path: str) -> str:
+        return next((shown + path[len(known) :] for known, shown in self.names if _is_below(path, known)), path)
+
+    def directory(self, inside: str) -> str:
+        """A directory of the workspace, as the program names it.
+
+        Raises:
+            InvalidInput: there is none, or it is outside.
+        """
+        real = os.path.realpath(os.path.join(self.workspace, inside)) if "\0" not in inside else ""
+        if not (real == self.workspace or _is_below(real, self.workspace)) or not os.path.isdir(real):
+            raise InvalidInput(f"cwd={inside!r} is no directory of the workspace.", fix="Give one by its path in the workspace.")
+        return self.shown[0] + real[len(self.workspace) :]
+
+
+def layout(place: Place, home: Path, *, jailed: bool) -> Layout:
+    """How a program finds a place.
+
+    Args:
+        place: the place.
+        home: its home directory, which is there.
+        jailed: whether it sees a root of its own; else everything has the path that it has on the machine.
+
+    Raises:
+        InvalidInput: the workspace or the home is no directory.
+    """
+    for path, what in ((place.workspace, "workspace"), (home, "home directory")):
+        if not path.is_dir():
+            raise InvalidInput(f"There is no {what} {path}.", why="The program would have nowhere to work.", fix="Make it first.")
+    workspace, settled = os.path.realpath(place.workspace), os.path.realpath(home)
+    temporary = os.path.join(settled, _TEMPORARY_NAME)
+    os.makedirs(temporary, mode=0o700, exist_ok=True)
+    shown = (place.at or os.path.abspath(place.workspace), HOME, TEMPORARY) if jailed else (workspace, settled, temporary)
+    readable = tuple(dict.fromkeys(os.path.abspath(path) for path in place.readable if os.path.exists(path)))
+    known = [(temporary, shown[2])]
+    known += [(path, shown[1]) for path in (settled, os.path.abspath(home))]
+    known += [(path, shown[0]) for path in (workspace, os.path.abspath(place.workspace))]
+    beside = tuple((os.path.realpath(path), where) for path, where in place.beside) if jailed else ()
+    return Layout(workspace, settled, temporary, readable, shown, tuple(known), beside)
+
+
+def toolchain() -> tuple[Path, ...]:
+    """The directories of this Python, which most programs of agents need beside those of the system."""
+    found = (os.path.abspath(path) for path in (sys.prefix, sys.base_prefix, os.path.realpath(sys.base_prefix)))
+    return tuple(Path(path) for path in dict.fromkeys(found) if path not in ("/", SYSTEM) and not _is_below(path, SYSTEM))
+
+
+def _check_shown(at: str) -> None:
+    bad = not at.startswith("/") or os.path.normpath(at) != at or "\0" in at or at.startswith("//")
+    if bad or at in _TAKEN or any(_is_below(at, taken) for taken in _TAKEN_WITH_ALL_BELOW):
+        raise InvalidInput(
+            f"Nothing can be shown at {at!r}.",
+            why="That is no absolute path in its shortest form, or a program needs something else to be there.",
+            fix='Use a directory of its own, such as "/workspace".',
+        )
+
+
+def _etc() -> list[str]:
+    return [path for path in (f"/etc/{name}" for name in ETC) if os.path.exists(path)]
+
+
+def _is_below(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(f"{directory}/")

@@ -1,0 +1,159 @@
+"""What to execute so that a program runs confined: the program itself, the launcher, or bubblewrap, with their arguments.
+
+Knows how each is told what to do; it starts nothing. Variables that the dynamic loader listens to never reach whoever confines: a
+library of the agent's would be loaded into that, outside. Source: bwrap(1); eval-anchors section 5.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.session import confine_launch
+from pytest_gittrix.session.agent_start import check_command
+from pytest_gittrix.session.confine_jail import HOST_NAME
+from pytest_gittrix.session.confine_place import Layout, Place, layout
+
+Means = Literal["bwrap", "namespaces", "landlock", "none"]
+
+BWRAP: Final = "bwrap"
+
+_KEPT_BACK: Final = ("LD_", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "LC_CTYPE")
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """How a program is confined.
+
+    Attributes:
+        level: ``off``, ``guard`` or ``jail``.
+        by: what does it.
+        why: why it is not stronger; empty for a jail.
+    """
+
+    level: Literal["off", "guard", "jail"]
+    by: Means
+    why: str = ""
+
+    def __str__(self) -> str:
+        return self.level if self.by == "none" else f"{self.level}({self.by})"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How to start a confined program.
+
+    Attributes:
+        argv: what to execute.
+        environment: all variables of that.
+        preexec: to be called in the new process before; None where nothing is, and so far nothing ever is.
+        directory: its working directory.
+    """
+
+    argv: list[str]
+    environment: dict[str, str]
+    preexec: Callable[[], None] | None = None
+    directory: Path = Path("/")
+
+
+def wrapped(argv: Sequence[str], place: Place, confinement: Confinement, *, environment: Mapping[str, str], cwd: str = ".") -> Launch:
+    """How to start a program that stays, such as an agent that is given to ``start_agent``.
+
+    It hears the signals that its launcher gets, except by bubblewrap, which passes on none.
+
+    Args:
+        argv: the program and its arguments.
+        place: where it works; its home has to be given.
+        confinement: how.
+        environment: all its variables; home and temporary directory are set.
+        cwd: where it starts, in the workspace.
+
+    Raises:
+        InvalidInput: the command is none, the place has no home, or something of it is not there.
+    """
+    if place.home is None:
+        raise InvalidInput("The place has no home directory.", why="Nobody would remove one made here.", fix="Give one in Place(home=).")
+    return launch(argv, layout(place, place.home, jailed=confinement.level == "jail"), confinement, environment=environment, cwd=cwd)
+
+
+def launch(
+    argv: Sequence[str],
+    laid: Layout,
+    confinement: Confinement,
+    *,
+    environment: Mapping[str, str],
+    cwd: str = ".",
+    news: int | None = None,
+    lifeline: int | None = None,
+) -> Launch:
+    """As ``wrapped``, in a place that is laid out already.
+
+    Args:
+        argv: the program and its arguments.
+        laid: the place.
+        confinement: how.
+        environment: all its variables.
+        cwd: where it starts, in the workspace.
+        news: an inherited descriptor to say on what came of the start.
+        lifeline: an inherited descriptor; when its other end is closed everything is killed. For bubblewrap, who knows that by itself, one
+            to read its filter from.
+
+    Raises:
+        InvalidInput: the command is none, or the directory is no place in the workspace.
+    """
+    directory = laid.directory(cwd)
+    told = laid.environment(environment) | {"PWD": directory}
+    check_command(argv, told)
+    outside = Path(laid.workspace, os.path.relpath(directory, laid.shown[0]))
+    if confinement.level == "off":
+        return Launch([*argv], told, directory=outside)
+    kept_back = {name: value for name, value in told.items() if name.startswith(_KEPT_BACK)}
+    rest = {name: value for name, value in told.items() if name not in kept_back}
+    if confinement.by == "bwrap":
+        jail = [*_bwrap(laid, directory, kept_back), "--", *argv]
+        if news is None:
+            return _launcher({"by": "bwrap", "news": None, "lifeline": None}, jail, rest)
+        return Launch([jail[0], "--json-status-fd", str(news), "--seccomp", str(lifeline), *jail[1:]], rest)
+    spec = {
+        "by": confinement.by,
+        "cwd": directory,
+        "kept_back": kept_back,
+        "news": news,
+        "lifeline": lifeline,
+        **({"allowed": laid.allowed} if confinement.level == "guard" else {"mounts": [[m.kind, m.target, m.source] for m in laid.mounts]}),
+    }
+    return _launcher(spec, argv, rest)
+
+
+def _launcher(spec: dict[str, Any], argv: Sequence[str], environment: dict[str, str]) -> Launch:
+    root = Path(confine_launch.__file__).absolute().parents[1]
+    told = [str(root), confine_launch.spec_text(spec)]
+    return Launch([sys.executable, "-I", "-S", "-c", confine_launch.COMMAND, *told, *argv], environment)
+
+
+def _bwrap(laid: Layout, directory: str, kept_back: Mapping[str, str]) -> list[str]:
+    words = {"ro": "--ro-bind", "rw": "--bind"}
+    found = [os.path.abspath(shutil.which(BWRAP) or BWRAP), "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    found += ["--hostname", HOST_NAME]
+    for one in laid.mounts:
+        match one.kind:
+            case "link":
+                found += ["--symlink", one.source, one.target]
+            case "proc":
+                found += ["--proc", one.target]
+            case "dev":
+                found += ["--dev", one.target, "--tmpfs", f"{one.target}/shm", "--remount-ro", one.target]
+            case kind:
+                found += [words[kind], one.source, one.target]
+    # Much below /proc belongs to root, and some of that asks for no capability: where core dumps go, for one.
+    found += ["--remount-ro", "/proc"] if os.geteuid() == 0 else []
+    found += ["--remount-ro", "/", "--chdir", directory]
+    for name, value in kept_back.items():
+        found += ["--setenv", name, value]
+    return found

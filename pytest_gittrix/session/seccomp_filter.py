@@ -1,0 +1,112 @@
+"""Filters of system calls for programs that are to do less than their user may: which calls fail, and how.
+
+Classic BPF, put together here and installed through ctypes; what is not named stays allowed. It must not know why a call is refused.
+Sources: seccomp(2), ``linux/seccomp.h``, ``linux/filter.h``, and the system call tables of the two architectures.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+
+TYPE_CHECKING = False  # the module of that name is dear to load
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
+ALLOW, FAIL = 0x7FFF0000, 0x00050000
+ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+"""Column of the tables below, and what the kernel calls the architecture."""
+
+_NUMBERS = {
+    "socket": (41, 198),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "bpf": (321, 280),
+    "perf_event_open": (298, 241),
+    "userfaultfd": (323, 282),
+    "io_uring_setup": (425, 425),
+    "io_uring_enter": (426, 426),
+    "io_uring_register": (427, 427),
+    "unshare": (272, 97),
+    "clone3": (435, 435),
+    "landlock_create_ruleset": (444, 444),
+    "prlimit64": (302, 261),
+}
+INTO_THE_KERNEL = {
+    "add_key": errno.EPERM,
+    "request_key": errno.EPERM,
+    "keyctl": errno.EPERM,
+    "bpf": errno.EPERM,
+    "perf_event_open": errno.EPERM,
+    "userfaultfd": errno.EPERM,
+    "io_uring_setup": errno.ENOSYS,
+    "io_uring_enter": errno.ENOSYS,
+    "io_uring_register": errno.ENOSYS,
+}
+"""Calls that reach into the kernel or into keys, or make others behind a filter's back, with the errno that programs can live with."""
+
+_X32_BIT = 0x40000000
+_NR, _ARCH, _FIRST_ARGUMENT = 0, 4, 16
+_SET_MODE_FILTER = 2
+_PR_SET_SECCOMP = 22
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+def instruction(code: int, value: int, skip_if: int = 0, skip_else: int = 0) -> bytes:
+    """One BPF instruction."""
+    return struct.pack("=HBBI", code, skip_if, skip_else, value)
+
+
+def failing(calls: Mapping[str, int], *, own_limits_only: bool = False, families: Iterable[int] = ()) -> bytes:
+    """A filter by which some calls fail, also through the machine's other ways to make calls.
+
+    Args:
+        calls: the errno for each name; ``_NUMBERS`` has those that there are.
+        own_limits_only: whether prlimit(2) of another process fails, too: a limit of processor time would end that.
+        families: kinds of sockets that are not to be had.
+
+    Raises:
+        OSError: the calls of this machine are not known.
+        KeyError: a name is not.
+    """
+    if os.uname().machine not in ARCHITECTURES:
+        raise OSError(errno.ENOSYS, f"no system call table for {os.uname().machine}")
+    column, architecture = ARCHITECTURES[os.uname().machine]
+    program = [
+        instruction(LOAD, _ARCH),
+        instruction(EQUAL, architecture, 1),
+        instruction(RETURN, FAIL | errno.ENOSYS),
+        instruction(LOAD, _NR),
+    ]
+    program += [instruction(AT_LEAST, _X32_BIT, 0, 1), instruction(RETURN, FAIL | errno.ENOSYS)]
+    for name, number in calls.items():
+        program += [instruction(EQUAL, _NUMBERS[name][column], 0, 1), instruction(RETURN, FAIL | number)]
+    refused = b"".join(instruction(EQUAL, one, 0, 1) + instruction(RETURN, FAIL | errno.EAFNOSUPPORT) for one in families)
+    if refused:
+        program += [instruction(EQUAL, _NUMBERS["socket"][column], 0, len(refused) // 8 + 2), instruction(LOAD, _FIRST_ARGUMENT)]
+        program += [refused, instruction(RETURN, ALLOW)]
+    if own_limits_only:
+        program += [instruction(EQUAL, _NUMBERS["prlimit64"][column], 0, 4), instruction(LOAD, _FIRST_ARGUMENT)]
+        program += [instruction(EQUAL, 0, 0, 1), instruction(RETURN, ALLOW), instruction(RETURN, FAIL | errno.EPERM)]
+    return b"".join([*program, instruction(RETURN, ALLOW)])
+
+
+def install(code: bytes) -> None:
+    """Put this thread, and all it will start, behind a filter for good. It must have given up gaining privileges before.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    libc: Any = ctypes.CDLL(None, use_errno=True)
+    program = _Program(len(code) // 8, code)
+    if libc.prctl(_PR_SET_SECCOMP, *map(ctypes.c_ulong, (_SET_MODE_FILTER, ctypes.addressof(program), 0, 0))) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl(PR_SET_SECCOMP): {os.strerror(number)}")

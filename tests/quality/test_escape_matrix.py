@@ -1,0 +1,117 @@
+"""What a program of an agent can reach at each level of confinement: tried, and compared with what is promised (eval-anchors section 5)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from support import escapes
+from support.engine import open_site
+from support.escapes import CONFINEMENTS, EXPECTED, LEVELS, Target, open_host
+
+from pytest_gittrix.session.confine_probe import lets_signals_out, missing
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs/reference/confinement.md"
+NOBODY = 65534
+OTHER_PYTHON = "/usr/bin/python3"
+
+
+def expected(name: str) -> dict[str, bool]:
+    """What gets out at a level, as this kernel has it."""
+    column = LEVELS.index(CONFINEMENTS[name].level)
+    promised = {escape: row[column] for escape, row in EXPECTED.items()}
+    if CONFINEMENTS[name].level == "guard" and lets_signals_out():
+        # What Confinement.why says then.
+        promised |= {"signal a host process": True}
+    return promised
+
+
+@pytest.mark.parametrize("name", CONFINEMENTS)
+def test_a_level_lets_out_what_is_promised_and_nothing_else(name: str, tmp_path: Path) -> None:
+    confinement = CONFINEMENTS[name]
+    if why := missing(confinement.by):
+        pytest.skip(f"{name}: {why}")
+    with open_site(tmp_path, {"app.py": "text of durable\n"}) as site:
+        session, other = site.start(), site.start()
+        other.write("app.py", "text of another session\n")
+        store = site.directory(session) / "events.jsonl"
+        target = Target(
+            workspace=Path(str(session.workspace_path)),
+            durable=site.durable.path,
+            durable_text="text of durable",
+            store=store,
+            store_text="session.created",
+            other=Path(str(other.workspace_path)) / "app.py",
+            other_text="text of another session",
+        )
+        assert "session.created" in store.read_text()
+        with open_host(tmp_path, target) as host:
+            found = {escape: host.attempt(escape, confinement) for escape in EXPECTED}
+
+    assert found == expected(name)
+
+
+def test_everything_gets_out_of_no_confinement_so_that_each_attempt_is_known_to_work() -> None:
+    assert {row[0] for row in EXPECTED.values()} == {True}
+    assert {row[2] for row in EXPECTED.values()} == {False}
+
+
+def test_an_ordinary_user_has_the_same_levels(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("these tests run as an ordinary user already")
+    can = shutil.which("setpriv") and os.access(OTHER_PYTHON, os.X_OK)
+    newest = subprocess.run([OTHER_PYTHON, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"], check=False).returncode if can else 1
+    if newest != 0:
+        pytest.skip(f"no setpriv, or no {OTHER_PYTHON} of 3.11 that an ordinary user may run")
+    with tempfile.TemporaryDirectory(prefix="gx-user-") as root:
+        source, place = Path(root, "source"), Path(root, "place")
+        shutil.copytree(ROOT / "pytest_gittrix", source / "pytest_gittrix", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(escapes.__file__, source / "escapes.py")
+        place.mkdir()
+        os.chown(place, NOBODY, NOBODY)
+        Path(root).chmod(0o755)
+        user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+        told = {"PATH": os.environ["PATH"], "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(place)}
+        done = subprocess.run(
+            [*user, OTHER_PYTHON, str(source / "escapes.py"), str(place)],
+            env=told,
+            cwd=place,
+            capture_output=True,
+            timeout=200,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr.decode()
+    found = json.loads(done.stdout)
+    # A machine may keep namespaces from ordinary users; then it says so, and that is no way out.
+    tried = {name: out for name, out in found.items() if isinstance(out, dict)}
+    assert "off" in tried
+    assert tried == {name: expected(name) for name in tried}
+    assert all(isinstance(found[name], str) and found[name] for name in found.keys() - tried.keys())
+
+
+def test_the_table_of_the_reference_is_the_one_that_is_tested() -> None:
+    below = PAGE.read_text(encoding="utf-8").partition("\n## What gets out\n")[2].partition("\n## ")[0]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in below.splitlines() if re.match(r"\| \w", line)]
+    told = {row[0]: tuple(cell.startswith("**yes**") for cell in row[1:]) for row in cells}
+
+    assert told.pop("the agent can") == (False, False, False)
+    assert told == EXPECTED
+
+
+def test_the_launcher_is_the_python_that_runs_this() -> None:
+    """What is tried above is what users get: nothing of a launcher is taken from the search path."""
+    from pytest_gittrix.session.confine import Place
+    from pytest_gittrix.session.confine_wrap import Confinement, wrapped
+
+    with tempfile.TemporaryDirectory() as root:
+        argv = wrapped(["true"], Place(Path(root), Path(root)), Confinement("guard", "landlock"), environment={"PATH": root}).argv
+
+    assert argv[:3] == [sys.executable, "-I", "-S"]

@@ -7,6 +7,7 @@ and no git.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, get_args
 
@@ -170,6 +171,9 @@ class Forge(Protocol):
 
     def close(self) -> None:
         """Give back connections."""
+
+    def within(self, seconds: float) -> AbstractContextManager[Forge]:
+        """The same repository, for a block whose calls give up when these seconds are over, all of them together."""
 
     def open_pr(self, head: str, base: str, title: str, body: str = "", *, draft: bool = False) -> PullRequest:
         """Open a pull request of a branch that is at the forge already. If one is open for both branches, it is given instead."""

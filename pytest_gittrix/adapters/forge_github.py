@@ -7,7 +7,9 @@ calls are repeated (``forge_http``).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import copy
 from typing import Any, Final, TypeVar, cast
 
 from pytest_gittrix.adapters.forge import (
@@ -90,6 +92,18 @@ class GitHubForge:
     def close(self) -> None:
         """Give back connections; a later call opens them again."""
         self._rest.close()
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[GitHubForge]:
+        """The same repository, for a block whose calls give up when these seconds are over, all of them together.
+
+        Args:
+            seconds: real seconds from now. Each call is patient as ever within them.
+        """
+        hasty = copy(self)
+        hasty._rest = self._rest.within(seconds)
+        with hasty:
+            yield hasty
 
     # Pull requests -------------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ The client is httpx: typed, small, pure Python, and it leaves waiting and repeat
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +32,7 @@ _SHOWN: Final = 300
 _MOST_PAGES: Final = 1000
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 30.0
+_SHORTEST: Final = 0.001
 _UNTOLD_LIMIT: Final = 60.0  # GitHub: "wait for at least one minute" where a secondary limit says nothing
 _SERVER_FAULTS: Final = (500, 502, 503, 504)
 _LIMITS: Final = re.compile(r"rate limit|abuse detection", re.IGNORECASE)
@@ -86,11 +88,13 @@ class RestClient:
     Attributes:
         base_url: the address that paths are below, such as ``https://api.github.com``.
         patience: how long calls may take.
+        ends: when calls give up, whatever patience says, by ``time.monotonic``.
     """
 
     base_url: str
     token: str | None = field(repr=False)
     patience: Patience = field(default_factory=Patience)
+    ends: float = math.inf
     _client: httpx.Client | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -135,10 +139,17 @@ class RestClient:
             if came.pause is None or (failed >= self.patience.tries and not came.is_limit):
                 raise came.error
             pause = max(came.pause, 0.0 if came.is_limit else min(_FIRST_PAUSE * 2 ** (failed - 1), _LONGEST_PAUSE))
-            if waited + pause > self.patience.waiting:
+            if waited + pause > self.patience.waiting or pause > self._left():
                 raise came.error
             self.patience.sleep(pause)
             waited += pause
+
+    def within(self, seconds: float) -> RestClient:
+        """The same API through connections of its own, where no call goes on when these seconds are over."""
+        return RestClient(self.base_url, self.token, self.patience, ends=time.monotonic() + min(seconds, self._left()))
+
+    def _left(self) -> float:
+        return self.ends - time.monotonic()
 
     def pages(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[Json]:
         """The data of every page of a list, in order. Raises as ``call``."""
@@ -171,8 +182,9 @@ class RestClient:
         except httpx.ConnectError as problem:
             return _Try(self._unreachable(problem, uncertain=False), 0.0)
         except (httpx.TimeoutException, _TooSlow) as problem:
+            waited = f"within {self.patience.timeout:g} s" if self._left() > 0 else "in the time there was for all"
             slow = ForgeTimeout(
-                f"{self._shown(method, path)} was not answered within {self.patience.timeout:g} s.",
+                f"{self._shown(method, path)} was not answered {waited}.",
                 why="The engine does not wait for ever.",
                 fix="Try again later, or give a longer timeout.",
             )
@@ -183,10 +195,11 @@ class RestClient:
         return self._judged(method, path, status, headers, data)
 
     def _sent(self, method: str, path: str, query: Mapping[str, str] | None, body: Json) -> tuple[int, httpx.Headers, bytes]:
-        deadline = time.monotonic() + self.patience.timeout
+        timeout = min(self.patience.timeout, max(self._left(), _SHORTEST))
+        deadline = time.monotonic() + timeout
         follow = method == "GET"  # a repository that was renamed; httpx takes the token off where that leads elsewhere
         with self._opened().stream(
-            method, self.base_url + path, params=dict(query) if query else None, json=body, follow_redirects=follow
+            method, self.base_url + path, params=dict(query) if query else None, json=body, follow_redirects=follow, timeout=timeout
         ) as answer:
             parts: list[bytes] = []
             size = 0

@@ -145,6 +145,11 @@ class Transport:
         return cls(clean, protocol, timeout, dict(environment or {}), header, secrets)
 
     @property
+    def header(self) -> str | None:
+        """The header that carries its credentials; a secret."""
+        return self._header
+
+    @property
     def place(self) -> str | None:
         """Where it is on this machine, if it is."""
         return unquote(self.url.removeprefix("file://"), errors="surrogateescape") if self.protocol == "file" else None
@@ -253,6 +258,12 @@ def pushed(answer: Answer, ref: str) -> Pushed:
     if answer.status is None or _SENT.search(answer.words):
         return Pushed("unknown", answer.told)
     return Pushed("refused" if auth or _UNSENT.search(answer.words) else "unknown", answer.told, auth)
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is the address of a remote, such as ``https://...`` or ``user@host:path``, and not a path of this machine."""
+    match = _ADDRESS.match(text)
+    return (match is not None and match["scheme"].lower() in _SCHEMES) or (_SCP.fullmatch(text) is not None and not os.path.lexists(text))
 
 
 def quote_path(path: str) -> str:

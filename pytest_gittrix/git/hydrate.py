@@ -93,6 +93,10 @@ class HydratedRepository:
     team: bool = False
 
 
+Planned = Callable[[tuple[HydratedRepository, ...]], object]
+"""Called with the repositories that a workspace is about to have."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hydrated:
     """A workspace.
@@ -131,6 +135,7 @@ def hydrate(
     environment: Mapping[str, str] | None = None,
     timeout: float = 600.0,
     progress: Progress | None = None,
+    planned: Planned | None = None,
 ) -> Hydrated:
     """Make a workspace. It is there whole, or not at all; shared clones that came to be on the way stay, for the next one.
 
@@ -144,6 +149,8 @@ def hydrate(
         environment: more variables for git, such as ``SSH_AUTH_SOCK``.
         timeout: seconds that one git program, or the wait for another engine that uses a clone, may take.
         progress: told what is being done.
+        planned: told which repositories it will have and where they will begin, before anything of the workspace is made. What it raises
+            is raised here, and nothing is made.
 
     Raises:
         InvalidInput: a name, a place or an address is not allowed, or the workspace is there already.
@@ -160,14 +167,18 @@ def hydrate(
         shutil.rmtree(left, ignore_errors=True)
     try:
         heads = [shared.head(spec, told) for spec in specs]
+        made = tuple(
+            HydratedRepository(spec.name, spec.url, spec.place, head.branch, head.commit, spec.team)
+            for spec, head in zip(specs, heads, strict=True)
+        )
+        if planned is not None:
+            planned(made)
         os.mkdir(building)
         lines = ["# Made for one session; removed with it.", *(f"{key}: {value}" for key, value in (marker or {}).items())]
         write_new(os.path.join(building, MARKER), "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape"))
-        made = []
         for spec, head in zip(specs, heads, strict=True):
             told(spec.name, "checkout")
             _put(os.path.join(building, spec.place), spec, head, timeout)
-            made.append(HydratedRepository(spec.name, spec.url, spec.place, head.branch, head.commit, spec.team))
             told(spec.name, "ready")
         with suppress(FileNotFoundError):
             os.rmdir(path)
@@ -175,7 +186,7 @@ def hydrate(
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise
-    return Hydrated(path, shared.directory, tuple(made))
+    return Hydrated(path, shared.directory, made)
 
 
 def _check(specs: Sequence[RepositorySpec], path: str) -> None:

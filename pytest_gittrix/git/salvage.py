@@ -23,6 +23,7 @@ from pytest_gittrix.git.objects import ObjectFormat
 
 _LARGEST: Final = 256 << 20
 _HEADS: Final = "refs/heads/"
+_ORIGIN: Final = "refs/remotes/origin/"
 _STASH: Final = "refs/stash"
 _FAN: Final = re.compile(r"[0-9a-f]{2}")
 LARGE_FILES: Final = "lfs/objects"
@@ -40,6 +41,7 @@ class Found:
         branch: the branch HEAD is on; None if it is detached.
         commit: where HEAD is; None on a branch that has no commit yet.
         branches: commit of each branch, by its short name.
+        remotes: commit of each remote-tracking branch of ``origin``: what the agent's git saw there, or whatever else wrote it down.
         stashes: every stash, newest first.
         objects: ids of all objects in the repository's own store; what it borrows is not among them.
         exclude: what ``info/exclude`` holds.
@@ -52,6 +54,7 @@ class Found:
     branch: str | None
     commit: str | None
     branches: Mapping[str, str]
+    remotes: Mapping[str, str]
     stashes: tuple[str, ...]
     objects: frozenset[str]
     exclude: bytes
@@ -105,6 +108,7 @@ def read(root: str, format_: ObjectFormat, *, timeout: float = 60.0) -> Found:
             branch,
             commit,
             branches,
+            reader.remotes(),
             reader.stashes(),
             frozenset(reader.objects(timeout)),
             reader.bytes("info/exclude") or b"",
@@ -147,6 +151,11 @@ class _Reader:
         for name, value in refs.items():
             refs[name] = refs.get(value.removeprefix("ref: "), value)  # one that is another name of another branch
         return {name.removeprefix(_HEADS): id_ for name, id_ in sorted(refs.items()) if name.startswith(_HEADS) and self.is_id(id_)}
+
+    def remotes(self) -> dict[str, str]:
+        """Every remote-tracking branch of ``origin`` with its commit."""
+        refs = self._packed() | {path: self.text(path).strip() for path in self._files(_ORIGIN.rstrip("/"))}
+        return {name.removeprefix(_ORIGIN): id_ for name, id_ in sorted(refs.items()) if name.startswith(_ORIGIN) and self.is_id(id_)}
 
     def _packed(self) -> dict[str, str]:
         lines = (line.split(" ", 1) for line in self.text("packed-refs").splitlines() if line[:1] not in ("#", "^", ""))

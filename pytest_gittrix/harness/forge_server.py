@@ -15,7 +15,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +23,8 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self
 from urllib.parse import parse_qsl, quote, urlsplit
 
+from pytest_gittrix.adapters.forge_github import GitHubForge
+from pytest_gittrix.adapters.forge_http import Patience
 from pytest_gittrix.clock import SystemClock
 from pytest_gittrix.git.environment import git_binary, hermetic_env
 from pytest_gittrix.harness.durable import DurableRepo
@@ -109,6 +111,7 @@ class ForgeServer:
         self._faults: list[Fault] = []
         self._closing = threading.Event()
         self._lock = threading.Lock()
+        self._clients = ExitStack()
         self._server = _Server(self)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), name="gittrix-forge", daemon=True)
         self._thread.start()
@@ -140,7 +143,22 @@ class ForgeServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+        self._clients.close()
         self._repo.close()
+
+    def forge(self, *, token: str | None = None, patience: Patience | None = None) -> GitHubForge:
+        """An adapter to it, closed with it.
+
+        Args:
+            token: what it shows; one of those that are taken by default.
+            patience: how long its calls may take; shorter than usual by default, since nothing here is far away.
+
+        Raises:
+            CapabilityMissing: the client of a forge is not installed (``pytest-gittrix[forge]``).
+        """
+        shown = token if token is not None else next(iter(sorted(self.tokens)), None)
+        given = patience if patience is not None else Patience(timeout=10.0, waiting=2.0)
+        return self._clients.enter_context(GitHubForge(self.state.name, base_url=self.url, token=shown, patience=given))
 
     def fail(self, kind: FaultKind, *, times: int | None = 1, on: str = "", seconds: float = 0.0, status: int = 503, to: str = "") -> Fault:
         """Have the next requests fail; see ``Fault``. Faults are used up in the order in which they were told."""

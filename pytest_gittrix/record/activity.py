@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
-from pytest_gittrix.record.axes import ACTIVITIES, Activity
+from pytest_gittrix.record.axes import ACTIVITIES, UNKNOWN, Activity
 from pytest_gittrix.record.log import write_all
 from pytest_gittrix.timetext import format_instant, instant_at, ns_of, parse_instant
 
@@ -27,6 +27,8 @@ ACTIVE_NS: Final = 30 * _SECOND
 """Who did something within half a minute is active."""
 IDLE_NS: Final = 300 * _SECOND
 """Who did nothing for longer than 5 minutes is idle; and so long a question, or a block, is believed."""
+AHEAD_NS: Final = 5 * _SECOND
+"""So far may a source's clock be ahead of ours."""
 SAME_NS: Final = 20 * _SECOND
 """For so long the same state is not written again."""
 TAIL: Final = 4096
@@ -159,6 +161,17 @@ def state_at(state: str, observed_ns: int | None, now_ns: int) -> str:
     if age > IDLE_NS:
         return "idle"
     return "ready" if state == "active" and age > ACTIVE_NS else state
+
+
+def aged(activity: Activity, now_ns: int) -> str | None:
+    """What an activity that was recorded has become since (``state_at``), for who shows it; None if it is not known.
+
+    A question or a block that was recorded stands until the next look: only that tells whether it was answered.
+    """
+    if activity.state == UNKNOWN:
+        return None
+    now = state_at(activity.state, activity.observed_ns, now_ns)
+    return now if now == "idle" and activity.state in ("active", "ready") else activity.state
 
 
 def _entries(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:

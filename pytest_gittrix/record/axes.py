@@ -27,9 +27,18 @@ RUNTIME_STATES: Final = ("unknown", "alive", "exited", "missing", "probe_failed"
 ACTIVITIES: Final = ("active", "ready", "idle", "waiting_input", "blocked", "exited")
 UNKNOWN: Final = "unknown"
 
+_SOURCES: Final = ("native", "terminal", "runtime", "none")
+_TEXT: Final = (str, type(None))
+_NUMBER: Final = (int, type(None))
+# What else than its state an observation may tell, and of which kind that is.
+_KINDS: Final[Mapping[str, tuple[type, ...]]] = {
+    **dict.fromkeys(("url", "title", "owner", "repo", "branch", "base_branch", "source", "reason", "detail", "note", "evidence"), _TEXT),
+    **dict.fromkeys(("number", "pid", "start_time", "exit_code", "observed_ns", "attempts"), _NUMBER),
+    **dict.fromkeys(("draft", "mergeable"), (bool, type(None))),
+}
 _GONE: Final = frozenset({"exited", "missing"})
 _OVER: Final = frozenset({"done", "terminated"})
-_PR_ADDRESS: Final = re.compile(r"https?://[^/\s]+/(?:.*/)?([^/\s]+)/([^/\s]+)/(?:pull|pulls|-/merge_requests)/([0-9]+)(?:[/?#].*)?")
+_PR_ADDRESS: Final = re.compile(r"https?://[^/\s]+/(?:.*/)?([^/\s]+)/([^/\s]+)/(?:pull|pulls|-/merge_requests)/([0-9]{1,18})(?:[/?#].*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +190,23 @@ def axes_of(events: Iterable[Event], axes: Axes | None = None) -> Axes:
         axes: what the events before them add up to.
 
     Raises:
-        LogDamaged: an event says what none of its kind can say (``runtime.observed`` of a state that there is not).
+        LogDamaged: an event says what none of its kind can say (``runtime.observed`` of a state that there is not), or lacks what each
+            of its kind says.
     """
     found = axes or Axes()
     for event in events:
         step = _STEPS.get(event.type)
-        if step is not None:
+        if step is None:
+            continue
+        _check_kinds(event)
+        try:
             found = step(found, event)
+        except (KeyError, TypeError, AttributeError) as problem:
+            raise LogDamaged(
+                f"Event {event.seq} of session {event.stream!r} is {event.type!r}, and does not say what each of those says: {problem!r}.",
+                why="What follows from it would be a guess.",
+                fix="Look who wrote it; this engine checks what it stores.",
+            ) from None
     return found
 
 
@@ -198,6 +217,14 @@ def ended_as(state: str, outcome: str | None) -> tuple[str, str]:
     if state == "promoted" or outcome in ("done", "handoff"):
         return "done", "research_complete"
     return "terminated", "runtime_lost" if outcome == "crash" else "manually_killed"
+
+
+def lived_as(life: str) -> tuple[str, str] | None:
+    """State and reason of a session that came into a state of its life (BotMinter); None for one that says nothing of it.
+
+    What is retained or removed has ended before, and stays as it ended.
+    """
+    return _LIVES.get(life)
 
 
 def pull_request_at(url: str) -> PullRequest:
@@ -217,6 +244,15 @@ def _born(axes: Axes, event: Event) -> Axes:
     session = Progress(kind=kind, of_project=facts.get("project") is not None, changed_ns=event.ts)
     fresh = replace(axes, session=session, runtime=Runtime(reason="spawn_incomplete"))
     return _moved(fresh, "working", "task_in_progress", event.ts) if kind == "orchestrator" else fresh
+
+
+def _opened(axes: Axes, event: Event) -> Axes:
+    return replace(axes, session=Progress(of_project=True, changed_ns=event.ts), runtime=Runtime(reason="spawn_incomplete"))
+
+
+def _lived(axes: Axes, event: Event) -> Axes:
+    found = lived_as(event.data["to"])
+    return axes if found is None or axes.session.over else _moved(axes, *found, event.ts)
 
 
 def _imported(axes: Axes, event: Event) -> Axes:
@@ -255,8 +291,8 @@ def _runtime(axes: Axes, event: Event) -> Axes:
 
 def _activity(axes: Axes, event: Event) -> Axes:
     data = event.data
-    state = _one_of(event, "state", ACTIVITIES)
-    return replace(axes, activity=Activity(state, data["source"], data.get("observed_ns"), data.get("detail"), event.ts))
+    state, source = _one_of(event, "state", ACTIVITIES), _one_of(event, "source", _SOURCES)
+    return replace(axes, activity=Activity(state, source, data.get("observed_ns"), data.get("detail"), event.ts))
 
 
 def _pr(axes: Axes, event: Event) -> Axes:
@@ -298,9 +334,20 @@ def _restored(axes: Axes, event: Event) -> Axes:
     return _moved(fresh, "working", "task_in_progress", event.ts)
 
 
+_LIVES: Final[Mapping[str, tuple[str, str]]] = {
+    "creating": ("not_started", "spawn_requested"),
+    "active": ("working", "task_in_progress"),
+    "finalizing": ("working", "task_in_progress"),
+    "completed": ("done", "research_complete"),
+    "failed": ("terminated", "error_in_process"),
+    "killed": ("terminated", "manually_killed"),
+}
+
 _STEPS: Final[Mapping[str, Callable[[Axes, Event], Axes]]] = {
     "session.created": _born,
     "session.imported": _imported,
+    "session.opened": _opened,
+    "life.moved": _lived,
     "workspace.ready": _ready,
     "promote.done": _promoted,
     "session.ended": _ended,
@@ -327,6 +374,19 @@ def _moved(axes: Axes, state: str, reason: str, ts: int) -> Axes:
         terminated_ns=ts if state == "terminated" else old.terminated_ns,
     )
     return replace(axes, session=session, memory=None)
+
+
+def _check_kinds(event: Event) -> None:
+    if not event.type.endswith((".observed", ".decided", ".submitted")):
+        return
+    for key, value in event.data.items():
+        kinds = _KINDS.get(key)
+        if kinds is not None and (not isinstance(value, kinds) or (kinds is _NUMBER and isinstance(value, bool))):
+            raise LogDamaged(
+                f"Event {event.seq} of session {event.stream!r} is {event.type!r} with the {key} {str(value)[:200]!r}.",
+                why="What follows from it would be a guess.",
+                fix=f"It can be: {', '.join('nothing' if kind is type(None) else kind.__name__ for kind in kinds)}.",
+            )
 
 
 def _one_of(event: Event, key: str, values: tuple[str, ...]) -> str:

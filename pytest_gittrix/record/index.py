@@ -18,17 +18,16 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from pytest_gittrix.errors import GittrixError, InvalidInput, LogDamaged, MetadataVersionUnsupported
 from pytest_gittrix.record.changes import LARGEST, Changes, Mark
+from pytest_gittrix.record.index_tables import EVICTABLE, WIDTH, earlier, in_memory, on_disk, set_mark
 from pytest_gittrix.record.listing import Signature, names_of, signatures
 from pytest_gittrix.record.state import SessionState, StateName, deadline_ns, metadata_of
 from pytest_gittrix.record.store import LOG, Problem, Store
 
 FILE = "index.sqlite"
-VERSION = 5
 SMALL = 64
 LARGE = 4096
 
@@ -38,31 +37,7 @@ T = TypeVar("T")
 _NEVER: Signature = (-1, -1, -1)
 _LARGEST = 2**63 - 1
 
-# Times are in microseconds, all that an event's time holds; in nanoseconds SQLite's integers would end in the year 2262.
-_COLUMNS = (
-    "id TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, inode INTEGER, problem TEXT, "
-    "state TEXT, deadline_us INTEGER, created_us INTEGER, updated_us INTEGER, last_access_us INTEGER, "
-    "seq INTEGER, workspace_present INTEGER, legacy INTEGER, durable BLOB, metadata TEXT, unsettled INTEGER, "
-    "agent TEXT, rig TEXT, work_unit TEXT, chain TEXT, outcome TEXT, parent TEXT"
-)
-_WIDTH = _COLUMNS.count(",") + 1
-# All that a query asks for: reading these of every session takes a twentieth of the time that reading the rows takes.
-_FACTS = "created_us DESC, id, problem, rig, outcome, agent, work_unit"
-_EVICTABLE = "(state = 'active' OR (state = 'promoted' AND workspace_present))"
-_SCHEMA = (
-    f"CREATE TABLE session ({_COLUMNS})",
-    f"CREATE INDEX session_due ON session (deadline_us, id) WHERE {_EVICTABLE}",
-    "CREATE INDEX session_chain ON session (chain)",
-    "CREATE INDEX session_parent ON session (parent) WHERE parent IS NOT NULL",
-    "CREATE INDEX session_unit ON session (work_unit, created_us) WHERE work_unit IS NOT NULL",
-    f"CREATE INDEX session_agent ON session (agent, {_FACTS}) WHERE agent IS NOT NULL",
-    f"CREATE INDEX session_facts ON session ({_FACTS})",
-    "CREATE INDEX session_used ON session (last_access_us) WHERE state = 'active'",
-    "CREATE INDEX session_foreign ON session (id) WHERE legacy OR problem IS NOT NULL",
-    "CREATE TABLE mark (stamp TEXT, offset INTEGER)",
-    f"PRAGMA user_version = {VERSION}",
-)
-_DUE = f"SELECT id FROM session WHERE deadline_us < ? AND {_EVICTABLE} ORDER BY deadline_us, id"
+_DUE = f"SELECT id FROM session WHERE deadline_us < ? AND {EVICTABLE} ORDER BY deadline_us, id"
 _AHEAD = "SELECT id FROM session WHERE last_access_us > ? AND state = 'active'"
 _FOREIGN = "SELECT id FROM session WHERE legacy OR problem IS NOT NULL"
 _UNSETTLED = "SELECT id FROM session WHERE unsettled ORDER BY id"
@@ -203,6 +178,17 @@ class Index:
         ordered = f"{_ROWS} AND id IN ({found}) {_NEWEST_FIRST}"
         return self._ask(lambda database: [_row(*fields) for fields in database.execute(ordered, values)])
 
+    def lives(self, states: Iterable[str] = (), *, member: str | None = None) -> list[str]:
+        """The sessions with a life, oldest first, then by id: those in some states of it, or in all; those of a member, or of all.
+
+        One whose start never finished has none. As of the last :meth:`sync`.
+        """
+        wanted = [*states]
+        terms = "life IS NOT NULL" if not wanted else f"life IN ({', '.join('?' * len(wanted))})"
+        whose = [] if member is None else [member]
+        query = f"SELECT id FROM session WHERE {terms}{' AND member = ?' * len(whose)} ORDER BY created_us, id"
+        return self._ask(lambda database: [id for (id,) in database.execute(query, (*wanted, *whose))])
+
     def problems(self) -> list[Problem]:
         """The sessions that cannot be read, in order of id, as of the last :meth:`sync`."""
         query = "SELECT id, problem FROM session WHERE problem IS NOT NULL ORDER BY id"
@@ -236,7 +222,7 @@ class Index:
             except sqlite3.DatabaseError:
                 self.close()
             # A read-only store or a full disk. The answer is what matters, the file only made it faster.
-            self._adopt(_in_memory())
+            self._adopt(in_memory())
             self._refresh()
             return question(self._opened())
 
@@ -284,9 +270,9 @@ class Index:
         with database:
             now = self._mark(database)
             database.executemany("DELETE FROM session WHERE id = ?", [(id,) for id in gone])
-            database.executemany(f"INSERT OR REPLACE INTO session VALUES ({', '.join('?' * _WIDTH)})", rows)
+            database.executemany(f"INSERT OR REPLACE INTO session VALUES ({', '.join('?' * WIDTH)})", rows)
             # Another index may have written in between, with rows that are older than ours or newer.
-            _set_mark(database, end if now == before else _earlier(now, end))
+            set_mark(database, end if now == before else earlier(now, end))
         for id in gone:
             self._seen.pop(id, None)
         self._seen.update((row[0], row[1:4]) for row in rows)
@@ -316,7 +302,7 @@ class Index:
         except GittrixError as problem:
             lasting = isinstance(problem, (LogDamaged, MetadataVersionUnsupported, InvalidInput))
             message = str(problem).encode("utf-8", "backslashreplace").decode()
-            return (id, *(signature if lasting else _NEVER), message, *[None] * (_WIDTH - 5))
+            return (id, *(signature if lasting else _NEVER), message, *[None] * (WIDTH - 5))
         if state.legacy and os.path.lexists(self.store.directory(id) / LOG):
             signature = _NEVER  # the log holds nothing yet, so the record counts, but the signature is the log's
         return (id, *signature, None, *_fields(state))
@@ -327,7 +313,7 @@ class Index:
     def _opened(self, count: int = 0) -> sqlite3.Connection:
         if self._connection is not None and self._is_open():
             return self._connection
-        return self._adopt(_on_disk(self.path) if count >= self._persist_from or self.path.exists() else _in_memory())
+        return self._adopt(on_disk(self.path) if count >= self._persist_from or self.path.exists() else in_memory())
 
     def _adopt(self, connection: sqlite3.Connection) -> sqlite3.Connection:
         self._connection, self._pid = connection, os.getpid()
@@ -339,55 +325,6 @@ class Index:
         for suffix in ("", "-wal", "-shm"):
             with suppress(OSError):
                 os.unlink(f"{self.path}{suffix}")
-
-
-def _on_disk(path: Path) -> sqlite3.Connection:
-    connection = _connect(str(path))
-    try:
-        _prepare(connection)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _prepare(connection: sqlite3.Connection) -> None:
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = OFF")
-    connection.execute("BEGIN IMMEDIATE")  # two processes may meet here; the second finds the tables made
-    with connection:
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version == 0:
-            _make_tables(connection)
-        elif version != VERSION:
-            raise sqlite3.DatabaseError(f"an index of version {version}")
-
-
-def _in_memory() -> sqlite3.Connection:
-    connection = _connect(":memory:")
-    _make_tables(connection)
-    return connection
-
-
-def _connect(name: str) -> sqlite3.Connection:
-    return sqlite3.connect(name, timeout=5.0, isolation_level=None, check_same_thread=False)
-
-
-def _make_tables(connection: sqlite3.Connection) -> None:
-    for statement in _SCHEMA:
-        connection.execute(statement)
-
-
-def _set_mark(database: sqlite3.Connection, mark: Mark | None) -> None:
-    database.execute("DELETE FROM mark")
-    if mark is not None:
-        database.execute("INSERT INTO mark VALUES (?, ?)", (mark.stamp, mark.offset))
-
-
-def _earlier(one: Mark | None, other: Mark | None) -> Mark | None:
-    if one is None or other is None or one.stamp != other.stamp:
-        return None
-    return min(one, other, key=lambda mark: mark.offset)
 
 
 def _fields(state: SessionState) -> tuple[Any, ...]:
@@ -409,13 +346,16 @@ def _fields(state: SessionState) -> tuple[Any, ...]:
         state.chain,
         state.ending,
         state.lineage.parent if state.lineage is not None else None,
+        None if state.life == "creating" and state.ended else state.life,
+        state.member,
     )
 
 
 def unsettled(state: SessionState) -> bool:
     """Whether something was begun and not finished: a promotion, a start, or the removal of an ended session's workspace."""
     if not state.ended:
-        return state.intent is not None or state.handoff is not None or not state.workspace_present
+        begun = state.handoff is not None or state.life == "creating" or not state.workspace_present
+        return state.intent is not None or begun
     return state.workspace_present and (state.state != "promoted" or state.policy.until_promote)
 
 

@@ -218,7 +218,8 @@ def _moved(life: Life, event: Event) -> Life:
     if to in TERMINAL:
         told = event.data.get("result")
         result = replace(result or FinalizationResult(), exit_status=told) if told is not None else result
-        unsaved = life.unsaved or to == "failed" or told == "Failed"
+        idle = life.state == "active" and told == "Skipped"  # whoever ended it knows that nobody had worked there
+        unsaved = life.unsaved or told == "Failed" or (to == "failed" and not idle)
         return replace(moved, ended=to, ended_ns=event.ts, result=result, unsaved=unsaved)
     if to == "finalizing":
         return replace(moved, result=None if result is None else replace(result, exit_status=None))

@@ -29,7 +29,7 @@ RESERVED: Final[frozenset[str]] = frozenset({"done", "terminated", "merged", "cl
 
 FRESH_NS: Final = 300_000_000_000
 """For how long a report counts: 5 minutes."""
-AHEAD_NS: Final = 60_000_000_000
+REPORT_AHEAD_NS: Final = 60_000_000_000
 """How far a report may be dated into the future: a minute."""
 
 # Of a pull request that was closed nothing more can be said; that there is another one can.
@@ -82,4 +82,4 @@ def check_report(axes: Axes, report: str, role: str | None = None) -> str | None
 
 def counts(at_ns: int, now_ns: int) -> bool:
     """Whether a report of ``at_ns`` still counts: it is younger than 5 minutes, and at most a minute ahead of the clock."""
-    return -AHEAD_NS <= now_ns - at_ns < FRESH_NS
+    return -REPORT_AHEAD_NS <= now_ns - at_ns < FRESH_NS

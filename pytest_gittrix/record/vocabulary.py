@@ -40,10 +40,12 @@ _SESSION: Mapping[str, Kind] = {
     "promote.intent": _kind(
         "A promotion is about to move ref from parent to commit; who holds the lease is doing it.",
         "commit parent ref tree paths_digest count",
-        optional="branch strategy message pack owner",
+        optional="branch strategy message pack owner base title body draft",
     ),
     "promote.done": _kind(
-        "The selection is on the branch: the session is promoted.", "commit ref branch strategy", optional="pr_url patch"
+        "The selection is on the branch: the session is promoted; pr_failed is why there is no pull request.",
+        "commit ref branch strategy",
+        optional="pr_url pr_failed patch",
     ),
     "promote.aborted": _kind("The intended commit did not reach the branch; nothing moved.", "commit reason"),
     "promote.conflict": _kind("Durable's head overlaps the selection; nothing moved.", "paths_digest count head"),

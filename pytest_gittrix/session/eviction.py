@@ -60,7 +60,14 @@ def require_evictable(state: SessionState) -> None:
 
     Raises:
         SessionExpired: there is nothing left to evict.
+        InvalidInput: it is a member's, whose work is finalized and retained (BotMinter).
     """
+    if state.life is not None and not state.ended:
+        raise InvalidInput(
+            f"Session {state.id} is a member's, and {state.life}: it can be neither evicted nor discarded.",
+            why="What its agent did is saved to the remotes when it ends, and not archived.",
+            fix="Stop it; once it is retained, clean it up.",
+        )
     if not state.workspace_present:
         require_live(state)
 

@@ -16,6 +16,7 @@ from pytest_gittrix.record.state import SessionState
 from pytest_gittrix.session.content import Review, snapshot_of
 from pytest_gittrix.session.eviction import Evictor
 from pytest_gittrix.session.promotion import PromoteResult, Promotion
+from pytest_gittrix.session.pull_requests import PrRequest, PullRequests
 from pytest_gittrix.session.recorder import Recorder
 from pytest_gittrix.session.resources import Resources
 from pytest_gittrix.session.selection import check_on_overlap
@@ -24,7 +25,7 @@ from pytest_gittrix.session.strategy import Ask, Preferences, Strategy, check_st
 
 @dataclass(frozen=True)
 class Choice:
-    """What is to be promoted, and how; ``UserSession.promote`` says what each means."""
+    """What is to be promoted, how, and what is asked of its pull request; ``UserSession.promote`` says what each means."""
 
     what: Review | Iterable[str] | None
     files: Iterable[str] | None
@@ -32,6 +33,7 @@ class Choice:
     strategy: str
     message: str | None
     on_overlap: str
+    request: PrRequest
 
     def selection(self, session_id: str) -> tuple[Snapshot | None, Iterable[str] | None]:
         """The snapshot that was reviewed, if one was, and the paths. Raises InvalidInput if they contradict each other."""
@@ -54,6 +56,7 @@ class Gate:
         strategy: what ``auto`` means before the contributor heuristic is asked.
         preferences: what people answered before.
         ask: how to ask a person.
+        pull_requests: how to open one.
     """
 
     resources: Resources
@@ -61,6 +64,7 @@ class Gate:
     strategy: Strategy
     preferences: Preferences
     ask: Ask | None
+    pull_requests: PullRequests
 
     def promote(self, recorder: Recorder, workspace: Workspace, choice: Choice, settle: Callable[[str], bool]) -> PromoteResult:
         """Promote a session; ``UserSession.promote`` says how and what it raises.
@@ -71,6 +75,7 @@ class Gate:
             choice: what, and how.
             settle: mends the promotion whose commit a lock's contents are, if its process is gone; whether it was.
         """
+        choice.request.check()
         overlap_rule, asked = check_on_overlap(choice.on_overlap), check_strategy(choice.strategy)
         with recorder.working("promote", "human") as state:
             reviewed, files = choice.selection(recorder.id)
@@ -84,6 +89,7 @@ class Gate:
                 lambda: self.resources.repository_lease(durable),
                 settle,
                 str(recorder.directory),
+                self.pull_requests,
             )
             landing = decide(
                 durable,
@@ -94,7 +100,9 @@ class Gate:
                 preferences=self.preferences,
                 ask=self.ask,
             )
-            result, selection = promotion.run(files, choice.hunks, strategy=landing, message=choice.message, on_overlap=overlap_rule)
+            result, selection = promotion.run(
+                files, choice.hunks, strategy=landing, message=choice.message, on_overlap=overlap_rule, request=choice.request
+            )
             return self._ended(recorder, recorder.read(), workspace, result, selection.changes)
 
     def _ended(

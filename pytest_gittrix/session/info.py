@@ -73,9 +73,10 @@ def _camel(name: str) -> str:
 
 
 def info_of(state: SessionState, workspace: Workspace | None, touched: Iterable[str]) -> SessionInfo:
-    """A state as people see it; ``workspace`` is None when it is gone."""
+    """A state as people see it; ``workspace`` is None when it is gone, and of a member's session, in which only its agent works."""
     deadline = None if state.ended else deadline_ns(state)
     capabilities = workspace.capabilities if workspace is not None else None
+    retained = state.life is not None and state.workspace_present
     return SessionInfo(
         session_id=state.id,
         task=state.task,
@@ -84,7 +85,7 @@ def info_of(state: SessionState, workspace: Workspace | None, touched: Iterable[
         durable_path=state.durable_path,
         durable_branch=state.durable_branch,
         ephemeral_ref=state.ephemeral_ref,
-        workspace_path=workspace.path if workspace is not None else None,
+        workspace_path=workspace.path if workspace is not None else state.workspace if retained else None,
         workspace_kind=state.workspace_kind,
         baseline_sha=state.baseline,
         touched_files=tuple(touched),
@@ -100,7 +101,7 @@ def info_of(state: SessionState, workspace: Workspace | None, touched: Iterable[
             "isolated": capabilities is None or capabilities.isolated,
             "patchImport": False,
             "patchExport": True,
-            "promote": not state.ended,
+            "promote": not state.ended and state.life is None,
         },
         next_seq=state.seq + 1,
         turn=state.turn,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix import points
+from pytest_gittrix.adapters.forge import Forge
 from pytest_gittrix.adapters.local import LocalEphemeral
 from pytest_gittrix.adapters.protocol import Durable
 from pytest_gittrix.clock import Clock, SystemClock, Timer
@@ -26,7 +26,6 @@ from pytest_gittrix.record.state import Policy, StateName
 from pytest_gittrix.record.store import Problem, Store, default_home
 from pytest_gittrix.session.archive import Archive
 from pytest_gittrix.session.births import Births
-from pytest_gittrix.session.content import Review
 from pytest_gittrix.session.conversation import check_types, picked
 from pytest_gittrix.session.detector import MovedRef, moved_references
 from pytest_gittrix.session.eviction import Evictor, check_end, check_outcome, is_repeated, require_evictable
@@ -36,10 +35,11 @@ from pytest_gittrix.session.gate import Choice, Gate
 from pytest_gittrix.session.ids import random_id, sortable_id
 from pytest_gittrix.session.info import SessionInfo, info_of
 from pytest_gittrix.session.promotion import PromoteResult
+from pytest_gittrix.session.pull_requests import ForgeOf, PullRequests, forges_of
 from pytest_gittrix.session.recorder import Emitter, Listener, Recorder, require_live, typed
 from pytest_gittrix.session.records import DEPTH, Node, Records
 from pytest_gittrix.session.recovery import Recovery, RecoveryReport, settled
-from pytest_gittrix.session.resources import Resources
+from pytest_gittrix.session.resources import Credentials, Resources
 from pytest_gittrix.session.session import UserSession
 from pytest_gittrix.session.strategy import Ask, Preferences, check_strategy
 from pytest_gittrix.session.stream import EventStream
@@ -56,7 +56,8 @@ class GitTrix:
     """The engine. Use it as a context manager, or call ``init`` and ``close``.
 
     Args:
-        durable: the human's repository: an adapter or a path. None for an engine that only works on sessions there are.
+        durable: the human's repository: an adapter, a path, or the address of a remote such as ``https://host/app.git#main``, which is
+            mirrored below ``<home>/mirrors``. None for an engine that only works on sessions there are.
         ephemeral: how workspaces are made; ``LocalEphemeral()`` by default.
         store: directory of sessions; ``<home>/sessions`` by default.
         home: directory of everything else the engine keeps (locks, preferences); ``GITTRIX_HOME`` or ``~/.gittrix``.
@@ -68,6 +69,8 @@ class GitTrix:
         strategy: what ``auto`` means before the contributor heuristic is asked.
         ask: how to ask a person for a strategy; see ``strategy.Question``.
         ids: makes session ids; random by default.
+        forge: where pull requests are opened: that of ``durable``, or a function from a durable to its forge (None where it has none).
+        credentials: user and password (or token) by the address of a remote, for those that are known by an address without any.
 
     Attributes:
         records: the sessions there are, for lists and queries.
@@ -91,6 +94,8 @@ class GitTrix:
         strategy: str = "auto",
         ask: Ask | None = None,
         ids: Callable[[], str] | None = None,
+        forge: Forge | ForgeOf | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         # Absolute, since git runs elsewhere.
         place = Path(store).absolute() if store is not None else None
@@ -98,7 +103,7 @@ class GitTrix:
         self.store = Store(place or self.home / "sessions", durability=durability)
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.ephemeral = ephemeral or LocalEphemeral()
-        self._resources = Resources(self.home, self.store, durable, self.ephemeral)
+        self._resources = Resources(self.home, self.store, durable, self.ephemeral, credentials)
         self._own_clock = clock is None
         self._policy = eviction.policy() if eviction is not None else Policy()
         self._sweep_interval = sweep_interval
@@ -109,7 +114,8 @@ class GitTrix:
         self.records = Records(self._index)
         self._turns = Turns(self._emitter.on)
         preferences = Preferences(self.home / "preferences.json")
-        self._gate = Gate(self._resources, self._evictor, check_strategy(strategy), preferences, ask)
+        pull_requests = PullRequests(forges_of(forge, self._resources.is_own))
+        self._gate = Gate(self._resources, self._evictor, check_strategy(strategy), preferences, ask, pull_requests)
         self._timer: Timer | None = None
 
     @property
@@ -191,7 +197,7 @@ class GitTrix:
             task: what the agent is to do; free text, used in the commit message.
             durable_branch: the branch; the durable adapter's by default.
             durable_path: another repository on this machine than the engine's.
-            durable_ref: the same as ``local://<path>#<branch>``.
+            durable_ref: the same as ``local://<path>#<branch>``, or a remote as ``<address>#<branch>``.
             eviction: this session's policy.
             workspace: this session's kind of workspace.
             strategy: what ``auto`` means for this session.
@@ -257,7 +263,7 @@ class GitTrix:
     def info(self, id_: str) -> SessionInfo:
         """What a session is or was, ended ones too. Raises as ``get_session``, but not for having ended."""
         state = self._recorder(id_).read()
-        if state.ended:
+        if state.ended or state.life is not None:
             return info_of(state, None, state.api_touched)
         return self.get_session(id_).info()
 
@@ -301,22 +307,10 @@ class GitTrix:
 
     # Ends ----------------------------------------------------------------------------------------------------------------------
 
-    def promote_session(
-        self,
-        session: UserSession,
-        what: Review | Iterable[str] | None,
-        *,
-        files: Iterable[str] | None,
-        hunks: Mapping[str, Collection[int]] | None,
-        strategy: str,
-        message: str | None,
-        on_overlap: str,
-    ) -> PromoteResult:
+    def promote_session(self, session: UserSession, choice: Choice) -> PromoteResult:
         """Promote a session; ``UserSession.promote`` says how and what it raises."""
         recorder = settled(session._recorder, self._recovery())
-        workspace = session._workspace
-        choice = Choice(what, files, hunks, strategy, message, on_overlap)
-        result = self._gate.promote(recorder, workspace, choice, self._settle)
+        result = self._gate.promote(recorder, session._workspace, choice, self._settle)
         self._tidy()
         return result
 
@@ -384,12 +378,8 @@ class GitTrix:
         self._index.sync()
         report.problems.extend(self._index.problems())
         if not report.problems:
-            prune_seeds(str(self._resources.seeds_path), self._needed_baselines)
+            prune_seeds(str(self._resources.seeds_path), self.records.baselines)
         return report
-
-    def _needed_baselines(self) -> set[str]:
-        rows = [*self._index.rows(state="active"), *self._index.rows(workspace_present=True)]
-        return {json.loads(row.metadata)["baselineSha"] for row in rows}
 
     def archive_session(self, session: UserSession) -> Archive | None:
         """Set aside what a session holds; see ``UserSession.archive``."""
@@ -403,10 +393,7 @@ class GitTrix:
         A person's own commits are among them. Raises AdapterUnavailable once the session has ended.
         """
         state = self._recorder(id_).read()
-        self._index.sync()
-        results = (json.loads(row.metadata)["promote"]["result"] for row in self._index.rows(state="promoted"))
-        promoted = {result["sha"] for result in results if result}
-        return moved_references(self.store.directory(id_) / "engine", self._resources.durable_of(state), promoted)
+        return moved_references(self.store.directory(id_) / "engine", self._resources.durable_of(state), self.records.promoted())
 
     # Parts ---------------------------------------------------------------------------------------------------------------------
 
@@ -431,7 +418,7 @@ class GitTrix:
         return False
 
     def _recovery(self) -> Recovery:
-        return Recovery(self.store, self._recorder, self._resources.durable_of, self._evictor)
+        return Recovery(self.store, self._recorder, self._resources.durable_of, self._evictor, pull_requests=self._gate.pull_requests)
 
     def _tidy(self) -> None:
         if self.store.durability == "full":

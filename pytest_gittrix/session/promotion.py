@@ -11,10 +11,10 @@ import errno
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import islice, repeat
-from typing import Final
+from typing import Any, Final
 
 from pytest_gittrix import points
 from pytest_gittrix.adapters.protocol import Durable, Landed
@@ -34,6 +34,7 @@ from pytest_gittrix.git.snapshot import Snapshot
 from pytest_gittrix.git.tree import Item, TreeClash, collisions
 from pytest_gittrix.record.state import SessionState
 from pytest_gittrix.session.content import Review, side
+from pytest_gittrix.session.pull_requests import Opened, Proposal, PrRequest, PullRequests, record_done
 from pytest_gittrix.session.recorder import Recorder
 from pytest_gittrix.session.selection import OnOverlap, Selection, reconcile, select
 from pytest_gittrix.session.strategy import Strategy, branch_names
@@ -64,7 +65,7 @@ class PromoteResult:
         branch: the branch it is on, or the patch is for.
         pr_url: address of the pull request, if one was opened.
         patch: the patch itself, with strategy ``patch``.
-        warnings: what did not go well after the branch had moved (a checkout left behind, for instance).
+        warnings: what did not go well after the branch had moved (a checkout left behind, a pull request not opened).
     """
 
     sha: str
@@ -86,6 +87,7 @@ class Promotion:
         repository: makes the lease under which this store's promotions into one repository take turns.
         settle: asked with the contents of a lock in the way; mends the promotion it is of if its owner is dead, and says whether it did.
         directory: the session's own directory.
+        pull_requests: how to open one.
     """
 
     recorder: Recorder
@@ -95,6 +97,7 @@ class Promotion:
     repository: Callable[[], AbstractContextManager[object]]
     settle: Callable[[str], bool]
     directory: str
+    pull_requests: PullRequests = field(default_factory=PullRequests)
     warnings: list[str] = field(default_factory=list)
 
     def run(
@@ -105,8 +108,11 @@ class Promotion:
         strategy: Strategy,
         message: str | None,
         on_overlap: OnOverlap,
+        request: PrRequest,
     ) -> tuple[PromoteResult, Selection]:
         """Promote.
+
+        With ``pr``, the forge is asked once the commit is in and others may promote to the repository again.
 
         Returns:
             The result, and the selection that was promoted.
@@ -114,18 +120,39 @@ class Promotion:
         Raises:
             BaselineConflict: durable drifted over the selection.
             PromoteFailed: nothing is selected, it does not fit on durable, a checkout is in the way, or durable is locked.
-            WriteRejected, InvalidInput: see ``selection.select``.
+            WriteRejected, InvalidInput: see ``selection.select``; or the base of a pull request is no branch there.
+            CapabilityMissing: a pull request, without a forge.
         """
+        proposal = self._proposal(strategy, request, self._text(message))
         selection = select(self.snapshot, files, hunks)
         points.reached("promote:selected")
-        text = message or (f"gittrix: {self.state.task}" if self.state.task else f"gittrix: promote session {self.state.id}")
-        with self.repository():
+        with ExitStack() as turn:
+            turn.enter_context(self.repository())
             if strategy == "patch":
                 return self._as_patch(selection, on_overlap), selection
-            for target in islice(self._targets(strategy), _ATTEMPTS):
-                result = self._try(selection, strategy, text, on_overlap, target)
-                if result is not None:
-                    return result, selection
+            made = self._landed(selection, strategy, self._text(message), on_overlap, proposal)
+            if proposal is not None:
+                turn.close()
+            return self._concluded(made, strategy, proposal), selection
+
+    def _text(self, message: str | None) -> str:
+        return message or (f"gittrix: {self.state.task}" if self.state.task else f"gittrix: promote session {self.state.id}")
+
+    def _proposal(self, strategy: Strategy, request: PrRequest, message: str) -> Proposal | None:
+        request.refuse_unless_pr(strategy)
+        if strategy != "pr":
+            return None
+        self.pull_requests.require(self.durable)
+        proposal = request.proposal(message, self._branch, self.state.id, self.state.task)
+        if proposal.base != self._branch:
+            self.durable.head(proposal.base)
+        return proposal
+
+    def _landed(self, selection: Selection, strategy: Strategy, text: str, on_overlap: OnOverlap, proposal: Proposal | None) -> _Made:
+        for target in islice(self._targets(strategy), _ATTEMPTS):
+            made = self._try(selection, strategy, text, on_overlap, target, proposal)
+            if made is not None:
+                return made
         raise PromoteFailed(
             f"{self._branch!r}, or the branch that the promotion was to make, moved {_ATTEMPTS} times while it was made.",
             stage="apply",
@@ -133,13 +160,28 @@ class Promotion:
             fix="Promote again when fewer programs write to it.",
         )
 
+    def _concluded(self, made: _Made, strategy: Strategy, proposal: Proposal | None) -> PromoteResult:
+        """The commit is in: open its pull request, and say so. Where the landing is not at its end, a recovery does both."""
+        opened = None
+        if made.end is not None:
+            points.reached("promote:swapped")
+            if proposal is not None:
+                opened = self.pull_requests.open(self.durable, made.target, proposal)
+                self.warnings.extend([opened.problem] if opened.problem is not None else [])
+            self._record_done(made.built, made.target, strategy, opened)
+            self._record_checkouts(made.built, made.end)
+        return PromoteResult(made.built.id, made.target, opened.url if opened is not None else None, warnings=tuple(self.warnings))
+
     @property
     def _branch(self) -> str:
         return self.state.durable_branch or self.durable.branch
 
     def _targets(self, strategy: Strategy) -> Iterator[str]:
         """The branch to land on, once for each try: of new branches always another one, since a name that was lost is taken."""
-        return branch_names(self.state.task, self.durable.references()) if strategy == "branch" else repeat(self._branch)
+        if strategy not in ("branch", "pr"):
+            return repeat(self._branch)
+        preferred = self.state.identity.get("branch") if strategy == "pr" else None
+        return branch_names(self.state.task, self.durable.references(), preferred=preferred)
 
     def _fitted(self, selection: Selection, head: str, on_overlap: OnOverlap) -> Selection:
         """The selection as it goes onto ``head``, or the conflict that forbids it."""
@@ -167,14 +209,16 @@ class Promotion:
         except GittrixError:
             return self.durable.blob(id_)
 
-    def _try(self, selection: Selection, strategy: Strategy, message: str, on_overlap: OnOverlap, target: str) -> PromoteResult | None:
-        """Promote onto the head as it is now; None if somebody moved the branch, so that all must be judged anew."""
+    def _try(
+        self, selection: Selection, strategy: Strategy, message: str, on_overlap: OnOverlap, target: str, proposal: Proposal | None
+    ) -> _Made | None:
+        """Land on the head as it is now; None if somebody moved the branch, so that all must be judged anew."""
         head = self.durable.head(self._branch)
         fitted = self._fitted(selection, head, on_overlap)
         points.reached("promote:drift-checked")
         built = self._build(fitted, head, message)
         expected = head if strategy == "commit" else None
-        self._intend(built, fitted, target, strategy)
+        self._intend(built, fitted, target, strategy, proposal)
         end: Landed | None
         try:
             end = self.durable.land(
@@ -200,10 +244,7 @@ class Promotion:
             raise
         except (GittrixError, OSError) as error:
             end = self._rescued(built, target, error)
-        if end is not None:
-            self._record_done(built, target, strategy)
-            self._record_checkouts(built, end)
-        return PromoteResult(built.id, target, warnings=tuple(self.warnings))
+        return _Made(built, target, end)
 
     def _rescued(self, built: Built, target: str, error: GittrixError | OSError) -> Landed | None:
         """After the disk failed in the middle of a landing, only the branch knows whether it moved.
@@ -256,8 +297,8 @@ class Promotion:
             )
         return built
 
-    def _intend(self, built: Built, selection: Selection, target: str, strategy: Strategy) -> None:
-        intent = {
+    def _intend(self, built: Built, selection: Selection, target: str, strategy: Strategy, proposal: Proposal | None) -> None:
+        intent: dict[str, Any] = {
             "commit": built.id,
             "parent": built.parent,
             "ref": branch_ref(target),
@@ -267,6 +308,7 @@ class Promotion:
             "branch": target,
             "strategy": strategy,
             "pack": built.pack.name,
+            **(proposal.to_data() if proposal is not None else {}),
         }
         self.recorder.append("promote.intent", intent, actor="human", commit_point=True)
         points.reached("promote:intent-logged")
@@ -276,12 +318,11 @@ class Promotion:
         with suppress(AdapterUnavailable):
             self.recorder.append("promote.aborted", {"commit": built.id, "reason": reason[:500]})
 
-    def _record_done(self, built: Built, target: str, strategy: Strategy) -> None:
+    def _record_done(self, built: Built, target: str, strategy: Strategy, opened: Opened | None) -> None:
         """The commit is in: say so. That the log cannot be written now is a warning; recovery will find the commit and say it."""
-        points.reached("promote:swapped")
         done = {"commit": built.id, "ref": branch_ref(target), "branch": target, "strategy": strategy}
         try:
-            self.recorder.append("promote.done", done, actor="human", commit_point=True)
+            record_done(self.recorder, done, opened, actor="human")
         except GittrixError as error:
             self.warnings.append(f"the promotion is in, but could not be recorded yet: {error.fact}")
         points.reached("promote:recorded")
@@ -316,6 +357,15 @@ class Promotion:
         done = {"commit": "", "ref": branch_ref(self._branch), "branch": self._branch, "strategy": "patch", "patch": "promote.patch"}
         self.recorder.append("promote.done", done, actor="human", commit_point=True)
         return PromoteResult("", self._branch, patch=text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A commit that is on its branch, and how its landing ended; None if what it left could not be removed yet."""
+
+    built: Built
+    target: str
+    end: Landed | None
 
 
 def _with(built: Built, durable: Durable) -> Callable[[str], Mapping[bytes, Item]]:

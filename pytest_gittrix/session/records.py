@@ -184,6 +184,17 @@ class Records:
             raise SessionNotFound(f"There is no session {id_!r}.", fix="`gittrix session list` shows those there are.")
         return self._node(row, frozenset(), depth)
 
+    def baselines(self) -> set[str]:
+        """The baselines of sessions that are active or have a workspace, from which it may be made again. As of the last look."""
+        rows = [*self.index.rows(state="active"), *self.index.rows(workspace_present=True)]
+        return {json.loads(row.metadata)["baselineSha"] for row in rows}
+
+    def promoted(self) -> set[str]:
+        """The commits that promotions made."""
+        self.index.sync()
+        results = (json.loads(row.metadata)["promote"]["result"] for row in self.index.rows(state="promoted"))
+        return {result["sha"] for result in results if result}
+
     def _node(self, row: Row, above: frozenset[str], depth: int) -> Node:
         known = json.loads(row.metadata)
         lineage, successor = known.get("lineage") or {}, known.get("successor")

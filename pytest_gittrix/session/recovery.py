@@ -20,7 +20,9 @@ from pytest_gittrix.git.tree import Changes
 from pytest_gittrix.record.state import Intent, SessionState
 from pytest_gittrix.record.store import ID, LOCK, LOG, Problem, Store
 from pytest_gittrix.session.eviction import Evictor
+from pytest_gittrix.session.life_recovery import mend_life
 from pytest_gittrix.session.lineage import Handoff, Succession
+from pytest_gittrix.session.pull_requests import Proposal, PullRequests, record_done
 from pytest_gittrix.session.recorder import Recorder
 
 _STILLBORN: Final = (LOCK, LOG)
@@ -52,6 +54,7 @@ class Recovery:
         recorder_of: makes the recorder of a session.
         durable_of: opens the durable repository of a session.
         evictor: ends what was being ended.
+        pull_requests: opens what a killed promotion did not come to open.
         report: what was done, filled by ``run``.
     """
 
@@ -59,6 +62,7 @@ class Recovery:
     recorder_of: Callable[[str], Recorder]
     durable_of: Callable[[SessionState], Durable]
     evictor: Evictor
+    pull_requests: PullRequests = field(default_factory=PullRequests)
     report: RecoveryReport = field(default_factory=RecoveryReport)
 
     def run(self, unsettled: list[str]) -> RecoveryReport:
@@ -79,6 +83,10 @@ class Recovery:
         self._mend_parent(recorder.read())
         with recorder.leased(wait=0) as state:
             points.reached("recover:leased")
+            if state.life is not None:
+                if mend_life(recorder, state, self.evictor.trash):
+                    self.report.removed.append(id_)
+                return
             if state.handoff is not None:
                 state = Handoff(self.recorder_of).finish(recorder, state)
             if state.intent is not None:
@@ -108,7 +116,10 @@ class Recovery:
         """The branch says how an open intent ended."""
         durable = self.durable_of(state)
         branch = intent.data.get("branch") or intent.ref.removeprefix("refs/heads/")
-        landed = durable.contains(branch, intent.commit)
+        proposal = Proposal.of_intent(intent.data)
+        # A pull request may have been merged since, and its branch deleted.
+        places = (branch,) if proposal is None else (branch, proposal.base)
+        landed = any(durable.contains(place, intent.commit) for place in places)
         if landed:
             self._forward_checkouts(recorder, durable, branch, intent)
         durable.repair(branch, intent.commit, intent.data.get("pack"))
@@ -119,7 +130,8 @@ class Recovery:
             return recorder.append("promote.aborted", {"commit": intent.commit, "reason": reason}, commit_point=True)
         self.report.rolled_forward.append(state.id)
         done = {"commit": intent.commit, "ref": intent.ref, "branch": branch, "strategy": intent.data.get("strategy", "commit")}
-        return recorder.append("promote.done", done, commit_point=True)
+        opened = None if proposal is None else self.pull_requests.open_again(durable, branch, proposal, intent.commit)
+        return record_done(recorder, done, opened, actor="system")
 
     def _forward_checkouts(self, recorder: Recorder, durable: Durable, branch: str, intent: Intent) -> None:
         durable.repair(branch, intent.commit, None)

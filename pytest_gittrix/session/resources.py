@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +26,13 @@ from pytest_gittrix.record.store import Store
 if TYPE_CHECKING:
     from pytest_gittrix.adapters.remote import RemoteDurable
 
+Credentials = Callable[[str], tuple[str, str] | None]
+"""User and password (or token) by the address of a remote; None for one that needs none."""
+
 _LEASE_WAIT = 120.0
+_LOCAL = "local://"
+_SSH_AGENT = ("SSH_AUTH_SOCK",)
+_SECRET = re.compile(r"//[^/@]*@")
 
 
 class Resources:
@@ -33,24 +41,71 @@ class Resources:
     Args:
         home: directory of locks and preferences.
         store: the sessions.
-        durable: the engine's own repository, if it has one.
+        durable: the engine's own repository, if it has one: an adapter, a path, or the address of a remote.
         ephemeral: how workspaces are made.
+        credentials: user and password (or token) for a remote of which the address holds none.
+
+    Raises:
+        AdapterUnavailable, UnsupportedRepository: a path leads to no repository that can be used.
+        InvalidInput: an address is none that git takes.
     """
 
-    def __init__(self, home: Path, store: Store, durable: Durable | str | os.PathLike[str] | None, ephemeral: LocalEphemeral) -> None:
+    def __init__(
+        self,
+        home: Path,
+        store: Store,
+        durable: Durable | str | os.PathLike[str] | None,
+        ephemeral: LocalEphemeral,
+        credentials: Credentials | None = None,
+    ) -> None:
         self.home = home
         self.store = store
         self.ephemeral = ephemeral
         self.trash = Trash(str(store.root / ".trash"))
+        self._credentials: Credentials = credentials if credentials is not None else lambda _address: None
         self._durables: dict[str, LocalDurable | RemoteDurable] = {}
-        self.durable: Durable | None = self._adapter(durable) if isinstance(durable, (str, os.PathLike)) else durable
+        self._remotes: list[RemoteDurable] = []
+        self.durable: Durable | None = self._named(durable) if isinstance(durable, (str, os.PathLike)) else durable
+
+    def _named(self, durable: str | os.PathLike[str]) -> LocalDurable | RemoteDurable:
+        place, _, branch = str(durable).partition("#")
+        if not isinstance(durable, str) or not is_address(place):
+            return self._adapter(durable)
+        if place.startswith(_LOCAL):
+            return self._adapter(_path_of(place), branch or "main")
+        return self._remote(place, branch or "main", mirror_of(self.home, place))
 
     def _adapter(self, path: str | os.PathLike[str], branch: str = "main") -> LocalDurable | RemoteDurable:
         if os.path.isfile(os.path.join(path, MIRROR)):
-            from pytest_gittrix.adapters.remote import RemoteDurable  # dear to load, and most have none
+            from pytest_gittrix.adapters.remote_mirror import mirrored
 
-            return RemoteDurable.reopen(path, branch)
+            url = mirrored(path)
+            if url is None:
+                raise AdapterUnavailable(f"{path} is no mirror of a remote repository any more.", fix="Give the remote's address.")
+            return self._remote(url, branch, path)
         return LocalDurable(path, branch, sync=self.store.durability == "full")
+
+    def _remote(self, address: str, branch: str, mirror: str | os.PathLike[str]) -> RemoteDurable:
+        from pytest_gittrix.adapters.remote import RemoteDurable  # dear to load, and most have none
+        from pytest_gittrix.adapters.remote_transport import Transport
+
+        transport = Transport.to(address)
+        # By an address alone nobody can say where the agent of their keys listens.
+        environment = {name: os.environ[name] for name in _SSH_AGENT if name in os.environ} if transport.protocol == "ssh" else {}
+        made = RemoteDurable(
+            address,
+            branch,
+            mirror=mirror,
+            credentials=self._credentials(address) if address == transport.url else None,
+            environment=environment,
+            sync=self.store.durability == "full",
+        )
+        self._remotes.append(made)
+        return made
+
+    def is_own(self, durable: Durable) -> bool:
+        """Whether a repository is the engine's own; of an engine without one, every one is."""
+        return self.durable is None or durable is self.durable
 
     def resolve(self, path: str | os.PathLike[str] | None, ref: str | None, branch: str | None) -> tuple[Durable, str]:
         """The durable repository and branch that a start names.
@@ -59,12 +114,15 @@ class Resources:
             InvalidInput: the reference is malformed, or there is no repository at all.
         """
         if ref is not None:
-            place, _, named = ref.removeprefix("local://").partition("#")
-            if not ref.startswith("local://") or path is not None:
+            place, _, named = ref.partition("#")
+            if path is not None or not is_address(place):
                 raise InvalidInput(
-                    f"durable_ref={ref!r} cannot be used.", fix="Give local://<absolute path>#<branch>, without durable_path."
+                    f"durable_ref={_SECRET.sub('//', ref)!r} cannot be used.",
+                    fix="Give local://<absolute path>#<branch>, or a remote as https://..., ssh://..., file://... or user@host:path with "
+                    "#<branch>; and no durable_path beside it.",
                 )
-            path, branch = _path_of(place), branch or named or None
+            branch = branch or named or None
+            path = _path_of(place) if place.startswith(_LOCAL) else self.mirror(place)
         durable = self.durable if path is None else self.at(os.fspath(path))
         if durable is None:
             raise InvalidInput("The engine has no durable repository.", fix="Give one to GitTrix(), or durable_path= here.")
@@ -79,6 +137,22 @@ class Resources:
             self._durables[real] = self._adapter(real)
         return self._durables[real]
 
+    def mirror(self, address: str) -> str:
+        """The path under which sessions know the remote at an address. Nothing is asked of the remote.
+
+        Raises:
+            InvalidInput: git takes no such address.
+        """
+        from pytest_gittrix.adapters.remote_transport import Transport
+
+        url, own = Transport.to(address).url, self.durable
+        if own is not None and own.path is not None and getattr(own, "url", None) == url:
+            return own.path
+        place = mirror_of(self.home, address)
+        if place not in self._durables or address != url:  # it may bring other credentials
+            self._durables[place] = self._remote(address, "main", place)
+        return place
+
     def durable_of(self, state: SessionState) -> Durable:
         """The durable repository of a session. Raises AdapterUnavailable if it is not here."""
         if state.durable_path is None:
@@ -89,14 +163,27 @@ class Resources:
         return self.at(state.durable_path)
 
     def open_workspace(self, state: SessionState) -> Workspace:
-        """A session's workspace, our own or a TypeScript store's. Raises AdapterUnavailable if it cannot be opened."""
+        """A session's workspace, our own or a TypeScript store's.
+
+        Raises:
+            AdapterUnavailable: it cannot be opened.
+            InvalidInput: it is a member's, of several repositories, in which only its agent works (BotMinter).
+        """
+        if state.life is not None:
+            raise InvalidInput(
+                f"Session {state.id} is a member's: its workspace has repositories of its agent's own.",
+                why="They have no baseline, so nothing in them can be read, written or promoted as in other sessions.",
+                fix="Inspect it, stop it, or clean it up; what its agent did is saved to the remotes when it ends.",
+            )
         directory = self.store.directory(state.id)
         path = state.workspace or str(directory / "workspace")
         if (directory / "engine" / "workspace.json").exists():
             return self.ephemeral.open(path, str(directory / "engine"))
         durable = self.durable_of(state)
         seed = durable.seed(self.seeds(), state.baseline, "none")
-        return adopt_workspace(path, state.workspace_kind or "copy", seed, durable.admin_of(path))
+        adopted = adopt_workspace(path, state.workspace_kind or "copy", seed, durable.admin_of(path))
+        adopted.confine = self.ephemeral.confine
+        return adopted
 
     @property
     def seeds_path(self) -> Path:
@@ -115,7 +202,7 @@ class Resources:
 
     def close(self) -> None:
         """Give back descriptors and processes."""
-        for durable in self._durables.values():
+        for durable in (*self._durables.values(), *self._remotes):
             durable.close()
         if self.durable is not None:
             self.durable.close()
@@ -136,7 +223,32 @@ def local_ref(path: str, branch: str | None = None) -> str:
     return f"local://{text}" + (f"#{branch}" if branch is not None else "")
 
 
+def mirror_of(home: Path, address: str) -> str:
+    """Where the engine keeps its copy of the remote at an address, whatever credentials are in it.
+
+    Raises:
+        InvalidInput: git takes no such address.
+    """
+    from pytest_gittrix.adapters.remote_transport import Transport
+
+    url = Transport.to(address).url
+    name = re.sub(r"[^A-Za-z0-9]+", "-", url.rstrip("/").removesuffix(".git").rpartition("/")[2])[:40].strip("-")
+    return os.path.realpath(home / "mirrors" / f"{name or 'remote'}-{hashlib.sha256(os.fsencode(url)).hexdigest()[:16]}")
+
+
+def is_address(text: str) -> bool:
+    """Whether a text is ``local://...`` or the address of a remote, and not a path."""
+    if text.startswith(_LOCAL):
+        return True
+    if ":" not in text:
+        return False
+    from pytest_gittrix.adapters.remote_transport import is_address
+
+    return is_address(text)
+
+
 def _path_of(place: str) -> str:
+    place = place.removeprefix(_LOCAL)
     return place if os.path.lexists(place) else os.fsdecode(unquote_to_bytes(place))
 
 

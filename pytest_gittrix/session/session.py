@@ -69,27 +69,43 @@ class UserSession(AgentSession):
         strategy: str = "auto",
         message: str | None = None,
         on_overlap: str = "refuse",
+        base: str | None = None,
+        title: str | None = None,
+        body: str | None = None,
+        draft: bool = False,
     ) -> PromoteResult:
         """Make the selection one commit in durable, or change nothing.
+
+        With ``pr``, a pull request is opened once the commit is in. That the forge fails then is a warning of the result, and its
+        ``pr_url`` is None.
 
         Args:
             what: a review, whose bytes are promoted; or paths, as ``files``; everything touched by default.
             files: touched paths to promote.
             hunks: for a path, numbers (from 1) of the hunks to promote; the rest of that file stays as durable has it.
-            strategy: ``commit`` on the branch, ``branch`` (``gittrix/<task>``), ``patch``, or ``auto``.
+            strategy: ``commit`` on the branch, ``branch`` (``gittrix/<task>``), ``pr`` (such a branch, by the session's fact ``branch``
+                if that name is free, and a pull request), ``patch``, or ``auto``.
             message: the commit message; ``gittrix: <task>`` by default.
             on_overlap: ``refuse`` if durable drifted over the selection, ``allow-identical`` bytes, or ``merge`` as text.
+            base: only with ``pr``: the branch it goes to; the session's durable branch by default.
+            title: likewise; the first line of the message by default.
+            body: likewise; the rest of it, and which session it is of, by default.
+            draft: likewise; not to be merged yet.
 
         Raises:
             BaselineConflict: durable drifted over the selection; the session stays active.
             PromoteFailed: nothing is selected, a path was not touched, a checkout is in the way (``WorktreeDirty``), names collide
                 (``PathCollision``), or durable is locked (``DurableLocked``).
             InvalidInput: an argument has a value that is not allowed.
-            CapabilityMissing: strategy ``pr``.
+            CapabilityMissing: strategy ``pr``, and the engine has no forge of the repository.
         """
+        from pytest_gittrix.session.gate import Choice
+        from pytest_gittrix.session.pull_requests import PrRequest
+
         if message is not None:
             check_text(message, "message")
-        return self._engine.promote_session(self, what, files=files, hunks=hunks, strategy=strategy, message=message, on_overlap=on_overlap)
+        request = PrRequest(base, title, body, draft)
+        return self._engine.promote_session(self, Choice(what, files, hunks, strategy, message, on_overlap, request))
 
     def discard(self, outcome: str | None = None) -> None:
         """End the session without promoting; its work is archived and its workspace removed.

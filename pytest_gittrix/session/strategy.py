@@ -1,4 +1,4 @@
-"""Where a promotion lands: on the branch itself, on a branch of its own, or in a patch.
+"""Where a promotion lands: on the branch itself, on a branch of its own (perhaps with a pull request), or in a patch.
 
 ``auto`` is the contributor heuristic that GitTrix documents, under its order of overrides: branch protection, the
 session, the repository's remembered
@@ -11,14 +11,14 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Final, Literal, get_args
 
 from pytest_gittrix.adapters.protocol import Durable
-from pytest_gittrix.errors import CapabilityMissing, InvalidInput, PromoteFailed
+from pytest_gittrix.errors import InvalidInput, PromoteFailed
 from pytest_gittrix.git.files import write_file
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import parents
@@ -97,12 +97,13 @@ class Preferences:
 def decide(
     durable: Durable, branch: str, *, asked: Strategy, session: Strategy, default: Strategy, preferences: Preferences, ask: Ask | None
 ) -> Strategy:
-    """The strategy a promotion takes.
+    """The strategy a promotion takes. Whether a pull request can be opened, the forge says (``pull_requests``).
 
     Args:
         durable: the repository.
         branch: the branch the session started from.
-        asked: what this promotion asked for; anything but ``auto`` is taken, unless the branch is protected.
+        asked: what this promotion asked for; anything but ``auto`` is taken. On a protected branch ``auto`` is ``branch``, or ``pr``
+            where that is settled.
         session: what the session was started with.
         default: the engine's default.
         preferences: what is remembered of repositories.
@@ -110,25 +111,16 @@ def decide(
 
     Raises:
         PromoteFailed: a direct commit on a protected branch was asked for.
-        CapabilityMissing: ``pr`` without an adapter that can.
         InvalidInput: the answer was no strategy.
     """
+    settled = next((one for one in (asked, session, preferences.get(durable.uri), default) if one not in (None, "auto")), None)
     if durable.protected(branch):
         if asked == "commit":
             raise PromoteFailed(
                 f"{branch!r} is protected, so nothing is committed on it directly.", stage="staging", fix="Promote with strategy='branch'."
             )
-        chosen: Strategy = asked if asked != "auto" else "branch"
-    else:
-        settled = next((one for one in (asked, session, preferences.get(durable.uri), default) if one not in (None, "auto")), None)
-        chosen = settled or _by_contributors(durable, branch, preferences, ask)
-    if chosen == "pr":
-        raise CapabilityMissing(
-            "This durable repository cannot open pull requests.",
-            why="That needs a forge, and this one is a local repository.",
-            fix="Use strategy='branch' and open the pull request by hand.",
-        )
-    return chosen
+        return asked if asked != "auto" else "pr" if settled == "pr" else "branch"
+    return settled or _by_contributors(durable, branch, preferences, ask)
 
 
 def _by_contributors(durable: Durable, branch: str, preferences: Preferences, ask: Ask | None) -> Strategy:
@@ -151,14 +143,26 @@ def slug(task: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", plain)[:_SLUG].strip("-") or "session"
 
 
-def branch_names(task: str, references: Iterable[str]) -> Iterator[str]:
+def branch_names(task: str, references: Iterable[str], *, preferred: str | None = None) -> Iterator[str]:
     """Free names for the branch a promotion of a task makes: ``gittrix/<slug>``, ``gittrix/<slug>-2`` and so on, without end.
 
     Args:
         task: the session's task.
         references: full names of those there are; a name is taken too where one of them needs it as a directory.
+        preferred: the name to begin with, if it is a free one that git takes.
     """
-    taken = {name for reference in references for name in (reference, *parents(reference))}
+    known = set(references)
+    taken = {name for reference in known for name in (reference, *parents(reference))}
+    if preferred is not None and _is_free(preferred, known, taken):
+        yield preferred
     base = f"gittrix/{slug(task)}"
     names = (base if number == 1 else f"{base}-{number}" for number in count(1))
-    return (name for name in names if branch_ref(name) not in taken)
+    yield from (name for name in names if branch_ref(name) not in taken)
+
+
+def _is_free(name: str, known: Collection[str], taken: Collection[str]) -> bool:
+    try:
+        ref = branch_ref(name)
+    except InvalidInput:
+        return False
+    return ref not in taken and not any(above in known for above in parents(ref))

@@ -1,0 +1,99 @@
+"""The tables of an index, and how they are opened: in a file, or in memory.
+
+A file of another version or one that is damaged is an error here; what to do about that is for the index to say. It must not know what
+the columns hold.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from pytest_gittrix.record.changes import Mark
+
+VERSION: Final = 6
+"""Of the tables; a file of another one is made anew."""
+
+# Times are in microseconds, all that an event's time holds; in nanoseconds SQLite's integers would end in the year 2262.
+COLUMNS: Final = (
+    "id TEXT PRIMARY KEY, size INTEGER, mtime_ns INTEGER, inode INTEGER, problem TEXT, "
+    "state TEXT, deadline_us INTEGER, created_us INTEGER, updated_us INTEGER, last_access_us INTEGER, "
+    "seq INTEGER, workspace_present INTEGER, legacy INTEGER, durable BLOB, metadata TEXT, unsettled INTEGER, "
+    "agent TEXT, rig TEXT, work_unit TEXT, chain TEXT, outcome TEXT, parent TEXT, life TEXT, member TEXT"
+)
+WIDTH: Final = COLUMNS.count(",") + 1
+"""How many values a row of it has."""
+
+# All that a query asks for: reading these of every session takes a twentieth of the time that reading the rows takes.
+_FACTS: Final = "created_us DESC, id, problem, rig, outcome, agent, work_unit"
+EVICTABLE: Final = "(state = 'active' OR (state = 'promoted' AND workspace_present))"
+"""Which sessions a sweep may end."""
+
+_SCHEMA: Final = (
+    f"CREATE TABLE session ({COLUMNS})",
+    f"CREATE INDEX session_due ON session (deadline_us, id) WHERE {EVICTABLE}",
+    "CREATE INDEX session_chain ON session (chain)",
+    "CREATE INDEX session_parent ON session (parent) WHERE parent IS NOT NULL",
+    "CREATE INDEX session_unit ON session (work_unit, created_us) WHERE work_unit IS NOT NULL",
+    f"CREATE INDEX session_agent ON session (agent, {_FACTS}) WHERE agent IS NOT NULL",
+    f"CREATE INDEX session_facts ON session ({_FACTS})",
+    "CREATE INDEX session_used ON session (last_access_us) WHERE state = 'active'",
+    "CREATE INDEX session_foreign ON session (id) WHERE legacy OR problem IS NOT NULL",
+    "CREATE INDEX session_life ON session (life, member, created_us) WHERE life IS NOT NULL",
+    "CREATE TABLE mark (stamp TEXT, offset INTEGER)",
+    f"PRAGMA user_version = {VERSION}",
+)
+
+
+def on_disk(path: Path) -> sqlite3.Connection:
+    """The index in a file, made if need be. Raises sqlite3.DatabaseError if it is damaged, or of another version."""
+    connection = _connect(str(path))
+    try:
+        _prepare(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = OFF")
+    connection.execute("BEGIN IMMEDIATE")  # two processes may meet here; the second finds the tables made
+    with connection:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            _make_tables(connection)
+        elif version != VERSION:
+            raise sqlite3.DatabaseError(f"an index of version {version}")
+
+
+def in_memory() -> sqlite3.Connection:
+    """An index that is gone when it is closed."""
+    connection = _connect(":memory:")
+    _make_tables(connection)
+    return connection
+
+
+def _connect(name: str) -> sqlite3.Connection:
+    return sqlite3.connect(name, timeout=5.0, isolation_level=None, check_same_thread=False)
+
+
+def _make_tables(connection: sqlite3.Connection) -> None:
+    for statement in _SCHEMA:
+        connection.execute(statement)
+
+
+def set_mark(database: sqlite3.Connection, mark: Mark | None) -> None:
+    """Note up to where writers were heard; None if nobody was listened to."""
+    database.execute("DELETE FROM mark")
+    if mark is not None:
+        database.execute("INSERT INTO mark VALUES (?, ?)", (mark.stamp, mark.offset))
+
+
+def earlier(one: Mark | None, other: Mark | None) -> Mark | None:
+    """The one of two marks of the same file that comes first; None if they are not of the same."""
+    if one is None or other is None or one.stamp != other.stamp:
+        return None
+    return min(one, other, key=lambda mark: mark.offset)

@@ -61,7 +61,7 @@ def start_agent(
             fix="Run them on Linux.",
         )
     where, place = Path(os.path.abspath(directory)), os.path.abspath(workspace)
-    _check(command, environment)
+    check_command(command, environment)
     if not os.path.isdir(place):
         raise InvalidInput(f"There is no workspace {place}.", why="An agent works in one.", fix="Make it first.")
     mark = os.urandom(8).hex()
@@ -216,7 +216,12 @@ def _executable(program: str, workspace: str, path: str) -> str:
     )
 
 
-def _check(command: Sequence[str], environment: Mapping[str, str]) -> None:
+def check_command(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Judge what an agent would be started with, before anything is made for it.
+
+    Raises:
+        InvalidInput: it is no command, or a text in it or in the variables cannot be given to a program.
+    """
     if isinstance(command, str) or not command or not command[0]:
         raise InvalidInput(f"{command!r} is no command.", fix='Give a list whose first text is a program, such as ["git", "status"].')
     for text in (*command, *environment, *environment.values()):

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_gittrix.errors import LogDamaged
 from pytest_gittrix.harness.forked import in_fork
-from pytest_gittrix.record import index as index_module
+from pytest_gittrix.record import index_tables
 from pytest_gittrix.record.changes import FILE as TOLD
 from pytest_gittrix.record.events import Event, encode, path_fields
 from pytest_gittrix.record.index import LARGE, Index, Query, Row
@@ -332,7 +332,7 @@ def write_until_killed(store: Store, trusts: bool, draw: random.Random, writing:
 
 def update_and_die(store: Store, trusts: bool, nth: int) -> bool:
     """Bring the index up to date in another process that is killed as it begins its nth statement; whether it was."""
-    connect = index_module._connect
+    connect = index_tables._connect
 
     def traced(name: str) -> sqlite3.Connection:
         connection = connect(name)
@@ -348,7 +348,7 @@ def update_and_die(store: Store, trusts: bool, nth: int) -> bool:
         return connection
 
     def update() -> None:
-        index_module._connect = traced
+        index_tables._connect = traced
         index_of(store, trusts).sync()
 
     ended = in_fork(update)

@@ -11,7 +11,7 @@ import pytest
 from support.git import GitRepo, try_git
 
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, WriteRejected
-from pytest_gittrix.git.hydrate import MARKER, REFETCH_AFTER, Hydrated, RepositorySpec, clone_path, hydrate
+from pytest_gittrix.git.hydrate import MARKER, REFETCH_AFTER, Hydrated, HydratedRepository, RepositorySpec, clone_path, hydrate
 
 FILES = {"a.txt": "one\n", "src/b.txt": "two\n"}
 
@@ -70,6 +70,27 @@ def test_every_repository_stands_in_its_place_detached_at_the_default_head(site:
     assert (site.root / "w" / MARKER).read_text().splitlines()[1:] == ["session_id: s1", "member: alice"]
     assert (site.root / "w" / MARKER).read_text().startswith("#")
     assert [step for name, step in site.steps if name == "org/deep"] == ["clone", "checkout", "ready"]
+
+
+def test_what_a_workspace_will_have_is_told_before_anything_of_it_is_made(site: Site) -> None:
+    app, team = site.remote(), site.remote("team")
+    specs = [spec(app), spec(team, "team", team=True)]
+    seen: list[tuple[object, list[str]]] = []
+
+    def planned(repositories: tuple[HydratedRepository, ...]) -> None:
+        seen.append((repositories, sorted(path.name for path in site.root.iterdir())))
+
+    made = hydrate(specs, site.root / "w", site.root / "clones", planned=planned)
+    assert seen == [(made.repositories, ["clones", "remotes"])]
+
+
+def test_a_plan_that_is_refused_is_not_carried_out(site: Site) -> None:
+    def planned(_repositories: object) -> None:
+        raise InvalidInput("Not these.")
+
+    with pytest.raises(InvalidInput, match="Not these"):
+        hydrate([spec(site.remote())], site.root / "w", site.root / "clones", planned=planned)
+    assert sorted(path.name for path in site.root.iterdir()) == ["clones", "remotes"]
 
 
 def test_one_bare_clone_is_kept_for_each_address(site: Site) -> None:

@@ -346,7 +346,7 @@ def test_a_store_that_cannot_be_written_is_indexed_in_memory(store: Store, index
     def refuse(path: Path) -> sqlite3.Connection:
         raise sqlite3.OperationalError("attempt to write a readonly database")
 
-    monkeypatch.setattr(index_module, "_on_disk", refuse)
+    monkeypatch.setattr(index_module, "on_disk", refuse)
     index.sync()
     start(store, "b")
     index.sync()

@@ -340,6 +340,7 @@ def test_work_stays_unsaved_if_what_would_save_it_is_killed() -> None:
         (("active", "killed"), None, False),
         (("active", "completed"), None, False),
         (("active", "completed"), "Failed", True),
+        (("active", "failed"), "Skipped", False),
         (("active", "finalizing", "failed"), None, True),
         (("active", "finalizing", "failed"), "Skipped", True),
     ],

@@ -64,6 +64,18 @@ def test_what_is_borrowed_is_not_its_own(tmp_path: Path, repo: GitRepo) -> None:
     assert found_in(GitRepo(tmp_path / "borrower")).objects == frozenset()
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_git_saw_at_the_origin_is_read_too(tmp_path: Path, repo: GitRepo, packed: bool) -> None:
+    repo.git("branch", "deep/er/x")
+    repo.git("clone", "-q", str(repo.path), str(tmp_path / "clone"))
+    clone = GitRepo(tmp_path / "clone")
+    if packed:
+        clone.git("pack-refs", "--all")
+    later = repo.commit({"a.txt": "later\n"})
+    clone.git("fetch", "-q")
+    assert found_in(clone).remotes == {"deep/er/x": repo.head("deep/er/x"), "main": later}
+
+
 def test_a_detached_head_is_on_no_branch(repo: GitRepo) -> None:
     repo.git("checkout", "-q", "--detach")
     assert (found_in(repo).branch, found_in(repo).commit) == (None, repo.head())

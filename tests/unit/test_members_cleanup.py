@@ -1,0 +1,407 @@
+"""When the workspaces of members' sessions go, and when they never do: by age, by budget, by hand; and what stays of a session then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.members import Crew
+
+from pytest_gittrix.errors import InvalidInput, SessionExpired, SessionNotFound
+from pytest_gittrix.harness.crash import Crash
+from pytest_gittrix.record.events import Event
+from pytest_gittrix.record.life import Life
+from pytest_gittrix.record.retention import RetentionPolicy, Selector, age_ns
+from pytest_gittrix.session.members import CleanupReport, Members
+
+HOUR = timedelta(hours=1)
+DAY = timedelta(hours=24)
+TICK = timedelta(microseconds=1)
+NOTHING = CleanupReport()
+
+
+@pytest.fixture
+def crew(tmp_path: Path) -> Iterator[Crew]:
+    with Crew.open(tmp_path) as opened:
+        yield opened
+
+
+def ended(crew: Crew, how: str, kind: str = "loop", **options: Any) -> Life:
+    """A retained session without any work in it, of a kind, whose run ended so."""
+    life = crew.chat(**options) if kind == "interactive" else crew.ended(kind=kind, **options)
+    if how == "killed":
+        return crew.members.stop(life.id, force=True)
+    if how == "completed":
+        return crew.members.finish(life.id)
+    crew.put(life.id, "left.txt")
+    aside = crew.app.path.with_suffix(".aside")
+    crew.app.path.rename(aside)
+    try:
+        return crew.members.finish(life.id)
+    finally:
+        aside.rename(crew.app.path)
+
+
+def gone(crew: Crew, life: Life) -> bool:
+    """Whether a session is cleaned up, wholly; it must be, or not at all."""
+    after = crew.members.get(life.id)
+    left = {path.name for path in crew.directory(life.id).iterdir()}
+    if after.state == "removed":
+        assert left == {"events.jsonl", "metadata.json"}
+        assert crew.types(life.id)[-1] == "workspace.removed"
+        return True
+    assert after.state == "retained"
+    assert "workspace" in left
+    return False
+
+
+# By age --------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "kept"),
+    [
+        ("loop", "completed", DAY),
+        ("loop", "killed", DAY),
+        ("brain", "completed", DAY),
+        ("interactive", "killed", DAY),
+    ],
+)
+def test_a_workspace_goes_once_it_was_kept_for_its_time_and_not_before(crew: Crew, kind: str, how: str, kept: timedelta) -> None:
+    life = ended(crew, how, kind)
+    assert life.kind == kind
+
+    crew.clock.advance(kept - TICK)
+    assert crew.members.scan() == NOTHING
+    assert not gone(crew, life)
+    crew.clock.advance(TICK)
+    assert crew.members.scan() == CleanupReport((life.id,))
+    assert gone(crew, life)
+    assert crew.members.scan() == NOTHING
+
+
+def test_a_chat_that_completed_goes_at_once(crew: Crew) -> None:
+    life = ended(crew, "completed", "interactive")
+    assert crew.members.scan().removed == (life.id,)
+    assert gone(crew, life)
+
+
+def test_the_time_counts_from_the_last_time_it_was_retained(crew: Crew) -> None:
+    life = ended(crew, "completed")
+    crew.clock.advance(DAY - TICK)
+    crew.members.finalize(life.id)
+    crew.clock.advance(DAY - TICK)
+    assert crew.members.scan() == NOTHING
+    crew.clock.advance(TICK)
+    assert crew.members.scan().removed == (life.id,)
+
+
+def test_times_are_those_of_the_policy(crew: Crew) -> None:
+    members = crew.manager(retention=RetentionPolicy(loop_brain_ns=3600 * 10**9))
+    life = ended(crew, "completed")
+    crew.clock.advance(HOUR)
+    assert members.scan().removed == (life.id,)
+
+
+def test_what_runs_is_never_collected(crew: Crew) -> None:
+    loop, chat = crew.start(), crew.chat()
+    crew.clock.advance(DAY * 100)
+    assert crew.members.scan() == NOTHING
+    assert crew.engine.sweep() == []
+    assert crew.members.cleanup(Selector(all=True)) == NOTHING
+    assert {life.state for life in crew.members.list()} == {"active"}
+    assert crew.workspace(loop.id).is_dir()
+    assert crew.workspace(chat.id).is_dir()
+
+
+def test_the_clock_scans_every_interval_and_not_before(crew: Crew) -> None:
+    life = ended(crew, "completed", "interactive")
+    crew.members.watch()
+    crew.members.watch()
+    crew.clock.advance(timedelta(minutes=5) - TICK)
+    assert not gone(crew, life)
+    crew.clock.advance(TICK)
+    assert gone(crew, life)
+
+    later = ended(crew, "completed", "interactive")
+    crew.members.close()
+    crew.members.close()
+    crew.clock.advance(HOUR)
+    assert not gone(crew, later)
+
+
+def test_a_scan_by_the_clock_that_fails_is_told_and_the_next_one_goes_on(crew: Crew) -> None:
+    life = ended(crew, "completed", "interactive")
+    told: list[Event] = []
+    crew.engine.on("engine.error", told.append)
+    trash = crew.engine.store.root / ".trash"
+    trash.write_text("in the way")
+    crew.members.watch()
+
+    crew.clock.advance(minutes=5)
+    assert [event.stream for event in told] == [life.id]
+    assert not gone(crew, life)
+    trash.unlink()
+    crew.clock.advance(minutes=5)
+    assert gone(crew, life)
+
+
+# By budget -----------------------------------------------------------------------------------------------------------------------
+
+
+def sized(crew: Crew, size: int) -> Life:
+    """A retained session with so many bytes of logs in its workspace, which are no work."""
+    life = crew.chat()
+    crew.put(life.id, "logs/much", "x" * size)
+    crew.clock.advance(seconds=1)
+    return crew.members.stop(life.id, force=True)
+
+
+def room_for(size: int) -> Members | RetentionPolicy:
+    return RetentionPolicy(disk_budget_bytes=size)
+
+
+def test_over_the_budget_the_longest_kept_go_first_until_the_rest_fits(crew: Crew) -> None:
+    lives = [sized(crew, 1_000_000) for _ in range(4)]
+    members = crew.manager(retention=room_for(2_500_000))
+    assert members.scan().removed == (lives[0].id, lives[1].id)
+    assert [gone(crew, life) for life in lives] == [True, True, False, False]
+    assert members.scan() == NOTHING
+
+
+def test_what_holds_work_counts_and_is_never_taken_for_room(crew: Crew) -> None:
+    kept = ended(crew, "failed")
+    crew.put(kept.id, "logs/much", "x" * 1_000_000)
+    free = sized(crew, 1_000)
+    members = crew.manager(retention=room_for(500_000))
+    report = members.scan()
+    assert (report.removed, report.spared) == ((free.id,), (kept.id,))
+    assert not gone(crew, kept)
+
+
+# What is nowhere else is never collected (session-systems 4.6, rules 8 to 11) ----------------------------------------------------
+
+
+def outlive(crew: Crew, life: Life) -> None:
+    """See that nothing but its name collects a session."""
+    crew.clock.advance(DAY * 100)
+    members = crew.manager(retention=RetentionPolicy(loop_brain_ns=0, interactive_failure_ns=0, disk_budget_bytes=0))
+    assert members.scan() == CleanupReport(spared=(life.id,))
+    for selector in (Selector(all=True), Selector(member="alice"), Selector(older_than_ns=0)):
+        assert members.cleanup(selector) == CleanupReport(spared=(life.id,))
+    assert not gone(crew, life)
+    assert members.cleanup(Selector(id=life.id)).removed == (life.id,)
+    assert gone(crew, life)
+
+
+@pytest.mark.parametrize("how", ["a file", "a commit", "a stash", "a commit that nothing leads to", "a repository of its own"])
+def test_rule_8_a_chat_that_was_killed_with_unsaved_work_is_no_success(crew: Crew, how: str) -> None:
+    life = crew.chat()
+    if how == "a file":
+        crew.put(life.id, "new.txt")
+    elif how == "a repository of its own":
+        crew.put(life.id, "new.txt")
+        crew.git(life.id, "init", "-q", "inner")
+        (crew.repo(life.id) / "new.txt").unlink()
+    else:
+        crew.commit(life.id, "new.txt", branch="talk")
+    if how == "a stash":
+        crew.git(life.id, "push", "-q", "origin", "talk")
+        crew.put(life.id, "new.txt", "changed\n")
+        crew.git(life.id, "stash", "-q")
+    if how == "a commit that nothing leads to":
+        crew.git(life.id, "checkout", "-q", "--detach", "origin/main")
+        crew.git(life.id, "branch", "-q", "-D", "talk")
+        crew.git(life.id, "reflog", "expire", "--expire=now", "--all")
+    outlive(crew, crew.members.stop(life.id, force=True))
+
+
+def test_rule_8_killed_without_work_it_goes_after_its_time(crew: Crew) -> None:
+    life = crew.chat()
+    crew.put(life.id, ".env", "SECRET\n")
+    crew.put(life.id, "run.log", "ran\n")
+    crew.members.stop(life.id, force=True)
+    crew.clock.advance(DAY)
+    assert crew.members.scan().removed == (life.id,)
+
+
+def test_rule_9_commits_on_a_detached_head_are_saved_or_stay(crew: Crew) -> None:
+    saved = crew.chat()
+    commit = crew.commit(saved.id, "detached.txt")
+    crew.members.stop(saved.id)
+    assert commit in crew.branches().values()
+
+    killed = crew.chat(member="alice")
+    crew.commit(killed.id, "detached-too.txt")
+    crew.members.cleanup(Selector(id=saved.id))
+    outlive(crew, crew.members.stop(killed.id, force=True))
+
+
+def test_rule_10_what_others_pushed_is_no_work_of_the_session_and_its_own_commits_are(crew: Crew) -> None:
+    first, second = crew.chat(), crew.chat(member="bob")
+    crew.commit(second.id, "bobs.txt", branch="bobs")
+    crew.git(second.id, "push", "-q", "origin", "bobs")
+    crew.app.commit({"later.txt": "later\n"})
+    crew.git(first.id, "fetch", "-q")
+    assert [one.unpushed for one in crew.members.inspect(first.id).repositories] == [(), ()]
+    assert crew.members.inspect(first.id).holds_work  # its own word for it does not do
+    crew.clock.advance(minutes=6)
+    crew.members.stop(crew.chat().id, force=True)  # its start looked at the remotes
+    crew.members.cleanup(Selector(all=True))
+    assert not crew.members.inspect(first.id).holds_work
+    crew.commit(first.id, "mine.txt", branch="mine")
+    crew.git(first.id, "fetch", "-q")
+    assert crew.members.inspect(first.id).repositories[0].unpushed == ("mine",)
+    crew.members.stop(second.id)
+    crew.members.cleanup(Selector(id=second.id))
+    outlive(crew, crew.members.stop(first.id, force=True))
+
+
+def test_rule_11_files_that_are_left_on_the_default_branch_keep_their_workspace(crew: Crew) -> None:
+    life = crew.chat()
+    crew.git(life.id, "checkout", "-q", "main")
+    crew.put(life.id, "a.txt", "changed\n")
+    stopped = crew.members.stop(life.id)
+    assert (stopped.ended, stopped.unsaved, stopped.left) == ("completed", True, ("app",))
+    outlive(crew, stopped)
+
+
+def test_a_workspace_that_cannot_be_looked_into_is_kept(crew: Crew) -> None:
+    life = crew.chat()
+    (crew.repo(life.id) / ".git" / "HEAD").write_text("nonsense\n")
+    outlive(crew, crew.members.stop(life.id, force=True))
+
+
+def test_whoever_says_so_cleans_up_even_that(crew: Crew) -> None:
+    life = ended(crew, "failed")
+    assert crew.members.cleanup(Selector(all=True, even_unsaved=True), dry_run=True) == CleanupReport((life.id,), dry_run=True)
+    assert crew.members.cleanup(Selector(all=True, even_unsaved=True)).removed == (life.id,)
+
+
+# By hand -------------------------------------------------------------------------------------------------------------------------
+
+
+def test_those_of_a_member_or_older_ones_or_all_go_by_hand(crew: Crew) -> None:
+    old = ended(crew, "completed", "interactive", member="bob")
+    crew.clock.advance(hours=2)
+    young, other = ended(crew, "completed", "interactive", member="bob"), ended(crew, "killed")
+
+    assert crew.members.cleanup(Selector(older_than_ns=age_ns("2h"))) == NOTHING  # strictly older
+    assert crew.members.cleanup(Selector(older_than_ns=age_ns("1h"))).removed == (old.id,)
+    assert crew.members.cleanup(Selector(member="bob")).removed == (young.id,)
+    assert crew.members.cleanup(Selector(member="nobody")) == NOTHING
+    assert crew.members.cleanup(Selector(all=True)).removed == (other.id,)
+
+
+def test_a_dry_run_says_what_would_go_and_does_nothing(crew: Crew) -> None:
+    free, kept = ended(crew, "completed"), ended(crew, "failed")
+    before = crew.events(free.id)
+    report = crew.members.cleanup(Selector(all=True), dry_run=True)
+    assert report == CleanupReport((free.id,), (kept.id,), dry_run=True)
+    assert crew.events(free.id) == before
+    assert not gone(crew, free)
+
+
+def test_only_what_is_retained_is_cleaned_up_by_its_name(crew: Crew) -> None:
+    life = crew.start()
+    with pytest.raises(InvalidInput, match="is active"):
+        crew.members.cleanup(Selector(id=life.id))
+    with pytest.raises(SessionNotFound):
+        crew.members.cleanup(Selector(id="nobody"))
+    with pytest.raises(InvalidInput, match="not a member's"):
+        crew.members.cleanup(Selector(id=crew.world.start().id))
+    crew.members.stop(life.id)
+    crew.members.cleanup(Selector(id=life.id))
+    with pytest.raises(InvalidInput, match="is removed"):
+        crew.members.cleanup(Selector(id=life.id))
+
+
+def test_a_workspace_that_cannot_be_removed_keeps_its_session_and_the_others_go(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = ended(crew, "completed"), ended(crew, "completed")
+    taken = crew.members._cleanup.team.record(first.id).turn().acquire()
+    report = crew.members.cleanup(Selector(all=True))
+    assert report.removed == (second.id,)
+    assert list(report.failed) == [first.id]
+    taken.release()
+
+    (crew.engine.store.root / ".trash").rename(crew.engine.store.root / ".trash-aside")
+    (crew.engine.store.root / ".trash").write_text("in the way")
+    report = crew.members.cleanup(Selector(id=first.id))
+    assert report.removed == ()
+    assert "refused" in report.failed[first.id]
+    assert not gone(crew, first)
+    assert crew.repo(first.id).is_dir()
+
+
+def test_one_that_is_finalized_again_meanwhile_is_not_removed(crew: Crew) -> None:
+    life = ended(crew, "completed", "interactive")
+    lives = crew.members.list(states=["retained"])
+    crew.clock.advance(minutes=1)
+    crew.members.finalize(life.id)
+    assert crew.members._cleanup.scan(lives) == CleanupReport(spared=(life.id,))
+    assert not gone(crew, life)
+
+
+# What stays ----------------------------------------------------------------------------------------------------------------------
+
+
+def test_of_a_removed_session_its_record_stays(crew: Crew) -> None:
+    life = ended(crew, "completed", task="mend the login")
+    events = crew.events(life.id)
+    crew.members.cleanup(Selector(id=life.id))
+
+    assert crew.events(life.id)[: len(events)] == events
+    told = crew.engine.view(life.id, "botminter")
+    assert (told["current_state"], told["workspace_path"]) == ("Removed", None)
+    assert told["finalization_result"]["exit_status"] == "Skipped"
+    (row,) = crew.members.history()
+    assert (row["session_id"], row["state"], row["exit_normal"]) == (life.id, "Removed", True)
+    assert crew.members.get(life.id).task == "mend the login"
+    assert crew.engine.info(life.id).workspace_path is None
+    assert [one.id for one in crew.members.list(states=["removed"])] == [life.id]
+    assert crew.members.stop(life.id).state == crew.members.finish(life.id).state == "removed"
+    with pytest.raises(InvalidInput, match="Cannot transition from Removed to Finalizing"):
+        crew.members.finalize(life.id)
+
+
+def test_a_members_session_is_neither_discarded_nor_evicted_nor_promoted(crew: Crew) -> None:
+    life = crew.chat()
+    for state in ("expired", "discarded"):
+        with pytest.raises(InvalidInput, match="is a member's"):
+            crew.engine.evict(life.id, state)
+    with pytest.raises(InvalidInput, match="is a member's"):
+        crew.engine.get_session(life.id)
+    info = crew.engine.info(life.id)
+    assert (info.state, info.workspace_path, info.deadline) == ("active", str(crew.workspace(life.id)), None)
+    assert not info.capabilities["promote"]
+    crew.members.stop(life.id)
+    crew.members.cleanup(Selector(id=life.id))
+    with pytest.raises(SessionExpired):
+        crew.engine.evict(life.id)
+
+
+@pytest.mark.parametrize("point", ["member:removing", "member:removed"])
+def test_a_removal_that_was_killed_has_happened_or_has_not(crew: Crew, point: str) -> None:
+    life = ended(crew, "completed")
+    Crash().at(point, lambda: crew.members.cleanup(Selector(id=life.id)))
+
+    with crew.restarted() as members:
+        members.recover()
+        assert gone(crew, life) == (point == "member:removed")
+        members.finalize(life.id) if point == "member:removing" else None
+        members.cleanup(Selector(all=True))
+        assert gone(crew, life)
+
+
+def test_a_session_that_is_finalized_after_a_killed_removal_finds_its_work(crew: Crew) -> None:
+    life = crew.chat()
+    crew.commit(life.id, "said.txt", branch="talk")
+    crew.members.stop(life.id, force=True)
+    Crash().at("member:removing", lambda: crew.members.cleanup(Selector(id=life.id)))
+    assert not crew.workspace(life.id).exists()
+
+    assert crew.members.finalize(life.id).ended == "completed"
+    assert "talk" in crew.branches()

@@ -91,6 +91,11 @@ def format_instant(when: datetime) -> str:
     return utc.isoformat(timespec="microseconds" if utc.microsecond % 1000 else "milliseconds") + "Z"
 
 
+def instant_text(ns: int) -> str:
+    """The instant ``ns`` nanoseconds after 1970, as ``format_instant`` writes it. Raises InvalidInput outside the years 1 to 9999."""
+    return format_instant(instant_at(ns))
+
+
 def parse_duration(text: str) -> timedelta:
     """Read ``4h``, ``30m``, ``2d``, ``90s``, ``1h30m`` or ``250ms``: whole numbers, each unit at most once, the largest first.
 

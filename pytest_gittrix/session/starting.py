@@ -155,14 +155,18 @@ class Start:
         points.reached("start:seeded")
         engine = directory / "engine"
         made = ephemeral.create(space, str(engine), seed, branch=beginning.branch, durable_objects=durable.objects_dir, name=recorder.id)
-        note_references(engine, durable.references())
-        if beginning.origin is not None:
-            beginning.origin.fill(recorder, made)
-            points.reached("start:filled")
-        if self.store.durability == "full":
-            # A workspace that a power cut emptied would look as if the agent had emptied it.
-            sync_file_system(str(directory))
-        recorder.append("workspace.ready", path_fields(space), commit_point=True)
-        recorder.derive()
-        points.reached("start:ready")
+        try:
+            note_references(engine, durable.references())
+            if beginning.origin is not None:
+                beginning.origin.fill(recorder, made)
+                points.reached("start:filled")
+            if self.store.durability == "full":
+                # A workspace that a power cut emptied would look as if the agent had emptied it.
+                sync_file_system(str(directory))
+            recorder.append("workspace.ready", path_fields(space), commit_point=True)
+            recorder.derive()
+            points.reached("start:ready")
+        except BaseException:
+            made.remove(self.resources.trash)  # of a worktree, durable knows
+            raise
         return made

@@ -14,7 +14,7 @@ from pytest_gittrix.record import life as lives
 from pytest_gittrix.record.events import Event
 from pytest_gittrix.record.life import FinalizationResult, Life, Pushed, life_of
 from pytest_gittrix.record.state import SessionState, fold
-from pytest_gittrix.timetext import format_instant, instant_at
+from pytest_gittrix.timetext import instant_text
 
 LEGAL: Final[Mapping[str, frozenset[str]]] = {
     old.capitalize(): frozenset(new.capitalize() for new in allowed) for old, allowed in lives.LEGAL.items()
@@ -74,8 +74,8 @@ def record(events: Sequence[Event], *, as_code: bool = False) -> dict[str, Any]:
         "member_name": life.member,
         "session_type": life.kind.capitalize(),
         "current_state": name,
-        "created_at": _instant(life.created_ns),
-        "state_transitioned_at": _instant(since_ns),
+        "created_at": instant_text(life.created_ns),
+        "state_transitioned_at": instant_text(since_ns),
         "agent_pid": life.agent.pid if life.agent is not None else None,
         "workspace_path": _workspace(state),
         "finalization_result": _result(life.result),
@@ -102,7 +102,7 @@ def history_row(events: Sequence[Event], *, as_code: bool = False) -> dict[str, 
         "exit_normal": told["current_state"] == "Completed" if life is None else life.ended == "completed" and not running,
         "finalization_status": "pending" if running else FINALIZATION[result and result["exit_status"]],
         "started_at": told["created_at"],
-        "ended_at": None if ended_ns is None or running else _instant(ended_ns),
+        "ended_at": None if ended_ns is None or running else instant_text(ended_ns),
     }
 
 
@@ -153,8 +153,8 @@ def _ordinary(state: SessionState, events: Sequence[Event]) -> dict[str, Any]:
         "member_name": state.identity.get("agent", ""),
         "session_type": _INTERACTIVE,
         "current_state": state_of(state),
-        "created_at": _instant(state.created_ns),
-        "state_transitioned_at": _instant(_since(state, events)),
+        "created_at": instant_text(state.created_ns),
+        "state_transitioned_at": instant_text(_since(state, events)),
         "agent_pid": None,
         "workspace_path": _workspace(state),
         "finalization_result": _result(result),
@@ -184,7 +184,3 @@ def _result(result: FinalizationResult | None) -> dict[str, Any] | None:
         "recovery_branches": [one.branch for one in result.recovery_branches],
         "github_issue_urls": list(result.github_issue_urls),
     }
-
-
-def _instant(ns: int) -> str:
-    return format_instant(instant_at(ns))

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pytest_gittrix.record.events import Event
 from pytest_gittrix.record.state import SessionState, fold
-from pytest_gittrix.timetext import format_instant, instant_at
+from pytest_gittrix.timetext import instant_text
 
 LEGAL: Final[Mapping[str, frozenset[str]]] = {
     "spawn": frozenset({"active"}),
@@ -120,7 +120,7 @@ def index_line(events: Sequence[Event]) -> dict[str, Any]:
 
 def time_text(ns: int | None) -> str | None:
     """Whole seconds, as the document's events have them; None for no time."""
-    return None if ns is None else format_instant(instant_at(ns - ns % 1_000_000_000)).replace(".000", "")
+    return None if ns is None else instant_text(ns - ns % 1_000_000_000).replace(".000", "")
 
 
 def steps(events: Sequence[Event]) -> list[Step]:

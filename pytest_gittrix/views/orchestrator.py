@@ -12,15 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pytest_gittrix.record.axes import Activity, Axes, Progress, PullRequest, Report, axes_of, ended_as
+from pytest_gittrix.record.activity import AHEAD_NS, aged
+from pytest_gittrix.record.axes import UNKNOWN, Activity, Axes, Progress, PullRequest, Report, axes_of, ended_as, lived_as
 from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.state import SessionState, fold
-from pytest_gittrix.timetext import format_instant, instant_at
-from pytest_gittrix.views.orchestrator_status import AHEAD_NS, LEGAL, WEAK_NS, Dialect, status
+from pytest_gittrix.record.life import OUTCOMES
+from pytest_gittrix.record.state import RULES, SessionState, fold
+from pytest_gittrix.timetext import instant_text
+from pytest_gittrix.views.orchestrator_status import LEGAL, Dialect, status
 
 __all__ = [
     "EVENTS",
     "LEGAL",
+    "POLL",
     "PRIORITIES",
     "REACTIONS",
     "Notice",
@@ -35,6 +38,8 @@ __all__ = [
     "state_of",
 ]
 
+POLL: Final = "poll"
+"""What was done, by ``session.accessed``, where it was only seen that the agent runs."""
 # Of these facts the record has a field; what else is known of a session is its metadata.
 _FIELDS: Final = frozenset({"project", "issue", "branch", "runtime", "agent_session"})
 _COST: Final[Mapping[str, tuple[str, ...]]] = {
@@ -50,6 +55,10 @@ _LONGEST_SUMMARY: Final = 120
 
 def state_of(state: SessionState) -> str:
     """The status as far as a state alone tells it; ``state_in`` knows what was seen of the session too."""
+    ends = {outcome: life for life, outcome in OUTCOMES.items()}
+    lived = lived_as(ends.get(state.outcome or "", state.life or ""))
+    if state.life is not None and lived is not None and (state.outcome in ends or not state.ended):
+        return status(Axes(Progress(*lived)))
     if state.ended:
         return status(Axes(Progress(*ended_as(state.state, state.outcome))))
     started = state.workspace_present and "project" not in state.identity
@@ -68,10 +77,9 @@ def activity_at(activity: Activity, now_ns: int | None) -> str | None:
         activity: as it was last seen.
         now_ns: the time; who was active or ready then, and more than 5 minutes ago, is idle. None shows it as it was.
     """
-    if activity.state == "unknown":
-        return None
-    old = now_ns is not None and activity.observed_ns is not None and now_ns - activity.observed_ns > WEAK_NS
-    return "idle" if old and activity.state in ("active", "ready") else activity.state
+    if now_ns is None:
+        return None if activity.state == UNKNOWN else activity.state
+    return aged(activity, now_ns)
 
 
 def record(events: Sequence[Event], *, now_ns: int | None = None, dialect: Dialect = "document") -> dict[str, Any]:
@@ -95,11 +103,11 @@ def record(events: Sequence[Event], *, now_ns: int | None = None, dialect: Diale
         "workspacePath": state.workspace if state.workspace_present else None,
         "runtimeHandle": _handle(facts, axes),
         "agentInfo": _agent_info(facts, events),
-        "createdAt": _instant(state.created_ns),
-        "lastActivityAt": _instant(_last_activity(state, axes)),
+        "createdAt": instant_text(state.created_ns),
+        "lastActivityAt": instant_text(_last_activity(events, state, axes)),
     }
     if axes.session.restored_ns is not None:
-        found["restoredAt"] = _instant(axes.session.restored_ns)
+        found["restoredAt"] = instant_text(axes.session.restored_ns)
     return {**found, "metadata": _metadata(facts, axes.report)}
 
 
@@ -163,12 +171,30 @@ def _amount(data: Mapping[str, Any], keys: tuple[str, ...]) -> float:
     return next((value for value in values if isinstance(value, int | float) and not isinstance(value, bool)), 0)
 
 
-def _last_activity(state: SessionState, axes: Axes) -> int:
-    activity = axes.activity
+def _last_activity(events: Sequence[Event], state: SessionState, axes: Axes) -> int:
+    activity, used = axes.activity, _last_use(events, state)
     if activity.observed_ns is None or activity.seen_ns is None:
-        return state.last_access_ns
+        return used
     # A source that dates into the future is believed for no longer than the clocks may differ.
-    return max(state.last_access_ns, min(activity.observed_ns, activity.seen_ns + AHEAD_NS))
+    return max(used, min(activity.observed_ns, activity.seen_ns + AHEAD_NS))
+
+
+def _last_use(events: Sequence[Event], state: SessionState) -> int:
+    """When the session was last used by somebody who did something. That its agent runs keeps it, and is no activity."""
+    if not any(_is_poll(event) for event in events):
+        return state.last_access_ns
+    used = fold(events[:1]).last_access_ns
+    for event in events[1:]:
+        rule = RULES.get(event.type)
+        if event.type == "session.activity":
+            used = max(used, min(event.data["observed_ns"], event.ts))
+        elif rule is not None and rule.use and not _is_poll(event):
+            used = event.ts
+    return used
+
+
+def _is_poll(event: Event) -> bool:
+    return event.type == "session.accessed" and event.data.get("op") == POLL
 
 
 def _metadata(facts: Mapping[str, str], report: Report | None) -> dict[str, str]:
@@ -176,12 +202,8 @@ def _metadata(facts: Mapping[str, str], report: Report | None) -> dict[str, str]
     told = {name: value for name, value in facts.items() if name not in _FIELDS}
     if report is None:
         return told
-    said = {"agentReportedState": report.name, "agentReportedAt": _instant(report.at_ns)}
+    said = {"agentReportedState": report.name, "agentReportedAt": instant_text(report.at_ns)}
     return {**told, **said, **({} if report.note is None else {"agentReportedNote": report.note})}
-
-
-def _instant(ns: int) -> str:
-    return format_instant(instant_at(ns))
 
 
 # What is told of a change ------------------------------------------------------------------------------------------------------
@@ -299,7 +321,7 @@ def _told(event: Event, notice: Notice, project: str, old: str, new: str) -> dic
         "priority": notice.priority,
         "sessionId": event.stream,
         "projectId": project,
-        "timestamp": _instant(event.ts),
+        "timestamp": instant_text(event.ts),
         "message": f"{event.stream}: {old} -> {new}",
         "data": {"oldStatus": old, "newStatus": new},
     }

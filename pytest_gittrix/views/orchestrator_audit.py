@@ -16,10 +16,10 @@ from pytest_gittrix.record.axes import Axes, axes_of
 from pytest_gittrix.record.events import Event
 from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.reports import REPORTS
-from pytest_gittrix.timetext import format_instant, instant_at
+from pytest_gittrix.timetext import instant_text
 from pytest_gittrix.views.orchestrator_files import LOCK, check_id
 from pytest_gittrix.views.orchestrator_status import Dialect, status
-from pytest_gittrix.views.whole_files import write_whole
+from pytest_gittrix.views.whole_files import check_place, write_whole
 
 DIRECTORY: Final = ".agent-report-audit"
 MAX_ENTRIES: Final = 200
@@ -44,8 +44,8 @@ def audit_of(events: Sequence[Event], *, dialect: Dialect = "document") -> list[
 
 
 def audit_path(directory: str | os.PathLike[str], id: str) -> Path:
-    """Where the entries of a session are, in the directory of its project's sessions. Raises InvalidInput for what is no id."""
-    return Path(directory, DIRECTORY, f"{check_id(id)}.ndjson")
+    """Where the entries of a session are, in the directory of its project's sessions. Raises InvalidInput for what is no id, or no path."""
+    return check_place(directory) / DIRECTORY / f"{check_id(id)}.ndjson"
 
 
 def append_audit(directory: str | os.PathLike[str], id: str, entry: Mapping[str, Any]) -> None:
@@ -90,7 +90,7 @@ def _entry(event: Event, before: Axes, after: Axes, dialect: Dialect) -> dict[st
     data = event.data
     known = {"note": data.get("note"), "rejectionReason": data.get("reason")}
     return {
-        "timestamp": _instant(event.ts),
+        "timestamp": instant_text(event.ts),
         "actor": event.actor,
         "source": "acknowledge" if data["report"] == "started" else "report",
         "reportState": data["report"],
@@ -107,7 +107,7 @@ def _snapshot(axes: Axes, dialect: Dialect) -> dict[str, Any]:
         "legacyStatus": status(axes, dialect=dialect),
         "sessionState": axes.session.state,
         "sessionReason": axes.session.reason,
-        "lastTransitionAt": None if changed is None else _instant(changed),
+        "lastTransitionAt": None if changed is None else instant_text(changed),
     }
 
 
@@ -137,7 +137,3 @@ def _lines(path: Path) -> list[str]:
 
 def _size(line: str) -> int:
     return len(line.encode("utf-8", "surrogateescape")) + 1
-
-
-def _instant(ns: int) -> str:
-    return format_instant(instant_at(ns))

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,10 +19,11 @@ from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.record.axes import pull_request_at
 from pytest_gittrix.record.events import Event
 from pytest_gittrix.record.lease import Lease
-from pytest_gittrix.timetext import format_instant, instant_at, parse_instant
+from pytest_gittrix.record.values import IDENTITY
+from pytest_gittrix.timetext import format_instant, instant_text, parse_instant
 from pytest_gittrix.views.orchestrator import pr_info, record
 from pytest_gittrix.views.orchestrator_status import HEAD_STATUSES, STATUSES, Dialect
-from pytest_gittrix.views.whole_files import typed_file, write_whole
+from pytest_gittrix.views.whole_files import check_place, is_unfinished, typed_file, write_whole
 
 ARCHIVE: Final = "archive"
 """Where the files of sessions go that are to be forgotten. Their ids stay taken."""
@@ -38,6 +40,9 @@ _KEYS: Final = frozenset(
     {"project", "status", "branch", "issue", "pr", "worktree", "tmuxName", "runtimeHandle", "summary", "agentSessionId"}
     | {"createdAt", "lastActivityAt", "restoredAt"}
 )
+
+# What the log may tell of a session beside that.
+_METADATA: Final = frozenset({*IDENTITY, "agentReportedState", "agentReportedAt", "agentReportedNote"}) - _KEYS
 
 
 # The text ----------------------------------------------------------------------------------------------------------------------
@@ -90,10 +95,12 @@ def read(path: str | os.PathLike[str]) -> dict[str, str] | None:
     """What a session's file says; None if there is none, or an empty one: that is an id that was reserved, and no session.
 
     Raises:
+        InvalidInput: the path has a null byte.
         AdapterUnavailable: the file is there and cannot be read.
     """
-    with typed_file(path, "read"), suppress(FileNotFoundError, NotADirectoryError):
-        text = Path(path).read_bytes().decode("utf-8", "surrogateescape")
+    place = check_place(path)
+    with typed_file(place, "read"), suppress(FileNotFoundError, NotADirectoryError):
+        text = place.read_bytes().decode("utf-8", "surrogateescape")
         return parse(text) if text.strip() else None
     return None
 
@@ -101,33 +108,53 @@ def read(path: str | os.PathLike[str]) -> dict[str, str] | None:
 def update(path: str | os.PathLike[str], changes: Mapping[str, str | None]) -> dict[str, str]:
     """Change some of what a session's file says, and leave the rest; a value that is empty or None takes its key away.
 
-    One writer of a directory at a time. A file is replaced whole: whoever reads it meanwhile reads the old one or the new one.
+    What it says already is not written again. One writer of a directory at a time. A file is replaced whole: whoever reads it meanwhile
+    reads the old one or the new one.
 
     Returns:
         What it says now. If that is nothing, the file is empty, and its id is as if reserved.
 
     Raises:
-        InvalidInput: as ``render``.
+        InvalidInput: as ``render``, or the path has a null byte.
         EvictionRace: another writer did not let go for 5 seconds.
         AdapterUnavailable: the file cannot be read or written.
     """
-    place = Path(path)
+    place = check_place(path)
     with typed_file(place):
         place.parent.mkdir(parents=True, exist_ok=True)
     with Lease(place.parent / LOCK, wait=_WAIT):
-        values = {**(read(place) or {}), **{key: value or "" for key, value in changes.items()}}
-        text = render(values)
-        write_whole(place, text)
-    return parse(text)
+        known = read(place)
+        text = render({**(known or {}), **{key: value or "" for key, value in changes.items()}})
+        said = parse(text)
+        if said != (known or {}) or not place.exists():
+            write_whole(place, text)
+    return said
+
+
+def tidy(directory: str | os.PathLike[str]) -> list[str]:
+    """Remove what writers of a directory left that were killed while they wrote; gives the names.
+
+    Raises:
+        InvalidInput: the path has a null byte.
+        EvictionRace, AdapterUnavailable: as ``update``.
+    """
+    place = check_place(directory)
+    left = [name for name in _names(place) if is_unfinished(name)]
+    if left:
+        with Lease(place / LOCK, wait=_WAIT), typed_file(place):  # nobody writes while it is held
+            for name in left:
+                (place / name).unlink(missing_ok=True)
+    return left
 
 
 def sessions(directory: str | os.PathLike[str]) -> dict[str, dict[str, str]]:
     """What the files of a directory say, by id, in order; reservations, the archive and what is no session's are passed over.
 
     Raises:
+        InvalidInput: the path has a null byte.
         AdapterUnavailable: the directory is there and cannot be listed, or a file of it cannot be read.
     """
-    place = Path(directory)
+    place = check_place(directory)
     names = [name for name in _names(place) if _ID.fullmatch(name) and (place / name).is_file()]
     found = {name: read(place / name) for name in names}
     return {name: values for name, values in sorted(found.items()) if values is not None}
@@ -158,6 +185,12 @@ def values_of(events: Sequence[Event], *, dialect: Dialect = "document") -> dict
     return {**told["metadata"], **{key: value for key, value in known.items() if value}}
 
 
+def changes_of(events: Sequence[Event], *, dialect: Dialect = "document") -> dict[str, str | None]:
+    """What to ``update`` a session's file with, so that it says what the log says; keys that others put there are left alone."""
+    known = values_of(events, dialect=dialect)
+    return {**known, **dict.fromkeys(sorted((_KEYS | _METADATA) - known.keys()))}
+
+
 def session_of(id: str, values: Mapping[str, str], *, modified_ns: int, dialect: Dialect = "document") -> dict[str, Any]:
     """The document's Session by its file alone; what cannot be read is as if it were not there.
 
@@ -180,8 +213,8 @@ def session_of(id: str, values: Mapping[str, str], *, modified_ns: int, dialect:
         "workspacePath": values.get("worktree"),
         "runtimeHandle": _handle(values),
         "agentInfo": None if summary is None and agent is None else {"summary": summary, "agentSessionId": agent},
-        "createdAt": _instant(values.get("createdAt")) or format_instant(instant_at(modified_ns)),
-        "lastActivityAt": _instant(values.get("lastActivityAt")) or format_instant(instant_at(modified_ns)),
+        "createdAt": _instant(values.get("createdAt")) or instant_text(modified_ns),
+        "lastActivityAt": _instant(values.get("lastActivityAt")) or instant_text(modified_ns),
     }
     restored = _instant(values.get("restoredAt"))
     if restored is not None:
@@ -261,20 +294,25 @@ def reserve(directory: str | os.PathLike[str], prefix: str, taken: Iterable[str]
         ``<prefix>-<n>``, with an empty file of that name: a reservation, until something is written to it or it is let go (``release``).
 
     Raises:
-        InvalidInput: the prefix cannot be part of an id.
+        InvalidInput: the prefix cannot be part of an id, or the path has a null byte.
         AdapterUnavailable: the directory cannot be written, or 10,000 numbers were all taken meanwhile.
     """
     check_id(prefix)
-    place = Path(directory)
+    place = check_place(directory)
     with typed_file(place):
         place.mkdir(parents=True, exist_ok=True)
-    # The archive second: what moves there in between is seen in one of them.
     names = [*_names(place), *_names(place / ARCHIVE), *taken]
     numbers = [int(match[2]) for name in names if (match := _NUMBERED.fullmatch(name)) and match[1] == prefix]
     first = max(numbers, default=0) + 1
     for number in range(first, first + _TRIES):
-        if _created(place / f"{prefix}-{number}"):
-            return f"{prefix}-{number}"
+        id = f"{prefix}-{number}"
+        if not _created(place / id):
+            continue
+        # Whoever had it meanwhile, and went to the archive with it, made room for this file; the id stays taken all the same.
+        if not _archived(place, id):
+            return id
+        with typed_file(place):
+            os.unlink(place / id)
     raise AdapterUnavailable(
         f"All of {prefix}-{first} to {prefix}-{first + _TRIES - 1} were taken in {place} meanwhile.",
         fix="Look what makes sessions there without end.",
@@ -282,8 +320,15 @@ def reserve(directory: str | os.PathLike[str], prefix: str, taken: Iterable[str]
 
 
 def release(directory: str | os.PathLike[str], id: str) -> bool:
-    """Let a reservation go, after a start that failed. Returns whether it was one; the file of a session stays."""
-    place = Path(directory, check_id(id))
+    """Let a reservation go, after a start that failed. Returns whether it was one; the file of a session stays.
+
+    Raises:
+        InvalidInput: there can be no such id or directory.
+        EvictionRace, AdapterUnavailable: as ``update``.
+    """
+    place = check_place(directory) / check_id(id)
+    if not place.parent.is_dir():
+        return False
     with Lease(place.parent / LOCK, wait=_WAIT):
         if not place.is_file() or read(place) is not None:
             return False
@@ -293,14 +338,29 @@ def release(directory: str | os.PathLike[str], id: str) -> bool:
 
 
 def retire(directory: str | os.PathLike[str], id: str) -> bool:
-    """Move a session's file to the archive, so that it is listed no more and its id never used again. Returns whether there was one."""
-    place = Path(directory, check_id(id))
+    """Move a session's file to the archive, so that it is listed no more and its id never used again. Returns whether there was one.
+
+    What is in the archive under its name already stays: the file goes there as ``<id>.2``, and so on.
+
+    Raises:
+        InvalidInput: there can be no such id or directory.
+        EvictionRace, AdapterUnavailable: as ``update``.
+    """
+    place = check_place(directory) / check_id(id)
+    if not place.parent.is_dir():
+        return False
     with Lease(place.parent / LOCK, wait=_WAIT), typed_file(place):
         if not place.is_file():
             return False
-        (place.parent / ARCHIVE).mkdir(exist_ok=True)
-        os.replace(place, place.parent / ARCHIVE / id)
+        archive = place.parent / ARCHIVE
+        archive.mkdir(exist_ok=True)
+        names = chain([id], (f"{id}.{number}" for number in count(2)))
+        os.replace(place, next(archive / name for name in names if not os.path.lexists(archive / name)))
     return True
+
+
+def _archived(directory: Path, id: str) -> bool:
+    return any(os.path.lexists(directory / ARCHIVE / name) for name in (id, f"{id}.json"))
 
 
 def _created(path: Path) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from pytest_gittrix.record.activity import AHEAD_NS, IDLE_NS
 from pytest_gittrix.record.axes import Activity, Axes, PullRequest, Runtime
 from pytest_gittrix.record.reports import REPORTS, counts
 
@@ -54,8 +55,7 @@ HEAD_LEGAL: Final[Mapping[str, frozenset[str]]] = {
 
 _SECOND: Final = 1_000_000_000
 STRONG_NS: Final = 60 * _SECOND
-WEAK_NS: Final = 300 * _SECOND
-AHEAD_NS: Final = 5 * _SECOND
+WEAK_NS: Final = IDLE_NS
 STUCK_NS: Final = 600 * _SECOND
 DETECTING_NS: Final = 300 * _SECOND
 DETECTING_ATTEMPTS: Final = 3

@@ -12,7 +12,7 @@ from typing import Any, Final
 from pytest_gittrix.record.events import Event, path_of
 from pytest_gittrix.record.state import SessionState, fold
 from pytest_gittrix.record.vocabulary import CONVERSATION
-from pytest_gittrix.timetext import format_instant, instant_at
+from pytest_gittrix.timetext import instant_text
 
 LEGAL: Final[Mapping[str, frozenset[str]]] = {
     "idle": frozenset({"turn running"}),
@@ -36,7 +36,7 @@ def history(events: Sequence[Event]) -> list[dict[str, Any]]:
             "id": hashlib.sha256(f"{event.stream}:{event.seq}".encode()).hexdigest()[:16],
             "session_id": event.stream,
             "seq": seq,
-            "ts": format_instant(instant_at(event.ts)),
+            "ts": instant_text(event.ts),
             "type": event.type if event.type in CONVERSATION else "session_fork",
             "data": dict(event.data) if event.type in CONVERSATION else _fork(event, events),
         }

@@ -12,13 +12,27 @@ from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
 from pytest_gittrix.record.log import write_all
 
 
+def check_place(path: str | os.PathLike[str]) -> Path:
+    """A path that the system can be asked for. Raises InvalidInput for one with a null byte, which no file has."""
+    place = os.fspath(path)
+    if "\0" in place:
+        raise InvalidInput(f"{place!r} is no path: it has a null byte.", fix="Leave it out.")
+    return Path(place)
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether a name is that of a file which ``write_whole`` is writing, or was when it was killed."""
+    return name.startswith(".") and name.endswith(".tmp")
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a file of text so that nobody ever sees a part of it; missing directories are made, escaped bytes are written as they were.
 
     Raises:
         AdapterUnavailable: it cannot be written; then the old one is as it was.
-        InvalidInput: the text stands for no bytes.
+        InvalidInput: the text stands for no bytes, or the path has a null byte.
     """
+    check_place(path)
     try:
         raw = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as problem:

@@ -1,13 +1,27 @@
-"""A session as agent-orchestrator sees it: its log, written by hand at times of the test's choosing, and somebody who looks at it."""
+"""Sessions as agent-orchestrator sees them: a log written by hand, and somebody who looks at it; and real ones, with real agents."""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import pytest
+from support.engine import Site, open_site
 from support.events import CREATED, NOW
 
+from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.harness.agent_kit import AgentKit, Script
+from pytest_gittrix.record.activity import write_jsonl
 from pytest_gittrix.record.axes import Activity, Axes, PullRequest, Runtime, axes_of
 from pytest_gittrix.record.events import Event, check
+from pytest_gittrix.session.agents import AgentProcess
+from pytest_gittrix.session.orchestrator import CommandAgent, Orchestrator, Project, Session, SpawnConfig
+from pytest_gittrix.session.orchestrator_config import ACTIVITY_LOG
 from pytest_gittrix.views.orchestrator_status import Decision, Dialect, Observation, decide, status
 
 SECOND = 1_000_000_000
@@ -71,3 +85,134 @@ class Watched:
         if decision.changed:
             self.tell(minute, "status.decided", **decision.to_data())
         return self.status("head")
+
+
+# Real ones ---------------------------------------------------------------------------------------------------------------------
+
+ENVIRONMENT = {"PATH": os.environ.get("PATH", os.defpath)}
+on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="agents as processes need Linux")
+
+
+@dataclass
+class Tracked:
+    """A tracker with issues: the branch of each, or None; and those that are completed. With ``problem``, it cannot be asked."""
+
+    issues: dict[str, str | None] = field(default_factory=dict)
+    done: set[str] = field(default_factory=set)
+    problem: GittrixError | None = None
+
+    def exists(self, issue: str) -> bool:
+        if self.problem is not None:
+            raise self.problem
+        return issue in self.issues
+
+    def branch(self, issue: str) -> str | None:
+        return self.issues[issue]
+
+    def completed(self, issue: str) -> bool:
+        return issue in self.done
+
+
+@dataclass
+class Led:
+    """A site whose sessions an orchestrator leads, with agents that follow scripts.
+
+    Attributes:
+        site: the durable repository, the clock and the engine.
+        kit: scripts of agents.
+        told: every notification, of every orchestrator here, in order.
+        errors: what was announced as gone wrong.
+        options: of the project.
+    """
+
+    site: Site
+    kit: AgentKit
+    told: list[dict[str, Any]] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.site.engine.init().on("engine.error", lambda event: self.errors.append(event.data["message"]))
+        self.site.clock.advance(seconds=1)
+        self.lead = self.another()
+
+    def agent(self, script: Script | None = None, name: str = "agent", **options: Any) -> CommandAgent:
+        """An agent plugin that follows a script; by default one that hangs, and ends when it is asked to."""
+        return CommandAgent(name, tuple((script or self.kit.script(name).polite().hang()).command), **options)
+
+    def project(self, **options: Any) -> Project:
+        """The project ``app`` on the site's durable repository."""
+        given = {"id": "app", "durable": self.site.durable.path, **self.options, **options}
+        return Project(**given if "agents" in given else {**given, "agents": (self.agent(),)})
+
+    def another(self, *projects: Project, **options: Any) -> Orchestrator:
+        """One more orchestrator, as another process would have; the project is ``app`` unless some are given."""
+        given = {"notify": self.told.append, "environment": ENVIRONMENT, "grace": 5.0, **options}
+        return Orchestrator(self.site.engine, projects or [self.project()], **given)
+
+    def spawn(self, lead: Orchestrator | None = None, **config: Any) -> Session:
+        """A session of the project ``app``."""
+        return (lead or self.lead).spawn(SpawnConfig("app", **config))
+
+    def does(self, session: Session, state: str) -> None:
+        """Its agent writes down what it does now."""
+        assert session.workspace_path is not None
+        write_jsonl(Path(session.workspace_path) / ACTIVITY_LOG, state, self.site.clock.now_ns())
+
+    def process(self, id: str) -> AgentProcess:
+        """The last agent of a session."""
+        directory = max(self.site.directory(id).glob("agent-*"), key=lambda path: int(path.name.partition("-")[2]))
+        return AgentProcess(directory)
+
+    def now(self, id: str) -> Session:
+        """A session that is there."""
+        found = self.lead.get(id)
+        assert found is not None
+        return found
+
+    def decided(self, id: str) -> list[tuple[str, str]]:
+        """What was decided of a session, in order."""
+        return [(event.data["session"], event.data["reason"]) for event in self.site.events(id) if event.type == "status.decided"]
+
+    def types(self) -> list[str]:
+        """The types of what was told, in order."""
+        return [told["type"] for told in self.told]
+
+    @property
+    def files(self) -> Path:
+        """Where the flat files are."""
+        return self.lead.directory / "app" / "sessions"
+
+    def left(self) -> dict[str, list[str]]:
+        """What a spawn can leave behind: sessions, reservations, work trees that durable knows, and processes."""
+        store, files = self.site.store, self.files
+        return {
+            "sessions": sorted(path.name for path in store.iterdir() if not path.name.startswith((".", "index"))),
+            "reservations": sorted(path.name for path in files.iterdir() if path.is_file() and path.name != ".lock")
+            if files.is_dir()
+            else [],
+            "worktrees": self.site.durable.git("worktree", "list", "--porcelain").split("\n\n")[1:],
+            "branches": [name for name in self.site.durable.branches() if name != "main"],
+            "processes": [str(pid) for pid in self.kit.alive()],
+        }
+
+
+NOTHING: dict[str, list[str]] = {"sessions": [], "reservations": [], "worktrees": [], "branches": [], "processes": []}
+
+
+@contextmanager
+def leading(root: Path, **options: Any) -> Iterator[Led]:
+    """An orchestrator on a new site below a directory; every agent is gone at the end.
+
+    Args:
+        root: the directory.
+        options: of the project ``app``.
+    """
+    with AgentKit(root / "kit", timeout=60.0) as kit, open_site(root) as site:
+        led = Led(site, kit, options=options)
+        try:
+            yield led
+        finally:
+            led.lead.close()
+            for record in site.store.glob("*/agent-*/agent.json"):
+                AgentProcess(record.parent).stop(grace=0)

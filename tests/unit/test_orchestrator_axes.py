@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.life import Lived
 from support.orchestrator import CREATED, NOW, Watched, at
 
 from pytest_gittrix.errors import LogDamaged
@@ -24,6 +25,8 @@ from pytest_gittrix.record.axes import (
 )
 from pytest_gittrix.record.events import Event
 from pytest_gittrix.record.reports import REPORTS, RESERVED, check_report, counts, report_named
+from pytest_gittrix.views import state_in
+from pytest_gittrix.views.orchestrator import state_of
 
 SECOND = 1_000_000_000
 
@@ -226,6 +229,52 @@ def test_an_address_tells_what_it_tells(url: str, known: tuple[Any, ...]) -> Non
 
     assert (pr.state, pr.url) == ("open", url)
     assert (pr.owner, pr.repo, pr.number) == known
+
+
+def test_a_number_that_is_none_a_forge_could_give_is_not_known() -> None:
+    pr = pull_request_at(f"https://github.com/acme/app/pull/{'9' * 5000}")
+
+    assert (pr.state, pr.number, pr.owner) == ("open", None, None)
+
+
+def test_what_no_observation_is_made_of_is_damage() -> None:
+    for type, data in [
+        ("pr.observed", {}),
+        ("pr.observed", {"state": "open", "number": "7"}),
+        ("pr.observed", {"state": "open", "number": True}),
+        ("pr.observed", {"state": "open", "draft": "no"}),
+        ("pr.observed", {"state": "open", "owner": ["acme"]}),
+        ("pr.observed", {"state": "open", "colour": "red"}),
+        ("activity.observed", {"state": "active"}),
+        ("activity.observed", {"state": "active", "source": "rumour"}),
+        ("activity.observed", {"state": "active", "source": "native", "observed_ns": "now"}),
+        ("runtime.observed", {"state": "alive", "pid": "7"}),
+        ("report.submitted", {"report": "working"}),
+        ("status.decided", {"session": "detecting", "reason": "probe_failure", "attempts": "three"}),
+        ("session.ended", {}),
+    ]:
+        with pytest.raises(LogDamaged, match="Event 2 of session 'app-1' is"):
+            axes_of([*Watched().events, Event(2, at(1), "app-1", type, "system", data)])
+
+
+@pytest.mark.parametrize(
+    ("moves", "status"),
+    [
+        ((), "spawning"),
+        (("active",), "working"),
+        (("active", "finalizing"), "working"),
+        (("active", "killed"), "killed"),
+        (("active", "failed"), "errored"),
+        (("active", "finalizing", "completed"), "done"),
+        (("active", "killed", "retained"), "killed"),
+        (("active", "completed", "retained", "finalizing"), "done"),
+        (("active", "failed", "retained", "removed"), "errored"),
+    ],
+)
+def test_the_life_of_a_member_is_followed(moves: tuple[str, ...], status: str) -> None:
+    lived = Lived(*moves)
+
+    assert state_in(lived.events, "orchestrator") == state_of(lived.state) == status
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from pytest_gittrix.timetext import format_instant, instant_at
 from pytest_gittrix.views.orchestrator import record
 from pytest_gittrix.views.orchestrator_audit import MAX_BYTES, append_audit, audit_of, audit_path, read_audit
 from pytest_gittrix.views.orchestrator_files import (
+    changes_of,
     check_id,
     orchestrator_id,
     parse,
@@ -27,6 +29,7 @@ from pytest_gittrix.views.orchestrator_files import (
     retire,
     session_of,
     sessions,
+    tidy,
     update,
     values_of,
 )
@@ -256,6 +259,69 @@ def test_the_id_of_a_session_is_never_used_again(tmp_path: Path) -> None:
     assert release(tmp_path, "app-2")
     assert not release(tmp_path, "app-2")
     assert reserve(tmp_path, "app") == "app-2"
+
+
+def test_an_id_that_comes_and_goes_while_somebody_counts_is_taken_all_the_same(tmp_path: Path) -> None:
+    def meanwhile() -> Iterator[str]:
+        update(tmp_path / reserve(tmp_path, "app"), {"status": "killed"})
+        assert retire(tmp_path, "app-1")
+        yield from ()
+
+    assert reserve(tmp_path, "app", meanwhile()) == "app-2"
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file() and path.name != ".lock") == ["app-2"]
+
+
+def test_what_is_in_the_archive_already_stays(tmp_path: Path) -> None:
+    for status in ("killed", "done", "errored"):
+        update(tmp_path / "app-1", {"status": status})
+        assert retire(tmp_path, "app-1")
+
+    found = {path.name: read(path) for path in (tmp_path / "archive").iterdir()}
+    assert found == {"app-1": {"status": "killed"}, "app-1.2": {"status": "done"}, "app-1.3": {"status": "errored"}}
+    assert reserve(tmp_path, "app") == "app-2"
+
+
+def test_where_there_is_no_directory_there_is_nothing_to_let_go(tmp_path: Path) -> None:
+    assert not release(tmp_path / "none", "app-1")
+    assert not retire(tmp_path / "none", "app-1")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_path_with_a_null_byte_is_refused() -> None:
+    asks: list[Callable[[str], object]] = [
+        *(read, sessions, lambda path: update(path, {}), lambda path: reserve(path, "app"), lambda path: release(path, "app-1")),
+        *(lambda path: retire(path, "app-1"), lambda path: read_audit(path, "app-1"), lambda path: append_audit(path, "app-1", {})),
+    ]
+    for ask in asks:
+        with pytest.raises(InvalidInput, match="null byte"):
+            ask("/tmp/a\0b")
+
+
+def test_what_an_update_takes_away_is_what_the_log_could_tell() -> None:
+    session = Watched(issue="7")
+    session.tell(1, "report.submitted", report="working", accepted=True)
+    changes = changes_of(session.events)
+
+    assert {key: value for key, value in changes.items() if value is not None} == values_of(session.events)
+    assert {key for key, value in changes.items() if value is None} >= {"pr", "restoredAt", "agentReportedNote", "summary"}
+    assert [*changes][-1] == "work_unit"
+
+
+def test_what_a_killed_writer_left_is_tidied_up(tmp_path: Path) -> None:
+    update(tmp_path / "app-1", {"status": "working"})
+    (tmp_path / ".app-1.7-8.tmp").write_text("status=wor")
+
+    assert tidy(tmp_path) == [".app-1.7-8.tmp"]
+    assert tidy(tmp_path) == tidy(tmp_path / "none") == []
+    assert read(tmp_path / "app-1") == {"status": "working"}
+
+
+def test_what_a_file_says_already_is_not_written_again(tmp_path: Path) -> None:
+    update(tmp_path / "app-1", {"status": "working"})
+    (tmp_path / "app-1").write_text("# by hand\nstatus=working\n")
+    update(tmp_path / "app-1", {"status": "working", "pr": None})
+
+    assert (tmp_path / "app-1").read_text() == "# by hand\nstatus=working\n"
 
 
 def test_no_two_processes_ever_reserve_the_same_id(tmp_path: Path) -> None:

@@ -1,0 +1,204 @@
+"""A session as agent-orchestrator documents it: the values that an orchestrator gives out, and when one is over.
+
+Made from the record that ``views.orchestrator`` derives from a log. It must not know where sessions are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from pytest_gittrix.timetext import format_instant, parse_instant
+from pytest_gittrix.views.orchestrator_status import (
+    NON_RESTORABLE_STATUSES,
+    TERMINAL_ACTIVITIES,
+    TERMINAL_STATUSES,
+    Dialect,
+    is_terminal,
+)
+from pytest_gittrix.views.orchestrator_status import is_restorable as can_come_back
+
+__all__ = [
+    "NON_RESTORABLE_STATUSES",
+    "TERMINAL_ACTIVITIES",
+    "TERMINAL_STATUSES",
+    "AgentSessionInfo",
+    "Cleaned",
+    "Killed",
+    "PRInfo",
+    "Reported",
+    "RuntimeHandle",
+    "Session",
+    "is_restorable",
+    "is_terminal_session",
+    "session_from",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PRInfo:
+    """A pull request; a text that is not known is empty, an unknown number is 0."""
+
+    number: int
+    url: str
+    title: str
+    owner: str
+    repo: str
+    branch: str
+    base_branch: str
+    is_draft: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeHandle:
+    """What runs the agent: ``id`` is its pid as text, ``runtime_name`` is ``process``; ``data`` has what else is known."""
+
+    id: str
+    runtime_name: str
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSessionInfo:
+    """What the agent tells of its conversation; ``summary_is_fallback`` if the summary is its first words instead."""
+
+    summary: str | None
+    agent_session_id: str | None
+    summary_is_fallback: bool = False
+    cost: Mapping[str, float] | None = None
+
+
+_WIRE: Final[Mapping[str, str]] = {
+    "id": "id",
+    "project_id": "projectId",
+    "status": "status",
+    "activity": "activity",
+    "branch": "branch",
+    "issue_id": "issueId",
+    "workspace_path": "workspacePath",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """The document's Session.
+
+    Attributes:
+        id, project_id: ``<prefix>-<n>``, and the project.
+        status: one of the documented statuses; two more in the dialect ``head``.
+        activity: what the agent does, None if that is not known.
+        branch, issue_id, pr, workspace_path, runtime_handle, agent_info: None where there is none, or not yet.
+        created_at, last_activity_at: aware.
+        restored_at: when it was last brought back; None if never.
+        metadata: what else is known, as texts.
+    """
+
+    id: str
+    project_id: str
+    status: str
+    activity: str | None
+    branch: str | None
+    issue_id: str | None
+    pr: PRInfo | None
+    workspace_path: str | None
+    runtime_handle: RuntimeHandle | None
+    agent_info: AgentSessionInfo | None
+    created_at: datetime
+    last_activity_at: datetime
+    restored_at: datetime | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def to_wire(self) -> dict[str, Any]:
+        """The session as JSON, in the document's own spelling; ``restoredAt`` only if it was restored."""
+        found: dict[str, Any] = {wire: getattr(self, name) for name, wire in _WIRE.items()}
+        found["pr"] = None if self.pr is None else _pr_to_wire(self.pr)
+        found["runtimeHandle"] = None if self.runtime_handle is None else _handle_to_wire(self.runtime_handle)
+        found["agentInfo"] = None if self.agent_info is None else _info_to_wire(self.agent_info)
+        found["createdAt"] = format_instant(self.created_at)
+        found["lastActivityAt"] = format_instant(self.last_activity_at)
+        if self.restored_at is not None:
+            found["restoredAt"] = format_instant(self.restored_at)
+        return {**found, "metadata": dict(self.metadata)}
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """What a kill did: ``cleaned`` if it ended or removed anything, ``already_terminated`` if the session was over before."""
+
+    cleaned: bool
+    already_terminated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What became of an agent's report; ``reason`` says why it was refused."""
+
+    accepted: bool
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What a cleanup did: the ids that it killed (or would have), those that it left, and for what it failed, the reason by id."""
+
+    killed: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    errors: dict[str, str] = field(default_factory=dict)
+
+
+def session_from(wire: Mapping[str, Any]) -> Session:
+    """The session of a record as ``views.orchestrator.record``, or of a file as ``views.orchestrator_files.session_of``, gives it."""
+    pr, handle, info, restored = (wire.get(name) for name in ("pr", "runtimeHandle", "agentInfo", "restoredAt"))
+    told = {name: wire[key] for name, key in _WIRE.items()}
+    return Session(
+        **told,
+        pr=None if pr is None else _pr_from_wire(pr),
+        runtime_handle=None if handle is None else _handle_from_wire(handle),
+        agent_info=None if info is None else _info_from_wire(info),
+        created_at=parse_instant(wire["createdAt"]),
+        last_activity_at=parse_instant(wire["lastActivityAt"]),
+        restored_at=None if restored is None else parse_instant(restored),
+        metadata=dict(wire["metadata"]),
+    )
+
+
+def is_terminal_session(session: Session) -> bool:
+    """Whether a session has finished, by its status or because its agent exited: the document's ``isTerminalSession``."""
+    return is_terminal(session.status, session.activity)
+
+
+def is_restorable(session: Session, *, dialect: Dialect = "document") -> bool:
+    """Whether a finished session can be brought back: the document's ``isRestorable``. Its workspace must be there too, to do so."""
+    return can_come_back(session.status, session.activity, dialect=dialect)
+
+
+def _pr_to_wire(pr: PRInfo) -> dict[str, Any]:
+    told = {name: getattr(pr, name) for name in ("number", "url", "title", "owner", "repo", "branch")}
+    return {**told, "baseBranch": pr.base_branch, "isDraft": pr.is_draft}
+
+
+def _pr_from_wire(wire: Mapping[str, Any]) -> PRInfo:
+    told = {name: wire[name] for name in ("number", "url", "title", "owner", "repo", "branch")}
+    return PRInfo(**told, base_branch=wire["baseBranch"], is_draft=wire["isDraft"])
+
+
+def _handle_to_wire(handle: RuntimeHandle) -> dict[str, Any]:
+    return {"id": handle.id, "runtimeName": handle.runtime_name, "data": dict(handle.data)}
+
+
+def _handle_from_wire(wire: Mapping[str, Any]) -> RuntimeHandle:
+    data = wire.get("data")
+    return RuntimeHandle(wire["id"], wire["runtimeName"], data if isinstance(data, dict) else {})
+
+
+def _info_to_wire(info: AgentSessionInfo) -> dict[str, Any]:
+    told: dict[str, Any] = {"summary": info.summary, "agentSessionId": info.agent_session_id}
+    if info.summary_is_fallback:
+        told["summaryIsFallback"] = True
+    return told if info.cost is None else {**told, "cost": dict(info.cost)}
+
+
+def _info_from_wire(wire: Mapping[str, Any]) -> AgentSessionInfo:
+    return AgentSessionInfo(wire["summary"], wire["agentSessionId"], wire.get("summaryIsFallback", False), wire.get("cost"))

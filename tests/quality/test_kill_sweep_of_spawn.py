@@ -1,0 +1,208 @@
+"""Killed anywhere while a session is spawned, with all it started or alone: no half session, no id twice, no process that nobody leads.
+
+The normal run strikes a sample of the calls; ``PYTEST_GITTRIX_SOAK=1`` strikes every one. Figures are printed (``pytest -rP``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from support.engine import kill_at, passed
+from support.orchestrator import NOTHING, Led, leading, on_linux
+from support.scene import SOAK, Scene, scratch
+from support.strikes import FAILURES, Durability, Operation, contents, lines_of_logs, listening, states_of, strike, strike_recovery
+
+from pytest_gittrix.harness.supervisor import supported
+from pytest_gittrix.session.agents import AgentProcess
+from pytest_gittrix.session.manager import GitTrix
+from pytest_gittrix.session.orchestrator import CommandAgent, Orchestrator, Project, SpawnConfig
+from pytest_gittrix.views.orchestrator_files import read
+
+pytestmark = [on_linux, pytest.mark.skipif(supported() is not None, reason=str(supported()))]
+
+CONFIG: Final = SpawnConfig("app", issue_id="42", prompt="Mend the login")
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with scratch() as directory:
+        yield directory / "scene"
+
+
+# Killed with all that it started, as when the machine goes down -----------------------------------------------------------------
+
+
+def lead_of(scene: Scene, engine: GitTrix) -> Orchestrator:
+    agent = CommandAgent("sleep", ("sleep", "600"), prompt_as="input")
+    project = Project("app", scene.durable, agents=(agent,))
+    return Orchestrator(engine, [project], environment={"PATH": os.environ.get("PATH", os.defpath)}, grace=0)
+
+
+def agent_of(engine: GitTrix, id: str, number: int = 1) -> AgentProcess:
+    return AgentProcess(engine.store.directory(id) / f"agent-{number}")
+
+
+def one_before(scene: Scene) -> None:
+    """A session that was killed, and one that was purged: their numbers are taken."""
+    with scene.engine() as engine:
+        lead = lead_of(scene, engine)
+        assert [lead.spawn(CONFIG).id for _ in range(2)] == ["app-1", "app-2"]
+        lead.kill("app-1")
+        lead.kill("app-2", purge=True)
+    scene.clock.advance(seconds=1)
+
+
+def spawn(scene: Scene) -> None:
+    with listening(scene) as engine:
+        lead = lead_of(scene, engine)
+        id = lead.spawn(CONFIG).id
+        print(id)
+        agent_of(engine, id).stop(grace=0)
+
+
+def judge(scene: Scene, told: list[str]) -> str:
+    known = {*states_of(scene), *told}
+    with scene.engine() as engine:
+        lead = lead_of(scene, engine)
+        before = contents(engine)
+        assert lead_of(scene, engine).recover() == []
+        assert contents(engine) == before
+        files = lead.directory / "app" / "sessions"
+        named = sorted(path.name for path in files.iterdir() if path.is_file() and path.name != ".lock")
+        shown = {one.id: one.status for one in lead.list()}
+        assert named == sorted(shown)
+        assert all(read(files / name) is not None for name in named)  # no reservation
+        assert shown.pop("app-1") == "killed"
+        if shown:
+            assert shown == {"app-3": "working"}
+            assert [one.status for one in lead.poll("app-3")] == ["killed"]  # its agent went with the machine
+            assert lead.restore("app-3").status == "working"
+            lead.kill("app-3")
+        assert not told or shown
+        again = lead.spawn(CONFIG)
+        assert again.id not in known
+        assert again.status == "working"
+        lead.kill(again.id)
+        return "whole" if shown else "undone" if "app-3" in known else "none"
+
+
+OPERATION: Final = Operation(one_before, spawn, judge, 14)
+DURABILITIES: Final[list[Durability]] = ["fast", "full"] if SOAK else ["fast"]
+
+
+@pytest.mark.parametrize("durability", DURABILITIES)
+def test_a_kill_at_any_call_is_survived(place: Path, durability: Durability) -> None:
+    found = strike(OPERATION, place, durability=durability, points=OPERATION.some(), told="spawn")
+
+    assert found.keys() == {"none", "undone", "whole"}
+
+
+def test_a_write_that_was_torn_is_survived(place: Path) -> None:
+    assert strike(OPERATION, place, kinds=("torn",), points=lines_of_logs(OPERATION, place), told="spawn")
+
+
+@pytest.mark.parametrize("kind", FAILURES if SOAK else FAILURES[:1])
+def test_a_failing_disk_is_a_typed_error_and_harms_nothing(place: Path, kind: str) -> None:
+    assert strike(OPERATION, place, kinds=(kind,), points=OPERATION.some(2), told="spawn")
+
+
+def test_a_kill_of_its_recovery_is_survived(place: Path) -> None:
+    assert strike_recovery(OPERATION, place, told="spawn")
+
+
+# Killed alone: what it started goes on ------------------------------------------------------------------------------------------
+
+SPAWNED: Final = ("start:head-read", "start:created", "start:seeded", "start:ready", "spawn:reserved", "spawn:started", "spawn:launched")
+
+
+def test_these_are_the_points_before_a_session_works(tmp_path: Path) -> None:
+    with leading(tmp_path) as led:
+        steps = passed(lambda: led.spawn(prompt="x"))
+
+    assert set(SPAWNED) <= set(steps)
+    assert steps.index("spawn:launched") < steps.index("spawn:ready")
+
+
+@pytest.mark.parametrize("point", SPAWNED)
+def test_a_spawner_that_is_killed_leaves_no_agent_that_nobody_leads(tmp_path: Path, point: str) -> None:
+    with leading(tmp_path) as led:
+        kill_at(point, lambda: led.spawn(prompt="x"))
+        led.site.engine.recover()
+        undone = led.another()
+
+        assert undone.list() == []
+        assert led.kit.alive() == []
+        assert led.left()["reservations"] == NOTHING["reservations"]
+        assert undone.recover() == []
+        started = sorted(led.site.engine.store.ids())
+        again = led.spawn()
+        assert again.id not in started
+        assert [one.id for one in led.lead.list()] == [again.id]
+        assert len(led.kit.alive()) <= 1
+
+
+def test_a_spawner_that_is_killed_while_it_tells_leaves_a_session_that_works(tmp_path: Path) -> None:
+    with leading(tmp_path) as led:
+        kill_at("spawn:ready", lambda: led.spawn(prompt="x"))
+        (session,) = led.another().list()
+
+        assert (session.id, session.status) == ("app-1", "working")
+        assert led.process("app-1").observe().state == "alive"
+        led.lead.kill("app-1")
+        assert led.kit.alive() == []
+
+
+def test_a_poll_undoes_a_spawn_that_was_killed_too(tmp_path: Path) -> None:
+    with leading(tmp_path) as led:
+        kill_at("spawn:launched", lambda: led.spawn(prompt="x"))
+        assert led.process("app-1").observe().state == "alive"
+
+        assert led.lead.poll() == []
+        assert led.process("app-1").observe().state == "exited"
+        assert led.lead.list() == []
+
+
+@pytest.mark.parametrize("point", ["evict:ended", "evict:apart", "evict:workspace-gone"])
+@pytest.mark.parametrize("leads", [False, True])
+def test_a_recovery_that_is_killed_is_made_up_for(tmp_path: Path, point: str, leads: bool) -> None:
+    with leading(tmp_path) as led:
+        kill_at("spawn:started", lambda: led.lead.spawn_orchestrator("app") if leads else led.spawn())
+        kill_at(point, led.another)
+        led.site.engine.recover()
+        again = led.another()
+
+        assert again.list() == []
+        assert again.recover() == []
+        assert (again.spawn_orchestrator("app").id if leads else led.spawn(again).id) == ("app-orchestrator-2" if leads else "app-2")
+
+
+def restored(led: Led, point: str) -> None:
+    """A session that was killed, and whose restoring was killed at a point."""
+    led.spawn()
+    led.lead.kill("app-1")
+    kill_at(point, lambda: led.lead.restore("app-1"))
+
+
+@pytest.mark.parametrize(("point", "status"), [("restore:checked", "killed"), ("restore:launched", "working")])
+def test_a_restorer_that_is_killed_leaves_the_session_over_or_at_work(tmp_path: Path, point: str, status: str) -> None:
+    with leading(tmp_path) as led:
+        restored(led, point)
+        (session,) = led.another().list()
+
+        assert session.status == status
+        assert len(led.kit.alive()) <= (status == "working")
+        assert led.lead.kill("app-1").already_terminated == (status == "killed")
+
+
+@pytest.mark.parametrize("point", ["kill:asked", "kill:ended"])
+def test_a_killer_that_is_killed_is_made_up_for(tmp_path: Path, point: str) -> None:
+    with leading(tmp_path) as led:
+        led.spawn()
+        kill_at(point, lambda: led.lead.kill("app-1"))
+        assert not led.another().kill("app-1").already_terminated
+        assert led.now("app-1").status == "killed"
+        assert led.kit.alive() == []

@@ -1,0 +1,217 @@
+"""A daemon to be asked: one that serves in this process, or one as a process of its own; with a team, remotes and scripted agents."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from support.git import GitRepo
+
+from pytest_gittrix.git.environment import hermetic_env
+from pytest_gittrix.harness.agent_kit import AgentKit, Script
+from pytest_gittrix.harness.real_time import real_seconds
+from pytest_gittrix.server import daemon_file
+from pytest_gittrix.server.daemon_file import DaemonFile
+from pytest_gittrix.server.run import Serving, Settings
+from pytest_gittrix.session.agent_tree import pause
+
+LONG: Final = 60.0
+"""Real seconds after which something that was to happen counts as stuck."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer: its status, its headers by lower-case name, its body."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> tuple[int, str]:
+        """The status and the code of what went wrong."""
+        assert self.json["ok"] is False
+        return self.status, self.json["error"]["code"]
+
+
+class Asked:
+    """Something that listens, and can be asked."""
+
+    file: DaemonFile
+
+    def ask(
+        self, method: str, path: str, body: object = None, *, headers: Mapping[str, str] | None = None, raw: bytes | None = None
+    ) -> Reply:
+        """Ask on a connection of its own."""
+        data = raw if raw is not None else None if body is None else json.dumps(body).encode()
+        kind = {"Content-Type": "application/json"} if data is not None else {}
+        with closing(http.client.HTTPConnection(self.file.host, self.file.port, timeout=LONG)) as connection:
+            connection.request(method, path, data, {**kind, **(headers or {})})
+            response = connection.getresponse()
+            return Reply(response.status, {name.lower(): value for name, value in response.getheaders()}, response.read())
+
+    def ok(self, method: str, path: str, body: object = None, **settings: Any) -> dict[str, Any]:
+        """What was answered to a request that must succeed."""
+        reply = self.ask(method, path, body, **settings)
+        assert reply.status == 200, reply.body
+        assert reply.json["ok"] is True
+        return reply.json
+
+    def command(self, *argv: str, cwd: Path, stdin: str | None = "") -> Reply:
+        """Have a command run, with the key of the daemon's file."""
+        body = {"argv": argv, "cwd": str(cwd)} | ({} if stdin is None else {"stdin_base64": stdin})
+        return self.ask("POST", "/api/command", body, headers={"Authorization": f"Bearer {self.file.key}"})
+
+    def state(self, id_: str) -> str:
+        """The state of a member's session."""
+        return self.ok("GET", f"/api/sessions/{id_}")["session"]["current_state"]
+
+
+@contextmanager
+def serving(settings: Settings) -> Iterator[Asked]:
+    """A daemon in a thread of this process."""
+    up = threading.Event()
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            serving.run()
+        except BaseException as problem:  # raised again below
+            failures.append(problem)
+        finally:
+            up.set()
+
+    serving = Serving(settings, listening=lambda _file: up.set())
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        assert up.wait(LONG)
+        asked = Asked()
+        asked.file = serving.file
+        yield asked
+    finally:
+        serving.end()
+        thread.join(LONG)
+    assert not thread.is_alive()
+    if failures:
+        raise failures[0]
+
+
+class DaemonProcess(Asked):
+    """``gittrix serve`` as a process of its own. Use it as a context manager: it is gone afterwards.
+
+    Args:
+        home: the engine's home.
+        arguments: more of the command line.
+    """
+
+    def __init__(self, home: Path, *arguments: str) -> None:
+        env = {**hermetic_env(home.parent / "nobody"), "GITTRIX_HOME": str(home)}
+        argv = [sys.executable, "-m", "pytest_gittrix.cli", "serve", "--port", "0", "--json", *arguments]
+        self.process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        self.said = json.loads(line) if line else None
+        found = daemon_file.read(home)
+        if self.said is not None and self.said["ok"]:
+            assert found is not None
+            self.file = found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.kill()
+
+    def end(self) -> tuple[int, str]:
+        """Tell it to end, and wait; its exit status and what it wrote to standard error."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.ended()
+
+    def ended(self) -> tuple[int, str]:
+        """Wait for it; its exit status and what it wrote to standard error."""
+        _, err = self.process.communicate(timeout=LONG)
+        return self.process.returncode, err.decode()
+
+    def kill(self) -> None:
+        """Kill it, as a crash does."""
+        self.process.kill()
+        self.process.communicate(timeout=LONG)
+
+
+class Staff:
+    """A team for a daemon: one repository, and members whose agents follow scripts.
+
+    Attributes:
+        home: the engine's home. agents: the scripts' other side. app: the remote.
+    """
+
+    def __init__(self, root: Path, agents: AgentKit) -> None:
+        self.home = root / "home"
+        self.home.mkdir(parents=True)
+        self.agents = agents
+        self.app = GitRepo.make(root / "remotes" / "app.git", {"a.txt": "one\n"}, bare=True)
+
+    @classmethod
+    @contextmanager
+    def open(cls, root: Path) -> Iterator[Staff]:
+        with AgentKit(root / "kit", timeout=LONG) as agents:
+            yield cls(root, agents)
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(port=0, store=self.home / "sessions")
+
+    def hires(self, more: str = "", **scripts: Script) -> Path:
+        """Write the team file: a member for each script; by default nobody."""
+        lines = ['team = "blue"', more, "[[repositories]]", 'name = "app"', f"url = {json.dumps(str(self.app.path))}"]
+        for name, script in scripts.items():
+            lines += [f"[members.{name}]", f"command = {json.dumps(script.command)}"]
+        file = self.home / "team.toml"
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return file
+
+    def start(self, daemon: Asked, member: str, kind: str = "Loop", **more: Any) -> str:
+        """Start a session; its id."""
+        return daemon.ok("POST", "/api/sessions/start", {"member_name": member, "session_type": kind, **more})["session_id"]
+
+    def commits(self, path: str, name: str = "agent") -> Script:
+        """A script that commits a file on a branch of its own, and ends."""
+        git = "git -c user.name=agent -c user.email=agent@example.org"
+        line = f"cd projects/app && git checkout -q -b work && echo work > {path} && git add {path} && {git} commit -q -m work"
+        return self.agents.script(name).run("sh", "-c", line)
+
+    def saved(self) -> set[str]:
+        """The files of all branches of the remote."""
+        branches = self.app.text("for-each-ref", "--format=%(refname)").split()
+        return {path for branch in branches for path in self.app.text("ls-tree", "-r", "--name-only", branch).split()}
+
+    def workspace(self, id_: str) -> Path:
+        return self.home / "sessions" / id_ / "workspace" / "projects" / "app"
+
+
+def wait_until(holds: Callable[[], bool], what: str = "it") -> None:
+    """Wait for something that other processes bring about."""
+    deadline = real_seconds() + LONG
+    while not holds():
+        assert real_seconds() < deadline, f"{what} did not come about"
+        pause(0.02)
+
+
+def descriptors() -> int:
+    """How many files this process has open."""
+    return len(os.listdir("/proc/self/fd"))

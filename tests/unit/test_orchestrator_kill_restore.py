@@ -1,0 +1,348 @@
+"""How orchestrated sessions end and come back: kill, restore, send, cleanup, and what a recovery makes of what was killed half-way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from support.engine import at_point, passed
+from support.orchestrator import Led, Tracked, leading, on_linux
+
+from pytest_gittrix.errors import (
+    AdapterUnavailable,
+    GittrixError,
+    InvalidInput,
+    SessionNotFound,
+    SessionNotRestorable,
+    WorkspaceMissing,
+)
+from pytest_gittrix.session.agent_tree import process
+from pytest_gittrix.session.orchestrator import CommandAgent, Killed, SpawnConfig, is_restorable, is_terminal_session
+from pytest_gittrix.views.orchestrator_files import read, sessions
+
+pytestmark = on_linux
+
+
+@pytest.fixture(name="led")
+def led_fixture(tmp_path: Path) -> Iterator[Led]:
+    with leading(tmp_path) as led:
+        yield led
+
+
+# Kill --------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_kill_ends_the_agent_with_everything_it_started_and_nothing_else(led: Led) -> None:
+    script = led.kit.script().spawn_child().spawn_daemon(scrub=True).at("up").hang()
+    lead = led.another(led.project(agents=(led.agent(script),)), grace=0.2)
+    session = led.spawn(lead)
+    led.kit.wait_for("up")
+    work = Path(session.workspace_path or "") / "work.txt"
+    work.write_text("unsaved\n")
+
+    assert lead.kill(session.id) == Killed(cleaned=True, already_terminated=False)
+    assert led.kit.gone()
+    now = led.now(session.id)
+    assert (now.status, now.activity, now.workspace_path) == ("killed", "exited", session.workspace_path)
+    assert is_terminal_session(now)
+    assert is_restorable(now)
+    assert work.read_text() == "unsaved\n"
+    assert (read(led.files / session.id) or {})["status"] == "killed"
+    assert led.types() == ["session.working", "session.killed"]
+
+
+def test_a_second_kill_does_nothing(led: Led) -> None:
+    session = led.spawn()
+    steps = passed(lambda: led.lead.kill(session.id))
+    before = led.site.events(session.id)
+
+    assert [step for step in steps if step.startswith("kill:")] == ["kill:asked", "kill:ended"]
+    assert led.lead.kill(session.id) == Killed(cleaned=False, already_terminated=True)
+    assert led.another().kill(session.id, reason="pr_merged") == Killed(cleaned=False, already_terminated=True)
+    assert led.site.events(session.id) == before
+    assert len(led.told) == 2
+
+
+def test_kills_at_once_record_one_end(led: Led) -> None:
+    session = led.spawn()
+    with ThreadPoolExecutor(4) as pool:
+        found = [*pool.map(lambda lead: lead.kill(session.id), [led.another() for _ in range(4)])]
+
+    assert sorted(one.already_terminated for one in found) == [False, True, True, True]
+    assert led.decided(session.id)[1:] == [("terminated", "manually_killed")]
+
+
+@pytest.mark.parametrize(
+    ("reason", "status"),
+    [("manually_killed", "killed"), ("runtime_lost", "killed"), ("pr_merged", "cleanup"), ("auto_cleanup", "cleanup"),
+     ("error_in_process", "errored")],
+)  # fmt: skip
+def test_the_reason_of_a_kill_makes_the_status(led: Led, reason: str, status: str) -> None:
+    session = led.spawn()
+    led.lead.kill(session.id, reason=reason)
+
+    assert led.now(session.id).status == status
+
+
+def test_what_cannot_be_killed_is_said(led: Led) -> None:
+    session = led.spawn()
+    with pytest.raises(InvalidInput, match="Use one of: manually_killed"):
+        led.lead.kill(session.id, reason="boredom")
+    with pytest.raises(SessionNotFound, match="'app-9'"):
+        led.lead.kill("app-9")
+    assert led.now(session.id).status == "working"
+
+
+def test_a_killed_session_can_be_reviewed_and_promoted(led: Led) -> None:
+    session = led.spawn()
+    (Path(session.workspace_path or "") / "new.py").write_text("x = 1\n")
+    led.lead.kill(session.id)
+    led.site.engine.get_session(session.id).promote(strategy="commit")
+
+    assert led.site.durable.read("new.py") == b"x = 1\n"
+    with pytest.raises(WorkspaceMissing):
+        led.lead.restore(session.id)
+
+
+def test_a_purge_archives_the_work_and_lists_the_session_no_more(led: Led) -> None:
+    session = led.spawn()
+    workspace = Path(session.workspace_path or "")
+    (workspace / "new.py").write_text("x = 1\n")
+
+    assert led.lead.kill(session.id, purge=True) == Killed(cleaned=True, already_terminated=False)
+    assert not workspace.exists()
+    assert led.site.state(session.id).archived
+    assert led.lead.list() == []
+    assert sessions(led.files) == {}
+    assert (led.now(session.id).status, led.now(session.id).workspace_path) == ("killed", None)
+    assert led.lead.kill(session.id, purge=True) == Killed(cleaned=False, already_terminated=True)
+
+
+def test_a_kill_can_be_followed_by_a_purge(led: Led) -> None:
+    session = led.spawn()
+    led.lead.kill(session.id)
+
+    assert led.lead.kill(session.id, purge=True) == Killed(cleaned=True, already_terminated=True)
+    assert led.lead.list() == []
+
+
+def test_polls_do_not_keep_a_killed_session_from_being_swept(led: Led) -> None:
+    session = led.spawn()
+    led.lead.watch(timedelta(minutes=10))
+    led.site.clock.advance(hours=10)
+    assert led.site.engine.sweep() == []  # its agent runs, so it is in use
+    led.lead.kill(session.id)
+    led.site.clock.advance(hours=4, minutes=1)
+
+    assert led.site.engine.sweep() == [session.id]
+    with pytest.raises(WorkspaceMissing) as missing:
+        led.lead.restore(session.id)
+    assert missing.value.path == session.workspace_path
+
+
+def test_an_agent_whose_session_was_swept_is_ended_at_the_next_look(led: Led) -> None:
+    session = led.spawn()
+    led.site.clock.advance(hours=5)
+    assert led.site.engine.sweep() == [session.id]
+
+    assert [one.status for one in led.lead.poll()] == ["cleanup"]
+    assert led.process(session.id).observe().state == "exited"
+    assert led.lead.poll() == []
+
+
+# Restore -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_restored_session_goes_on_in_its_workspace_with_a_new_agent(led: Led) -> None:
+    session = led.spawn(issue_id="7")
+    (Path(session.workspace_path or "") / "new.py").write_text("x = 1\n")
+    led.lead.kill(session.id)
+    led.site.clock.advance(minutes=1)
+    steps = passed(lambda: led.lead.restore(session.id))
+    restored = led.now(session.id)
+
+    assert [step for step in steps if step.startswith("restore:")] == ["restore:checked", "restore:launched"]
+    assert (restored.status, restored.activity, restored.issue_id) == ("working", None, "7")
+    assert restored.restored_at == led.site.clock.now()
+    assert restored.runtime_handle != session.runtime_handle
+    assert led.process(session.id).directory.name == "agent-2"
+    assert (Path(restored.workspace_path or "") / "new.py").read_text() == "x = 1\n"
+    assert led.types() == ["session.working", "session.killed", "session.working"]
+    assert (read(led.files / session.id) or {})["restoredAt"] == "2030-01-01T00:01:01.000Z"
+
+
+def test_what_works_is_not_restored(led: Led) -> None:
+    session = led.spawn()
+    with pytest.raises(SessionNotRestorable, match="not over, but working"):
+        led.lead.restore(session.id)
+    with pytest.raises(SessionNotFound):
+        led.lead.restore("app-9")
+
+
+def test_a_session_whose_agent_died_unseen_is_restored_all_the_same(led: Led) -> None:
+    session = led.spawn()
+    led.process(session.id).stop(grace=0)
+
+    assert led.now(session.id).status == "working"
+    assert led.lead.restore(session.id).status == "working"
+    assert led.types() == ["session.working", "session.killed", "session.working"]
+
+
+def test_a_session_without_its_workspace_is_not_restored(led: Led) -> None:
+    session = led.spawn()
+    led.lead.kill(session.id)
+    Path(session.workspace_path or "").rename(led.site.root / "away")
+
+    with pytest.raises(WorkspaceMissing) as missing:
+        led.lead.restore(session.id)
+    assert missing.value.path == session.workspace_path
+
+
+def test_a_restore_that_cannot_start_an_agent_leaves_the_session_over(led: Led) -> None:
+    script = led.kit.script().polite().hang()
+    session = led.spawn(led.another(led.project(agents=(led.agent(script, name="one"),))))
+    led.lead.kill(session.id)
+    broken = led.another(led.project(agents=(CommandAgent("one", ("no-such-program",)),)))
+
+    with pytest.raises(InvalidInput, match="no-such-program"):
+        broken.restore(session.id)
+    assert led.now(session.id).status == "killed"
+    assert led.now(session.id).restored_at is None
+    assert led.kit.alive() == []
+    assert led.lead.restore(session.id).status == "working"
+
+
+def test_restores_at_once_start_one_agent(led: Led) -> None:
+    session = led.spawn()
+    led.lead.kill(session.id)
+
+    def restore(_: int) -> bool:
+        try:
+            return led.another().restore(session.id).status == "working"
+        except SessionNotRestorable:
+            return False
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(restore, range(4))) == [False, False, False, True]
+    assert len(list(led.site.directory(session.id).glob("agent-*"))) == 2
+
+
+# Send --------------------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_sent_is_recorded_and_reaches_the_agent(led: Led) -> None:
+    script = led.kit.script().read().at("one").read().at("two").hang()
+    session = led.spawn(led.another(led.project(agents=(led.agent(script),))))
+    led.lead.send(session.id, "look at the tests")
+    led.kit.step("one")
+    led.lead.send(session.id, "and again\n")
+    led.kit.wait_for("two")
+
+    assert led.kit.heard == ["look at the tests", "and again"]
+    said = [event.data["text"] for event in led.site.events(session.id) if event.type == "user_message"]
+    assert said == ["look at the tests", "and again\n"]
+
+
+def test_a_session_that_is_over_is_restored_before_anything_is_sent(led: Led) -> None:
+    agent = led.agent(led.kit.script().polite().read().at("read").hang())
+    lead = led.another(led.project(agents=(agent,)))
+    session = led.spawn(lead)
+    lead.kill(session.id)
+    lead.send(session.id, "go on")
+    led.kit.wait_for("read")
+
+    assert led.kit.heard == ["go on"]
+    assert led.now(session.id).status == "working"
+
+
+def test_nothing_is_sent_to_what_is_over_for_good(led: Led) -> None:
+    session = led.spawn()
+    recorder = led.site.engine._recorder(session.id)
+    with recorder.leased():
+        recorder.append("pr.observed", {"state": "merged", "number": 1})
+
+    with pytest.raises(SessionNotRestorable, match="Cannot send to session app-1: it is merged"):
+        led.lead.send(session.id, "hello?")
+    with pytest.raises(InvalidInput, match="text is int"):
+        led.lead.send(session.id, 1)  # type: ignore[arg-type]
+    assert "user_message" not in led.site.types(session.id)
+
+
+def test_an_agent_that_is_gone_although_it_was_busy_just_now_is_not_talked_to(led: Led) -> None:
+    session = led.spawn()
+    led.does(session, "active")
+    led.process(session.id).stop(grace=0)
+
+    with pytest.raises(SessionNotRestorable, match="its agent is exited"):
+        led.lead.send(session.id, "hello?")
+
+
+# Cleanup -----------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_cleanup_takes_what_nobody_needs_and_leaves_the_rest(tmp_path: Path) -> None:
+    with leading(tmp_path, tracker=Tracked({"done": None, "open": None}, done={"done"})) as led:
+        kept, done, lost = led.spawn(issue_id="open"), led.spawn(issue_id="done"), led.spawn()
+        killed = led.spawn()
+        leader = led.lead.spawn_orchestrator("app")
+        led.process(lost.id).stop(grace=0)
+        led.process(leader.id).stop(grace=0)
+        led.lead.kill(killed.id)
+        before = {id: led.site.events(id) for id in (kept.id, done.id, lost.id)}
+
+        found = led.lead.cleanup(dry_run=True)
+        assert (found.killed, found.errors) == ([done.id, lost.id], {})
+        assert {id: led.site.events(id) for id in before} == before
+        assert led.lead.cleanup(project_id="app") == found
+        assert sorted(found.skipped) == sorted([kept.id, killed.id, leader.id])
+        assert (led.now(done.id).status, led.now(lost.id).status) == ("cleanup", "killed")
+        assert led.now(done.id).workspace_path is led.now(lost.id).workspace_path is None
+        assert sorted(one.id for one in led.lead.list()) == sorted(found.skipped)
+
+
+def test_what_fails_for_one_session_stops_no_other(tmp_path: Path) -> None:
+    class Odd(Tracked):
+        def exists(self, issue: str) -> bool:
+            if issue == "odd" and self.done:
+                raise AdapterUnavailable("The tracker is away.")
+            return super().exists(issue)
+
+    tracker = Odd({"odd": None, "done": None})
+    with leading(tmp_path, tracker=tracker) as led:
+        odd, done = led.spawn(issue_id="odd"), led.spawn(issue_id="done")
+        tracker.done.add("done")
+
+        assert led.lead.cleanup().errors == {odd.id: "The tracker is away."}
+        assert led.now(done.id).status == "cleanup"
+    with pytest.raises(GittrixError):
+        led.lead.cleanup(project_id="none")
+
+
+# After a kill of the orchestrator ----------------------------------------------------------------------------------------------
+
+
+def test_an_agent_that_outlives_the_end_of_its_session_is_ended_by_a_recovery(led: Led) -> None:
+    session = led.spawn()
+    recorder = led.site.engine._recorder(session.id)
+    with recorder.leased():
+        recorder.append("status.decided", {"session": "terminated", "reason": "manually_killed"})
+    owner = led.process(session.id).owner
+    assert owner is not None
+    assert process(owner.pid) is not None
+
+    assert led.another().recover() == []
+    assert led.process(session.id).observe().state == "exited"
+
+
+def test_a_recovery_leaves_alone_what_is_being_spawned(led: Led) -> None:
+    found: list[list[str]] = []
+    with at_point("spawn:started", lambda: found.append(led.another().recover())):
+        session = led.spawn()
+
+    assert found == [[]]
+    assert session.status == "working"
+    with at_point("spawn:reserved", lambda: found.append(led.another().recover())):
+        assert led.lead.spawn(SpawnConfig("app")).id == "app-2"

@@ -1,0 +1,357 @@
+"""agent-orchestrator's "Session" page, from its interface to its notes: each property, status, activity, example and rule."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from support.orchestrator import Led, leading, on_linux
+
+from pytest_gittrix.harness.forge_server import ForgeServer
+from pytest_gittrix.harness.remotes import BareRemote
+from pytest_gittrix.record.axes import ACTIVITIES
+from pytest_gittrix.session.orchestrator import (
+    NON_RESTORABLE_STATUSES,
+    TERMINAL_ACTIVITIES,
+    TERMINAL_STATUSES,
+    Session,
+    SpawnConfig,
+    is_restorable,
+    is_terminal_session,
+)
+from pytest_gittrix.views.orchestrator_files import read
+from pytest_gittrix.views.orchestrator_status import STATUSES
+
+pytestmark = on_linux
+
+
+@pytest.fixture(name="led")
+def led_fixture(tmp_path: Path) -> Iterator[Led]:
+    with leading(tmp_path) as led:
+        yield led
+
+
+@pytest.fixture(name="forge")
+def forge_fixture(tmp_path: Path) -> Iterator[ForgeServer]:
+    with BareRemote.make(tmp_path / "forge.git", files={"app.py": "v1\n"}) as remote, ForgeServer(remote) as server:
+        yield server
+
+
+@pytest.fixture(name="forged")
+def forged_fixture(tmp_path: Path, forge: ForgeServer) -> Iterator[Led]:
+    """An orchestrator whose project has its pull requests at ``forge``."""
+    with forge.forge() as client, leading(tmp_path, forge=client) as led:
+        yield led
+
+
+def opened(led: Led, forge: ForgeServer) -> tuple[str, int]:
+    """A session, and the pull request that its branch has at the forge: its id and its number."""
+    session = led.spawn(branch="feat/login")
+    if "refs/heads/feat/login" not in forge.remote.repo.git("for-each-ref", "--format=%(refname)"):
+        forge.remote.repo.git("branch", "feat/login", "main")
+        forge.remote.repo.git("update-ref", "refs/heads/feat/login", committed(forge))
+    with forge.forge() as client:
+        number = client.open_pr("feat/login", "main", "Mend the login").number
+    return session.id, number
+
+
+def committed(forge: ForgeServer) -> str:
+    """A commit on top of the remote's branch, which is not moved."""
+    repo = forge.remote.repo
+    return repo.git("commit-tree", "main^{tree}", "-p", "main", "-m", "Mend the login").strip()
+
+
+def status(led: Led, id: str) -> str:
+    """The status of a session at its next look."""
+    led.lead.poll()
+    return led.now(id).status
+
+
+class TestProperties:
+    """Properties"""
+
+    def test_id_is_the_project_s_prefix_and_a_number(self, led: Led) -> None:
+        assert [led.spawn().id, led.spawn().id] == ["app-1", "app-2"]
+
+    def test_project_id_is_that_of_the_configuration(self, led: Led) -> None:
+        assert led.spawn().project_id == "app"
+
+    def test_activity_is_none_until_it_is_determined(self, led: Led) -> None:
+        session = led.spawn()
+        assert session.activity is None
+        led.does(session, "active")
+        led.lead.poll()
+        assert led.now(session.id).activity == "active"
+
+    def test_branch_is_told_or_made(self, led: Led) -> None:
+        assert [led.spawn(branch="mine").branch, led.spawn(issue_id="#42").branch, led.spawn().branch] == [
+            "mine",
+            "feat/42",
+            "session/app-3",
+        ]
+
+    def test_issue_id_is_none_if_it_is_not_issue_based(self, led: Led) -> None:
+        assert [led.spawn(issue_id="INT-7").issue_id, led.spawn().issue_id] == ["INT-7", None]
+
+    def test_pr_is_none_until_it_is_opened(self, forged: Led, forge: ForgeServer) -> None:
+        session = forged.spawn()
+        assert session.pr is None
+        id, number = opened(forged, forge)
+        forged.lead.poll()
+        pr = forged.now(id).pr
+        assert pr is not None
+        assert (pr.number, pr.title, pr.branch, pr.base_branch, pr.is_draft) == (number, "Mend the login", "feat/login", "main", False)
+
+    def test_workspace_path_is_absolute_and_on_the_disk(self, led: Led) -> None:
+        path = Path(led.spawn().workspace_path or "")
+        assert path.is_absolute()
+        assert path.is_dir()
+
+    def test_runtime_handle_is_the_process(self, led: Led) -> None:
+        session = led.spawn()
+        handle, owner = session.runtime_handle, led.process(session.id).owner
+        assert handle is not None
+        assert owner is not None
+        assert (handle.runtime_name, handle.id) == ("process", str(owner.pid))
+
+    def test_agent_info_is_what_is_known_of_its_conversation(self, led: Led) -> None:
+        silent, told = led.spawn(), led.spawn(prompt="Fix the authentication bug")
+        assert silent.agent_info is None
+        assert told.agent_info is not None
+        assert (told.agent_info.summary, told.agent_info.summary_is_fallback) == ("Fix the authentication bug", True)
+
+    def test_created_at_is_the_clock_s(self, led: Led) -> None:
+        assert led.spawn().created_at == led.site.clock.now()
+
+    def test_last_activity_at_follows_the_agent(self, led: Led) -> None:
+        session = led.spawn()
+        led.site.clock.advance(minutes=3)
+        led.does(session, "active")
+        led.lead.poll()
+        assert led.now(session.id).last_activity_at == led.site.clock.now()
+
+    def test_restored_at_is_undefined_unless_it_was_restored(self, led: Led) -> None:
+        session = led.spawn()
+        assert "restoredAt" not in session.to_wire()
+        led.lead.kill(session.id)
+        led.site.clock.advance(minutes=1)
+        assert led.lead.restore(session.id).restored_at == led.site.clock.now()
+
+    def test_metadata_is_texts(self, led: Led) -> None:
+        session = led.spawn()
+        led.lead.report(session.id, "working", "halfway")
+        assert led.now(session.id).metadata["agentReportedNote"] == "halfway"
+
+    def test_the_record_has_the_documented_fields_and_no_other(self, led: Led) -> None:
+        wire = led.spawn().to_wire()
+        documented = "id projectId status activity branch issueId pr workspacePath runtimeHandle agentInfo createdAt"
+        assert {*wire} == {*documented.split(), "lastActivityAt", "metadata"}
+        assert datetime.fromisoformat(wire["createdAt"]).tzinfo is not None
+        assert json.loads(json.dumps(wire)) == wire
+
+
+class TestStatus:
+    """status, one of"""
+
+    def test_there_are_sixteen(self) -> None:
+        assert len(STATUSES) == 16
+
+    def test_spawning_is_being_created(self, led: Led) -> None:
+        seen: list[str] = []
+        led.site.engine.on("workspace.ready", lambda event: seen.append(led.now(event.stream).status))
+        led.spawn()
+        assert seen == ["spawning"]
+
+    def test_working_is_an_agent_at_work(self, led: Led) -> None:
+        assert led.spawn().status == "working"
+
+    def test_pr_open_is_a_pull_request_that_was_created(self, forged: Led, forge: ForgeServer) -> None:
+        id, _ = opened(forged, forge)
+        forge.state.checks("feat/login", {"build": "in_progress"})
+        assert status(forged, id) == "pr_open"
+
+    def test_ci_failed_is_checks_that_failed(self, forged: Led, forge: ForgeServer) -> None:
+        id, _ = opened(forged, forge)
+        forge.state.checks("feat/login", {"build": "failure"})
+        assert status(forged, id) == "ci_failed"
+
+    def test_review_pending_awaits_a_review(self, forged: Led, forge: ForgeServer) -> None:
+        id, number = opened(forged, forge)
+        forge.state.request_review(number, "ada")
+        assert status(forged, id) == "review_pending"
+
+    def test_changes_requested_is_a_reviewer_s_word(self, forged: Led, forge: ForgeServer) -> None:
+        id, number = opened(forged, forge)
+        forge.state.review(number, "ada", "changes_requested")
+        assert status(forged, id) == "changes_requested"
+
+    def test_approved_is_a_reviewer_s_word_too(self, forged: Led, forge: ForgeServer) -> None:
+        id, number = opened(forged, forge)
+        forge.state.review(number, "ada", "approved")
+        forge.state.checks("feat/login", {"build": "in_progress"})
+        assert status(forged, id) == "approved"
+
+    def test_mergeable_is_ready_to_merge(self, forged: Led, forge: ForgeServer) -> None:
+        id, number = opened(forged, forge)
+        forge.state.review(number, "ada", "approved")
+        forge.state.checks("feat/login", {"build": "success"})
+        assert status(forged, id) == "mergeable"
+
+    def test_merged_is_a_merged_pull_request(self, forged: Led, forge: ForgeServer) -> None:
+        id, number = opened(forged, forge)
+        forged.lead.poll()
+        forge.state.merge(number)
+        assert status(forged, id) == "merged"
+
+    def test_cleanup_is_resources_that_are_cleaned_up(self, forged: Led, forge: ForgeServer) -> None:
+        id, number = opened(forged, forge)
+        forged.lead.poll()
+        forge.state.merge(number)
+        forged.lead.poll()
+        assert forged.lead.cleanup().killed == [id]
+        assert forged.now(id).status == "cleanup"
+
+    def test_needs_input_waits_for_a_person(self, led: Led) -> None:
+        session = led.spawn()
+        led.does(session, "waiting_input")
+        assert status(led, session.id) == "needs_input"
+
+    def test_stuck_is_an_agent_that_rests_for_too_long(self, led: Led) -> None:
+        session = led.spawn()
+        led.does(session, "idle")
+        assert status(led, session.id) == "working"
+        led.site.clock.advance(minutes=10)
+        assert status(led, session.id) == "stuck"
+
+    def test_errored_is_an_error_of_its_process(self, led: Led) -> None:
+        session = led.spawn()
+        led.lead.kill(session.id, reason="error_in_process")
+        assert led.now(session.id).status == "errored"
+
+    def test_killed_is_killed_by_hand(self, led: Led) -> None:
+        session = led.spawn()
+        led.lead.kill(session.id)
+        assert led.now(session.id).status == "killed"
+
+    def test_done_is_completed_successfully(self, led: Led) -> None:
+        session = led.spawn()
+        held = led.site.engine.get_session(session.id)
+        held.write("new.py", "x = 1\n")
+        held.promote(strategy="commit")
+        assert led.now(session.id).status == "done"
+
+    def test_terminated_is_an_end_of_no_other_name(self, led: Led) -> None:
+        session = led.spawn()
+        recorder = led.site.engine._recorder(session.id)
+        with recorder.leased():
+            recorder.append("status.decided", {"session": "terminated", "reason": "agent_process_exited"})
+        assert led.now(session.id).status == "terminated"
+
+
+class TestActivity:
+    """activity, one of"""
+
+    def test_there_are_six(self) -> None:
+        assert sorted(ACTIVITIES) == ["active", "blocked", "exited", "idle", "ready", "waiting_input"]
+
+    @pytest.mark.parametrize("state", ["active", "ready", "idle", "waiting_input", "blocked"])
+    def test_it_is_what_the_agent_s_own_log_tells(self, led: Led, state: str) -> None:
+        session = led.spawn()
+        led.does(session, state)
+        led.lead.poll()
+        assert led.now(session.id).activity == state
+
+    def test_idle_is_what_active_becomes_after_a_while(self, led: Led) -> None:
+        session = led.spawn()
+        led.does(session, "active")
+        led.lead.poll()
+        led.site.clock.advance(minutes=6)
+        assert led.now(session.id).activity == "idle"
+
+    def test_exited_is_a_process_that_is_gone(self, tmp_path: Path) -> None:
+        with leading(tmp_path) as led:
+            agent = led.agent(led.kit.script().at("up").exits(0))
+            session = led.spawn(led.another(led.project(agents=(agent,))))
+            led.kit.step("up")
+            assert led.kit.gone()
+            led.lead.poll()
+            assert led.now(session.id).activity == "exited"
+
+
+class TestUsage:
+    """SessionSpawnConfig, and the usage examples"""
+
+    def test_spawn_takes_project_issue_branch_prompt_and_agent(self, led: Led) -> None:
+        other = led.agent(name="other")
+        lead = led.another(led.project(agents=(led.agent(), other)))
+        config = SpawnConfig(project_id="app", issue_id="#42", branch="mine", prompt="Fix the authentication bug", agent="other")
+        session = lead.spawn(config)
+        assert (session.issue_id, session.branch, session.metadata["agent"]) == ("#42", "mine", "other")
+
+    def test_a_created_session_says_its_id_and_branch(self, led: Led) -> None:
+        session = led.spawn(issue_id="#42", prompt="Fix the authentication bug")
+        assert f"Session {session.id} created on branch {session.branch}" == "Session app-1 created on branch feat/42"
+
+    def test_what_has_finished_is_restored_if_it_can_be(self, led: Led) -> None:
+        session = led.spawn()
+        led.lead.kill(session.id)
+        found = led.now(session.id)
+        assert is_terminal_session(found)
+        assert is_restorable(found)
+        assert led.lead.restore(session.id).status == "working"
+
+    def test_whoever_waits_for_input_is_told_of(self, led: Led) -> None:
+        session = led.spawn()
+        led.does(session, "waiting_input")
+        led.lead.poll()
+        told = [event for event in led.told if event["type"] == "session.needs_input"]
+        assert [(event["sessionId"], event["priority"]) for event in told] == [(session.id, "urgent")]
+
+
+class TestNotes:
+    """Implementation notes"""
+
+    def test_terminal_statuses_are_those_of_the_document(self) -> None:
+        assert {"killed", "terminated", "done", "cleanup", "errored", "merged"} == TERMINAL_STATUSES
+        assert {"exited"} == TERMINAL_ACTIVITIES
+
+    def test_merged_alone_is_not_restorable(self) -> None:
+        assert NON_RESTORABLE_STATUSES["document"] == {"merged"}
+
+    @pytest.mark.parametrize("one", STATUSES)
+    @pytest.mark.parametrize("activity", [None, "active", "exited"])
+    def test_a_session_is_terminal_and_restorable_as_documented(self, led: Led, one: str, activity: str | None) -> None:
+        base = led.spawn().to_wire()
+        session = shown(base, one, activity)
+        terminal = one in TERMINAL_STATUSES or activity == "exited"
+        assert is_terminal_session(session) == terminal
+        assert is_restorable(session) == (terminal and one != "merged")
+
+    def test_activity_comes_from_the_agent_s_own_files_and_not_from_its_terminal(self, led: Led) -> None:
+        agent = led.agent(led.kit.script().say("waiting for input?").at("said").hang())
+        session = led.spawn(led.another(led.project(agents=(agent,))))
+        led.kit.wait_for("said")
+        led.lead.poll()
+        assert led.now(session.id).activity is None
+
+    def test_state_is_persisted_to_flat_files(self, led: Led) -> None:
+        session = led.spawn(issue_id="#42", branch="mine")
+        values = read(led.files / session.id) or {}
+        assert (values["project"], values["branch"], values["issue"], values["status"]) == ("app", "mine", "#42", "working")
+        assert values["worktree"] == session.workspace_path
+
+    def test_a_file_of_the_original_script_is_read(self, led: Led) -> None:
+        led.files.mkdir(parents=True, exist_ok=True)
+        (led.files / "app-7").write_text("# by hand\nstatus=starting\nissue=#7\nbranch=feat/7\npr=https://forge/acme/app/pull/12\n")
+        found = led.now("app-7")
+        assert (found.status, found.issue_id, found.branch, found.pr.number if found.pr else None) == ("working", "#7", "feat/7", 12)
+
+
+def shown(wire: dict[str, object], status: str, activity: str | None) -> Session:
+    """A session as it would be shown with another status."""
+    from pytest_gittrix.session.orchestrator_session import session_from
+
+    return session_from({**wire, "status": status, "activity": activity})

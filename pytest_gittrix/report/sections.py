@@ -169,10 +169,10 @@ def clock_lines(scene: Scene) -> list[str]:
 
 
 def patches(scene: Scene) -> Iterator[tuple[str, bytes]]:
-    """Of each session whose workspace stands: its id, and its difference from the baseline as a patch."""
+    """Of each session whose workspace stands: its id, and its difference from the baseline as a patch. A member's has no baseline."""
     store = Store(scene.store)
     for state in store.scan()[0]:
-        if state.workspace is not None and state.workspace_present and os.path.isdir(state.workspace):
+        if state.life is None and state.workspace is not None and state.workspace_present and os.path.isdir(state.workspace):
             yield state.id, _patch(store, state, state.workspace)
 
 

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "docs/explanation" / name for name in ("you-know-gas-town.md", "you-know-pixir.md")]
+PAGES = [
+    ROOT / "docs/explanation" / name
+    for name in ("you-know-gas-town.md", "you-know-pixir.md", "you-know-botminter.md", "you-know-agent-orchestrator.md")
+]
 WALKS = sorted((ROOT / "tests/unit").glob("test_walkthrough_*.py"))
 
 NAMED = re.compile(r"`(test_\w+)::(test_\w+)`")

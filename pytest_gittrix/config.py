@@ -7,6 +7,7 @@ loads this in every run, so it imports little. It must not know how a world is m
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_gittrix.adapters.local import LocalEphemeral
+    from pytest_gittrix.evals.shards import Shard
     from pytest_gittrix.harness.history import Contents
     from pytest_gittrix.harness.system import SessionSystem
     from pytest_gittrix.record.model import EvictionPolicy
@@ -39,6 +41,7 @@ class Option:
         help: one line.
         choices: the values it takes, where they can be listed.
         repeatable: it takes several values: as several flags, as a variable like PATH, as lines of the configuration.
+        switch: on the command line it stands alone, and means ``yes``.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Option:
     help: str
     choices: tuple[str, ...] = ()
     repeatable: bool = False
+    switch: bool = False
 
     @property
     def flag(self) -> str:
@@ -78,6 +82,13 @@ OPTIONS: Final = (
     Option("profile", "default", "how much the package's own state machines try", PROFILES),
     Option("system", "", "the session system under test, as package.module:attribute"),
     Option("conformance-report", "", "file for the report on the conformance clauses, .json or .html", repeatable=True),
+    Option("eval-run", "", "directory of the eval run, instead of one in runs/"),
+    Option("eval-resume", "no", "whether to go on with the eval run that is there", ("no", "yes"), switch=True),
+    Option("eval-from", "", "directory of an eval run whose samples are taken over where their inputs are the same"),
+    Option("eval-seed", "", "seed of the eval run, instead of the markers'"),
+    Option("eval-epochs", "", "how often each case of an eval is run, instead of the markers'"),
+    Option("eval-shard", "", "the part of the samples that is run, such as 3/8"),
+    Option("eval-fail-under", "", "percentage of the samples that must pass; failing ones are let through then"),
 )
 
 
@@ -109,6 +120,13 @@ class GittrixConfig:
         profile: ``quick``, ``default`` or ``soak``.
         system: the session system under test, if one was named.
         conformance_report: where reports on the conformance clauses go; absolute.
+        eval_run: where the eval run is kept; absolute.
+        eval_resume: ``yes`` or ``no``.
+        eval_from: the run that samples are taken over from; absolute.
+        eval_seed: instead of the markers'.
+        eval_epochs: instead of the markers'.
+        eval_shard: which part of the samples is run.
+        eval_fail_under: percentage of the samples that must pass.
     """
 
     epoch: datetime
@@ -120,6 +138,13 @@ class GittrixConfig:
     profile: Literal["quick", "default", "soak"]
     system: SessionSystem | None
     conformance_report: tuple[Path, ...]
+    eval_run: Path | None
+    eval_resume: Literal["no", "yes"]
+    eval_from: Path | None
+    eval_seed: int | None
+    eval_epochs: int | None
+    eval_shard: Shard | None
+    eval_fail_under: float | None
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -128,8 +153,10 @@ def add_options(parser: pytest.Parser) -> None:
     for option in OPTIONS:
         values = f"{{{','.join(option.choices)}}}" if option.choices else option.attribute.upper()
         text = f"{option.help} (default: {option.default or 'none'}; also {option.variable} and ini {option.ini})"
-        action = "append" if option.repeatable else "store"
-        group.addoption(option.flag, dest=option.ini, default=None, action=action, metavar=values, help=text)
+        takes: dict[str, Any] = {"action": "append" if option.repeatable else "store", "metavar": values}
+        if option.switch:
+            takes = {"action": "store_const", "const": "yes"}
+        group.addoption(option.flag, dest=option.ini, default=None, help=text, **takes)
         parser.addini(option.ini, f"{option.help}; see {option.flag}", default=None)
     group.addoption(
         "--gittrix-show-config", action="store_true", help="show each gittrix option, its value and where it comes from, and exit"
@@ -157,6 +184,38 @@ def resolve(config: pytest.Config) -> GittrixConfig:
         pytest.UsageError: a value is not allowed; the message says where it was given and lists those that are.
     """
     return GittrixConfig(**{setting.option.attribute: _value(setting, config) for setting in settings(config)})
+
+
+def put_in_force(config: pytest.Config, asked: GittrixConfig) -> None:
+    """Have the engine, its children and state machines do as was asked, until the run is over."""
+    _use_git(config, asked.git)
+    # Where nobody asked for a profile, how much is tried is for Hypothesis to say.
+    if any(setting.given and setting.option.name == "profile" for setting in settings(config)):
+        from pytest_gittrix.harness.profiles import choose
+
+        before = choose(asked.profile)
+
+        def restore() -> None:
+            choose(before)
+
+        config.add_cleanup(restore)
+
+
+def _use_git(config: pytest.Config, git: str) -> None:
+    """Have the engine and every child process find the git that was asked for."""
+    if not os.path.isabs(git):
+        return
+    from pytest_gittrix.git.environment import git_binary, git_version
+
+    def forget() -> None:
+        git_binary.cache_clear()
+        git_version.cache_clear()
+
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PYTEST_GITTRIX_GIT", git)
+    forget()
+    config.add_cleanup(forget)
+    config.add_cleanup(patch.undo)
 
 
 def table(config: pytest.Config) -> list[str]:
@@ -234,12 +293,54 @@ def _reports(setting: Setting, config: pytest.Config) -> tuple[Path, ...]:
     return paths
 
 
+def _directory(setting: Setting, config: pytest.Config) -> Path | None:
+    return _path(setting, setting.text, config) if setting.text else None
+
+
+def _seed(setting: Setting, _config: pytest.Config) -> int | None:
+    if setting.text and not re.fullmatch("[0-9]{1,18}", setting.text):
+        _refuse(setting, "Valid values: whole numbers from 0.")
+    return int(setting.text) if setting.text else None
+
+
+def _epochs(setting: Setting, _config: pytest.Config) -> int | None:
+    if setting.text and not re.fullmatch("[1-9][0-9]{0,5}", setting.text):
+        _refuse(setting, "Valid values: whole numbers from 1.")
+    return int(setting.text) if setting.text else None
+
+
+def _shard(setting: Setting, _config: pytest.Config) -> Shard | None:
+    if not setting.text:
+        return None
+    from pytest_gittrix.errors import InvalidInput
+    from pytest_gittrix.evals.shards import Shard
+
+    try:
+        return Shard.parse(setting.text)
+    except InvalidInput as problem:
+        _refuse(setting, f"{problem.fix}")
+
+
+def _percentage(setting: Setting, _config: pytest.Config) -> float | None:
+    if not setting.text:
+        return None
+    if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]+)?", setting.text) or float(setting.text) > 100:
+        _refuse(setting, "Valid values: numbers from 0 to 100.")
+    return float(setting.text)
+
+
 _READERS: Final[Mapping[str, Callable[[Setting, pytest.Config], object]]] = {
     "epoch": _epoch,
     "artifacts": _artifacts,
     "git": _git,
     "system": _system,
     "conformance-report": _reports,
+    "eval-run": _directory,
+    "eval-from": _directory,
+    "eval-seed": _seed,
+    "eval-epochs": _epochs,
+    "eval-shard": _shard,
+    "eval-fail-under": _percentage,
 }
 
 
@@ -266,6 +367,8 @@ def gittrix(
 
 MARKER: Final = "gittrix(*, files, history, repository, branch, bare, workspace, eviction, epoch, task, freeze, object_format): \
 what the gittrix fixtures of this test are made from"
+EVAL_MARKER: Final = "gittrix_eval(*, suite, agent, epochs, seed, confine, only): \
+the test is run once for each sample of a suite of evals"
 
 _KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "files": ((Mapping,), "a mapping of path to contents"),

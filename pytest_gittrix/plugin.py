@@ -7,28 +7,35 @@ it. It holds no logic of its own.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pytest_gittrix.clock import FrozenClock
     from pytest_gittrix.config import GittrixConfig
-    from pytest_gittrix.conformance.report import SystemReport
     from pytest_gittrix.conformance.under_test import SystemUnderTest
+    from pytest_gittrix.evals_pytest.outcome import EvalSample
     from pytest_gittrix.fixtures import Ephemeral, Worlds
     from pytest_gittrix.harness.agent_kit import AgentKit
     from pytest_gittrix.harness.chain_kit import ChainKit
     from pytest_gittrix.harness.crash import Crash
     from pytest_gittrix.harness.durable import DurableRepo, Rival
+    from pytest_gittrix.harness.forge_server import ForgeServer
     from pytest_gittrix.harness.log_kit import LogKit
     from pytest_gittrix.harness.powercut import PowerCuts
     from pytest_gittrix.harness.race import Race
+    from pytest_gittrix.harness.remote_kit import Remotes
+    from pytest_gittrix.harness.session_in import SessionsIn
     from pytest_gittrix.harness.small_disk import SmallDisks
+    from pytest_gittrix.harness.timeline import Timeline
     from pytest_gittrix.harness.turn_kit import TurnKit
     from pytest_gittrix.harness.world import World
+    from pytest_gittrix.report.endings import Ending
     from pytest_gittrix.session.manager import GitTrix
     from pytest_gittrix.session.session import AgentSession, UserSession
 
@@ -36,8 +43,8 @@ _CONFIG = pytest.StashKey["GittrixConfig"]()
 _WORLDS = pytest.StashKey["Worlds"]()
 _FAILED = pytest.StashKey[bool]()
 _LEAKED = pytest.StashKey[list[str]]()
-_SYSTEMS = pytest.StashKey["tuple[SystemReport, ...]"]()
-_CLAUSE = "gittrix_clause"  # clauses.PROPERTY, which is too dear to load in every run
+_ENDINGS: pytest.StashKey[tuple[Ending, ...]] = pytest.StashKey()
+_OURS = frozenset({"gittrix_clause", "gittrix_eval_run"})  # clauses.PROPERTY and nodes.RUN, which are too dear to load in every run
 _WORKER_KEY = "gittrix_leaked"
 
 
@@ -56,13 +63,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker; check the options, if any was given, before a test runs."""
-    from pytest_gittrix.config import MARKER
+    """Declare the markers; check the options, if any was given, before a test runs."""
+    from pytest_gittrix.config import EVAL_MARKER, MARKER, put_in_force
 
     config.addinivalue_line("markers", MARKER)
+    config.addinivalue_line("markers", EVAL_MARKER)
     if _given(config):
-        _use_git(config, _resolved(config).git)
-        _use_profile(config)
+        put_in_force(config, _resolved(config))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -85,6 +92,19 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     return header(_resolved(config))
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave the cases of a suite of evals alone: tests in them are for what agents make."""
+    return True if collection_path.name == "cases" and collection_path.with_name("suite.toml").is_file() else None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make a test of an eval one test for each sample."""
+    if metafunc.definition.get_closest_marker("gittrix_eval") is not None:
+        from pytest_gittrix.evals_pytest.nodes import generate
+
+        generate(metafunc, _resolved(metafunc.config))
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show the world of a test that fails, once; when the test is over, keep its worlds or remove them."""
@@ -105,9 +125,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Delete what was removed, and hand on to the summary what only this process knows."""
-    _conclude_clauses(session)
+    """Delete what was removed, and hand on to the summary, and to JUnit, what only this process knows."""
+    _conclude(session)
     worlds = session.config.stash.get(_WORLDS, None)
     if worlds is None:
         return
@@ -118,18 +139,22 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker of xdist where the tests' root is."""
+    node.workerinput["gittrix_root"] = str(node.config.rootpath)
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """Take over what a worker of xdist handed on."""
     _remember_leaked(node.config, getattr(node, "workeroutput", {}).get(_WORKER_KEY, ()))
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Tell what became of the clauses; warn of an environment that leads git commands of the tests to somebody's real repository."""
-    for system in config.stash.get(_SYSTEMS, ()):
-        from pytest_gittrix.conformance.summary import summary
-
-        terminalreporter.section(f"gittrix conformance: {system.name}")
-        for line, colour in summary(system):
+    """Tell what became of clauses and evals; warn of an environment that leads git commands of the tests to somebody's real repository."""
+    for ending in config.stash.get(_ENDINGS, ()):
+        terminalreporter.section(ending.title)
+        for line, colour in ending.lines:
             terminalreporter.write_line(line, **({colour: True} if colour else {}))
     leaked = config.stash.get(_LEAKED, [])
     if leaked:
@@ -336,6 +361,44 @@ def gittrix_chain(_gittrix_world: World) -> ChainKit:
     return ChainKit(_gittrix_world.gittrix, _gittrix_world.clock)
 
 
+@pytest.fixture
+def gittrix_session_in(_gittrix_world: World) -> SessionsIn:
+    """Makes a session in any state of any of the systems: ``gittrix_session_in("retained", outcome="failed", age="25h")``."""
+    return _gittrix_world.session_in
+
+
+@pytest.fixture
+def gittrix_timeline(_gittrix_world: World) -> Callable[..., Timeline]:
+    """Makes a story of a session that is seen from outside (``Timeline``): ``gittrix_timeline().at("0", runtime="alive")``."""
+    return _gittrix_world.timeline
+
+
+@pytest.fixture
+def gittrix_remote(_gittrix_world: World) -> Iterator[Remotes]:
+    """Makes bare remotes (``BareRemote``) that refuse, diverge, are read-only or slow: ``gittrix_remote(files=..., name="app")``."""
+    from pytest_gittrix.harness.remote_kit import remotes
+
+    with remotes(_gittrix_world) as make:
+        yield make
+
+
+@pytest.fixture
+def gittrix_forge(_gittrix_world: World) -> Iterator[ForgeServer]:
+    """A forge on this machine (``ForgeServer``) with pull requests, CI and reviews to script; ``forge()`` is an adapter to it."""
+    from pytest_gittrix.harness.remote_kit import forge_at
+
+    with forge_at(_gittrix_world) as server:
+        yield server
+
+
+@pytest.fixture
+def gittrix_eval(request: pytest.FixtureRequest) -> EvalSample:
+    """The sample that a test with ``@pytest.mark.gittrix_eval`` is about (``EvalSample``), done: its outcome, record and patch."""
+    from pytest_gittrix.evals_pytest.nodes import sample_of
+
+    return sample_of(request, _resolved(request.config))
+
+
 def _resolved(config: pytest.Config) -> GittrixConfig:
     if _CONFIG not in config.stash:
         from pytest_gittrix.config import resolve
@@ -364,64 +427,22 @@ def _frozen(world: World, mode: Any) -> AbstractContextManager[None]:
     return process_freeze(world.clock, mode)
 
 
-def _use_git(config: pytest.Config, git: str) -> None:
-    """Have the engine and every child process find the git that was asked for."""
-    if not os.path.isabs(git):
-        return
-    from pytest_gittrix.git.environment import git_binary, git_version
-
-    def forget() -> None:
-        git_binary.cache_clear()
-        git_version.cache_clear()
-
-    patch = pytest.MonkeyPatch()
-    patch.setenv("PYTEST_GITTRIX_GIT", git)
-    forget()
-    config.add_cleanup(forget)
-    config.add_cleanup(patch.undo)
-
-
-def _use_profile(config: pytest.Config) -> None:
-    """Have state machines try as much as was asked for; where nobody asked, that is for Hypothesis to say."""
-    from pytest_gittrix.config import settings
-
-    if not any(setting.given and setting.option.name == "profile" for setting in settings(config)):
-        return
-    from pytest_gittrix.harness.profiles import choose
-
-    before = choose(_resolved(config).profile)
-
-    def restore() -> None:
-        choose(before)
-
-    config.add_cleanup(restore)
-
-
 def _remember_leaked(config: pytest.Config, names: Any) -> None:
     known = config.stash.setdefault(_LEAKED, [])
     known += [name for name in names if name not in known]
 
 
-def _conclude_clauses(session: pytest.Session) -> None:
-    """Write the reports that were asked for, and fail a run in which a promise was broken without a test that failed."""
-    config = session.config
-    terminal = config.pluginmanager.get_plugin("terminalreporter")  # a worker of xdist has none, and its controller has all reports
+def _conclude(session: pytest.Session) -> None:
+    """Put together what clauses and evals found out."""
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")  # a worker of xdist has none, and its controller has all reports
     if terminal is None:
         return
-    reports = [report for found in terminal.stats.values() for report in found if _is_of_clause(report)]
-    if not reports:
-        return
-    from pytest_gittrix.conformance.conclusion import conclude, write_files
+    reports = [report for found in terminal.stats.values() for report in found if _is_ours(report)]
+    if reports:
+        from pytest_gittrix.report.endings import conclude
 
-    systems: tuple[SystemReport, ...] = conclude(reports, rootdir=config.rootpath, asked_for=config.getoption("gittrix_system") or "")
-    config.stash[_SYSTEMS] = systems
-    problems = write_files(systems, _resolved(config).conformance_report)
-    for problem in problems:
-        terminal.ensure_newline()
-        terminal.write_line(problem, red=True)
-    if session.exitstatus == pytest.ExitCode.OK and (problems or not all(system.is_kept for system in systems)):
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        session.config.stash[_ENDINGS] = conclude(session, reports, terminal, _resolved(session.config))
 
 
-def _is_of_clause(report: object) -> bool:
-    return any(name == _CLAUSE for name, _ in getattr(report, "user_properties", ()))
+def _is_ours(report: object) -> bool:
+    return any(name in _OURS for name, _ in getattr(report, "user_properties", ()))

@@ -28,6 +28,8 @@ from pytest_gittrix.session.ids import seeded_ids
 from pytest_gittrix.session.manager import GitTrix
 
 if TYPE_CHECKING:
+    from pytest_gittrix.harness.session_in import SessionsIn
+    from pytest_gittrix.harness.timeline import Timeline
     from pytest_gittrix.record.model import EvictionPolicy
     from pytest_gittrix.session.session import UserSession
 
@@ -136,6 +138,19 @@ class World(Place):
     def race(self) -> Race:
         """Control over who goes next (DESIGN 4.5). A step that was named and never reached fails the block that the world is used in."""
         return self._closing.enter_context(Race(self.path / "race", lambda: self.env))
+
+    @property
+    def session_in(self) -> SessionsIn:
+        """Makes sessions in any state of any of the systems: ``world.session_in("retained", outcome="failed", age="25h")``."""
+        from pytest_gittrix.harness.session_in import SessionsIn  # dear to load, and most tests need none
+
+        return SessionsIn(self.gittrix, self.clock)
+
+    def timeline(self, **options: Any) -> Timeline:
+        """A story of a session that is seen from outside, to be played on the world's clock. Options are those of ``Timeline``."""
+        from pytest_gittrix.harness.timeline import Timeline
+
+        return Timeline(lambda: self.session_in(status="spawning", age="0s").log, self.clock, **options)
 
     def start(self, task: str = "Improve the project", **options: Any) -> UserSession:
         """Start a session.

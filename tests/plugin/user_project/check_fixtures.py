@@ -22,6 +22,7 @@ from pytest_gittrix import (
     DurableRepo,
     FrozenClock,
     GitTrix,
+    PromoteFailed,
     Rival,
     SessionExpired,
     UserSession,
@@ -32,10 +33,14 @@ from pytest_gittrix.fixtures import Ephemeral, Worlds
 from pytest_gittrix.harness.agent_kit import AgentKit
 from pytest_gittrix.harness.chain_kit import ChainKit
 from pytest_gittrix.harness.crash import Crash
+from pytest_gittrix.harness.forge_server import ForgeServer
 from pytest_gittrix.harness.log_kit import LogKit
 from pytest_gittrix.harness.powercut import PowerCuts
 from pytest_gittrix.harness.race import Race
+from pytest_gittrix.harness.remote_kit import Remotes
+from pytest_gittrix.harness.session_in import SessionsIn
 from pytest_gittrix.harness.small_disk import SmallDisks
+from pytest_gittrix.harness.timeline import Timeline
 from pytest_gittrix.harness.turn_kit import TurnKit
 
 INSTALLED = Path(os.environ["INSTALLED"])
@@ -172,6 +177,36 @@ def test_a_line_of_sessions(gittrix_chain: ChainKit, gittrix: GitTrix) -> None:
     line = gittrix_chain("toast", ["handoff", "crash", "done"], work_unit="gt-1")
     gittrix_chain.check(line)
     assert [record.id for record in gittrix.chain(work_unit="gt-1")] == [session.id for session in line]
+
+
+def test_a_session_that_failed_yesterday(gittrix_session_in: SessionsIn, gittrix: GitTrix) -> None:
+    made = gittrix_session_in("retained", outcome="failed", age="25h")
+    assert made.life is not None
+    assert (made.life.ended, made.path.is_dir(), gittrix.view(made.id, "botminter")["current_state"]) == ("failed", True, "Retained")
+
+
+def test_an_agent_that_falls_silent(gittrix_timeline: Callable[..., Timeline]) -> None:
+    assert gittrix_timeline().at("0", runtime="alive", activity="active").at("10m", activity="idle").play().statuses == ["working", "stuck"]
+
+
+def test_a_remote_refuses(gittrix_remote: Remotes, tmp_path: Path) -> None:
+    remote = gittrix_remote(files={"app.py": "v1\n"}, name="app")
+    with GitTrix(remote.url, home=tmp_path) as gittrix:
+        session = gittrix.start_session("fix the bug")
+        session.write("app.py", "v2\n")
+        remote.reject("not today")
+        with pytest.raises(PromoteFailed, match="not today"):
+            session.promote()
+        remote.accept()
+        assert session.promote().sha == remote.repo.head()
+
+
+def test_a_pull_request_is_opened(gittrix_forge: ForgeServer, tmp_path: Path) -> None:
+    with GitTrix(gittrix_forge.git_url, home=tmp_path, forge=gittrix_forge.forge()) as gittrix:
+        session = gittrix.start_session("fix the bug")
+        session.write("app.py", "v2\n")
+        assert session.promote(strategy="pr").pr_url == f"{gittrix_forge.web}/acme/app/pull/1"
+    assert gittrix_forge.state.pulls[1].title == "gittrix: fix the bug"
 
 
 def test_an_agent_is_a_real_process(gittrix_agent_process: AgentKit) -> None:

@@ -1,0 +1,112 @@
+"""Every pair of states and every combination of axes there is, for ``pytest.mark.parametrize``.
+
+Whoever writes a session system, or a rule over one, puts it to all of them: ``@pytest.mark.parametrize("pair", life_pairs(), ids=str)``.
+What is right for each, the tables of the documents say (session-systems 4.2 and 5.1). Must not know pytest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+from pytest_gittrix.record.axes import ACTIVITIES, RUNTIME_STATES, SESSION_STATES, UNKNOWN, Activity, Axes, Progress, PullRequest, Runtime
+from pytest_gittrix.record.life import LEGAL
+from pytest_gittrix.views.orchestrator_status import STATUSES
+
+LIFE_STATES: Final = tuple(state for state in LEGAL if state != "removed")
+"""The seven states that BotMinter documents; ``removed`` is what is told of a session that was cleaned up."""
+
+PULL_REQUESTS: Final = {
+    "none": PullRequest(),
+    "in_progress": PullRequest("open", number=7, ci="pending"),
+    "ci_failing": PullRequest("open", number=7, ci="failing"),
+    "review_pending": PullRequest("open", number=7, ci="passing", review="pending"),
+    "changes_requested": PullRequest("open", number=7, ci="passing", review="changes_requested"),
+    "approved": PullRequest("open", number=7, ci="passing", review="approved"),
+    "merge_ready": PullRequest("open", number=7, ci="passing", review="approved", mergeable=True),
+    "merged": PullRequest("merged", number=7),
+    "closed": PullRequest("closed", number=7),
+}
+"""A pull request of each kind: of none, open for each reason, merged, closed."""
+
+REASONS: Final = {
+    "not_started": ("spawn_requested",),
+    "working": ("task_in_progress",),
+    "idle": ("research_complete",),
+    "needs_input": ("awaiting_user_input",),
+    "stuck": ("probe_failure",),
+    "detecting": ("runtime_lost",),
+    "done": ("research_complete",),
+    "terminated": (
+        "manually_killed",
+        "runtime_lost",
+        "auto_cleanup",
+        "pr_merged",
+        "error_in_process",
+        "probe_failure",
+        "agent_process_exited",
+    ),
+}
+"""For each state of a session, the reasons that make a difference to its status."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A state, another one, and whether the second may follow the first."""
+
+    old: str
+    new: str
+    legal: bool
+
+    def __str__(self) -> str:
+        return f"{self.old}-{self.new}"
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One value of each axis.
+
+    Attributes:
+        session, reason: how far the session is, and why.
+        pr: one of ``PULL_REQUESTS``.
+        runtime: one of ``axes.RUNTIME_STATES``.
+        activity: one of ``axes.ACTIVITIES``, or ``unknown``.
+    """
+
+    session: str
+    reason: str
+    pr: str
+    runtime: str
+    activity: str
+
+    def __str__(self) -> str:
+        return f"{self.session}:{self.reason}-{self.pr}-{self.runtime}-{self.activity}"
+
+    @property
+    def axes(self) -> Axes:
+        """The same as the rules take it."""
+        activity = Activity() if self.activity == UNKNOWN else Activity(self.activity, "native", 0)
+        return Axes(Progress(self.session, self.reason), PULL_REQUESTS[self.pr], Runtime(self.runtime), activity)
+
+
+def life_pairs(*, legal: bool | None = None) -> tuple[Pair, ...]:
+    """All 49 pairs of the seven documented states.
+
+    Args:
+        legal: only those that may (or may not) follow each other; all by default.
+    """
+    pairs = (Pair(old, new, new in LEGAL[old]) for old, new in product(LIFE_STATES, repeat=2))
+    return tuple(pair for pair in pairs if legal in (None, pair.legal))
+
+
+def status_axes() -> tuple[Combination, ...]:
+    """Every combination of what can be known of a session: its state, its pull request, its runtime, what its agent does."""
+    sessions = [(state, reason) for state in SESSION_STATES for reason in REASONS[state]]
+    rest = product(PULL_REQUESTS, RUNTIME_STATES, (UNKNOWN, *ACTIVITIES))
+    return tuple(Combination(*session, *others) for session, others in product(sessions, rest))
+
+
+def status_ends() -> tuple[tuple[str, str | None], ...]:
+    """Every documented status with every activity, None for one that is not known: what an end is asked of."""
+    return tuple(product(STATUSES, (None, *ACTIVITIES)))

@@ -1,4 +1,4 @@
-"""The conformance suite: more than two hundred promises of a session system, each a test with a stable code.
+"""The conformance suite: almost three hundred promises of a session system, each a test with a stable code.
 
 Run it on a system of your own without a line of code::
 
@@ -31,6 +31,10 @@ FAMILY_MODULES = (
     "log",
     "turns",
     "lines",
+    "lifecycle",
+    "finalization",
+    "retention",
+    "status",
     "identity",
     "names",
     "bad_input",
@@ -38,7 +42,7 @@ FAMILY_MODULES = (
 )
 
 # Clauses are inherited by test classes, so pytest would not explain their assertions by itself.
-pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in (*FAMILY_MODULES, "expect")))
+pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in (*FAMILY_MODULES, "desk", "expect")))
 
 _HOMES = {
     "BASE": "harness.system",

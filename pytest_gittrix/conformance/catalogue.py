@@ -33,6 +33,8 @@ _CAPABILITIES = {
     Capability.TURNS: "the agent's code can be run beside the program, and interrupted",
     Capability.FORKS: "a session can begin as another one was",
     Capability.LINES: "a session can be handed on, or go on after a crash; lines of sessions can be found",
+    Capability.MEMBERS: "members of a team have sessions in workspaces of several repositories, and their work is saved when they end",
+    Capability.STATUS: "what a session is follows from what is seen of it: its agent, its runtime, its pull request",
 }
 
 _HEAD = """\

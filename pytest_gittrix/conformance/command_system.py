@@ -33,7 +33,9 @@ Dialect = Literal["gittrix", "typescript"]
 HOME_VARIABLE: Final = "GITTRIX_HOME"
 TYPESCRIPT: Final = BASE | {Capability.DELETE, Capability.STRATEGIES, Capability.RESUME, Capability.SHELL, Capability.PROCESSES}
 """What the document of the TypeScript GitTrix claims of its command line; ``clock`` besides, where libfaketime is installed."""
-UNSPEAKABLE: Final = frozenset({Capability.HISTORY, Capability.TURNS, Capability.FORKS, Capability.LINES})
+UNSPEAKABLE: Final = frozenset(
+    {Capability.HISTORY, Capability.TURNS, Capability.FORKS, Capability.LINES, Capability.MEMBERS, Capability.STATUS}
+)
 """What no command line is asked for: it needs somebody to call back, or has no words in the documented commands."""
 
 

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from pytest_gittrix.errors import CapabilityMissing
+from pytest_gittrix.harness.driver_members import DrivenMembers, DrivenRules
 from pytest_gittrix.harness.oracle import Judge
 from pytest_gittrix.harness.place import Place
 from pytest_gittrix.harness.system import Capability, Promoted, SessionSystem, TurnHandle, check_system
@@ -218,9 +219,22 @@ class DrivenEngine:
         """The ids of a line, oldest first."""
         return [*self._lines().chain(chain)]
 
+    @property
+    def members(self) -> DrivenMembers:
+        """Its members' sessions."""
+        return DrivenMembers(self._declared(Capability.MEMBERS))
+
+    @property
+    def rules(self) -> DrivenRules:
+        """How it tells what a session is."""
+        return DrivenRules(self._declared(Capability.STATUS))
+
     def _lines(self) -> Any:
-        if Capability.LINES not in self._capabilities:
-            raise CapabilityMissing("The system does not declare lines.")
+        return self._declared(Capability.LINES)
+
+    def _declared(self, capability: Capability) -> Any:
+        if capability not in self._capabilities:
+            raise CapabilityMissing(f"The system does not declare {capability!s}.")
         return self.raw
 
     def close(self) -> None:

@@ -89,6 +89,11 @@ class Witness:
             found.append("a program of the agent's ran")
         if collected and self.strangers:
             found.append("a repository that nobody knows would be lost")
+        return found + self.wrongs_at_remotes(collected=collected)
+
+    def wrongs_at_remotes(self, *, collected: bool) -> list[str]:
+        """What is wrong with the remotes alone, a sentence each; see ``losses``."""
+        found: list[str] = []
         for plan in self.member.plan:
             bare = next(
                 path for path in (self.member.remote(plan.name), self.member.remote(plan.name).with_suffix(".aside")) if path.exists()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -112,12 +112,17 @@ def git(place: Path, *arguments: str, stdin: bytes = b"", at: int | None = None)
     return os.fsdecode(run_git(arguments, cwd=place, env=env, stdin=stdin)).rstrip("\n")
 
 
+Fill = Callable[[Sequence[RepositorySpec]], Hydrated]
+"""Makes a workspace of some repositories."""
+
+
 class Member:
     """One built plan.
 
     Args:
         root: a directory of its own, which is not there yet.
         plan: what to build.
+        fill: makes the workspace; ``hydrate``, below ``root``, by default.
 
     Attributes:
         root, plan: as given.
@@ -125,18 +130,21 @@ class Member:
         keeps: whether something in it can only stay there.
     """
 
-    def __init__(self, root: Path, plan: Plan) -> None:
+    def __init__(self, root: Path, plan: Plan, fill: Fill | None = None) -> None:
         self.root, self.plan = root, plan
         self._seconds = _START
         root.mkdir(parents=True)
         for one in plan:
             self._make_remote(one)
         specs = [RepositorySpec(one.name, str(self.remote(one.name)), team=one.team) for one in plan]
-        self.workspace: Hydrated = hydrate(specs, root / "workspace", root / "clones", marker={"session_id": "s1", "member": "alice"})
+        self.workspace: Hydrated = self._hydrated(specs) if fill is None else fill(specs)
         for one, made in zip(plan, self.workspace.repositories, strict=True):
             _Agent(self, one, made).work()
         self.settle()
         self.keeps = any(one.keeps for one in plan)
+
+    def _hydrated(self, specs: Sequence[RepositorySpec]) -> Hydrated:
+        return hydrate(specs, self.root / "workspace", self.root / "clones", marker={"session_id": "s1", "member": "alice"})
 
     def remote(self, name: str) -> Path:
         """The bare repository of that name."""

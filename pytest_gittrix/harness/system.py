@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.harness.system_members import MemberVerbs, StatusVerbs
 
 if TYPE_CHECKING:
     from pytest_gittrix.harness.place import Place
@@ -48,6 +49,8 @@ class Capability(StrEnum):
     TURNS = "turns"
     FORKS = "forks"
     LINES = "lines"
+    MEMBERS = "members"
+    STATUS = "status"
 
 
 BASE: Final = frozenset(
@@ -69,7 +72,9 @@ EXTENDED: Final = frozenset(Capability) - BASE
 ``resume``: sessions outlive the engine that started them. ``shell``: the agent has a directory to run programs in. ``clock``: TTLs follow
 the place's clock. ``absolute``: sessions can have an absolute TTL. ``processes``: several processes may work on the same sessions.
 ``crash``: a killed process leaves nothing that needs a human. ``history`` builds on ``events``, ``turns`` and ``forks`` on both; with
-``lines``, ``start`` takes who works in the session, and on what, as keywords: ``agent``, ``rig``, ``work_unit``.
+``lines``, ``start`` takes who works in the session, and on what, as keywords: ``agent``, ``rig``, ``work_unit``. ``members``: there are
+sessions of members of a team too, in workspaces of several repositories, whose work is saved when they end (BotMinter). ``status``: what a
+session is follows from what is seen of it (agent-orchestrator).
 """
 
 VERBS: Final[Mapping[Capability, tuple[str, ...]]] = {
@@ -84,6 +89,10 @@ VERBS: Final[Mapping[Capability, tuple[str, ...]]] = {
     Capability.TURNS: ("start_turn", "interrupt", "turn_running"),
     Capability.FORKS: ("fork",),
     Capability.LINES: ("handoff", "finish", "succeed", "lineage", "query", "chain"),
+    Capability.MEMBERS: (
+        *("open_member", "life", "lives", "repositories", "stop", "conclude", "finalize", "keep_for", "scan", "cleanup", "acquire"),
+    ),
+    Capability.STATUS: ("status_of", "is_terminal", "is_restorable", "is_polled", "look_through"),
 }
 """The methods that an engine has if, and only if, its system declares the capability."""
 
@@ -180,7 +189,7 @@ class TurnHandle(Protocol):
         ...
 
 
-class OptionalVerbs(Protocol):
+class OptionalVerbs(MemberVerbs, StatusVerbs, Protocol):
     """What an engine has besides, capability by capability."""
 
     def delete(self, id: str, path: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from pytest_gittrix.conformance.command_system import UNSPEAKABLE, CommandSystem
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.harness.driver import DrivenEngine, DrivenSession, Stage
+from pytest_gittrix.harness.driver_members import DrivenMembers, DrivenRules
 from pytest_gittrix.harness.own_system import GitTrixSystem
 from pytest_gittrix.harness.system import BASE, VERBS, Capability, OptionalVerbs
 
@@ -32,7 +35,11 @@ OF_SESSIONS: dict[str, Callable[[DrivenSession], Any]] = {
 OF_ENGINES: dict[str, Callable[[DrivenEngine], Any]] = {
     "query": lambda engine: engine.query(),
     "chain": lambda engine: engine.chain("x"),
+    "members": lambda engine: engine.members,
+    "rules": lambda engine: engine.rules,
 }
+BY_HANDLES = {*VERBS[Capability.MEMBERS], *VERBS[Capability.STATUS]}
+"""What is driven by the handles that ``members`` and ``rules`` give."""
 
 
 class Modest(GitTrixSystem):
@@ -69,8 +76,38 @@ def test_a_question_that_is_not_declared_is_refused(stage: Stage, verb: str) -> 
 def test_each_verb_that_is_driven_is_declared_and_described() -> None:
     driven = {verb for capability in UNSPEAKABLE for verb in VERBS[capability]}
 
-    assert driven == {*OF_SESSIONS, *OF_ENGINES}
+    assert driven == {*OF_SESSIONS, *OF_ENGINES, *BY_HANDLES} - {"members", "rules"}
     assert sorted(verb for verbs in VERBS.values() for verb in verbs if not getattr(OptionalVerbs, verb).__doc__) == []
+
+
+class Heard:
+    """An engine that notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: set[str] = set()
+
+    def __getattr__(self, verb: str) -> Callable[..., Any]:
+        def answer(*_: Any, **__: Any) -> Any:
+            self.asked.add(verb)
+            return {"repositories": {"app": "/w/app"}, "life": {"state": "active"}, "lives": {}}.get(verb, "x")
+
+        return answer
+
+
+def test_handles_drive_every_verb_of_members_and_of_statuses() -> None:
+    raw, day = Heard(), timedelta(days=1)
+    members, rules = DrivenMembers(raw), DrivenRules(raw)
+    session = members.begin("ada", {"app": "file:///app.git"})
+    session.stop(force=True)
+    session.conclude()
+    session.finalize()
+    members.keep_for(day, day, day)
+
+    assert (session.state, session.repository(), session.acquire("gt-1")) == ("active", Path("/w/app"), "x")
+    assert (members.states(), members.scan(), members.cleanup(all=True)) == ({}, ["x"], ["x"])
+    assert (rules.of(), rules.look_through({"after": 0})) == ("x", ["x"])
+    assert rules.is_terminal("done", None) is rules.is_restorable("done", None) is rules.is_polled("done") is True
+    assert raw.asked == BY_HANDLES
 
 
 def test_our_engine_as_a_system_does_all_there_is() -> None:

@@ -1,0 +1,255 @@
+"""RET: how long workspaces of ended sessions are kept, and what is never collected (BotMinter; session-systems 4.3, 4.6)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from pytest_gittrix.conformance.clauses import Clauses, needs
+from pytest_gittrix.conformance.desk import AGENT, DAY, MOMENT, TWO_DAYS, Desk, again_at, at_desk
+from pytest_gittrix.conformance.expect import refused
+from pytest_gittrix.harness.driver import Stage
+from pytest_gittrix.harness.driver_members import DrivenMember
+from pytest_gittrix.harness.member_workspaces import RepositoryPlan
+from pytest_gittrix.harness.system import Capability
+
+NOTHING: Final = timedelta(0)
+YEAR: Final = timedelta(days=365)
+LARGE: Final = 3_000_000
+
+
+class RetentionClauses(Clauses):
+    """Scans and cleanups."""
+
+    # By age ------------------------------------------------------------------------------------------------------------------------
+
+    @needs(Capability.MEMBERS, Capability.CLOCK)
+    def test_ret_01_a_workspace_is_kept_for_its_time_and_no_longer(self, stage: Stage) -> None:
+        """Or it is gone before somebody could look into it, or the disk fills up."""
+        members = stage.gittrix.members
+        members.keep_for(TWO_DAYS, YEAR, YEAR)
+        session = at_desk(stage, kind="loop", command=AGENT).session
+        session.conclude()
+
+        stage.clock.advance(TWO_DAYS - MOMENT)
+        assert members.scan() == []
+        assert session.state == "retained"
+        stage.clock.advance(2 * MOMENT)
+        assert members.scan() == [session.id]
+
+        assert session.state == "removed"
+        assert not session.repository().exists()
+        assert members.scan() == []
+
+    @needs(Capability.MEMBERS, Capability.CLOCK)
+    def test_ret_02_what_ran_by_itself_is_kept_alike_however_it_ended(self, stage: Stage) -> None:
+        """Or the workspace that somebody needs to see why it failed is the first to go."""
+        members = stage.gittrix.members
+        members.keep_for(TWO_DAYS, NOTHING, NOTHING)
+        done = [at_desk(stage, kind=kind, command=AGENT).session for kind in ("loop", "brain")]
+        killed = at_desk(stage, kind="loop", command=AGENT).session
+        for session in done:
+            session.conclude()
+        killed.stop(force=True)
+
+        stage.clock.advance(DAY)
+        assert members.scan() == []
+        stage.clock.advance(TWO_DAYS)
+        assert members.scan() == sorted(session.id for session in (*done, killed))
+
+    @needs(Capability.MEMBERS, Capability.CLOCK)
+    def test_ret_03_a_chat_that_went_well_goes_at_once_and_another_is_kept(self, stage: Stage) -> None:
+        """Or the disk fills with chats, or the chat that somebody had to kill is gone with what was said to be done in it."""
+        members = stage.gittrix.members
+        members.keep_for(YEAR, NOTHING, TWO_DAYS)
+        done, killed = at_desk(stage).session, at_desk(stage).session
+        done.conclude()
+        killed.stop(force=True)
+
+        assert members.scan() == [done.id]
+        stage.clock.advance(TWO_DAYS - MOMENT)
+        assert members.scan() == []
+        stage.clock.advance(2 * MOMENT)
+        assert members.scan() == [killed.id]
+
+    @needs(Capability.MEMBERS, Capability.CLOCK)
+    def test_ret_04_the_time_begins_when_a_session_is_retained(self, stage: Stage) -> None:
+        """Or the workspace of a long session is gone the moment it ends."""
+        members = stage.gittrix.members
+        members.keep_for(DAY, DAY, DAY)
+        session = at_desk(stage).session
+
+        stage.clock.advance(YEAR)
+        session.conclude()
+        stage.clock.advance(DAY - MOMENT)
+        assert members.scan() == []
+        session.finalize()
+        stage.clock.advance(DAY - MOMENT)
+
+        assert members.scan() == []
+        stage.clock.advance(2 * MOMENT)
+        assert members.scan() == [session.id]
+
+    @needs(Capability.MEMBERS, Capability.CLOCK)
+    def test_ret_05_only_what_is_retained_is_collected(self, stage: Stage) -> None:
+        """Or the workspace is taken from under an agent that works."""
+        members = stage.gittrix.members
+        members.keep_for(NOTHING, NOTHING, NOTHING, budget=0)
+        session = at_desk(stage).session
+        stage.clock.advance(YEAR)
+
+        assert members.scan() == []
+        assert members.cleanup(all=True) == []
+        assert members.cleanup(member="ada") == []
+        assert members.cleanup(older_than=DAY) == []
+
+        assert session.state == "active"
+        assert session.repository().is_dir()
+
+    # By size -----------------------------------------------------------------------------------------------------------------------
+
+    @needs(Capability.MEMBERS, Capability.CLOCK)
+    def test_ret_06_over_the_budget_the_oldest_go_first(self, stage: Stage) -> None:
+        """Or one large session costs all the others, or the newest goes, which somebody still wants to see."""
+        members = stage.gittrix.members
+        sessions = [_large(stage, again_at(desk)) for desk in [at_desk(stage)] for _ in range(3)]
+
+        members.keep_for(YEAR, YEAR, YEAR, budget=3 * LARGE + LARGE // 2)
+        assert members.scan() == []
+        members.keep_for(YEAR, YEAR, YEAR, budget=2 * LARGE + LARGE // 2)
+        assert members.scan() == [sessions[0].id]
+        members.keep_for(YEAR, YEAR, YEAR, budget=LARGE + LARGE // 2)
+        assert members.scan() == [sessions[1].id]
+
+        assert [session.state for session in sessions] == ["removed", "removed", "retained"]
+
+    # Never -------------------------------------------------------------------------------------------------------------------------
+
+    @needs(Capability.MEMBERS, Capability.CLOCK)
+    def test_ret_07_work_that_could_not_be_saved_is_never_collected(self, stage: Stage) -> None:
+        """Or a remote that was gone for two days takes the work with it."""
+        desk = at_desk(stage)
+        desk.leave()
+        desk.mood("gone")
+        desk.session.conclude()
+
+        self.survives(stage, desk)
+
+    @needs(Capability.MEMBERS, Capability.CLOCK)
+    def test_ret_08_work_of_a_session_that_was_killed_is_never_collected(self, stage: Stage) -> None:
+        """Or to stop an agent in a hurry is to throw its work away, a day later, when nobody looks."""
+        files, commits = at_desk(stage), at_desk(stage, RepositoryPlan("app", deeds=("reflog",)))
+        files.leave()
+        for desk in (files, commits):
+            desk.session.stop(force=True)
+
+        for desk in (files, commits):
+            self.survives(stage, desk)
+
+    @needs(Capability.MEMBERS, Capability.CLOCK)
+    def test_ret_09_files_that_may_not_be_pushed_are_never_collected(self, stage: Stage) -> None:
+        """Or what was left on the default branch on purpose is thrown away on purpose."""
+        desk = at_desk(stage, RepositoryPlan("app", end="dirty-default"))
+        desk.session.conclude()
+
+        self.survives(stage, desk)
+
+    def survives(self, stage: Stage, desk: Desk) -> None:
+        """Whatever collects in bulk leaves a session's workspace alone."""
+        members = stage.gittrix.members
+        members.keep_for(NOTHING, NOTHING, NOTHING, budget=0)
+        stage.clock.advance(YEAR)
+        gone = {*members.scan(), *members.cleanup(all=True), *members.cleanup(member="ada"), *members.cleanup(older_than=DAY)}
+
+        assert desk.session.id not in gone
+        assert desk.session.state == "retained"
+        assert desk.place().is_dir()
+
+    # By hand -----------------------------------------------------------------------------------------------------------------------
+
+    @needs(Capability.MEMBERS)
+    def test_ret_10_who_names_a_session_means_it(self, stage: Stage) -> None:
+        """Or a workspace that nobody wants can never be removed."""
+        desk, other = at_desk(stage), at_desk(stage)
+        for one in (desk, other):
+            one.leave()
+            one.session.stop(force=True)
+
+        assert stage.gittrix.members.cleanup(id=desk.session.id) == [desk.session.id]
+
+        assert (desk.session.state, other.session.state) == ("removed", "retained")
+        assert (desk.place().exists(), other.place().exists()) == (False, True)
+
+    @needs(Capability.MEMBERS)
+    def test_ret_11_what_is_removed_is_what_was_selected(self, stage: Stage) -> None:
+        """Or to tidy up after one member is to tidy up after all."""
+        members = stage.gittrix.members
+        desk = at_desk(stage, who="ada")
+        hers, his = desk.session, again_at(desk, who="bob")
+        for session in (hers, his):
+            session.conclude()
+
+        assert members.cleanup(member="bob") == [his.id]
+        assert members.cleanup(member="kim") == []
+        assert hers.state == "retained"
+        assert members.cleanup(all=True) == [hers.id]
+
+    @needs(Capability.MEMBERS, Capability.CLOCK)
+    def test_ret_12_older_than_counts_from_the_start_and_means_older(self, stage: Stage) -> None:
+        """Or what is exactly as old as was said is gone, or what is older stays."""
+        members = stage.gittrix.members
+        session = at_desk(stage).session
+        stage.clock.advance(DAY)
+        session.conclude()
+
+        assert members.cleanup(older_than=DAY) == []
+        stage.clock.advance(MOMENT)
+        assert members.cleanup(older_than=DAY) == [session.id]
+
+    @needs(Capability.MEMBERS)
+    def test_ret_13_a_dry_run_tells_and_changes_nothing(self, stage: Stage) -> None:
+        """Or whoever only asks what would be removed has removed it."""
+        members = stage.gittrix.members
+        session = at_desk(stage).session
+        session.conclude()
+
+        for selector in ({"all": True}, {"id": session.id}):
+            assert members.cleanup(dry_run=True, **selector) == [session.id]
+            assert session.state == "retained"
+            assert session.repository().is_dir()
+
+    @needs(Capability.MEMBERS)
+    def test_ret_14_what_is_known_of_a_session_outlives_its_workspace(self, stage: Stage) -> None:
+        """Or nobody can tell where the work of last week is."""
+        desk = at_desk(stage, RepositoryPlan("app", deeds=("conflicting",)))
+        desk.session.conclude()
+        before = desk.session.life()
+
+        stage.gittrix.members.cleanup(id=desk.session.id)
+
+        assert desk.session.life() == {**before, "state": "removed"}
+        refused("INVALID_INPUT", desk.session.finalize)
+
+    @needs(Capability.MEMBERS, Capability.CLOCK, Capability.RESUME)
+    def test_ret_15_time_goes_on_while_nobody_is_there(self, stage: Stage) -> None:
+        """Or every restart gives each workspace all its time again."""
+        stage.gittrix.members.keep_for(DAY, DAY, DAY)
+        session = at_desk(stage).session
+        session.conclude()
+        stage.gittrix.close()
+        stage.clock.advance(2 * DAY)
+
+        again = stage.reopen().members
+        again.keep_for(DAY, DAY, DAY)
+
+        assert again.scan() == [session.id]
+
+
+def _large(stage: Stage, session: DrivenMember) -> DrivenMember:
+    """A retained session whose workspace is large, and which holds no work; the clock goes on by an hour."""
+    at = session.repository() / "build" / "large.bin"
+    at.parent.mkdir()
+    at.write_bytes(b"\0" * LARGE)
+    session.conclude()
+    stage.clock.advance(hours=1)
+    return session

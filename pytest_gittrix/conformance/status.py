@@ -1,0 +1,169 @@
+"""STA: what a session is follows from what is seen of it (agent-orchestrator; session-systems 5.1, 5.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from typing import Any, Final
+
+from pytest_gittrix.conformance.clauses import Clauses, needs
+from pytest_gittrix.harness.driver import Stage
+from pytest_gittrix.harness.matrices import Combination, status_axes
+from pytest_gittrix.harness.system import Capability
+
+STATUSES: Final = (
+    *("spawning", "working", "pr_open", "ci_failed", "review_pending", "changes_requested", "approved", "mergeable", "merged"),
+    *("cleanup", "needs_input", "stuck", "errored", "killed", "done", "terminated"),
+)
+OVER: Final = frozenset({"killed", "terminated", "done", "cleanup", "errored", "merged"})
+ACTIVITIES: Final = (None, "active", "ready", "idle", "waiting_input", "blocked")
+"""All but ``exited``, which is an end by itself."""
+
+PULL_REQUESTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "pr_open": {"pr_state": "open", "ci": "pending"},
+    "ci_failed": {"pr_state": "open", "ci": "failing", "review": "approved", "mergeable": True},
+    "changes_requested": {"pr_state": "open", "ci": "passing", "review": "changes_requested", "mergeable": True},
+    "review_pending": {"pr_state": "open", "ci": "passing", "review": "pending"},
+    "approved": {"pr_state": "open", "ci": "passing", "review": "approved"},
+    "mergeable": {"pr_state": "open", "ci": "passing", "review": "approved", "mergeable": True},
+    "merged": {"pr_state": "merged"},
+}
+ENDS: Final[Mapping[str, tuple[str, str]]] = {
+    "killed": ("terminated", "manually_killed"),
+    "cleanup": ("terminated", "pr_merged"),
+    "errored": ("terminated", "error_in_process"),
+    "terminated": ("terminated", "agent_process_exited"),
+    "done": ("done", "research_complete"),
+}
+AT_WORK: Final = {"after": 0, "runtime": "alive", "activity": "active"}
+
+
+class StatusClauses(Clauses):
+    """One status for all that can be seen, and what is made of what does not agree."""
+
+    @needs(Capability.STATUS)
+    def test_sta_01_whatever_is_seen_there_is_one_status(self, stage: Stage) -> None:
+        """Or a board has a session on it that is nothing, as soon as something is seen that nobody thought of."""
+        told = {status_of(stage, one) for one in status_axes()}
+
+        assert told <= {*STATUSES}
+
+    @needs(Capability.STATUS)
+    def test_sta_02_the_same_sight_gives_the_same_status(self, stage: Stage) -> None:
+        """Or what a session is depends on who looked first."""
+        some = status_axes()[::7]
+        first = [status_of(stage, one) for one in some]
+
+        assert [status_of(stage, one) for one in some[::-1]] == first[::-1]
+
+    @needs(Capability.STATUS)
+    def test_sta_03_an_end_is_told_before_anything_else(self, stage: Stage) -> None:
+        """Or a session that was killed waits for its review for ever."""
+        for (status, (state, reason)), facts in product(ENDS.items(), ({}, *PULL_REQUESTS.values())):
+            assert stage.gittrix.rules.of(session=state, reason=reason, **facts) == status, facts
+
+    @needs(Capability.STATUS)
+    def test_sta_04_who_needs_a_person_is_told_before_a_pull_request(self, stage: Stage) -> None:
+        """Or the question of an agent is hidden behind a green tick, and nobody answers."""
+        for state, facts in product(("needs_input", "stuck"), ({}, *PULL_REQUESTS.values())):
+            assert stage.gittrix.rules.of(session=state, reason="awaiting_user_input", **facts) == state, facts
+        assert stage.gittrix.rules.of(session="not_started", reason="spawn_requested") == "spawning"
+
+    @needs(Capability.STATUS)
+    def test_sta_05_a_pull_request_is_told_by_what_stops_it(self, stage: Stage) -> None:
+        """Or somebody is asked to merge what is red."""
+        rules = stage.gittrix.rules
+
+        assert {status: rules.of(**facts) for status, facts in PULL_REQUESTS.items()} == {status: status for status in PULL_REQUESTS}
+        assert rules.of(pr_state="closed") == rules.of() == "working"
+
+    @needs(Capability.STATUS)
+    def test_sta_06_exactly_what_is_over_is_terminal(self, stage: Stage) -> None:
+        """Or a session that lives is buried, or a dead one is waited for."""
+        rules = stage.gittrix.rules
+
+        assert {status for status in STATUSES if rules.is_terminal(status, None)} == OVER
+        assert {status for status, activity in product(STATUSES, ACTIVITIES) if rules.is_terminal(status, activity)} == OVER
+        assert all(rules.is_terminal(status, "exited") for status in STATUSES)
+
+    @needs(Capability.STATUS)
+    def test_sta_07_what_is_over_can_be_restored_unless_it_is_merged(self, stage: Stage) -> None:
+        """Or work that is in the branch is begun again, or what was killed by mistake is lost."""
+        rules = stage.gittrix.rules
+
+        for status, activity in product(STATUSES, (*ACTIVITIES, "exited")):
+            expected = (status in OVER or activity == "exited") and status != "merged"
+            assert rules.is_restorable(status, activity) == expected, (status, activity)
+
+    @needs(Capability.STATUS)
+    def test_sta_08_what_is_over_is_not_looked_at_but_to_tell_its_end(self, stage: Stage) -> None:
+        """Or dead sessions are polled for ever, or their end is told to nobody."""
+        rules = stage.gittrix.rules
+
+        for status, (state, reason) in ENDS.items():
+            assert not rules.is_polled(status, session=state, reason=reason)
+            assert rules.is_polled("working", session=state, reason=reason)
+        assert not rules.is_polled("merged", pr_state="merged")
+        assert all(rules.is_polled(status, **facts) for status, facts in PULL_REQUESTS.items() if status != "merged")
+
+    # From look to look -------------------------------------------------------------------------------------------------------------
+
+    @needs(Capability.STATUS)
+    def test_sta_09_one_probe_that_fails_ends_nothing(self, stage: Stage) -> None:
+        """Or every hiccup of a machine is the death of an agent."""
+        again = {**AT_WORK, "after": 60}
+        told = stage.gittrix.rules.look_through(AT_WORK, {"after": 30, "runtime": "probe_failed"}, again)
+
+        assert told == ["working"] * 3
+
+    @needs(Capability.STATUS)
+    def test_sta_10_what_does_not_agree_is_not_looked_at_for_ever(self, stage: Stage) -> None:
+        """Or a session that nobody can reach is said to work, for days."""
+        often = [{"after": 30 * number, "runtime": "probe_failed"} for number in range(1, 6)]
+        told = stage.gittrix.rules.look_through(AT_WORK, *often)
+        seldom = stage.gittrix.rules.look_through(
+            AT_WORK, {"after": 60, "runtime": "probe_failed"}, {"after": 361, "runtime": "probe_failed"}
+        )
+
+        assert told[:4] == ["working"] * 4
+        assert told[4:] == ["stuck"] * 2
+        assert seldom[-1] == "stuck"
+
+    @needs(Capability.STATUS)
+    def test_sta_11_ten_minutes_of_rest_are_too_many(self, stage: Stage) -> None:
+        """Or an agent that hangs is found by whoever happens to look."""
+        told = stage.gittrix.rules.look_through(AT_WORK, {"after": 360, "activity": "idle"}, {"after": 599}, {"after": 600})
+        awake = stage.gittrix.rules.look_through(AT_WORK, {"after": 600, "activity": "idle"}, {"after": 610, "activity": "active"})
+
+        assert told == ["working", "working", "working", "stuck"]
+        assert awake == ["working", "stuck", "working"]
+
+    @needs(Capability.STATUS)
+    def test_sta_12_a_question_is_told_at_once_and_until_it_is_answered(self, stage: Stage) -> None:
+        """Or an agent waits all night for a person who was not told."""
+        asked = {"after": 30, "activity": "waiting_input"}
+        told = stage.gittrix.rules.look_through(AT_WORK, asked, {"after": 3600}, {"after": 3630, "activity": "active"})
+
+        assert told == ["working", "needs_input", "needs_input", "working"]
+
+    @needs(Capability.STATUS)
+    def test_sta_13_who_is_gone_by_all_accounts_is_lost_and_stays_so(self, stage: Stage) -> None:
+        """Or a session flickers between dead and alive, and somebody is woken each time."""
+        gone = {"after": 60, "runtime": "exited", "activity": "exited"}
+        told = stage.gittrix.rules.look_through(AT_WORK, gone, {**AT_WORK, "after": 90})
+
+        assert told == ["working", "killed", "killed"]
+
+    @needs(Capability.STATUS)
+    def test_sta_14_what_is_merged_stays_merged_whatever_is_seen_then(self, stage: Stage) -> None:
+        """Or work that is done is said to be stuck, or lost, because its agent has gone."""
+        looks = ({"after": 60, "pr_state": "merged"}, {"after": 90, "runtime": "exited", "activity": "exited"}, {"after": 4000})
+
+        assert stage.gittrix.rules.look_through(AT_WORK, *looks) == ["working", "merged", "merged", "merged"]
+
+
+def status_of(stage: Stage, seen: Combination) -> str:
+    """The status of a combination of facts."""
+    pr = seen.axes.pr
+    facts = {"pr_state": pr.state, "ci": pr.ci, "review": pr.review, "mergeable": pr.mergeable}
+    return stage.gittrix.rules.of(session=seen.session, reason=seen.reason, runtime=seen.runtime, activity=seen.activity, **facts)

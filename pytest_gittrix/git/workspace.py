@@ -29,6 +29,7 @@ WorkspaceKind = Literal["clone", "lazy", "copy", "worktree"]
 KINDS: Final[tuple[WorkspaceKind, ...]] = get_args(WorkspaceKind)
 
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_WALKED: Final = 100
 _STAMP: Final = (WRITTEN_AT * 10**9, WRITTEN_AT * 10**9)
 _CONFIG: Final = """\
 [core]
@@ -361,8 +362,15 @@ class Trash:
 
     def empty(self) -> None:
         """Delete everything in it now; what cannot be deleted yet stays for the next time."""
-        for name in self._heap():
-            shutil.rmtree(os.path.join(self._directory, name), onerror=_unlock)
+        cut = True
+        while cut:
+            cut = False
+            for name in self._heap():
+                place = os.path.join(self._directory, name)
+                try:
+                    shutil.rmtree(place, onerror=_unlock)
+                except RecursionError:  # an agent may have made directories that are deeper than any walk goes
+                    cut = _cut(place, self._directory) or cut
 
     def empty_soon(self) -> None:
         """Delete everything in it, if there is anything, on a thread of its own."""
@@ -393,6 +401,19 @@ def _move(path: str, place: str) -> None:
             raise
         os.chmod(path, stat.S_IRWXU)
         os.rename(path, place)
+
+
+def _cut(place: str, heap: str) -> bool:
+    """Move what lies deep below a directory to the heap itself; whether there was anything that could be moved."""
+    moved = False
+    with contextlib.suppress(OSError):
+        for here, names, _, descriptor in os.fwalk(place):
+            if here.count(os.sep) - place.count(os.sep) >= _WALKED:
+                for name in names:
+                    os.rename(name, os.path.join(heap, secrets.token_hex(8)), src_dir_fd=descriptor)
+                    moved = True
+                names.clear()
+    return moved
 
 
 def _unlock(_function: object, path: str, _error: object) -> None:

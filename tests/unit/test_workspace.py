@@ -339,3 +339,22 @@ def test_an_empty_or_absent_trash_is_no_error(tmp_path: Path) -> None:
     trash.wait()
 
     assert os.listdir(tmp_path / "trash") == []
+
+
+def test_a_trash_empties_directories_that_are_deeper_than_any_walk_goes(tmp_path: Path) -> None:
+    deep = tmp_path / "deep"
+    deep.mkdir()
+    descriptor = os.open(deep, os.O_RDONLY)
+    for _ in range(2500):
+        os.mkdir("d", dir_fd=descriptor)
+        below = os.open("d", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = below
+    os.close(descriptor)
+    trash = Trash(str(tmp_path / "trash"))
+
+    trash.put(str(deep))
+    trash.empty()
+
+    assert list(tmp_path.iterdir()) == [tmp_path / "trash"]
+    assert list((tmp_path / "trash").iterdir()) == []

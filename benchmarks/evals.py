@@ -1,0 +1,89 @@
+"""What a sample of an eval run costs by itself: one of an agent that does next to nothing, beside the same session without a run.
+
+The agent is a function that writes one file, so that all of the time is ours; a program of its own adds what starting it costs.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from benchmarks.measure import TOTAL, Measurement, Phases, Stopwatch, interleave, scratch, summarise
+from pytest_gittrix.evals.run import Options, run
+from pytest_gittrix.evals.suite import Suite
+from pytest_gittrix.harness.world import World
+
+FUNCTION, PROGRAM, JAILED, BARE = "a function", "a program, unconfined", "a program, confined", "the session alone"
+
+CPU: Final = "cpu"
+
+_FILES: Final = {"app.py": "VERSION = 1\n", "README.md": "# App\n", "tests/test_app.py": "def test():\n    pass\n"}
+_SOLVED: Final = "VERSION = 2\n"
+_SUITE: Final = {
+    "suite.toml": "schema = 1\n",
+    "agent.py": f'def work(desk):\n    (desk.path / "app.py").write_text({_SOLVED!r})\n',
+    "cases/one/case.toml": 'task = "Make it 2."\n\n[durable]\nfiles = "repo"\n\n[check]\nfunction = "check.py:check"\n',
+    "cases/one/check.py": f'def check(result):\n    assert result.read("app.py") == {_SOLVED.encode()!r}\n',
+    **{f"cases/one/repo/{name}": data for name, data in _FILES.items()},
+}
+
+
+def evals(*, quick: bool = False) -> list[Measurement]:
+    """Milliseconds a sample, in memory: 300 samples of each variant, 30 a turn."""
+    samples, rounds = (5, 3) if quick else (30, 10)
+    with scratch() as root:
+        for name, data in _SUITE.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(data, encoding="utf-8")
+        suite = Suite.load(root)
+        options = Options(
+            agent=f"python:{root / 'agent.py'}:work", out=root / "run", epochs=samples, scratch=root / "scratch", confine="off"
+        )
+        program = "sh -c 'echo VERSION = 2 > app.py'"
+        variants: dict[str, Callable[[int], Phases]] = {
+            BARE: partial(_session, root, samples),
+            FUNCTION: partial(_run, suite, options, samples),
+            PROGRAM: partial(_run, suite, _with(options, program, "off"), samples),
+            JAILED: partial(_run, suite, _with(options, program, "auto"), samples),
+        }
+        return summarise("evals", interleave(variants, rounds=rounds, seconds=120))
+
+
+def _with(options: Options, agent: str, confine: str) -> Options:
+    return replace(options, agent=agent, confine=confine)
+
+
+def _run(suite: Suite, options: Options, samples: int, _turn: int) -> Phases:
+    shutil.rmtree(options.out, ignore_errors=True)
+    with _timed(samples) as phases:
+        summary = run(suite, options)
+    assert summary.counts["pass"] == samples, summary.counts
+    return phases
+
+
+def _session(root: Path, samples: int, _turn: int) -> Phases:
+    """World, session, agent, review, promotion, and all of it removed."""
+    with _timed(samples) as phases:
+        for _ in range(samples):
+            with World.open(root / "world", files=_FILES, sweep_interval=None, separate_files=False, keep=False) as world:
+                session = world.start("Make it 2.")
+                assert session.workspace_path is not None
+                (session.workspace_path / "app.py").write_text(_SOLVED)
+                session.promote(session.review())
+    return phases
+
+
+@contextmanager
+def _timed(samples: int) -> Iterator[dict[str, float]]:
+    """Milliseconds a sample, by the clock and of this process's own processor time."""
+    phases: dict[str, float] = {}
+    watch, used = Stopwatch(), time.process_time()
+    yield phases
+    watch.lap(TOTAL)
+    phases |= {CPU: (time.process_time() - used) * 1000 / samples, TOTAL: watch.phases[TOTAL] / samples}

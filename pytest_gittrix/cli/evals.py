@@ -1,0 +1,313 @@
+"""``gittrix eval``: what is typed, and which part of ``evals`` does it. What is shown is ``evals_shown``'s.
+
+Must not know how samples are run; loads the engine only when a verb runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_gittrix.cli import evals_import, evals_releases, evals_report
+from pytest_gittrix.cli.output import Answer
+from pytest_gittrix.cli.words import age, unmarked
+
+if TYPE_CHECKING:
+    from pytest_gittrix.evals.run import Options
+    from pytest_gittrix.evals.suite import Suite
+
+EXAMPLES = {
+    "eval run": [
+        'gittrix eval run evals/ --agent "./agent.sh" --out runs/a',
+        "gittrix eval run evals/ --agent gold --seed 7 --epochs 5 -n 4",
+        'gittrix eval run evals/ --agent "./agent.sh" --out runs/a --resume',
+        "gittrix eval run evals/ --replay runs/a --out runs/replayed",
+    ],
+    "eval show": ["gittrix eval show runs/a", "gittrix eval show runs/a fix-add --epoch 2"],
+    "eval compare": ["gittrix eval compare runs/a runs/b"],
+    "eval replay": ["gittrix eval replay runs/a fix-add", "gittrix eval replay runs/a fix-add --keep out/"],
+    "eval check-determinism": ['gittrix eval check-determinism evals/ --agent "./agent.sh"'],
+    "eval merge": ["gittrix eval merge runs/c1 runs/c2 --out runs/c"],
+    "eval prune": ["gittrix eval prune runs/ --older 7d --dry-run"],
+    "eval du": ["gittrix eval du runs/"],
+    "eval report": evals_report.EXAMPLES,
+    "eval import": evals_import.EXAMPLES,
+    "eval make-releases": evals_releases.EXAMPLES,
+}
+LEVELS = ("auto", "off", "guard", "jail")
+
+_INCOMPLETE, _INTERRUPTED = 1, 130
+
+
+def arguments(verb: Callable[..., argparse.ArgumentParser]) -> None:
+    """Declare the verbs.
+
+    Args:
+        verb: makes a verb from its name, its command and what it does.
+    """
+    running = verb("run", run, "run an agent on every case of a suite, each in a session of its own")
+    _suite_arguments(running)
+    _run_arguments(running)
+    shown = verb("show", show, "show a run, or one sample of it: events, diff, conflict")
+    _run_place(shown)
+    shown.add_argument("id", nargs="?", metavar="ID", help="of a case; the whole run by default")
+    _epoch(shown)
+    evals_report.arguments(verb("report", evals_report.report, "write the page of a run, to look at in a browser"))
+    compared = verb("compare", compare, "put two runs side by side: flips, rates, and where the ways part")
+    compared.add_argument("a", type=Path, metavar="A", help="the directory of a run")
+    compared.add_argument("b", type=Path, metavar="B", help="the directory of another")
+    replayed = verb("replay", replay, "do a recorded sample again, and see that it comes out the same")
+    _run_place(replayed)
+    replayed.add_argument("id", metavar="ID", help="of a case")
+    _epoch(replayed)
+    replayed.add_argument("--suite", type=Path, metavar="SUITE", help="the suite; where it was when the run was made by default")
+    replayed.add_argument("--keep", type=Path, metavar="DIR", help="put the files as they were in the end into a new directory")
+    replayed.add_argument("--lenient", action="store_true", help="do the actions, and compare only what they came to in the end")
+    twice = verb("check-determinism", check_determinism, "run a suite twice, and name the first event that differs")
+    _suite_arguments(twice)
+    merged = verb("merge", merge, "put the shards of a run together")
+    merged.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="the directory of a shard's run")
+    merged.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to keep the whole run")
+    pruned = verb("prune", prune, "remove old runs, and what killed runs left")
+    pruned.add_argument("directory", nargs="?", type=Path, default=Path("runs"), metavar="DIR", help="with runs in it (%(default)s)")
+    pruned.add_argument("--older", type=age, required=True, metavar="AGE", help="those begun longer ago, such as 7d")
+    pruned.add_argument("--dry-run", action="store_true", help="remove nothing, only tell")
+    _scratch(pruned)
+    used = verb("du", du, "how much disk runs take, by what is in them")
+    used.add_argument(
+        "directory", nargs="?", type=Path, default=Path("runs"), metavar="DIR", help="a run, or with runs in it (%(default)s)"
+    )
+
+    evals_import.arguments(verb)
+    evals_releases.arguments(verb)
+
+
+def _suite_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("suite", type=Path, metavar="SUITE", help="directory with a suite.toml")
+    verb.add_argument("--agent", default="", metavar="CMD", help="a command; or gold, nop, or python:module:function")
+    verb.add_argument("--out", type=Path, metavar="DIR", help="where to keep the run; runs/ and the suite's name by default")
+    verb.add_argument("--seed", type=_whole, metavar="N", help="everything random is drawn from it; 0 by default")
+    verb.add_argument("--epochs", type=_count, metavar="K", help="how often each case is run; once by default")
+    verb.add_argument("-n", "--workers", type=_count, default=1, metavar="N", help="how many samples at a time (%(default)s)")
+    verb.add_argument("--filter", action="append", default=[], metavar="PATTERN", help="only cases whose id fits; repeatable")
+    verb.add_argument("--timeout", type=_milliseconds, metavar="TIME", help="for each agent, such as 90s; the cases' own by default")
+    verb.add_argument("--confine", choices=LEVELS, help="how programs are confined; the suite's by default")
+    verb.add_argument("--pass-env", action="append", default=[], metavar="NAME", help="a variable that the agent gets as it is; repeatable")
+    verb.add_argument("--executor", default="local", metavar="NAME", help="who does samples: local, dask or dask:ADDRESS (%(default)s)")
+    verb.add_argument("--retries", type=_whole, default=1, metavar="N", help="how often infra_error is tried again (%(default)s)")
+    _scratch(verb)
+
+
+def _run_arguments(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--resume", action="store_true", help="go on with the run that is there")
+    verb.add_argument("--from", dest="reuse", type=Path, metavar="RUN", help="take over samples of a run whose inputs are the same")
+    verb.add_argument("--shard", type=_shard, metavar="I/N", help="only this part of the samples, such as 3/8")
+    verb.add_argument("--record", action="store_true", help="write down the tree after each step, for a strict replay")
+    verb.add_argument("--replay", type=Path, metavar="RUN", help="do what was recorded there; with --agent, hold the agent against it")
+    verb.add_argument("--lenient", action="store_true", help="hold only the actions of a replay against the record, not what came of them")
+    verb.add_argument("--fail-under", type=_percent, metavar="PERCENT", help="exit with 1 if fewer samples pass")
+    evals_report.run_argument(verb)
+
+
+def _run_place(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("run_directory", type=Path, metavar="RUN", help="the directory of a run")
+
+
+def _epoch(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--epoch", type=_whole, default=0, metavar="K", help="which repetition, from 0 (%(default)s)")
+
+
+def _scratch(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--scratch", type=Path, metavar="DIR", help="where samples work; among temporary files by default")
+
+
+# Commands --------------------------------------------------------------------------------------------------------------------------
+
+
+def run(options: argparse.Namespace) -> Answer:
+    """Run a suite."""
+    from pytest_gittrix.cli.evals_shown import run_table, watching
+    from pytest_gittrix.evals.executors import factory_of
+    from pytest_gittrix.evals.run import run as run_suite
+    from pytest_gittrix.evals.suite import Suite
+    from pytest_gittrix.evals.summary import rates
+
+    suite = Suite.load(options.suite)
+    wanted = replace(
+        _options(suite, options),
+        resume=options.resume,
+        reuse=options.reuse,
+        shard=options.shard,
+        record=options.record,
+        replay=options.replay,
+        lenient=options.lenient,
+    )
+    try:
+        with watching(suite.name, quiet=options.json) as watch:
+            summary = run_suite(suite, wanted, factory=factory_of(options.executor), watch=watch)
+    except KeyboardInterrupt:
+        done = f"What was done is in {wanted.out}; go on with --resume."
+        return Answer({"run": str(wanted.out), "interrupted": True}, "", (f"interrupted. {done}",), _INTERRUPTED)
+    left_out = summary.counts["infra_error"]
+    passed = rates(summary.records).passed
+    short = options.fail_under is not None and (passed is None or passed.value * 100 < options.fail_under)
+    page, why_not = evals_report.page_of_run(summary.store, options)
+    notes = [*why_not]
+    if left_out:
+        notes.append(f"{left_out} samples ended in infra_error, which says nothing about the agent; run again with --resume.")
+    if short:
+        notes.append(f"fewer than {options.fail_under:g} % passed.")
+    table = f"{run_table(summary)}report {page}\n" if page else run_table(summary)
+    return Answer({**summary.to_json(), "report": page}, table, tuple(notes), _INCOMPLETE if left_out or short else 0)
+
+
+def show(options: argparse.Namespace) -> Answer:
+    """Show a run or a sample."""
+    from pytest_gittrix.cli.evals_shown import sample_data, sample_text, store_data, store_table
+    from pytest_gittrix.evals.store import RunStore
+
+    store = RunStore.open(options.run_directory)
+    if options.id is None:
+        return Answer(store_data(store), store_table(store))
+    record = store.sample(options.id, options.epoch)
+    return Answer(sample_data(store, record), sample_text(store, record))
+
+
+def compare(options: argparse.Namespace) -> Answer:
+    """Compare two runs."""
+    from pytest_gittrix.cli.evals_shown import comparison_text
+    from pytest_gittrix.evals.compare import compare as compare_runs
+    from pytest_gittrix.evals.store import RunStore
+
+    found = compare_runs(RunStore.open(options.a), RunStore.open(options.b))
+    return Answer(found.to_json(), comparison_text(found), status=found.code)
+
+
+def replay(options: argparse.Namespace) -> Answer:
+    """Replay a sample."""
+    import tempfile
+
+    from pytest_gittrix.cli.evals_shown import pair_text
+    from pytest_gittrix.evals.again import keep_files, replay_sample
+    from pytest_gittrix.evals.store import RunStore
+
+    store = RunStore.open(options.run_directory)
+    with tempfile.TemporaryDirectory(prefix="gittrix-replay-") as scratch:
+        again, pair = replay_sample(store, options.id, options.epoch, Path(scratch), suite=options.suite, lenient=options.lenient)
+        if options.keep is not None:
+            keep_files(again, pair.b, options.keep)
+    data = {"id": pair.id, "epoch": pair.epoch, "difference": pair.difference, "outcome": pair.b.outcome if pair.b else None}
+    return Answer(data, pair_text(pair), status=0 if pair.difference == "same" else 1)
+
+
+def check_determinism(options: argparse.Namespace) -> Answer:
+    """Run a suite twice."""
+    import tempfile
+
+    from pytest_gittrix.cli.evals_shown import comparison_text, watching
+    from pytest_gittrix.evals.determinism import check_determinism as check
+    from pytest_gittrix.evals.executors import factory_of
+    from pytest_gittrix.evals.suite import Suite
+
+    suite = Suite.load(options.suite)
+    with tempfile.TemporaryDirectory(prefix="gittrix-twice-") as scratch:
+        wanted = _options(suite, options)
+        if options.out is None:
+            wanted = replace(wanted, out=Path(scratch))
+        with watching(f"{suite.name}, twice", quiet=options.json) as watch:
+            found = check(suite, wanted, factory=factory_of(options.executor), watch=watch)
+        return Answer(found.to_json(), comparison_text(found), status=1 if found.code else 0)
+
+
+def merge(options: argparse.Namespace) -> Answer:
+    """Merge shards."""
+    from pytest_gittrix.cli.evals_shown import store_data, store_table
+    from pytest_gittrix.evals.shards import merge as merge_runs
+
+    store = merge_runs(options.runs, options.out)
+    return Answer(store_data(store), store_table(store))
+
+
+def prune(options: argparse.Namespace) -> Answer:
+    """Remove old runs."""
+    from pytest_gittrix.cli.evals_shown import usage_table
+    from pytest_gittrix.evals.disk import prune as prune_runs
+    from pytest_gittrix.evals.leases import scratch_root, sweep
+
+    older: timedelta = options.older
+    removed = prune_runs(options.directory, older=older, dry_run=options.dry_run)
+    swept = () if options.dry_run else sweep(scratch_root(options.scratch)).removed
+    data = {"removed": [str(run.path) for run in removed], "dry_run": options.dry_run, "swept": list(swept)}
+    return Answer(data, usage_table(removed))
+
+
+def du(options: argparse.Namespace) -> Answer:
+    """Tell what runs take."""
+    from pytest_gittrix.cli.evals_shown import usage_table
+    from pytest_gittrix.evals.disk import runs_below, usage
+
+    found = [usage(store) for store in runs_below(options.directory)]
+    data = [{"run": str(run.path), "samples": run.samples, "bytes": run.total, "parts": run.parts} for run in found]
+    return Answer(data, usage_table(found))
+
+
+def _options(suite: Suite, options: argparse.Namespace) -> Options:
+    from pytest_gittrix.evals.run import Options
+
+    return Options(
+        agent=unmarked(options.agent),
+        out=options.out if options.out is not None else Path("runs", suite.name),
+        seed=options.seed,
+        epochs=options.epochs,
+        workers=options.workers,
+        only=tuple(options.filter),
+        timeout_ms=options.timeout,
+        confine=options.confine,
+        passed=tuple(options.pass_env),
+        retries=options.retries,
+        scratch=options.scratch,
+    )
+
+
+# Values ----------------------------------------------------------------------------------------------------------------------------
+
+
+def _whole(text: str) -> int:
+    if re.fullmatch(r"[0-9]{1,18}", text):
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0.")
+
+
+def _count(text: str) -> int:
+    if re.fullmatch(r"[1-9][0-9]{0,5}", text):
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1.")
+
+
+def _percent(text: str) -> float:
+    if re.fullmatch(r"[0-9]{1,3}(\.[0-9]+)?", text) and float(text) <= 100:
+        return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no percentage: write a number from 0 to 100.")
+
+
+def _milliseconds(text: str) -> int:
+    match = re.fullmatch(r"([1-9][0-9]{0,8})(ms|s|m|h)", text)
+    if match is not None:
+        units: dict[str, Any] = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+        return int(match[1]) * int(units[match[2]])
+    raise argparse.ArgumentTypeError(f"{text!r} is no time: write 500ms, 90s, 2m or 1h.")
+
+
+def _shard(text: str) -> Any:
+    from pytest_gittrix.errors import InvalidInput
+    from pytest_gittrix.evals.shards import Shard
+
+    try:
+        return Shard.parse(text)
+    except InvalidInput as problem:
+        raise argparse.ArgumentTypeError(f"{problem.fact} {problem.fix}") from None

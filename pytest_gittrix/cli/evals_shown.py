@@ -1,0 +1,245 @@
+"""What ``gittrix eval`` shows: the live table of a run, tables of runs and samples, and comparisons. Must not know how runs are made."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gittrix.cli.output import Table
+
+if TYPE_CHECKING:
+    from pytest_gittrix.evals.compare import Comparison, Pair
+    from pytest_gittrix.evals.disk import Usage
+    from pytest_gittrix.evals.record import Record
+    from pytest_gittrix.evals.run import Progress, Summary
+    from pytest_gittrix.evals.store import RunStore
+    from pytest_gittrix.evals.summary import Rates
+
+STYLES: Final = {"pass": 32, "fail": 31, "conflict": 33, "refused": 33, "agent_error": 31, "timeout": 35, "infra_error": 36}
+"""ANSI style codes by outcome."""
+
+_COLOURS: Final = {32: "green", 31: "red", 33: "yellow", 35: "magenta", 36: "cyan"}
+_LATEST: Final = 8
+_KILOBYTE: Final = 1000
+
+
+@contextmanager
+def watching(name: str, *, quiet: bool) -> Iterator[Callable[[Progress], None]]:
+    """A bar and a table of what was done last, on standard error where a person is watching it."""
+    if quiet or sys.stderr is None or not sys.stderr.isatty():
+        yield lambda _progress: None
+        return
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    bar = Bar(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    task = bar.add_task(name, total=None)
+    counts: Counter[str] = Counter()
+    latest: list[tuple[str, str, str]] = []
+
+    def drawn() -> Group:
+        table = RichTable("sample", "outcome", "ms", box=None, pad_edge=False)
+        for sample, outcome, took in latest[-_LATEST:]:
+            table.add_row(Text(sample), Text(outcome, style=_COLOURS[STYLES[outcome]]), Text(took, justify="right"))
+        told = Text("  ").join(
+            Text(f"{outcome} {counts[outcome]}", style=_COLOURS[STYLES[outcome]]) for outcome in STYLES if counts[outcome]
+        )
+        return Group(table, told, bar)
+
+    with Live(drawn(), console=Console(stderr=True), transient=True, refresh_per_second=8) as live:
+
+        def show(progress: Progress) -> None:
+            bar.update(task, completed=progress.done, total=progress.total)
+            if progress.last is not None:
+                counts[progress.last.outcome] += 1
+                latest.append((f"{progress.last.id} #{progress.last.epoch}", progress.last.outcome, f"{progress.last.ms:.0f}"))
+            live.update(drawn())
+
+        yield show
+
+
+# Runs ------------------------------------------------------------------------------------------------------------------------------
+
+
+def run_table(summary: Summary) -> str:
+    """How a run ended."""
+    from pytest_gittrix.evals.summary import rates
+
+    core = summary.manifest.core
+    lines = [
+        f"{core['suite']}: {len(summary.records)} samples, manifest {_short(summary.manifest.digest)}, seed {core['setting']['seed']}, "
+        f"confine {core['setting']['confine']}",
+        *_outcomes(summary.counts),
+        *_rate_lines(rates(summary.records)),
+        *(f"  {record.outcome:<12}{_name(record)}  {record.reason}".rstrip() for record in summary.records if record.outcome != "pass"),
+    ]
+    reused = sum(1 for choice in summary.reused.values() if choice.reused)
+    if summary.already or reused:
+        lines.append(f"{summary.already} were there, {reused} were taken over")
+    lines += [f"  {id_} #{epoch}: run anew, {choice.why}" for (id_, epoch), choice in summary.reused.items() if not choice.reused]
+    return "\n".join([*lines, f"result {_short(summary.digest)} in {summary.store.path}", ""])
+
+
+def store_data(store: RunStore) -> dict[str, Any]:
+    """A run for programs."""
+    from pytest_gittrix.evals.record import digest, tally
+
+    records = store.records()
+    samples = [{"id": one.id, "epoch": one.epoch, "key": one.key, "outcome": one.outcome, "reason": one.reason} for one in records]
+    return {
+        "run": str(store.path),
+        "manifest": store.manifest().digest,
+        "digest": digest(records),
+        "outcomes": tally(records),
+        "samples": samples,
+    }
+
+
+def store_table(store: RunStore) -> Table:
+    """A run for people."""
+    rows: list[tuple[str, ...]] = [
+        (record.id, str(record.epoch), record.outcome, str(len(record.files)), record.promoted[:7], record.reason)
+        for record in store.records()
+    ]
+    return Table(("case", "epoch", "outcome", "files", "promoted", "reason"), rows, "reason", STYLES)
+
+
+# Samples ---------------------------------------------------------------------------------------------------------------------------
+
+
+def sample_data(store: RunStore, record: Record) -> dict[str, Any]:
+    """A sample for programs."""
+    from dataclasses import asdict
+
+    return {
+        **asdict(record),
+        "events": store.lines("events", record.key),
+        "timing": store.lines("timing", record.key),
+        "transcript": store.lines("transcripts", record.key),
+        "patch": store.part("patches", record.key).decode(errors="replace"),
+    }
+
+
+def sample_text(store: RunStore, record: Record) -> str:
+    """A sample for people."""
+    lines = [f"{_name(record)}: {record.outcome}", *([f"  {record.reason}"] if record.reason else [])]
+    lines += ["", "events"]
+    for event in store.lines("events", record.key):
+        told = ", ".join(f"{name}={str(value)[:50]}" for name, value in sorted(event["data"].items()) if name not in ("policy", "task"))
+        lines.append(f"  {event['seq']:>3}  {event['actor']:<7}{event['kind']:<18}{told[:120]}".rstrip())
+    if record.checks:
+        lines += ["", "checks", *(f"  {'ok' if one.ok else 'no':<3} {one.kind} {one.detail}".rstrip() for one in record.checks)]
+    if record.conflict:
+        lines += ["", "conflict", *(f"  {kind:<5} {path}" for path, kind in sorted(record.conflict.items()))]
+    patch = store.part("patches", record.key).decode(errors="surrogateescape")
+    if patch:
+        lines += ["", "diff", patch.rstrip("\n")]
+    again = shlex.join(["gittrix", "eval", "replay", str(store.path), record.id, *(["--epoch", str(record.epoch)] if record.epoch else [])])
+    return "\n".join([*lines, "", f"again: {again}", ""])
+
+
+# Comparisons -----------------------------------------------------------------------------------------------------------------------
+
+
+def comparison_text(found: Comparison) -> str:
+    """Two runs side by side."""
+    from pytest_gittrix.evals.record import OUTCOMES, tally
+    from pytest_gittrix.evals.summary import rates, sign_test
+
+    digest = _short(found.a.manifest().digest)
+    lines = [
+        f"inputs: {'same (' + digest + ')' if not found.inputs else 'differ: ' + ', '.join(found.inputs)}      {len(found.pairs)} samples"
+    ]
+    ours, theirs = ([record for pair in found.pairs if (record := side(pair)) is not None] for side in (_a, _b))
+    first, second = tally(ours), tally(theirs)
+    lines.append(f"{'':<14}{'a':>6}{'b':>6}")
+    for outcome in OUTCOMES:
+        if first[outcome] or second[outcome]:
+            change = second[outcome] - first[outcome]
+            lines.append(f"{outcome:<14}{first[outcome]:>6}{second[outcome]:>6}{f'  ({change:+d})' if change else ''}")
+    lines += [f"a  {line.strip()}" for line in _rate_lines(rates(ours))] + [f"b  {line.strip()}" for line in _rate_lines(rates(theirs))]
+    better, worse = len(found.better), len(found.worse)
+    if better or worse:
+        chance = sign_test(better, worse)
+        lines.append(f"flips: {better} better, {worse} worse" + (f", p = {chance:.3f}" if chance is not None else ""))
+    for difference, heading in (
+        ("outcome", "changed outcome"),
+        ("missing", "only in one of them"),
+        ("tree", "same outcome, different tree"),
+        ("log", "same tree, different log"),
+    ):
+        pairs = [pair for pair in found.pairs if pair.difference == difference]
+        if pairs:
+            lines += [heading, *(f"  {pair_text(pair).rstrip()}" for pair in pairs)]
+    return "\n".join([*lines, ""])
+
+
+def pair_text(pair: Pair) -> str:
+    """One sample on both sides, on one line."""
+    name = f"{pair.id} #{pair.epoch}"
+    if pair.difference == "same":
+        return f"{name}: the same, {pair.b.outcome if pair.b else ''}\n"
+    if pair.difference == "tree" and pair.a is not None and pair.b is not None:
+        what = f"{(pair.a.promoted or pair.a.final)[:7]} -> {(pair.b.promoted or pair.b.final)[:7]}"
+    else:
+        what = pair.flip
+    reason = f"  {pair.b.reason}" if pair.b is not None and pair.b.reason else ""
+    return f"{name}  {what}{reason}{f'  first difference: {pair.parting}' if pair.parting else ''}\n"
+
+
+def usage_table(runs: Sequence[Usage]) -> Table:
+    """What runs take."""
+    rows: list[tuple[str, ...]] = [
+        (
+            str(run.path),
+            run.began.isoformat(timespec="seconds") if run.began else "",
+            str(run.samples),
+            _size(run.total),
+            ", ".join(f"{part} {_size(size)}" for part, size in sorted(run.parts.items(), key=lambda item: -item[1])[:3]),
+        )
+        for run in runs
+    ]
+    return Table(("run", "began", "samples", "size", "most"), rows, "run", {})
+
+
+def _a(pair: Pair) -> Record | None:
+    return pair.a
+
+
+def _b(pair: Pair) -> Record | None:
+    return pair.b
+
+
+def _outcomes(counts: dict[str, int]) -> list[str]:
+    return [f"  {outcome:<12}{count:>6}" for outcome, count in counts.items() if count]
+
+
+def _rate_lines(found: Rates) -> list[str]:
+    if found.passed is None:
+        return []
+    lines = [f"  pass rate   {found.passed}"]
+    lines += [f"  pass@{k:<7}{estimate}" for k, estimate in found.at.items() if k > 1]
+    return lines + [f"  pass^{k:<7}{estimate}" for k, estimate in found.all.items() if k > 1]
+
+
+def _name(record: Record) -> str:
+    return f"{record.id} #{record.epoch}"
+
+
+def _short(digest: str) -> str:
+    return digest.removeprefix("sha256:")[:8]
+
+
+def _size(count: int) -> str:
+    size, units = float(count), ["B", "kB", "MB", "GB"]
+    while size >= _KILOBYTE and len(units) > 1:
+        size, _ = size / _KILOBYTE, units.pop(0)
+    return f"{size:.0f} {units[0]}" if units[0] == "B" else f"{size:.1f} {units[0]}"

@@ -1,0 +1,79 @@
+"""Programs of a sample: where they run, what they see, and the environment they get. How they are confined is ``session.confine``'s.
+
+Must not know what a sample is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pytest_gittrix.clock import FrozenClock
+from pytest_gittrix.evals.leases import MARK
+from pytest_gittrix.evals.manifest import PINNED
+from pytest_gittrix.git.environment import hermetic_env
+from pytest_gittrix.session.confine import Confinement, Finished, Place, run, toolchain
+
+__all__ = ["Finished", "Launcher", "succeeded", "surroundings"]
+
+WORKSPACE: Final = "/workspace"
+"""Where a jail shows every workspace, so that paths in outputs are the same in each sample."""
+
+_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """Runs programs in one directory.
+
+    Attributes:
+        directory: where, and what they may change.
+        home: their home directory.
+        confinement: how they are confined.
+        readable: what else they may read, besides this Python.
+    """
+
+    directory: Path
+    home: Path
+    confinement: Confinement
+    readable: tuple[Path, ...] = ()
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        stdin: bytes = b"",
+        timeout: float | None = None,
+        most_output: int = 10 << 20,
+    ) -> Finished:
+        """Run a program to its end; see ``session.confine.run``, which also says what is raised."""
+        place = Place(self.directory, self.home, (*toolchain(), *self.readable), WORKSPACE)
+        return run(argv, place, self.confinement, environment=environment, stdin=stdin, timeout=timeout, most_output=most_output)
+
+
+def succeeded(done: Finished) -> bool:
+    """Whether a program ended by itself, with 0."""
+    return done.code == 0 and not done.timed_out
+
+
+def surroundings(
+    home: Path, clock: FrozenClock, *, path: str | None, passed: Mapping[str, str], told: Mapping[str, str], mark: str
+) -> dict[str, str]:
+    """The environment of a program: hermetic, pinned, with the clock.
+
+    Args:
+        home: the program's home; the clock's file is put there, where every level of confinement shows it.
+        clock: the sample's.
+        path: where programs are looked for; the system's usual places by default.
+        passed: variables from outside that were asked for.
+        told: what the program is to know of its sample.
+        mark: what the sample's programs are known by.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    clock.attach_file(home / ".clock")
+    base = hermetic_env(home, base={"PATH": path or _PATH, **passed})
+    seconds = str(clock.now_ns() // 10**9)
+    return {**base, **clock.environment(), **PINNED, "SOURCE_DATE_EPOCH": seconds, MARK: mark, **told}

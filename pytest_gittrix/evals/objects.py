@@ -1,0 +1,157 @@
+"""The run's own git repository: every base, final and promoted tree, each object once, with references to find them by.
+
+Content decides the name, so equal samples share what they hold, a kill leaves whole objects or none, and ``git diff`` works between any
+two. Written by hand, because each ``git`` costs more than all of a sample's objects. Must not know what a sample is.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+import pygit2
+
+from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, PathNotFound
+from pytest_gittrix.git.commit import parse_commit
+from pytest_gittrix.git.files import write_file
+from pytest_gittrix.git.objects import SHA1
+from pytest_gittrix.git.tree import DIRECTORY, SUBMODULE, Entry, Item, flatten, parse_tree
+
+REFS: Final = "refs/gx"
+_CONFIG: Final = (
+    "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n[gc]\n\tauto = 0\n[maintenance]\n\tauto = false\n"
+)
+
+Read = Callable[[str], tuple[str, bytes]]
+"""Gives kind and data of an object."""
+
+
+class ObjectStore:
+    """A bare repository that objects are put into one by one.
+
+    Args:
+        path: where it is; ``create`` makes it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._objects = str(path / "objects")
+        self._repository: pygit2.Repository | None = None
+
+    @classmethod
+    def create(cls, path: Path) -> ObjectStore:
+        """Make it, or complete one that a kill left half made."""
+        for name in ("objects/pack", "objects/info", "refs/heads", "refs/tags"):
+            (path / name).mkdir(parents=True, exist_ok=True)
+        for name, text in (("config", _CONFIG), ("HEAD", "ref: refs/heads/main\n")):
+            if not (path / name).exists():
+                write_file(str(path / name), text.encode())
+        return cls(path)
+
+    def add(self, objects: Mapping[str, tuple[str, bytes]]) -> None:
+        """Put objects in, kind and data by id; those that are there stay as they are."""
+        for id_, (kind, data) in objects.items():
+            directory, path = f"{self._objects}/{id_[:2]}", f"{self._objects}/{id_[:2]}/{id_[2:]}"
+            if os.path.exists(path):
+                continue
+            os.makedirs(directory, exist_ok=True)
+            write_file(path, zlib.compress(b"%s %d\0%b" % (kind.encode(), len(data), data), 1), mode=0o444)
+
+    def add_packs(self, packs: Iterable[str]) -> None:
+        """Copy packs of another repository, told by their paths without the ends; those that are there stay as they are."""
+        for stem in packs:
+            target = f"{self._objects}/pack/{os.path.basename(stem)}"
+            if os.path.exists(f"{target}.idx"):
+                continue
+            for end in (".pack", ".idx"):  # the index last: it is what makes a pack seen
+                with open(stem + end, "rb") as file:
+                    write_file(target + end, file.read(), mode=0o444)
+
+    def point(self, name: str, references: Mapping[str, str]) -> None:
+        """Have references lead to objects.
+
+        Args:
+            name: where they are, below ``refs/gx``.
+            references: ids of commits or trees by the last part of the name.
+        """
+        directory = f"{self.path}/{REFS}/{name}"
+        os.makedirs(directory, exist_ok=True)
+        for last, id_ in references.items():
+            write_file(f"{directory}/{last}", f"{id_}\n".encode())
+
+    def read(self, id_: str) -> tuple[str, bytes]:
+        """Kind and data of an object.
+
+        Raises:
+            AdapterUnavailable: it is not there, or the store is none.
+        """
+        kinds = {pygit2.enums.ObjectType.COMMIT: "commit", pygit2.enums.ObjectType.TREE: "tree", pygit2.enums.ObjectType.BLOB: "blob"}
+        try:
+            if self._repository is None:
+                self._repository = pygit2.Repository(str(self.path))
+            kind, data = self._repository.odb.read(id_)
+        except (pygit2.GitError, KeyError, ValueError) as problem:
+            raise AdapterUnavailable(f"{self.path} does not hold {id_}: {problem}.", fix="Restore the run's objects.git.") from None
+        return kinds.get(kind, "tag"), bytes(data)
+
+    def tree(self, id_: str) -> dict[str, Entry]:
+        """Everything below a tree, or below a commit's, by path. Raises AdapterUnavailable as ``read``."""
+        return flatten(self._items, self._tree_of(id_))
+
+    def file(self, id_: str, path: str) -> bytes:
+        """The bytes of a file below a tree or commit.
+
+        Raises:
+            PathNotFound: there is none.
+        """
+        entry = self.tree(id_).get(path)
+        if entry is None or entry.mode == SUBMODULE:
+            raise PathNotFound(f"There is no file {path!r} in {id_}.", fix="Look at tree() for those there are.")
+        return self.read(entry.id)[1]
+
+    def _tree_of(self, id_: str) -> str:
+        kind, data = self.read(id_)
+        if kind == "commit":
+            return parse_commit(id_, data).tree
+        if kind != "tree":
+            raise InvalidInput(f"{id_} is a {kind}.", fix="Give the id of a commit or a tree.")
+        return id_
+
+    def _items(self, id_: str) -> dict[bytes, Item]:
+        return parse_tree(self.read(id_)[1], SHA1.size)
+
+
+def new_objects(read: Read, tip: str, known: str) -> dict[str, tuple[str, bytes]]:
+    """The objects that a commit leads to and an ancestor of it does not, in the cost of what differs.
+
+    Args:
+        read: of the repository that has them all.
+        tip: the commit.
+        known: the ancestor, along first parents.
+    """
+    found: dict[str, tuple[str, bytes]] = {}
+    base = parse_commit(known, read(known)[1]).tree
+    while tip != known:
+        found[tip] = read(tip)
+        commit = parse_commit(tip, found[tip][1])
+        _collect(read, commit.tree, base, found)
+        if not commit.parents:
+            break
+        tip = commit.parents[0]
+    return found
+
+
+def _collect(read: Read, tree: str, base: str | None, found: dict[str, tuple[str, bytes]]) -> None:
+    if tree == base or tree in found:
+        return
+    found[tree] = read(tree)
+    before = parse_tree(read(base)[1], SHA1.size) if base is not None else {}
+    for name, (mode, id_) in parse_tree(found[tree][1], SHA1.size).items():
+        old = before.get(name)
+        if mode == DIRECTORY:
+            _collect(read, id_, old[1] if old is not None and old[0] == DIRECTORY else None, found)
+        elif mode != SUBMODULE and (old is None or old[1] != id_):
+            found[id_] = read(id_)

@@ -1,0 +1,205 @@
+"""Two runs side by side: which exit status, which flips, where the ways part; and rates with intervals."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.evals import SOLVES, agent_file, ran, suite
+
+from pytest_gittrix.evals import summary as rates_module
+from pytest_gittrix.evals.compare import compare, parting
+from pytest_gittrix.evals.determinism import check_determinism
+from pytest_gittrix.evals.record import Record
+from pytest_gittrix.evals.run import Summary
+from pytest_gittrix.evals.suite import Suite
+from pytest_gittrix.evals.summary import rates, sign_test
+
+
+def twice(tmp_path: Path, body: str) -> tuple[Summary, Summary]:
+    """One agent, run twice; it finds the text ``first`` or ``second`` in a file that nobody told the run of."""
+    agent = agent_file(tmp_path, f"from pathlib import Path\nturn = Path({str(tmp_path / 'turn')!r}).read_text()\n{body}")
+    found = []
+    for turn in ("first", "second"):
+        (tmp_path / "turn").write_text(turn)
+        found.append(ran(suite(tmp_path, "a", "b"), tmp_path, agent, out=tmp_path / turn))
+    return found[0], found[1]
+
+
+def test_equal_runs_compare_as_the_same(tmp_path: Path) -> None:
+    one, other = twice(tmp_path, "desk.write('app.py', 'VERSION = 2\\n')")
+
+    found = compare(one.store, other.store)
+
+    assert (found.code, found.inputs, found.better, found.worse) == (0, (), (), ())
+    assert {pair.difference for pair in found.pairs} == {"same"}
+
+
+def test_a_flip_is_told_with_the_event_where_the_ways_part(tmp_path: Path) -> None:
+    one, other = twice(tmp_path, "desk.write('app.py', 'VERSION = 2\\n' if turn == 'first' or desk.case == 'b' else 'oops')")
+
+    found = compare(one.store, other.store)
+    (pair,) = [pair for pair in found.pairs if pair.difference != "same"]
+
+    assert found.code == 1
+    assert (pair.id, pair.flip, found.worse, found.better) == ("a", "pass -> fail", (pair,), ())
+    assert pair.parting is not None
+    assert pair.parting.a is not None
+    assert pair.parting.a["kind"] == "review.done"
+    assert str(pair.parting).startswith(f"event {pair.parting.seq}: review.done (files 1, tree ")
+
+
+def test_the_same_outcome_by_another_tree_is_told_as_that(tmp_path: Path) -> None:
+    one, other = twice(tmp_path, "desk.write('app.py', 'VERSION = 2\\n')\ndesk.write('log', turn)")
+
+    found = compare(one.store, other.store)
+
+    assert found.code == 2
+    assert [pair.difference for pair in found.pairs] == ["tree", "tree"]
+
+
+def test_the_same_tree_by_another_way_is_told_as_that(tmp_path: Path) -> None:
+    one, other = twice(tmp_path, "if turn == 'second':\n    desk.write('app.py', 'VERSION = 9\\n')\ndesk.write('app.py', 'VERSION = 2\\n')")
+
+    found = compare(one.store, other.store)
+
+    assert found.code == 2
+    assert [pair.difference for pair in found.pairs] == ["log", "log"]
+
+
+def test_runs_of_other_inputs_say_which(tmp_path: Path) -> None:
+    one = ran(suite(tmp_path, "a"), tmp_path, SOLVES)
+    other = ran(suite(tmp_path, "a"), tmp_path, SOLVES, out=tmp_path / "other", seed=1)
+
+    found = compare(one.store, other.store)
+
+    assert (found.code, found.inputs) == (3, ("setting.seed",))
+
+
+def test_a_sample_that_only_one_of_them_has_is_a_difference(tmp_path: Path) -> None:
+    one = ran(suite(tmp_path, "a", "b"), tmp_path, SOLVES)
+    other = ran(suite(tmp_path, "a", "b"), tmp_path, SOLVES, out=tmp_path / "other", only=("a",))
+
+    found = compare(one.store, other.store)
+
+    assert found.code == 1
+    assert [(pair.id, pair.difference, pair.flip) for pair in found.pairs] == [
+        ("a", "same", "pass -> pass"),
+        ("b", "missing", "pass -> missing"),
+    ]
+
+
+def test_an_infra_error_is_a_changed_outcome_and_no_flip(tmp_path: Path) -> None:
+    one, other = twice(tmp_path, "desk.write('app.py', 'VERSION = 2\\n')")
+    record = other.records[0]
+    other.store.save_record(replace(record, outcome="infra_error"))
+
+    found = compare(one.store, other.store)
+
+    assert (found.code, found.better, found.worse) == (1, (), ())
+    assert [pair.flip for pair in found.pairs if pair.difference != "same"] == ["pass -> infra_error"]
+
+
+def test_logs_part_where_one_is_over() -> None:
+    lines = [{"seq": n, "kind": "x", "data": {}} for n in range(3)]
+
+    assert parting(lines, lines) is None
+    parted = parting(lines, lines[:2])
+    assert parted is not None
+    assert (parted.seq, parted.b) == (2, None)
+    assert "nothing" in str(parted)
+
+
+def test_a_suite_that_is_run_twice_names_what_is_not_the_same(tmp_path: Path) -> None:
+    from support.evals import options
+
+    good = check_determinism(Suite.load(suite(tmp_path, "a")), options(tmp_path, SOLVES, out=tmp_path / "good"))
+    body = "import os\ndesk.write('app.py', 'VERSION = 2\\n')\ndesk.write('random', os.urandom(8).hex())"
+    bad = check_determinism(Suite.load(suite(tmp_path, "a")), options(tmp_path, agent_file(tmp_path, body), out=tmp_path / "bad"))
+    again = check_determinism(Suite.load(suite(tmp_path, "a")), options(tmp_path, SOLVES, out=tmp_path / "bad"))
+
+    assert (good.code, bad.code, again.code) == (0, 2, 0)
+    assert bad.pairs[0].parting is not None
+
+
+# Rates -----------------------------------------------------------------------------------------------------------------------------
+
+
+def outcomes(**by_id: str) -> list[Record]:
+    """Records from letters: p pass, f fail, i infra_error, one an epoch."""
+    names = {"p": "pass", "f": "fail", "i": "infra_error"}
+    return [
+        Record(f"{id_}{epoch}", id_, epoch, "", "", "", names[letter])  # type: ignore[arg-type]
+        for id_, letters in by_id.items()
+        for epoch, letter in enumerate(letters)
+    ]
+
+
+def test_pass_at_k_and_pass_all_k_are_the_unbiased_estimators() -> None:
+    found = rates(outcomes(a="ppf", b="pff", c="fff"))
+
+    assert found.samples == 9
+    assert found.passed is not None
+    assert found.passed.value == pytest.approx(3 / 9)
+    # Of the three pairs of epochs: a has one pass in each, b in two, c in none; a passes in both of one pair alone.
+    assert found.at[2].value == pytest.approx((1 + 2 / 3 + 0) / 3)
+    assert found.all[2].value == pytest.approx((1 / 3 + 0 + 0) / 3)
+    assert found.at[3].value == pytest.approx(2 / 3)
+    assert found.all[3].value == 0
+    assert found.at[1].value == found.all[1].value == pytest.approx((2 / 3 + 1 / 3) / 3)
+
+
+def test_what_says_nothing_about_the_agent_is_left_out_and_told() -> None:
+    found = rates(outcomes(a="pi", b="pf"))
+
+    assert (found.samples, found.left_out) == (3, 1)
+    assert found.at == {}  # every case has one epoch that counts, and not every one has two
+
+
+def test_no_sample_has_no_rate() -> None:
+    found = rates(outcomes(a="i"))
+
+    assert (found.samples, found.passed, found.at) == (0, None, {})
+
+
+def test_intervals_hold_the_rate_and_are_the_same_each_time() -> None:
+    pytest.importorskip("scipy")
+    records = outcomes(a="ppfp", b="pffp", c="ffff", d="pppp")
+    found = rates(records)
+
+    for estimate in (found.passed, *found.at.values(), *found.all.values()):
+        assert estimate is not None
+        assert estimate.low is not None
+        assert estimate.high is not None
+        assert 0 <= estimate.low <= estimate.value <= estimate.high <= 1
+        assert estimate.low < estimate.high
+    assert rates(records) == found
+
+
+def test_wilsons_interval_is_the_textbooks() -> None:
+    pytest.importorskip("scipy")
+    passed = rates(outcomes(**{f"c{n}": "p" if n < 8 else "f" for n in range(10)})).passed
+
+    assert passed is not None
+    assert (passed.low, passed.high) == (pytest.approx(0.4902, abs=1e-4), pytest.approx(0.9433, abs=1e-4))
+
+
+def test_flips_to_one_side_are_unlikely_by_chance() -> None:
+    pytest.importorskip("scipy")
+
+    assert sign_test(0, 6) == pytest.approx(2 / 64)
+    assert sign_test(3, 3) == 1
+    assert sign_test(0, 0) is None
+
+
+def test_without_scipy_there_are_rates_and_no_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+
+    found = rates(outcomes(a="pf", b="pp"))
+
+    assert found.passed is not None
+    assert (found.passed.value, found.passed.low, found.passed.high) == (0.75, None, None)
+    assert str(found.passed) == "75.0%"
+    assert rates_module.sign_test(1, 2) is None

@@ -1,0 +1,173 @@
+"""Suites are read strictly: what is wrong is told with file and key, and a case is what it holds."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from support.evals import case, suite, write
+
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.evals.suite import Suite
+from pytest_gittrix.git.environment import hermetic_env, run_git
+
+
+def test_a_suite_is_its_cases_by_id_with_the_defaults(tmp_path: Path) -> None:
+    place = suite(tmp_path, "b", "a")
+    write(place, {"suite.toml": 'schema = 1\nname = "two"\nepoch = 2031-05-06T07:08:09Z\n[defaults]\ntimeout = "90s"\nconfine = "off"\n'})
+
+    found = Suite.load(place)
+
+    assert (found.name, found.confine, found.epoch) == ("two", "off", datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC))
+    assert [one.id for one in found.cases] == ["a", "b"]
+    assert {one.timeout_ms for one in found.cases} == {90_000}
+    assert found.case("a").task == "Make the version 2."
+    assert Suite.load(place / "suite.toml") == found
+
+
+def test_a_case_can_have_its_task_in_a_file_of_its_own_and_other_limits(tmp_path: Path) -> None:
+    place = suite(tmp_path, more='[limits]\ntimeout = "500ms"\noutput = "2MB"\n') / "cases" / "one"
+    text = (place / "case.toml").read_text().replace('task = "Make the version 2."\n', "")
+    write(place, {"case.toml": text, "task.md": "\n# Do\n\nit\n"})
+
+    found = Suite.load(tmp_path / "suite").cases[0]
+
+    assert (found.task, found.timeout_ms, found.output) == ("# Do\n\nit", 500, 2_000_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("schema = 2\n", "schema is 2"),
+        ("", "schema is None"),
+        ("schema = 1\nspeed = 3\n", "no key 'speed'"),
+        ("schema = 1\n[defaults]\nworkers = 3\n", "no key 'defaults.workers'"),
+        ('schema = 1\n[defaults]\ntimeout = "soon"\n', "defaults.timeout is 'soon'"),
+        ('schema = 1\nepoch = "yesterday"\n', "epoch is 'yesterday'"),
+        ('schema = 1\nname = "a/b"\n', "'a/b' is no id"),
+        ("schema = [\n", "no TOML"),
+        ("schema = 1\nepoch = 2031-05-06\n", "epoch is"),
+    ],
+)
+def test_a_wrong_suite_file_is_told_with_file_and_key(tmp_path: Path, text: str, told: str) -> None:
+    place = suite(tmp_path)
+    write(place, {"suite.toml": text})
+
+    with pytest.raises(InvalidInput) as refused:
+        Suite.load(place)
+
+    assert told in refused.value.fact
+    assert "suite.toml" in refused.value.fact
+    assert refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("[check]\ncommand = []\n", "check.command is []"),
+        ('[check]\ncommand = "make test"\n', "check.command is 'make test'"),
+        ('[check]\nfunction = "check.py"\n', "check.function is 'check.py'"),
+        ('[check]\nfunction = "../check.py:check"\n', "check.function"),
+        ('[check]\ntree = "nowhere"\n', "check.tree is 'nowhere'"),
+        ('[check]\npytest = "/etc/passwd"\n', "check.pytest is '/etc/passwd'"),
+        ("[check]\nlucky = true\n", "no key 'check.lucky'"),
+        ('[drift]\nat = "noon"\npatch = "check.py"\n', "drift.at is 'noon'"),
+        ('[drift]\nat = "after-start"\n', "[drift] needs files or patch"),
+        ('gold = "../gold.patch"\n', "gold is '../gold.patch'"),
+        ('id = "a b"\n', "'a b' is no id"),
+        ("task = 3\n", "no TOML"),
+        ('workspace = "cloud"\n', "cloud"),
+        ("history = -1\n", "-1"),
+        ('on_overlap = "hope"\n', "hope"),
+        ("[limits]\ntimeout = 3\n", "limits.timeout is 3"),
+        ('[limits]\noutput = "10 MB"\n', "limits.output is '10 MB'"),
+        ('[review]\ndeny = "tests"\n', "review.deny is 'tests'"),
+    ],
+)
+def test_a_wrong_case_is_told_with_file_and_key(tmp_path: Path, more: str, told: str) -> None:
+    place = suite(tmp_path, more=more)
+
+    with pytest.raises(InvalidInput) as refused:
+        Suite.load(place)
+
+    assert told in refused.value.fact
+
+
+@pytest.mark.parametrize(
+    ("durable", "told"),
+    [
+        ("", "no source"),
+        ('files = "repo"\nbundle = "x"\n', "bundle is 'x'"),
+        ('files = "nowhere"\n', "files is 'nowhere'"),
+        ('path = "."\n', "commit is missing"),
+        ('path = "/nowhere"\ncommit = "main"\n', "no commit of"),
+        ('path = "/nowhere"\ncommit = "--help"\n', "commit is '--help'"),
+    ],
+)
+def test_a_durable_that_is_not_there_is_told(tmp_path: Path, durable: str, told: str) -> None:
+    file = suite(tmp_path) / "cases" / "one" / "case.toml"
+    file.write_text(file.read_text().replace('files = "repo"\n', durable))
+
+    with pytest.raises(InvalidInput) as refused:
+        Suite.load(tmp_path / "suite")
+
+    assert told in refused.value.fact
+
+
+def test_two_cases_cannot_have_ids_that_a_file_system_takes_for_one(tmp_path: Path) -> None:
+    place = suite(tmp_path, "one")
+    case(place, "two", more='id = "ONE"\n')
+
+    with pytest.raises(InvalidInput, match="have the ids"):
+        Suite.load(place)
+
+
+@pytest.mark.parametrize("path", ["nowhere", "suite\0x"])
+def test_a_suite_that_is_not_there_is_told(tmp_path: Path, path: str) -> None:
+    with pytest.raises(InvalidInput):
+        Suite.load(f"{tmp_path}/{path}")
+
+
+def test_a_suite_without_cases_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="has no case"):
+        Suite.load(write(tmp_path, {"suite.toml": "schema = 1\n"}))
+
+
+def test_the_digest_of_a_case_changes_with_each_file_and_setting_and_not_with_its_place(tmp_path: Path) -> None:
+    place = suite(tmp_path)
+    one = place / "cases" / "one"
+    first = Suite.load(place).cases[0].digest
+    moved = Path(shutil.copytree(place, tmp_path / "elsewhere", symlinks=True))
+    (one / "repo" / "__pycache__").mkdir()
+    write(one, {"repo/__pycache__/app.pyc": b"\0", "repo/old.pyc": b"\0"})
+    assert Suite.load(moved).cases[0].digest == Suite.load(place).cases[0].digest == first
+
+    seen = {first}
+    for change in (
+        lambda: write(one, {"repo/app.py": "VERSION = 3\n"}),
+        lambda: (one / "repo" / "app.py").chmod(0o755),
+        lambda: (one / "repo" / "link").symlink_to("app.py"),
+        lambda: write(one, {"check.py": "def check(result):\n    pass\n"}),
+        lambda: write(one, {"case.toml": (one / "case.toml").read_text() + '[limits]\ntimeout = "7s"\n'}),
+        lambda: write(place, {"suite.toml": 'schema = 1\n[defaults]\nworkspace = "copy"\n'}),
+    ):
+        change()
+        seen.add(Suite.load(place).cases[0].digest)
+
+    assert len(seen) == 7
+
+
+def test_a_commit_of_a_repository_is_settled_to_its_full_id(tmp_path: Path) -> None:
+    repository = write(tmp_path / "repository", {"app.py": "VERSION = 1\n"})
+    environment = hermetic_env(tmp_path / "home")
+    for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "first"]):
+        run_git(["-C", str(repository), *arguments], env=environment)
+    head = run_git(["-C", str(repository), "rev-parse", "HEAD"], env=environment).decode().strip()
+    file = suite(tmp_path) / "cases" / "one" / "case.toml"
+    file.write_text(file.read_text().replace('files = "repo"\n', 'path = "../../../repository"\ncommit = "HEAD"\n'))
+
+    found = Suite.load(tmp_path / "suite").cases[0]
+
+    assert (found.source.kind, found.source.ref) == ("path", head)

@@ -1,0 +1,225 @@
+"""A patch as two columns: what was on the left, what is on the right, with the language's colours and the changed words marked.
+
+Reads the patches that ``git.patch`` writes. What it gives is HTML in which every text is escaped. It must not know where a patch is from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from html import escape
+from itertools import pairwise
+from typing import Final, Literal
+
+Kind = Literal["same", "gone", "new", "none"]
+
+LONGEST_LINE: Final = 1_000
+"""Characters of a line that are shown."""
+
+_HUNK: Final = re.compile(r"@@ -([0-9]+)(?:,[0-9]+)? \+([0-9]+)(?:,[0-9]+)? @@(.*)")
+_NOTE: Final = re.compile(r"(old mode|new mode|rename|Binary files|new file mode (?!100644)|deleted file mode (?!100644))")
+_ALIKE: Final = 0.5
+_Spans = list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One line of one side.
+
+    Attributes:
+        number: of the line, from 1; None where this side has none.
+        html: the line, escaped and coloured.
+        kind: ``same`` on both sides, ``gone`` (left), ``new`` (right), or ``none``.
+    """
+
+    number: int | None = None
+    html: str = ""
+    kind: Kind = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of both sides; ``title`` instead for where a hunk begins."""
+
+    left: Cell = field(default_factory=Cell)
+    right: Cell = field(default_factory=Cell)
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FileDiff:
+    """What a patch does to one file.
+
+    Attributes:
+        path: of the file, as it is afterwards; of a deleted one, as it was.
+        what: ``changed``, ``added``, ``deleted``, ``renamed``, ``binary``, ``mode``.
+        notes: what a patch says besides its hunks, such as a new mode.
+        added, removed: numbers of lines.
+        rows: the lines.
+        left_out: how many lines are not shown.
+    """
+
+    path: str
+    what: str
+    notes: tuple[str, ...]
+    added: int
+    removed: int
+    rows: tuple[Row, ...]
+    left_out: int = 0
+
+
+def file_diffs(patch: bytes, *, most_lines: int = 600) -> list[FileDiff]:
+    """The files of a patch, side by side.
+
+    Args:
+        patch: as ``git apply`` takes it. Bytes that are no UTF-8 are shown as U+FFFD.
+        most_lines: of all files together; what is beyond is counted and not shown.
+    """
+    text = patch.decode("utf-8", "replace")
+    parts = re.split(r"^(?=diff --git )", text, flags=re.MULTILINE)
+    found = []
+    left = most_lines
+    for part in parts:
+        if part.startswith("diff --git "):
+            one = _file(part.split("\n"), left)
+            left = max(left - len(one.rows), 0)
+            found.append(one)
+    return found
+
+
+def _file(lines: Sequence[str], room: int) -> FileDiff:
+    start = next((number for number, line in enumerate(lines) if line.startswith("@@ ")), len(lines))
+    head, body = lines[1:start], lines[start:]
+    path = _path(lines[0], head)
+    added = sum(line.startswith("+") for line in body)
+    removed = sum(line.startswith("-") for line in body)
+    shown = body[:room]
+    notes = tuple(line for line in head if _NOTE.match(line))
+    rows = tuple(_rows(shown, path)) if room else ()
+    return FileDiff(path, _what(head, body), notes, added, removed, rows, len(body) - len(shown))
+
+
+def _path(first: str, head: Sequence[str]) -> str:
+    for mark, prefix in (("+++ ", "b/"), ("--- ", "a/"), ("rename to ", "")):
+        for line in head:
+            name = line.removeprefix(mark).strip('"')
+            if line.startswith(mark) and name != "/dev/null":
+                return name.removeprefix(prefix).rstrip("\t")
+    return first.removeprefix("diff --git ").partition(" b/")[2] or first
+
+
+def _what(head: Sequence[str], body: Sequence[str]) -> str:
+    words = " ".join(head)
+    if "Binary files" in words or "GIT binary patch" in words:
+        return "binary"
+    for mark, what in (("new file mode", "added"), ("deleted file mode", "deleted"), ("rename to", "renamed")):
+        if mark in words:
+            return what
+    return "changed" if body else "mode"
+
+
+def _rows(body: Sequence[str], path: str) -> Iterator[Row]:
+    colour = _Colours(path)
+    left = right = 0
+    gone: list[str] = []
+    new: list[str] = []
+    for line in [*body, "@@ -0,0 +0,0 @@"]:
+        hunk = _HUNK.match(line)
+        if not hunk and line[:1] == "-":
+            gone.append(line[1:])
+            continue
+        if not hunk and line[:1] == "+":
+            new.append(line[1:])
+            continue
+        yield from _changed(gone, new, left, right, colour)
+        left, right = left + len(gone), right + len(new)
+        gone, new = [], []
+        if hunk:
+            left, right = int(hunk[1]), int(hunk[2])
+            if left or right:
+                yield Row(title=line)
+        elif line[:1] == " ":
+            html = colour.line(line[1:])
+            yield Row(Cell(left, html, "same"), Cell(right, html, "same"))
+            left, right = left + 1, right + 1
+
+
+def _changed(gone: list[str], new: list[str], left: int, right: int, colour: _Colours) -> Iterator[Row]:
+    for place in range(max(len(gone), len(new))):
+        old = gone[place] if place < len(gone) else None
+        now = new[place] if place < len(new) else None
+        marks = _marks(old, now) if old is not None and now is not None else ([], [])
+        yield Row(
+            Cell() if old is None else Cell(left + place, colour.line(old, marks[0]), "gone"),
+            Cell() if now is None else Cell(right + place, colour.line(now, marks[1]), "new"),
+        )
+
+
+def _marks(old: str, new: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """The stretches that differ between two lines; none if the lines have little in common."""
+    if max(len(old), len(new)) > LONGEST_LINE:
+        return [], []
+    matcher = SequenceMatcher(None, _words(old), _words(new), autojunk=False)
+    if matcher.ratio() < _ALIKE:
+        return [], []
+    before, after = _places(old), _places(new)
+    codes = [code for code in matcher.get_opcodes() if code[0] != "equal"]
+    return [(before[a], before[b]) for _, a, b, _, _ in codes], [(after[c], after[d]) for _, _, _, c, d in codes]
+
+
+def _words(line: str) -> list[str]:
+    return re.findall(r"\w+|\s+|.", line)
+
+
+def _places(line: str) -> list[int]:
+    places = [0]
+    for word in _words(line):
+        places.append(places[-1] + len(word))
+    return places
+
+
+class _Colours:
+    """The colours of a language, told by a file's name; none for one that is not known."""
+
+    def __init__(self, path: str) -> None:
+        from pygments.lexers import get_lexer_for_filename
+        from pygments.util import ClassNotFound
+
+        try:
+            self._lexer = get_lexer_for_filename(path, stripnl=False, ensurenl=False)
+        except ClassNotFound:
+            self._lexer = None
+
+    def line(self, text: str, marks: Sequence[tuple[int, int]] = ()) -> str:
+        """A line as HTML, with some stretches marked."""
+        more = len(text) - LONGEST_LINE
+        shown = text[:LONGEST_LINE]
+        html = "".join(_marked(kind, piece, start, marks) for kind, piece, start in self._pieces(shown))
+        return html + (f'<span class="cut">… {more} more</span>' if more > 0 else "")
+
+    def _pieces(self, text: str) -> Iterator[tuple[str, str, int]]:
+        place = 0
+        for kind, piece in self._spans(text):
+            yield kind, piece, place
+            place += len(piece)
+
+    def _spans(self, text: str) -> _Spans:
+        if self._lexer is None:
+            return [("", text)]
+        from pygments.token import STANDARD_TYPES
+
+        return [(STANDARD_TYPES.get(kind, ""), piece.rstrip("\n")) for kind, piece in self._lexer.get_tokens(text)]
+
+
+def _marked(kind: str, text: str, start: int, marks: Sequence[tuple[int, int]]) -> str:
+    """A piece of a line that begins at ``start``, with what of it lies in a mark wrapped."""
+    cuts = sorted({start, start + len(text), *(place for mark in marks for place in mark if start < place < start + len(text))})
+    out = []
+    for begin, end in pairwise(cuts):
+        html = escape(text[begin - start : end - start], quote=False)
+        inside = any(low <= begin and end <= high for low, high in marks)
+        out.append(f"<mark>{html}</mark>" if inside else html)
+    joined = "".join(out)
+    return f'<span class="{kind}">{joined}</span>' if kind and joined else joined

@@ -243,6 +243,18 @@ class Deadlock(GittrixError):
     code = "DEADLOCK"
 
 
+class DaemonRuns(GittrixError):
+    """Another daemon manages the same home already."""
+
+    code = "DAEMON_RUNS"
+
+
+class DaemonLost(GittrixError):
+    """The daemon did not live to tell what became of a command."""
+
+    code = "DAEMON_LOST"
+
+
 class GitFailed(AdapterUnavailable):
     """The git binary is missing, too old, timed out or refused a command the engine needs."""
 

@@ -30,13 +30,12 @@ def start(options: Namespace) -> Answer:
 
     limits = {name: getattr(options, name) for name in _POLICY if hasattr(options, name)}
     policy = EvictionPolicy(**limits) if limits else None
-    durable = on.local_durable(options.durable, options.branch)
+    durable = on.durable_named(options.durable, options.branch)
     ephemeral = LocalEphemeral(options.workspace, options.history)
     with working("Starting a session"), on.engine(options, durable, ephemeral) as gittrix:
         parent = on.full_id(gittrix, options.parent) if options.parent is not None else None
         session = gittrix.start_session(
             options.task,
-            durable_branch=durable.branch,
             eviction=policy,
             parent=parent,
             id=options.chosen_id,
@@ -159,7 +158,7 @@ def evict(options: Namespace) -> Answer:
 
 
 def promote(options: Namespace) -> Answer:
-    """Make the selection one commit in durable, or a patch."""
+    """Make the selection one commit in durable, or a patch; people get its sha and branch, and on a line of its own its pull request."""
     files = [*options.paths, *(options.files or [])]
     hunks: dict[str, set[int]] = {}
     for path, numbers in options.hunks or []:
@@ -171,10 +170,15 @@ def promote(options: Namespace) -> Answer:
             strategy=options.strategy,
             message=options.message,
             on_overlap=options.on_overlap,
+            base=options.base,
+            title=options.title,
+            body=options.body,
+            draft=options.draft,
         )
     extras = {"prUrl": result.pr_url, "patch": result.patch}
     data = {"sha": result.sha or None, "branch": result.branch, **_known(extras), "warnings": list(result.warnings)}
-    shown: str | Diff = Diff(result.patch) if result.patch is not None else text_of([f"{result.sha} {result.branch}"])
+    landed = text_of([f"{result.sha} {result.branch}", *([result.pr_url] if result.pr_url is not None else [])])
+    shown: str | Diff = Diff(result.patch) if result.patch is not None else landed
     return Answer(data, shown, result.warnings)
 
 

@@ -1,14 +1,18 @@
 """The engine a command runs on: where sessions are kept, which repository, whose clock, and whom to ask.
 
-The engine is loaded when it is opened, not before. Must not know what a command does with it.
+The engine is loaded when it is opened, not before. A command that a daemon runs for somebody else gets that one's place and input, and the
+daemon's engine. Must not know what a command does with it.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,20 +20,46 @@ from pytest_gittrix.errors import InvalidInput, SessionNotFound
 
 if TYPE_CHECKING:
     from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
+    from pytest_gittrix.server.team import Team
     from pytest_gittrix.session.manager import GitTrix
+    from pytest_gittrix.session.members import Members
+    from pytest_gittrix.session.orchestrator import Orchestrator
     from pytest_gittrix.session.session import UserSession
     from pytest_gittrix.session.strategy import Question
 
 
+@dataclass(frozen=True)
+class Caller:
+    """Whom a daemon runs a command for.
+
+    Attributes:
+        directory: where they are.
+        stdin: what they have on standard input; None if it is closed.
+        engine, members, orchestrator: the daemon's.
+        team: whose daemon it is.
+    """
+
+    directory: str
+    stdin: bytes | None
+    engine: GitTrix
+    members: Members
+    orchestrator: Orchestrator
+    team: Team
+
+
+caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
+"""Whom the command that runs in this context is run for; None for whoever typed it here."""
+
+
 @contextmanager
 def engine(
-    options: Namespace, durable: LocalDurable | None = None, ephemeral: LocalEphemeral | None = None, *, tidy: bool = True
+    options: Namespace, durable: LocalDurable | str | None = None, ephemeral: LocalEphemeral | None = None, *, tidy: bool = True
 ) -> Iterator[GitTrix]:
     """The engine over the store that was named, or the default one.
 
     Args:
         options: ``store`` and ``json`` of the command line.
-        durable: the repository to start sessions on; sessions there already know theirs.
+        durable: the repository to start sessions on, or the address of a remote; sessions there already know theirs.
         ephemeral: what to make workspaces with.
         tidy: recover and sweep first, as the TypeScript CLI does at each command.
 
@@ -37,21 +67,73 @@ def engine(
         InvalidInput: PYTEST_GITTRIX_CLOCK names no clock file.
         GittrixError: whatever the command raises.
     """
+    from pytest_gittrix.cli.forge import ForgeSettings
     from pytest_gittrix.clock_files import clock_from_environment
     from pytest_gittrix.session.manager import GitTrix
 
+    daemon = caller.get()
+    if daemon is not None and durable is None and ephemeral is None:
+        if tidy:
+            daemon.engine.recover()
+            daemon.engine.sweep()
+        yield daemon.engine
+        return
+    forge = ForgeSettings.of(options, os.environ)
     gittrix = GitTrix(
         durable,
         ephemeral,
-        store=Path(options.store).absolute() if options.store else None,
-        clock=clock_from_environment(),
+        store=daemon.engine.store.root if daemon is not None else store_of(options),
+        clock=daemon.engine.clock if daemon is not None else clock_from_environment(),
         sweep_interval=None,
-        ask=_ask if _has_person(options) else None,
+        ask=_ask if has_person(options) else None,
+        forge=forge.open,
+        credentials=forge.credentials,
     )
     try:
         yield gittrix.init() if tidy else gittrix
     finally:
         gittrix.close()
+
+
+def store_of(options: Namespace) -> Path | None:
+    """The store that was named; None for the default one."""
+    return Path(options.store).absolute() if options.store else None
+
+
+def members(gittrix: GitTrix, options: Namespace) -> Members:
+    """The manager of the team's members: the daemon's, or one as the team file tells, which has first seen to agents that are gone.
+
+    Raises:
+        InvalidInput: the team file is not as it must be.
+    """
+    from pytest_gittrix.server.managers import members_of
+
+    daemon = caller.get()
+    if daemon is not None:
+        return daemon.members
+    manager = members_of(gittrix, team(options))
+    manager.observe()
+    return manager
+
+
+def orchestrator(gittrix: GitTrix, options: Namespace) -> Orchestrator:
+    """The manager of the team's projects: the daemon's, or one as the team file tells. Raises as :func:`members`."""
+    from pytest_gittrix.server.managers import orchestrator_of
+
+    daemon = caller.get()
+    return orchestrator_of(gittrix, team(options)) if daemon is None else daemon.orchestrator
+
+
+def team(options: Namespace) -> Team:
+    """The team whose sessions are managed. Raises InvalidInput for a team file that is not as it must be."""
+    from pytest_gittrix.record.store import default_home
+    from pytest_gittrix.server.team import read_team
+
+    daemon = caller.get()
+    if daemon is not None:
+        return daemon.team
+    store = store_of(options)
+    return read_team(store.parent if store is not None else default_home(), getattr(options, "team", None))
 
 
 @contextmanager
@@ -93,9 +175,28 @@ def standard_input(what: str) -> bytes:
     """
     from pytest_gittrix.git.snapshot import Limits
 
-    if sys.stdin is None:
+    daemon = caller.get()
+    if daemon.stdin is None if daemon is not None else sys.stdin is None:
         raise InvalidInput("Standard input is closed.", why=f"It is {what}.", fix="For nothing at all: </dev/null.")
+    if daemon is not None:
+        return daemon.stdin or b""
     return sys.stdin.buffer.read(Limits().max_file + 1)  # one more than is allowed is refused; an endless stream must not fill memory
+
+
+def durable_named(place: str | None, branch: str | None) -> LocalDurable | str:
+    """What ``--durable`` and ``--branch`` name: a repository of this machine, or the address of a remote with its branch.
+
+    Raises:
+        AdapterUnavailable, UnsupportedRepository, InvalidInput: as ``local_durable``; or a branch is named twice.
+    """
+    from pytest_gittrix.session.resources import is_address
+
+    url, _, named = (place or "").partition("#")
+    if not is_address(url):
+        return local_durable(place, branch)
+    if branch and named and branch != named:
+        raise InvalidInput(f"Two branches are named, {named!r} with the address and {branch!r}.", fix="Name one.")
+    return f"{url}#{branch or named or 'main'}"
 
 
 def local_durable(path: str | None, branch: str | None) -> LocalDurable:
@@ -111,11 +212,28 @@ def local_durable(path: str | None, branch: str | None) -> LocalDurable:
     """
     from pytest_gittrix.adapters.local import LocalDurable
 
-    return LocalDurable(path or ".", branch or _current_branch(path or "."))
+    where = place(path or ".")
+    return LocalDurable(where, branch or _current_branch(where))
 
 
-def repository_path(path: str) -> str:
-    """The name under which sessions know the repository at, or around, a directory. Raises AdapterUnavailable if there is none."""
+def place(path: str) -> str:
+    """A path as it is meant where the command was typed."""
+    daemon = caller.get()
+    return path if daemon is None else os.path.join(daemon.directory, path)
+
+
+def repository_path(gittrix: GitTrix, path: str) -> str:
+    """The name under which sessions know the repository at, or around, a directory, or the remote at an address.
+
+    Raises:
+        AdapterUnavailable: there is none.
+        InvalidInput: git takes no such address.
+    """
+    from pytest_gittrix.session.resources import is_address, mirror_of
+
+    address = path.partition("#")[0]
+    if is_address(address) and not address.startswith("local://"):
+        return mirror_of(gittrix.home, address)
     durable = local_durable(path, "main")
     durable.close()
     return durable.path
@@ -135,7 +253,10 @@ def _current_branch(path: str) -> str:
     return ref.removeprefix("refs/heads/")
 
 
-def _has_person(options: Namespace) -> bool:
+def has_person(options: Namespace) -> bool:
+    """Whether somebody can be asked."""
+    if caller.get() is not None:
+        return False
     streams = (sys.stdin, sys.stderr)
     return not options.json and all(stream is not None and stream.isatty() for stream in streams)
 

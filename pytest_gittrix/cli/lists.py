@@ -15,6 +15,7 @@ from pytest_gittrix.cli.words import generations, moment, number
 from pytest_gittrix.errors import SessionNotFound
 
 if TYPE_CHECKING:
+    from pytest_gittrix.record.life import Life
     from pytest_gittrix.record.model import SessionMetadata
     from pytest_gittrix.session.manager import GitTrix
     from pytest_gittrix.session.records import Node
@@ -85,12 +86,18 @@ def list_sessions(options: Namespace) -> Answer:
     with on.engine(options) as gittrix:
         found, records = _found(gittrix, options)
         problems, now = gittrix.problems(), gittrix.clock.now()
+        lives = _lives(gittrix, found) if options.view == "gittrix" else {}
     if not found:
         return Answer([], _NONE, notes_of(problems))
     if options.view == "gastown":
         table = town_table(found, records, now, {})
     else:
-        table = session_table(found, now) if options.view == "gittrix" else record_table(records, options.view)
+        records = [record | {"life": _life_data(lives[record["id"]])} if record.get("id") in lives else record for record in records]
+        table = (
+            session_table(found, now, {id_: life.state for id_, life in lives.items()})
+            if options.view == "gittrix"
+            else record_table(records, options.view)
+        )
     return Answer(records, table, notes_of(problems))
 
 
@@ -118,15 +125,7 @@ def tree(options: Namespace) -> Answer:
 
 def record_in(gittrix: GitTrix, id_: str, name: str) -> dict[str, Any]:
     """A session's record in the schema of a system. A session of a TypeScript store is seen as if it had its log already."""
-    from pytest_gittrix.record.events import Event
-    from pytest_gittrix.record.state import metadata_of
-    from pytest_gittrix.views import view
-
-    events = gittrix.store.log(id_).read()
-    if not events:
-        state = gittrix.store.load(id_)
-        events = [Event(0, state.updated_ns, id_, "session.imported", "system", {"metadata": metadata_of(state)})]
-    return view(events, name)
+    return gittrix.view(id_, name)
 
 
 def before(now: datetime, then: timedelta | datetime) -> datetime:
@@ -157,10 +156,23 @@ def _found(gittrix: GitTrix, options: Namespace) -> tuple[list[SessionMetadata],
         )
     found = [one for one in found if state in (None, one.state)]
     if options.durable is not None:
-        path = on.repository_path(options.durable)
+        path = on.repository_path(gittrix, options.durable)
         found = [one for one in found if one.durable_path is not None and os.path.realpath(one.durable_path) == path]
     found = found[: options.limit or None]
     return found, [one.wire() if options.view == "gittrix" else record_in(gittrix, one.id, options.view) for one in found]
+
+
+def _lives(gittrix: GitTrix, found: Sequence[SessionMetadata]) -> dict[str, Life]:
+    """The lives of those that are members' sessions."""
+    from pytest_gittrix.record.life import life_of
+
+    members = set(gittrix.records.index.lives())
+    lives = ((one.id, life_of(gittrix.store.log(one.id).read())) for one in found if one.id in members)
+    return {id_: life for id_, life in lives if life is not None}
+
+
+def _life_data(life: Life) -> dict[str, Any]:
+    return {"member": life.member, "kind": life.kind, "state": life.state, "ended": life.ended}
 
 
 def _line(gittrix: GitTrix, of: str) -> list[SessionMetadata]:

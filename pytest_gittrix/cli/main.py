@@ -9,7 +9,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pytest_gittrix.cli.output import Answer, OutputLost, error_data, put_error, put_json, say
+from pytest_gittrix.cli import remote
+from pytest_gittrix.cli.output import OutputLost, error_data, put_error, put_json, say
 from pytest_gittrix.cli.parser import Misuse, parser
 from pytest_gittrix.errors import GittrixError
 
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     try:
         options = parser().parse_args(arguments or ["--help"])
-        answer: Answer = options.run(options)
+        answer = remote.run(options, arguments)
     except GittrixError as error:
         return _failed(error, as_json=_wants_json(arguments), status=getattr(options, "failure", FAILED))
     except Misuse as misuse:
@@ -65,8 +66,7 @@ def _failed(error: Exception, *, as_json: bool, status: int = FAILED) -> int:
             return status
         except OutputLost as lost:
             error = lost
-    known = isinstance(error, GittrixError | OutputLost)
-    put_error(str(error) if known else f"{type(error).__name__}: {error}")
+    put_error(remote.shown(error) if isinstance(error, GittrixError | OutputLost) else f"{type(error).__name__}: {error}")
     return status
 
 

@@ -64,16 +64,20 @@ class Answer(NamedTuple):
         shown: the same for people; text with its newlines, bytes as they are.
         notes: what people should know besides, one line each; goes to standard error.
         status: what the command exits with.
+        said: whether it put out itself what there was to say.
     """
 
     data: object
     shown: str | bytes | Table | Diff = ""
     notes: tuple[str, ...] = ()
     status: int = 0
+    said: bool = False
 
 
 def say(answer: Answer, *, as_json: bool) -> None:
     """Put an answer out. Raises OutputLost as :func:`put`."""
+    if answer.said:
+        return
     if as_json:
         put_json({"ok": True, "data": answer.data})
         return
@@ -135,12 +139,15 @@ def _silence(stream: TextIO) -> None:
 
 @contextmanager
 def working(what: str, *, after: float = 1.0) -> Iterator[None]:
-    """Show that the command is at work, once that has taken ``after`` seconds and a person is watching standard error."""
-    if not _is_terminal(sys.stderr):
-        yield
-        return
+    """Show that the command is at work, once that has taken ``after`` seconds and a person is watching standard error.
+
+    Nothing is shown where a daemon runs it for somebody else, which it does in threads.
+    """
     import threading
 
+    if not _is_terminal(sys.stderr) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
     done = threading.Event()
     spinner = threading.Thread(target=_spin, args=(what, after, done), daemon=True)
     spinner.start()

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from pytest_gittrix import __version__
-from pytest_gittrix.cli import commands, conform, lines, lists, told, torture
+from pytest_gittrix.cli import commands, conform, evals, forge, lines, lists, mcp, member, orchestrated, serve, told, torture
 from pytest_gittrix.cli.output import Answer, put
 from pytest_gittrix.cli.words import PLACE, duration, history, hunks, limit, names, unmarked
 
@@ -49,14 +49,20 @@ _EXAMPLES = {
         'gittrix promote sess_V1St --files app.py,README.md -m "Fix the bug"',
         'gittrix promote sess_V1St --hunks "app.py:1,3" --on-overlap merge',
         "gittrix promote sess_V1St --strategy patch > work.patch",
+        'gittrix promote sess_V1St --strategy pr --forge-repo acme/app --title "Fix the bug" --draft',
     ],
     "sweep": ["gittrix sweep"],
     "recover": ["gittrix recover --json"],
     "torture": torture.EXAMPLES,
     "conform": conform.EXAMPLES,
+    "mcp": mcp.EXAMPLES,
     **lists.EXAMPLES,
     **lines.EXAMPLES,
     **told.EXAMPLES,
+    **member.EXAMPLES,
+    **orchestrated.EXAMPLES,
+    "serve": serve.EXAMPLES,
+    **evals.EXAMPLES,
 }
 
 
@@ -115,7 +121,7 @@ def parser() -> Parser:
         parents=[_common()],
     )
     root.add_argument("--version", action="version", version=f"gittrix {__version__}")
-    root.set_defaults(json=False, store=None)
+    root.set_defaults(json=False, store=None, direct=False)
     areas = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
     what = "start, look into, change and end sessions"
     session = areas.add_parser("session", aliases=["s"], help=what, description=_sentence(what), parents=[_common()])
@@ -123,9 +129,27 @@ def parser() -> Parser:
     _promote(_verb(areas, "promote", commands.promote, "make one commit of a session's work on durable", "p", of_session=True))
     _verb(areas, "sweep", commands.sweep, "evict every session past its time")
     _verb(areas, "recover", commands.recover, "put sessions in order after a kill")
+    _member_verbs(areas)
+    _eval_verbs(areas)
+    serve.arguments(_verb(areas, "serve", serve.serve, "run the daemon: sessions over HTTP, until it is told to end"))
     conform.arguments(_verb(areas, "conform", conform.conform, "see which promises a session system keeps"))
+    mcp.arguments(_verb(areas, "mcp", mcp.mcp, "serve a session to an agent, by the Model Context Protocol"))
     torture.arguments(_verb(areas, "torture", torture.torture, "strike any program at each call that changes a file; see what is left"))
     return root
+
+
+def _member_verbs(areas: Any) -> None:
+    what = "start, stop and look at the agents of a team's members"
+    people = areas.add_parser("member", help=what, description=_sentence(what), parents=[_common()])
+    verbs = people.add_subparsers(title="verbs", metavar="VERB", required=True)
+    member.arguments(lambda name, *rest, **settings: _verb(verbs, name, *rest, examples=f"member {name}", **settings))
+
+
+def _eval_verbs(areas: Any) -> None:
+    what = "run agents on suites of cases, and compare how they did"
+    verbs = areas.add_parser("eval", help=what, description=_sentence(what), parents=[_common()])
+    below = verbs.add_subparsers(title="verbs", metavar="VERB", required=True)
+    evals.arguments(lambda name, *rest: _verb(below, name, *rest, examples=f"eval {name}"))
 
 
 def _session_verbs(verbs: Any) -> None:
@@ -135,6 +159,8 @@ def _session_verbs(verbs: Any) -> None:
     lists.arguments(any_verb)
     lines.arguments(any_verb)
     told.arguments(any_verb)
+    member.session_arguments(any_verb)
+    orchestrated.arguments(any_verb)
     one = partial(_verb, verbs, of_session=True)
     one("info", commands.info, "how a session stands; ended ones too").add_argument(
         "--events", action="store_true", help="also what happened to it, in order"
@@ -162,7 +188,8 @@ def _session_verbs(verbs: Any) -> None:
 
 def _start(verb: Parser) -> None:
     verb.add_argument("-t", "--task", metavar="TEXT", help="what the session is for")
-    verb.add_argument("-d", "--durable", metavar="PATH", help="the durable repository; by default the one around the current directory")
+    where = "the durable repository, or the address of a remote; by default the one around the current directory"
+    verb.add_argument("-d", "--durable", metavar="PATH", help=where)
     verb.add_argument("-b", "--branch", metavar="NAME", help="the durable branch; by default the one the repository is on")
     verb.add_argument("--workspace", choices=WORKSPACES, default="clone", help="what the agent works in (%(default)s)")
     verb.add_argument(
@@ -212,6 +239,7 @@ def _promote(verb: Parser) -> None:
     verb.add_argument(
         "--on-overlap", choices=ON_OVERLAP, default="refuse", help="what to do where durable changed a selected file too (%(default)s)"
     )
+    forge.arguments(verb)
 
 
 def _by_place(verb: Parser, *flags: str, required: str | None = None, **settings: Any) -> None:
@@ -238,13 +266,13 @@ def _path(verb: Parser) -> None:
     verb.add_argument("path", metavar="PATH", help="from the workspace's root")
 
 
-def _verb(verbs: Any, name: str, run: Run, what: str, *aliases: str, of_session: bool = False) -> Parser:
+def _verb(verbs: Any, name: str, run: Run, what: str, *aliases: str, of_session: bool = False, examples: str = "") -> Parser:
     verb: Parser = verbs.add_parser(
-        name, aliases=aliases, help=what, description=_sentence(what), epilog=_epilog(name), parents=[_common()]
+        name, aliases=aliases, help=what, description=_sentence(what), epilog=_epilog(examples or name), parents=[_common()]
     )
     if of_session:
         verb.add_argument("id", metavar="ID", help="the session's id, or enough of its beginning")
-    verb.set_defaults(run=run)
+    verb.set_defaults(run=run, words=verb.prog.partition(" ")[2])
     return verb
 
 
@@ -253,6 +281,7 @@ def _common() -> Parser:
     common = Parser(add_help=False, argument_default=argparse.SUPPRESS)
     common.add_argument("-j", "--json", action="store_true", help="answer with one JSON object")
     common.add_argument("--store", metavar="PATH", help="where sessions are kept; by default sessions in GITTRIX_HOME or ~/.gittrix")
+    common.add_argument("--no-daemon", dest="direct", action="store_true", help="work on the store directly, even if a daemon runs")
     return common
 
 

@@ -113,9 +113,9 @@ def info_facts(one: SessionInfo, now: datetime) -> list[tuple[str, object]]:
     ]
 
 
-def session_table(found: Sequence[SessionMetadata], now: datetime) -> Table:
-    """Sessions, a row each, as GitTrix sees them."""
-    return Table(_HEADINGS, [_row(one, now) for one in found], elastic="task", styles=_STYLES)
+def session_table(found: Sequence[SessionMetadata], now: datetime, lives: Mapping[str, str] | None = None) -> Table:
+    """Sessions, a row each, as GitTrix sees them; ``lives`` are the states of those that have a life, by id."""
+    return Table(_HEADINGS, [_row(one, now, lives or {}) for one in found], elastic="task", styles=_STYLES)
 
 
 def town_table(found: Sequence[SessionMetadata], records: Sequence[Mapping[str, Any]], now: datetime, marks: Mapping[str, str]) -> Table:
@@ -164,13 +164,14 @@ def brief(span: timedelta) -> str:
     return format_duration(timedelta(seconds=round(seconds / unit) * unit))
 
 
-def _row(one: SessionMetadata, now: datetime) -> tuple[str, ...]:
+def _row(one: SessionMetadata, now: datetime, lives: Mapping[str, str]) -> tuple[str, ...]:
     from pytest_gittrix.record.state import deadline_ns, state_from_metadata
     from pytest_gittrix.timetext import instant_at
 
     deadline = deadline_ns(state_from_metadata(one.wire())) if one.state == "active" else None
     left = "" if deadline is None else until(instant_at(deadline), now)
-    return one.id, one.state, one.task, one.durable_branch or "", brief(now - one.created_at), left, str(len(one.touched_files))
+    state = lives.get(one.id, one.state)
+    return one.id, state, one.task, one.durable_branch or "", brief(now - one.created_at), left, str(len(one.touched_files))
 
 
 def _activity(one: SessionMetadata, now: datetime) -> str:

@@ -70,7 +70,7 @@ def export_files(options: Namespace) -> Answer:
     older = options.archive_older_than
     with working("Exporting"), on.engine(options) as gittrix:
         archive_before = None if older is None else before(gittrix.clock.now(), older)
-        done = export(gittrix.store, options.directory, archive_before=archive_before)
+        done = export(gittrix.store, on.place(options.directory), archive_before=archive_before)
     counts = {"sessions": done.sessions, "archived": done.archived, "events": done.events}
     problems = [{"id": problem.id, "message": problem.message} for problem in done.problems]
     return Answer({**counts, "problems": problems}, facts_text(counts.items()), notes_of(done.problems))

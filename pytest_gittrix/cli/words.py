@@ -35,6 +35,17 @@ def duration(text: str) -> timedelta:
         raise ArgumentTypeError(f"{problem.fact} {problem.fix}") from None
 
 
+def age(text: str) -> timedelta:
+    """Read ``48h``: one whole number with one unit, as BotMinter's commands take it."""
+    from pytest_gittrix.errors import InvalidInput
+    from pytest_gittrix.record.retention import age_ns
+
+    try:
+        return timedelta(microseconds=age_ns(unmarked(text)) // 1000)
+    except InvalidInput as problem:
+        raise ArgumentTypeError(f"{problem.fact} {problem.fix}") from None
+
+
 def limit(text: str) -> timedelta | None:
     """Read a duration, or ``none`` for no limit."""
     return None if text == "none" else duration(text)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -27,6 +28,8 @@ from pytest_gittrix.session.agent_tree import pause
 
 LONG: Final = 60.0
 """Real seconds after which something that was to happen counts as stuck."""
+
+_NUMBERS: Final = count()
 
 
 @dataclass(frozen=True)
@@ -120,16 +123,26 @@ class DaemonProcess(Asked):
     """
 
     def __init__(self, home: Path, *arguments: str) -> None:
-        env = {**hermetic_env(home.parent / "nobody"), "GITTRIX_HOME": str(home)}
+        env = {**hermetic_env(home.parent / f"nobody-{next(_NUMBERS)}"), "GITTRIX_HOME": str(home)}
         argv = [sys.executable, "-m", "pytest_gittrix.cli", "serve", "--port", "0", "--json", *arguments]
         self.process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            self.said = self._first_line()
+            if self.said["ok"]:
+                found = daemon_file.read(home)
+                assert found is not None
+                self.file = found
+        except BaseException:
+            self.kill()
+            raise
+
+    def _first_line(self) -> Any:
+        """What it says once it listens, or why it does not."""
         assert self.process.stdout is not None
+        assert self.process.stderr is not None
         line = self.process.stdout.readline()
-        self.said = json.loads(line) if line else None
-        found = daemon_file.read(home)
-        if self.said is not None and self.said["ok"]:
-            assert found is not None
-            self.file = found
+        assert line, self.process.stderr.read().decode()
+        return json.loads(line)
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,92 @@
+"""The forge of the command line: flags and variables that say where pull requests are opened, and with which token.
+
+The token comes by the environment only, since command lines can be read by everybody. Nothing is loaded before a forge is needed. Must
+not know what is promoted.
+"""
+
+from __future__ import annotations
+
+import argparse
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from pytest_gittrix.adapters.forge import Forge
+    from pytest_gittrix.adapters.protocol import Durable
+
+REPO: Final = "GITTRIX_FORGE_REPO"
+URL: Final = "GITTRIX_FORGE_URL"
+TOKEN: Final = "GITTRIX_FORGE_TOKEN"
+
+_GITHUB: Final = "https://api.github.com"
+_USER: Final = "x-access-token"
+
+
+def arguments(verb: argparse.ArgumentParser) -> None:
+    """Add the flags of a pull request to a verb."""
+    group = verb.add_argument_group("pull request, with --strategy pr")
+    group.add_argument("--title", metavar="TEXT", help="its title; the first line of the message by default")
+    group.add_argument("--body", metavar="TEXT", help="what it says; the rest of the message, and the session, by default")
+    group.add_argument("--draft", action="store_true", help="it is not to be merged yet")
+    group.add_argument("--base", metavar="NAME", help="the branch it goes to; the session's durable branch by default")
+    group.add_argument("--forge-repo", metavar="OWNER/NAME", help=f"the repository at the forge; {REPO} by default")
+    group.add_argument(
+        "--forge-url", metavar="URL", help=f"the forge's API; {URL} or {_GITHUB} by default. The token is {TOKEN} in the environment"
+    )
+
+
+@dataclass(frozen=True)
+class ForgeSettings:
+    """What was told of the forge.
+
+    Attributes:
+        repo: ``owner/name``; None if there is no forge.
+        url: the address of its API.
+        token: for the API, and for git where the durable repository is the same one.
+    """
+
+    repo: str | None
+    url: str
+    token: str | None = field(repr=False)
+
+    @classmethod
+    def of(cls, options: Namespace, environment: Mapping[str, str]) -> ForgeSettings:
+        """The settings of a command: its flags, where it has them, before the environment."""
+        repo = getattr(options, "forge_repo", None) or environment.get(REPO) or None
+        url = getattr(options, "forge_url", None) or environment.get(URL) or _GITHUB
+        return cls(repo, url, environment.get(TOKEN) or None)
+
+    def open(self, durable: Durable) -> Forge | None:
+        """The forge of a repository; None if none was told, or if the repository is another one at a forge.
+
+        Raises:
+            InvalidInput: what was told cannot be used.
+            CapabilityMissing: the client of a forge is not installed.
+        """
+        if self.repo is None or not self._is_of(getattr(durable, "url", None)):
+            return None
+        from pytest_gittrix.adapters.forge_github import GitHubForge
+
+        return GitHubForge(self.repo, base_url=self.url, token=self.token)
+
+    def credentials(self, address: str) -> tuple[str, str] | None:
+        """User and token for git, where the address is that of the forge's own repository: the token goes nowhere else."""
+        place, api = urlsplit(address), urlsplit(self.url)
+        is_there = place.scheme == api.scheme and api.netloc in (place.netloc, f"api.{place.netloc}")
+        if self.token is None or self.repo is None or not is_there or _name_in(place.path) != self.repo.lower():
+            return None
+        return _USER, self.token
+
+    def _is_of(self, address: str | None) -> bool:
+        """Whether an address can be that of the repository at the forge; one on this machine can be that of any."""
+        if address is None or address.startswith("file://"):
+            return True
+        return f"/{_name_in(address.replace(':', '/'))}".endswith(f"/{(self.repo or '').lower()}")
+
+
+def _name_in(path: str) -> str:
+    """``owner/name`` as the path of an address has it."""
+    return path.strip("/").removesuffix(".git").lower()

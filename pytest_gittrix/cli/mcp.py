@@ -1,0 +1,102 @@
+"""``gittrix mcp``: a session for an agent that speaks the Model Context Protocol, on standard input and output.
+
+Standard output is the protocol's; what people should know goes to standard error. Must not know the tools.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from pytest_gittrix.cli import engine as on
+from pytest_gittrix.cli.output import Answer, put_error
+from pytest_gittrix.cli.words import history
+from pytest_gittrix.errors import CapabilityMissing, InvalidInput
+
+if TYPE_CHECKING:
+    from pytest_gittrix.integrations.programs import Programs
+    from pytest_gittrix.session.manager import GitTrix
+    from pytest_gittrix.session.session import UserSession
+
+EXAMPLES = [
+    "gittrix mcp sess_V1St",
+    'gittrix mcp --task "fix the bug" --durable ~/project',
+    'gittrix mcp -t "fix the bug" -d ~/project --confine jail',
+]
+
+LEVELS = ("auto", "off", "guard", "jail")
+
+
+def arguments(verb: Any) -> None:
+    """Declare what ``gittrix mcp`` takes."""
+    verb.add_argument("id", nargs="?", metavar="ID", help="the session's id, or enough of its beginning; or start one with --task")
+    verb.add_argument("-t", "--task", metavar="TEXT", help="start a session for this")
+    verb.add_argument("-d", "--durable", metavar="PATH", help="its durable repository; by default the one around the current directory")
+    verb.add_argument("-b", "--branch", metavar="NAME", help="its durable branch; by default the one the repository is on")
+    verb.add_argument("--workspace", choices=("clone", "lazy", "copy", "worktree"), default="clone", help="what it works in (%(default)s)")
+    verb.add_argument(
+        "--history", type=history, default="none", metavar="none|N|full", help="how much of the past it may see (%(default)s)"
+    )
+    verb.add_argument(
+        "--confine",
+        choices=LEVELS,
+        default="auto",
+        help="how programs that it runs are confined; with auto, where nothing confines, there is no tool to run any (%(default)s)",
+    )
+
+
+def mcp(options: argparse.Namespace) -> Answer:
+    """Serve one session until the client goes away."""
+    from pytest_gittrix.integrations.extras import required
+    from pytest_gittrix.mcp.server import serve
+    from pytest_gittrix.mcp.tools import SessionTools
+
+    if (options.id is None) == (options.task is None):
+        raise InvalidInput(
+            "No session is named, and none is to be started." if options.id is None else "A session is named, and one is to be started.",
+            why="A server is for one session.",
+            fix="Give an id, or --task; not both.",
+        )
+    required("mcp.server.mcpserver", "mcp")
+    with _engine(options) as gittrix:
+        session = _session(gittrix, options)
+        programs, note = _programs(session, gittrix, options.confine)
+        if not options.json:
+            put_error(f"serving {session.id}\nworkspace {session.workspace_path or 'has no files'}; {note}")
+        try:
+            serve(SessionTools(session.for_agent(), gittrix.store.root, programs))
+        finally:
+            if programs is not None:
+                programs.close()
+    return Answer({"id": session.id})
+
+
+def _engine(options: argparse.Namespace) -> Any:
+    if options.task is None:
+        return on.engine(options)
+    from pytest_gittrix.adapters.local import LocalEphemeral
+
+    return on.engine(options, on.durable_named(options.durable, options.branch), LocalEphemeral(options.workspace, options.history))
+
+
+def _session(gittrix: GitTrix, options: argparse.Namespace) -> UserSession:
+    if options.task is None:
+        return gittrix.get_session(on.full_id(gittrix, options.id))
+    return gittrix.start_session(options.task)
+
+
+def _programs(session: UserSession, gittrix: GitTrix, level: str) -> tuple[Programs | None, str]:
+    """What runs programs, and what to say of it. Unconfined it must have been asked for: an agent's program could promote by itself."""
+    from pytest_gittrix.integrations.programs import Programs
+
+    try:
+        programs = Programs(session.for_agent(), gittrix.clock, level)
+    except CapabilityMissing as error:
+        if level != "auto":
+            raise
+        return None, f"no tool runs programs: {error.fact}"
+    found = programs.confinement
+    if level == "auto" and found.level == "off":
+        programs.close()
+        return None, f"no tool runs programs, because nothing would confine them: {found.why} (--confine off runs them all the same)"
+    return programs, f"programs run at level {found.level}"

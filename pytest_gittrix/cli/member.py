@@ -1,0 +1,263 @@
+"""The verbs for members' sessions (BotMinter, session-systems 4.4): start, stop and look at them, and clean up after them.
+
+A daemon sees to agents that are gone; without one, each of these commands first does.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gittrix.cli import engine as on
+from pytest_gittrix.cli.lists import before
+from pytest_gittrix.cli.output import Answer, Table, working
+from pytest_gittrix.cli.shown import facts_text, text_of
+from pytest_gittrix.cli.words import age, moment
+from pytest_gittrix.errors import InvalidInput, SessionNotFound, WorkItemHeld
+
+if TYPE_CHECKING:
+    from pytest_gittrix.record.life import Life
+    from pytest_gittrix.record.retention import Selector
+    from pytest_gittrix.session.manager import GitTrix
+
+KINDS: Final = ("loop", "interactive", "brain")
+EXAMPLES = {
+    "member start": ["gittrix member start ada", "gittrix member start ada --work-item td-7 --task 'the parser' -- claude -p go"],
+    "member stop": ["gittrix member stop 4f1c09aa", "gittrix member stop --member ada", "gittrix member stop --all --force"],
+    "member status": ["gittrix member status"],
+    "member list": ["gittrix member list", "gittrix member list --member ada --json"],
+    "member history": ["gittrix member history --since 24h"],
+    "member lock": ["gittrix member lock 4f1c09aa td-7"],
+    "member unlock": ["gittrix member unlock 4f1c09aa td-7"],
+    "inspect": ["gittrix session inspect 4f1c09aa"],
+    "finalize": ["gittrix session finalize 4f1c09aa"],
+    "cleanup": ["gittrix session cleanup 4f1c09aa", "gittrix session cleanup --older-than 48h --dry-run"],
+}
+
+_RUNS: Final = ("creating", "active", "finalizing")
+_STYLES: Final[Mapping[str, int]] = {"Active": 32, "Finalizing": 36, "Failed": 31, "Killed": 31, "Retained": 33, "Removed": 2}
+
+
+def arguments(add: Callable[..., ArgumentParser]) -> None:
+    """Declare the verbs of ``gittrix member``; ``add`` makes one of a name, a command and a sentence."""
+    starting = add("start", start, "start a member's agent in a workspace of its own; prints its id, then its workspace")
+    starting.add_argument("member", metavar="MEMBER", help="whose session it is")
+    starting.add_argument("command", nargs="*", metavar="COMMAND", help="what it runs, behind --; as the team file says by default")
+    starting.add_argument("--kind", choices=KINDS, help="what runs in it; as the team file says, or loop")
+    starting.add_argument("-t", "--task", default="", metavar="TEXT", help="what it is to do")
+    starting.add_argument("--work-item", metavar="ITEM", help="what it alone is to work on")
+    starting.add_argument("--id", dest="chosen_id", metavar="ID", help="its id; made here by default")
+    _team(starting)
+    stopping = add("stop", stop, "stop members' agents and save their work; those that are over are no error")
+    stopping.add_argument("id", nargs="?", metavar="ID", help="the session's id, or enough of its beginning")
+    _member(stopping, "every session of this member")
+    stopping.add_argument("--all", action="store_true", help="every session but interactive ones")
+    stopping.add_argument("--force", action="store_true", help="kill at once, and save nothing; the workspace is retained")
+    stopping.add_argument("--reason", metavar="TEXT", help="why, for the record")
+    _team(stopping)
+    for name, run, what in (
+        ("status", status, "show the sessions that run"),
+        ("list", list_lives, "list members' sessions, oldest first"),
+        ("history", history, "list the sessions that ended, the newest end first"),
+    ):
+        verb = add(name, run, what)
+        _member(verb, "only those of this member")
+        _team(verb)
+        if name == "history":
+            verb.add_argument("--since", type=moment, metavar="TIME", help="only those that ended then or later: 24h ago, or an instant")
+    for name, run, what in (
+        ("lock", lock, "have a session alone work on an item; fails if another one does"),
+        ("unlock", unlock, "give an item back"),
+    ):
+        verb = add(name, run, what, of_session=True)
+        verb.add_argument("item", metavar="ITEM", help="what is worked on")
+        _team(verb)
+
+
+def session_arguments(add: Callable[..., ArgumentParser]) -> None:
+    """Declare the verbs of ``gittrix session`` that are about members' sessions."""
+    _team(add("inspect", inspect, "show a member's session and what its repositories hold", of_session=True))
+    _team(add("finalize", finalize, "save the work of a retained session once more", of_session=True))
+    cleaning = add("cleanup", cleanup, "remove workspaces of members' sessions that are over")
+    cleaning.add_argument("id", nargs="?", metavar="ID", help="the session's id, or enough of its beginning; whatever it holds")
+    cleaning.add_argument("--all", action="store_true", help="all that hold no work which is nowhere else")
+    _member(cleaning, "likewise, of this member")
+    cleaning.add_argument("--older-than", type=age, metavar="TIME", help="likewise, of sessions created longer ago: 48h")
+    cleaning.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    _team(cleaning)
+
+
+def _member(verb: ArgumentParser, what: str) -> None:
+    verb.add_argument("--member", metavar="MEMBER", help=what)
+
+
+def _team(verb: ArgumentParser) -> None:
+    verb.add_argument("--team", metavar="FILE", help="who is managed; team.toml in GITTRIX_HOME or ~/.gittrix by default")
+
+
+def start(options: Namespace) -> Answer:
+    """Start a session of a member; people get its id and its workspace, a line each."""
+    from pytest_gittrix.server.managers import start_member
+
+    with working("Starting a session"), on.engine(options) as gittrix:
+        life = start_member(
+            on.members(gittrix, options),
+            on.team(options),
+            options.member,
+            options.kind,
+            task=options.task,
+            work_item=options.work_item,
+            command=options.command or None,
+            id=options.chosen_id,
+        )
+        return Answer(_record(gittrix, life.id), text_of([life.id, life.workspace]))
+
+
+def stop(options: Namespace) -> Answer:
+    """Stop one session, those of a member, or all that run by themselves."""
+    given = [options.id is not None, options.member is not None, options.all]
+    if sum(given) != 1:
+        raise InvalidInput("It is not clear which sessions to stop.", fix="Give one of: an id, --member, --all.")
+    with working("Stopping"), on.engine(options) as gittrix:
+        members = on.members(gittrix, options)
+        if options.id is not None:
+            life = members.stop(on.full_id(gittrix, options.id), force=options.force, reason=options.reason)
+            return Answer(_record(gittrix, life.id), text_of([f"{life.id} is {life.state}"]))
+        done = members.stop_all(member=options.member, force=options.force)
+    told = {"deactivated": done.deactivated, "killed": done.killed, "skipped interactive": done.skipped_interactive}
+    data = {name.replace(" ", "_"): list(ids) for name, ids in told.items()} | {"errors": dict(done.errors)}
+    notes = tuple(f"{id_}: {reason}" for id_, reason in done.errors.items())
+    return Answer(data, text_of(f"{id_} {name}" for name, ids in told.items() for id_ in ids), notes, status=1 if notes else 0)
+
+
+def status(options: Namespace) -> Answer:
+    """The sessions that run, and for how long they have."""
+    from pytest_gittrix.record.retention import elapsed_text
+
+    with on.engine(options) as gittrix:
+        lives = on.members(gittrix, options).list(member=options.member, states=_RUNS)
+        records = [_record(gittrix, life.id) for life in lives]
+        now = gittrix.clock.now_ns()
+    rows: list[tuple[str, ...]] = [
+        (life.member, life.id, life.kind, life.state.capitalize(), _pid(life), elapsed_text(max(now - life.created_ns, 0)), life.task)
+        for life in lives
+    ]
+    headings = ("member", "session", "type", "state", "pid", "for", "task")
+    return Answer(records, Table(headings, rows, "task", dict(_STYLES)) if rows else "Nobody is at work.\n")
+
+
+def list_lives(options: Namespace) -> Answer:
+    """Members' sessions, with the columns of ``bm session list``."""
+    from pytest_gittrix.views.botminter import history_row
+
+    with on.engine(options) as gittrix:
+        lives = on.members(gittrix, options).list(member=options.member)
+        rows = [history_row(gittrix.store.log(life.id).read()) for life in lives]
+    return Answer(rows, _table(rows))
+
+
+def history(options: Namespace) -> Answer:
+    """The sessions that ended."""
+    with on.engine(options) as gittrix:
+        since = None if options.since is None else before(gittrix.clock.now(), options.since)
+        rows = on.members(gittrix, options).history(member=options.member, since=since)
+    return Answer(rows, _table(rows))
+
+
+def lock(options: Namespace) -> Answer:
+    """Have a session alone work on an item."""
+    with on.engine(options) as gittrix:
+        id_ = on.full_id(gittrix, options.id)
+        got = on.members(gittrix, options).lock(id_, options.item)
+    if not got.acquired:
+        raise WorkItemHeld(
+            f"Session {got.holder} works on {options.item!r}.", holder=got.holder, fix="Work on something else, or wait until it is done."
+        )
+    return Answer({"acquired": True, "session_id": id_, "item": options.item}, text_of([f"{id_} works on {options.item}"]))
+
+
+def unlock(options: Namespace) -> Answer:
+    """Give an item back."""
+    with on.engine(options) as gittrix:
+        id_ = on.full_id(gittrix, options.id)
+        released = on.members(gittrix, options).unlock(id_, options.item)
+    shown = f"{id_} gave {options.item} back" if released else f"{id_} did not work on {options.item}"
+    return Answer({"released": released, "session_id": id_, "item": options.item}, text_of([shown]))
+
+
+def inspect(options: Namespace) -> Answer:
+    """A session, what its finalization came to, and what its repositories hold."""
+    from pytest_gittrix.server.managers import inspection_data
+
+    with on.engine(options) as gittrix:
+        id_ = on.full_id(gittrix, options.id)
+        repositories = inspection_data(on.members(gittrix, options).inspect(id_))
+        record = _record(gittrix, id_)
+    data = {"session": record, "finalization_results": record["finalization_result"], "git_state": {"repos": repositories}}
+    facts = [(name.replace("_", " "), value) for name, value in record.items()]
+    return Answer(data, facts_text([*facts, *((one["repo_name"], _told(one)) for one in repositories)]))
+
+
+def finalize(options: Namespace) -> Answer:
+    """Save the work of a retained session once more."""
+    with working("Saving"), on.engine(options) as gittrix:
+        id_ = on.full_id(gittrix, options.id)
+        on.members(gittrix, options).finalize(id_)
+        record = _record(gittrix, id_)
+    result = record["finalization_result"] or {"exit_status": None}
+    return Answer(record, facts_text([("session", id_), ("state", record["current_state"]), *result.items()]))
+
+
+def cleanup(options: Namespace) -> Answer:
+    """Remove workspaces; what holds work that is nowhere else is spared, unless it is named by its id."""
+    from pytest_gittrix.server.managers import cleanup_data
+
+    with working("Cleaning up"), on.engine(options) as gittrix:
+        report = on.members(gittrix, options).cleanup(_selector(gittrix, options), dry_run=options.dry_run)
+    what = "would be removed" if report.dry_run else "removed"
+    told = [(what, report.removed), ("spared: it holds work that is nowhere else", report.spared)]
+    notes = tuple(f"{id_}: {reason}" for id_, reason in report.failed.items())
+    shown = text_of(f"{id_} {how}" for how, ids in told for id_ in ids)
+    return Answer(cleanup_data(report), shown or ("" if notes else "There is nothing to clean up.\n"), notes, status=1 if notes else 0)
+
+
+def _selector(gittrix: GitTrix, options: Namespace) -> Selector:
+    from pytest_gittrix.record.retention import Selector
+
+    older: timedelta | None = options.older_than
+    return Selector(
+        id=None if options.id is None else on.full_id(gittrix, options.id),
+        all=options.all,
+        member=options.member,
+        older_than_ns=None if older is None else older // timedelta(microseconds=1) * 1000,
+    )
+
+
+def _record(gittrix: GitTrix, id_: str) -> dict[str, Any]:
+    from pytest_gittrix.views.botminter import record
+
+    events = gittrix.store.log(id_).read()
+    if not events:
+        raise SessionNotFound(f"There is no session {id_!r} in {gittrix.store.root}.")
+    return record(events)
+
+
+def _pid(life: Life) -> str:
+    return str(life.agent.pid) if life.agent is not None and life.agent.exited_ns is None else ""
+
+
+def _told(repository: Mapping[str, Any]) -> str:
+    """What a repository holds, for people."""
+    parts = [f"on {repository['current_branch']}" if repository["current_branch"] else "detached"]
+    parts += [f"not committed: {path}" for path in repository["uncommitted_files"]]
+    parts += [f"not pushed: {branch}" for branch in repository["unpushed_branches"]]
+    return "\n".join(parts)
+
+
+def _table(rows: list[dict[str, Any]]) -> str | Table:
+    headings = ("session", "member", "type", "state", "finalization", "started", "ended")
+    keys = ("session_id", "member", "session_type", "state", "finalization_status", "started_at", "ended_at")
+    cells = [tuple(str(row[key] or "") for key in keys) for row in rows]
+    return Table(headings, cells, "member", dict(_STYLES)) if cells else "There are no such sessions.\n"

@@ -1,0 +1,111 @@
+"""The verbs for orchestrated sessions (agent-orchestrator, session-systems 5.3): spawn, restore and kill them, and speak with them."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gittrix.cli import engine as on
+from pytest_gittrix.cli.output import Answer, working
+from pytest_gittrix.cli.shown import facts_text, text_of
+from pytest_gittrix.cli.words import number
+
+if TYPE_CHECKING:
+    from pytest_gittrix.session.orchestrator import Session
+
+EXAMPLES = {
+    "spawn": ["gittrix session spawn parser --issue INT-7", "gittrix session spawn parser --prompt 'fix the bug' --agent claude"],
+    "restore": ["gittrix session restore par-7"],
+    "kill": ["gittrix session kill par-7", "gittrix session kill par-7 --purge"],
+    "send": ["gittrix session send par-7 'look at the failing test'"],
+    "claim-pr": ["gittrix session claim-pr par-7 42"],
+    "report": ["gittrix session report par-7 working", "gittrix session report par-7 needs_input --note 'which branch?'"],
+}
+REASONS: Final = ("manually_killed", "pr_merged", "auto_cleanup", "runtime_lost", "error_in_process")
+
+
+def arguments(add: Callable[..., ArgumentParser]) -> None:
+    """Declare the verbs; ``add`` makes one of a name, a command and a sentence."""
+    spawning = add("spawn", spawn, "start a session of a project, with an agent at work in it; prints its id, then its workspace")
+    spawning.add_argument("project", metavar="PROJECT", help="the project, as the team file names it")
+    spawning.add_argument("--issue", metavar="ISSUE", help="what it is to work on")
+    spawning.add_argument("--branch", metavar="NAME", help="what its work is called; made up by default")
+    spawning.add_argument("--prompt", metavar="TEXT", help="what the agent is told first")
+    spawning.add_argument("--agent", metavar="NAME", help="which agent of the project's; its first by default")
+    _team(spawning)
+    _team(add("restore", restore, "let a session that is over go on, with a new agent", of_session=True))
+    killing = add("kill", kill, "end a session's agent; its workspace stays until its time passes", of_session=True)
+    killing.add_argument("--reason", choices=REASONS, default="manually_killed", help="why (%(default)s)")
+    killing.add_argument("--purge", action="store_true", help="archive what it did, and remove its workspace too")
+    _team(killing)
+    sending = add("send", send, "tell a session's agent something; one that is over goes on first", of_session=True)
+    sending.add_argument("text", metavar="TEXT", help="what to tell it")
+    _team(sending)
+    claiming = add("claim-pr", claim_pr, "let a session take a pull request over", of_session=True)
+    claiming.add_argument("number", type=number, metavar="NUMBER", help="of the pull request")
+    _team(claiming)
+    reporting = add("report", report, "say how far a session's agent is, as the agent", of_session=True)
+    reporting.add_argument("progress", metavar="STATE", help="started, working, needs_input, pr_created, completed and so on")
+    reporting.add_argument("--note", metavar="TEXT", help="what else there is to say")
+    _team(reporting)
+
+
+def _team(verb: ArgumentParser) -> None:
+    verb.add_argument("--team", metavar="FILE", help="who is managed; team.toml in GITTRIX_HOME or ~/.gittrix by default")
+
+
+def spawn(options: Namespace) -> Answer:
+    """Start a session of a project; people get its id and its workspace, a line each."""
+    from pytest_gittrix.session.orchestrator import SpawnConfig
+
+    config = SpawnConfig(options.project, issue_id=options.issue, branch=options.branch, prompt=options.prompt, agent=options.agent)
+    with working("Starting a session"), on.engine(options) as gittrix:
+        session = on.orchestrator(gittrix, options).spawn(config)
+    return Answer(session.to_wire(), text_of([session.id, session.workspace_path or ""]))
+
+
+def restore(options: Namespace) -> Answer:
+    """Let a session that is over go on."""
+    with working("Restoring"), on.engine(options) as gittrix:
+        session = on.orchestrator(gittrix, options).restore(on.full_id(gittrix, options.id))
+    return Answer(session.to_wire(), _facts(session))
+
+
+def kill(options: Namespace) -> Answer:
+    """End a session's agent; a second time, nothing is done."""
+    with working("Ending"), on.engine(options) as gittrix:
+        id_ = on.full_id(gittrix, options.id)
+        done = on.orchestrator(gittrix, options).kill(id_, reason=options.reason, purge=options.purge)
+    shown = f"{id_} was over already" if done.already_terminated else f"{id_} ended"
+    return Answer({"id": id_, "cleaned": done.cleaned, "alreadyTerminated": done.already_terminated}, text_of([shown]))
+
+
+def send(options: Namespace) -> Answer:
+    """Tell a session's agent something."""
+    with working("Sending"), on.engine(options) as gittrix:
+        id_ = on.full_id(gittrix, options.id)
+        on.orchestrator(gittrix, options).send(id_, options.text)
+    return Answer({"id": id_, "sent": True})
+
+
+def claim_pr(options: Namespace) -> Answer:
+    """Let a session take a pull request over."""
+    with on.engine(options) as gittrix:
+        session = on.orchestrator(gittrix, options).claim_pr(on.full_id(gittrix, options.id), options.number)
+    return Answer(session.to_wire(), _facts(session))
+
+
+def report(options: Namespace) -> Answer:
+    """Say how far an agent is. What is not believed is no error of the command's, but it exits with 1."""
+    with on.engine(options) as gittrix:
+        id_ = on.full_id(gittrix, options.id)
+        told = on.orchestrator(gittrix, options).report(id_, options.progress, options.note)
+    data = {"id": id_, "accepted": told.accepted, "reason": told.reason}
+    shown = f"{id_}: accepted" if told.accepted else f"{id_}: refused: {told.reason}"
+    return Answer(data, text_of([shown]), status=0 if told.accepted else 1)
+
+
+def _facts(session: Session) -> str:
+    wire: dict[str, Any] = session.to_wire()
+    return facts_text((name, value) for name, value in wire.items() if name != "metadata")

@@ -1,0 +1,105 @@
+"""``gittrix serve``: the daemon, in the foreground until it is told to end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pytest_gittrix.cli.output import Answer, put, put_json
+from pytest_gittrix.cli.shown import facts_text
+
+if TYPE_CHECKING:
+    from pytest_gittrix.server.daemon_file import DaemonFile
+    from pytest_gittrix.server.team import Team
+
+EXAMPLES = [
+    "gittrix serve",
+    "gittrix serve --port 0 --json",
+    "gittrix serve --team ~/blue.toml --host 0.0.0.0 --token-file ~/.gittrix/token",
+]
+
+_PORT: Final = 8484
+_LARGEST: Final = 65535
+
+
+def arguments(verb: ArgumentParser) -> None:
+    """Declare what ``gittrix serve`` takes."""
+    verb.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen; beyond %(default)s with a token only")
+    verb.add_argument("--port", type=port, default=_PORT, metavar="N", help="at which port (%(default)s); 0 takes one that is free")
+    verb.add_argument("--token-file", metavar="FILE", help="a file with the token that requests must carry, readable by you alone")
+    verb.add_argument("--team", metavar="FILE", help="who is managed; team.toml in GITTRIX_HOME or ~/.gittrix by default")
+
+
+def port(text: str) -> int:
+    """Read a port."""
+    if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) <= _LARGEST):
+        raise ArgumentTypeError(f"{text!r} is no port: write a number from 0 to {_LARGEST}.")
+    return int(text)
+
+
+def serve(options: Namespace) -> Answer:
+    """Serve until a signal; says where it listens as soon as it does."""
+    from pytest_gittrix.cli.engine import store_of
+    from pytest_gittrix.server.run import Serving, Settings, require_installed
+
+    require_installed()
+    settings = Settings(
+        host=options.host,
+        port=options.port,
+        store=store_of(options),
+        team=None if options.team is None else Path(options.team),
+        token_file=None if options.token_file is None else Path(options.token_file),
+    )
+
+    def listening(file: DaemonFile) -> None:
+        if options.json:
+            put_json({"ok": True, "data": data_of(file)})
+        else:
+            put(facts_text([("listens at", address_of(file)), ("store", file.store), *_managed(serving.daemon.team)]).encode())
+
+    serving = Serving(settings, listening=listening)
+    serving.run()
+    _leave_nobody_waiting()
+    return Answer(None, said=True)
+
+
+def data_of(file: DaemonFile) -> dict[str, object]:
+    """A daemon for programs; without its key, which only its file tells."""
+    return {
+        "host": file.host,
+        "port": file.port,
+        "pid": file.pid,
+        "url": address_of(file),
+        "team": file.team,
+        "store": file.store,
+        "startedAt": file.started_at,
+        "tokenFile": file.token_file,
+    }
+
+
+def address_of(file: DaemonFile) -> str:
+    """The address of a daemon."""
+    from pytest_gittrix.server.daemon_file import at
+
+    return f"http://{at(file.host, file.port)}"
+
+
+def _managed(team: Team) -> list[tuple[str, object]]:
+    return [
+        ("team", team.team),
+        ("members", ", ".join(team.members)),
+        ("repositories", ", ".join(one.name for one in team.repositories)),
+        ("projects", ", ".join(one.id for one in team.projects)),
+    ]
+
+
+def _leave_nobody_waiting() -> None:
+    """End the process even if a request did not finish in its time: the interpreter would wait for its thread for ever."""
+    if any(not thread.daemon and thread is not threading.main_thread() for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)

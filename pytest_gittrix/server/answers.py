@@ -1,0 +1,108 @@
+"""How the daemon answers: ASCII JSON, and for each error a status and the envelope that the command line has.
+
+Every path ends here, so that no traceback and no other shape leaves the daemon. It must not know what was asked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Match
+
+from pytest_gittrix import errors
+from pytest_gittrix.cli.output import error_data
+from pytest_gittrix.errors import GittrixError, InvalidInput
+from pytest_gittrix.server.schema import Failed
+from pytest_gittrix.server.team import key_of
+
+# The first class that an error is of decides.
+_STATUSES: Final[tuple[tuple[type[GittrixError], int], ...]] = (
+    (errors.SessionNotFound, 404),
+    (errors.PathNotFound, 404),
+    (errors.WorkItemHeld, 409),
+    (errors.SessionNotRestorable, 409),
+    (errors.WorkspaceMissing, 409),
+    (errors.SessionExpired, 409),
+    (errors.BaselineConflict, 409),
+    (errors.PromoteFailed, 409),
+    (errors.EvictionRace, 409),
+    (errors.TurnBusy, 409),
+    (errors.TurnOver, 409),
+    (errors.WriteRejected, 400),
+    (errors.InvalidInput, 400),
+    (errors.CapabilityMissing, 501),
+)
+_FAILED: Final = 500
+_CODES: Final = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
+
+FAILURES: Final[dict[int | str, dict[str, Any]]] = {"4XX": {"model": Failed, "description": "It was refused."}}
+"""What every request can be answered with, for the schema."""
+
+
+class Conflict(GittrixError):
+    """What was asked for does not go with the state that the session is in."""
+
+    code = "WRONG_STATE"
+
+
+class Ascii(Response):
+    """A JSON answer in ASCII: names that are no UTF-8 come through as the escapes that they are kept as."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """The bytes of an answer."""
+        return json.dumps(content).encode("ascii")
+
+
+def done(**facts: Any) -> Ascii:
+    """The answer to what was done."""
+    return Ascii({"ok": True, **facts})
+
+
+def failed(error: Exception) -> Ascii:
+    """The answer to what failed."""
+    status = next((number for kind, number in _STATUSES if isinstance(error, kind)), _FAILED)
+    return refused(409 if isinstance(error, Conflict) else status, error_data(error))
+
+
+def refused(status: int, error: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Ascii:
+    """An answer with an error in it."""
+    return Ascii({"ok": False, "error": dict(error)}, status, dict(headers or {}))
+
+
+def catch_all(app: FastAPI) -> None:
+    """Let every error that a request ends in be answered so."""
+
+    def known(_request: Request, error: Exception) -> Response:
+        return failed(error)
+
+    def invalid(_request: Request, error: Exception) -> Response:
+        first = error.errors()[0] if isinstance(error, RequestValidationError) else {"loc": (), "msg": "not understood"}
+        place = key_of(tuple(part for part in first["loc"][1:] if isinstance(part, int | str))) if len(first["loc"]) > 1 else "the request"
+        return refused(400, {"code": InvalidInput.code, "message": f"{place}: {first['msg']}"})
+
+    def spoken(request: Request, error: Exception) -> Response:
+        if not isinstance(error, HTTPException):
+            return failed(error)
+        code = _CODES.get(error.status_code, InvalidInput.code)
+        headers = {"allow": ", ".join(_methods(request))} if error.status_code == 405 else error.headers
+        return refused(error.status_code, {"code": code, "message": str(error.detail)}, headers)
+
+    app.add_exception_handler(GittrixError, known)
+    app.add_exception_handler(OSError, known)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, spoken)
+    app.add_exception_handler(Exception, known)
+
+
+def _methods(request: Request) -> list[str]:
+    """The methods that the path of a request can be asked with: those of all its routes, where the framework tells of the first alone."""
+    found = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for route in found for method in getattr(route, "methods", None) or ()})

@@ -1,0 +1,99 @@
+"""The daemon as a web application: every request there is, and what it is wrapped in.
+
+What blocks is a plain function, which the framework runs in its threads; only the stream of events is on the event loop. It must not know
+how it is served (``run``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from anyio import to_thread
+from fastapi import FastAPI, Header
+from starlette.responses import Response, StreamingResponse
+
+from pytest_gittrix import __version__
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.server import projects, sessions
+from pytest_gittrix.server.answers import FAILURES, catch_all, done
+from pytest_gittrix.server.command import run_command
+from pytest_gittrix.server.events import Listener, resumed
+from pytest_gittrix.server.schema import Answered, Command, CommandAnswer
+from pytest_gittrix.server.state import Daemon
+from pytest_gittrix.session.agent_tree import seconds
+
+
+def application(daemon: Daemon) -> FastAPI:
+    """The application of a daemon, without the guard.
+
+    Args:
+        daemon: what answers; it is started and stopped by who made it.
+    """
+    app = FastAPI(
+        title="gittrix",
+        version=__version__,
+        description="Sessions of coding agents: BotMinter's daemon, agent-orchestrator's operations, events, and every command.",
+        docs_url=None,  # the pages load their scripts from elsewhere
+        redoc_url=None,
+    )
+    catch_all(app)
+    app.include_router(sessions.routes(daemon))
+    app.include_router(projects.routes(daemon))
+
+    @app.get("/health", response_model=Answered, responses=FAILURES)
+    def health() -> Response:
+        """Whether the daemon answers, and whose it is."""
+        uptime = round(seconds() - daemon.begun, 3)
+        return done(
+            version=__version__, team=daemon.team.team, uptime_s=uptime, active=daemon.active(), store=str(daemon.engine.store.root)
+        )
+
+    @app.get("/api/events", responses={200: {"content": {"text/event-stream": {}}}, **FAILURES})
+    async def events(
+        since: str | None = None,
+        types: str | None = None,
+        session: str | None = None,
+        last_event_id: Annotated[str | None, Header()] = None,
+    ) -> Response:
+        """What happens from now on; of one session also what happened after an event."""
+        after = _after(since, session, last_event_id)
+        listener = daemon.feed.listener(session, _names(types))
+        await to_thread.run_sync(daemon.feed.subscribe, listener, after)
+        return StreamingResponse(_told(daemon, listener), media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+    @app.post("/api/command", response_model=CommandAnswer, responses=FAILURES)
+    def command(asked: Command) -> Response:
+        """Run a command of ``gittrix`` on the daemon's engine."""
+        return run_command(daemon, asked)
+
+    return app
+
+
+def _after(since: str | None, session: str | None, last: str | None) -> tuple[str, int] | None:
+    """The event to go on from, if there is one: ``Last-Event-ID`` comes later than the address that it was first asked with."""
+    told = resumed(last)
+    if told is not None and session in (None, told[0]):
+        return told
+    if since is None:
+        return None
+    if session is None:
+        raise InvalidInput("since is the number of an event of one session.", fix="Name the session too: ?session=ID&since=3.")
+    return resumed(f"{session}:{since}")
+
+
+def _names(types: str | None) -> list[str] | None:
+    if types is None:
+        return None
+    found = [name for part in types.split(",") if (name := part.strip())]
+    if not found:
+        raise InvalidInput(f"types={types!r} names no event.", fix="Separate names by commas, or leave it away for all.")
+    return found
+
+
+async def _told(daemon: Daemon, listener: Listener) -> AsyncIterator[bytes]:
+    try:
+        async for line in listener.lines():
+            yield line
+    finally:
+        daemon.feed.forget(listener)

@@ -1,0 +1,108 @@
+"""How the command line talks to a daemon: two requests over one connection, with nothing but the standard library.
+
+It tells apart a daemon that never got the command (``Silent``: it can be run elsewhere) from one that may have run it (``Lost``). It must
+not know what is asked for, nor what the answer means.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pytest_gittrix.server.daemon_file import DaemonFile
+
+PATIENCE: Final = 1.0
+"""Seconds within which a daemon has to answer a greeting."""
+
+_EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+
+class Silent(Exception):
+    """The daemon did not answer, and was given nothing to do."""
+
+
+class Lost(Exception):
+    """The daemon was given something to do, and did not tell what became of it."""
+
+
+class Refused(Exception):
+    """The daemon did not take what it was given to do."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message.partition("\n")[0])
+        self.code = code
+
+
+class Client:
+    """A connection to a daemon.
+
+    Args:
+        daemon: what its file tells.
+        patience: seconds within which it has to answer a greeting.
+    """
+
+    def __init__(self, daemon: DaemonFile, *, patience: float = PATIENCE) -> None:
+        self._daemon = daemon
+        host = _EVERYWHERE.get(daemon.host, daemon.host)
+        self._connection = http.client.HTTPConnection(host, daemon.port, timeout=patience)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._connection.close()
+
+    def greet(self) -> None:
+        """See whether the daemon answers. Raises Silent if it does not, or if somebody else does."""
+        try:
+            status, told = self._ask("GET", "/health", None)
+        except (OSError, http.client.HTTPException, ValueError) as problem:
+            raise Silent(_said(problem)) from None
+        if status != 200 or not isinstance(told, dict) or told.get("store") != self._daemon.store:
+            raise Silent(f"status {status}")
+
+    def command(self, argv: Sequence[str], directory: str, stdin: bytes | None) -> dict[str, Any]:
+        """Have a command run; its exit status and its answer.
+
+        Args:
+            argv: the command line, without the program's name.
+            directory: where it is typed.
+            stdin: what standard input holds; None if it is closed.
+
+        Raises:
+            Silent: the daemon refused the connection.
+            Lost: it was sent, and nothing came back that tells what it came to.
+            Refused: the daemon says why it does not run it.
+        """
+        body: dict[str, Any] = {"argv": list(argv), "cwd": directory}
+        if stdin is not None:
+            body["stdin_base64"] = base64.b64encode(stdin).decode("ascii")
+        if self._connection.sock is not None:
+            self._connection.sock.settimeout(None)  # a command takes as long as it takes
+        try:
+            status, told = self._ask("POST", "/api/command", body)
+        except (ConnectionRefusedError, ConnectionAbortedError) as problem:
+            raise Silent(_said(problem)) from None
+        except (OSError, http.client.HTTPException, ValueError) as problem:
+            raise Lost(_said(problem)) from None
+        if status == 200 and isinstance(told, dict):
+            return told
+        error = told.get("error") if isinstance(told, dict) else None
+        if status >= 500 or not isinstance(error, dict):
+            raise Lost(f"status {status}")
+        raise Refused(str(error.get("code")), str(error.get("message")))
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> tuple[int, Any]:
+        headers = {"Authorization": f"Bearer {self._daemon.key}"}
+        data = None
+        if body is not None:
+            data = json.dumps(body).encode("ascii")
+            headers["Content-Type"] = "application/json"
+        self._connection.request(method, path, data, headers)
+        response = self._connection.getresponse()
+        return response.status, json.loads(response.read())
+
+
+def _said(problem: Exception) -> str:
+    return str(problem) or type(problem).__name__

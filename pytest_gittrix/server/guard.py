@@ -1,0 +1,192 @@
+"""Who may ask the daemon anything: the name it was asked under, the page that asks, the token, and how much is sent.
+
+On loopback no token is needed, as with BotMinter, and so a page in somebody's browser could ask: by a name that its own server resolved to
+127.0.0.1 (DNS rebinding), which the ``Host`` header shows, or across origins, which ``Origin`` shows. Both are refused. Running a command
+takes the key of the daemon's file, because other users of the machine reach loopback too. It must not know what is asked for.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+import os
+import stat
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+
+from pytest_gittrix.errors import AuthFailed, InvalidInput
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+OPEN: Final = "/health"
+"""What can be asked without a token."""
+KEYED: Final = "/api/command"
+"""What always takes a token or the key."""
+SHORTEST: Final = 16
+"""Characters of a token at least."""
+LARGEST: Final = 160 << 20
+"""Bytes of a request: the largest file that a session takes, as base64, and some more."""
+
+_TOO_LARGE: Final = f"A request has {LARGEST} bytes at most."
+
+
+class Refusal(Exception):
+    """A request that is answered before anybody looks at what it asks for."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine is reached by a name or address."""
+    if host.rstrip(".").lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def read_token(file: str | os.PathLike[str]) -> str:
+    """The token in a file, without the space around it.
+
+    Raises:
+        InvalidInput: there is no such file, others can read it, or what it holds is too short or no printable ASCII.
+    """
+    path = Path(file).absolute()
+    try:
+        others, text = stat.S_IMODE(path.stat().st_mode) & 0o077, path.read_bytes().decode("ascii").strip()
+    except (OSError, ValueError) as problem:
+        raise InvalidInput(f"The token file {path} cannot be read: {problem}.", fix="Put a token of printable ASCII into it.") from None
+    if others:
+        raise InvalidInput(
+            f"The token file {path} can be read or written by others.", why="Who has the token runs agents.", fix=f"chmod 600 {path}"
+        )
+    if len(text) < SHORTEST or not all("!" <= character <= "~" for character in text):
+        raise InvalidInput(
+            f"The token file {path} holds no token of {SHORTEST} or more printable characters without space.",
+            why="A short one can be guessed.",
+            fix=f"head -c 32 /dev/urandom | base64 > {path}",
+        )
+    return text
+
+
+def require_token_beyond_loopback(host: str, token: str | None) -> None:
+    """Refuse to listen where others can reach us without a token.
+
+    Raises:
+        AuthFailed: ``host`` is beyond loopback, and there is no token.
+    """
+    if token is None and not is_loopback(host):
+        raise AuthFailed(
+            f"Without a token the daemon does not listen at {host}, which others can reach.",
+            why="Whoever can ask it can run agents on this machine.",
+            fix="Give it a token with --token-file FILE, or listen on 127.0.0.1.",
+        )
+
+
+class Guard:
+    """Wraps an application, and lets through what may be asked.
+
+    Args:
+        app: the application.
+        host: what the daemon listens at.
+        token: what has to be given as ``Authorization: Bearer``; None if nothing has to be.
+        key: what is as good as the token.
+    """
+
+    def __init__(self, app: App, *, host: str, token: str | None, key: str) -> None:
+        self._app = app
+        self._local = is_loopback(host)
+        self._token = token
+        self._secrets = [secret.encode() for secret in (token, key) if secret is not None]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer what is refused; hand on the rest."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            self._check(scope)
+        except Refusal as refusal:
+            await _refuse(send, refusal)
+            return
+        await self._app(scope, _Limited(receive), send)
+
+    def _check(self, scope: Scope) -> None:
+        headers = _headers(scope)
+        host = headers.get("host", "")
+        if self._local and not is_loopback(_name_of(host)):
+            raise Refusal(
+                403,
+                "FOREIGN_HOST",
+                f"The daemon is not asked by the name {_name_of(host)!r}: ask it as localhost or by a loopback address.",
+            )
+        origin = headers.get("origin")
+        if origin is not None and origin.partition("://")[2] != host:
+            raise Refusal(403, "FOREIGN_ORIGIN", f"A page of {origin!r} may not ask the daemon.")
+        if (self._token is not None and scope["path"] != OPEN) or scope["path"] == KEYED:
+            self._check_secret(headers.get("authorization", ""))
+        length = headers.get("content-length", "0")
+        if length.isascii() and length.isdigit() and int(length) > LARGEST:
+            raise Refusal(413, InvalidInput.code, _TOO_LARGE)
+
+    def _check_secret(self, given: str) -> None:
+        scheme, _, secret = given.partition(" ")
+        offered = secret.strip().encode("latin-1", "replace")
+        # All are compared, so that the time it takes tells nothing.
+        fits = [hmac.compare_digest(offered, known) for known in self._secrets]
+        if scheme.lower() != "bearer" or not any(fits):
+            raise Refusal(401, AuthFailed.code, "The daemon asks for a token: Authorization: Bearer TOKEN.")
+
+
+class _Limited:
+    """What a client sends, up to the largest that is taken."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._size = 0
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        self._size += len(message.get("body", b""))
+        if self._size > LARGEST:
+            raise HTTPException(413, _TOO_LARGE)  # the framework is reading, and takes anything else for a mistake of its own
+        return message
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    """The headers by name; a name that comes twice is taken for none, so that nobody downstream can read the other value."""
+    found: dict[str, str] = {}
+    twice = set()
+    for name, value in scope["headers"]:
+        text = name.decode("latin-1")
+        if text in found:
+            twice.add(text)
+        found[text] = value.decode("latin-1")
+    return {name: value if name not in twice else "\0" for name, value in found.items()}
+
+
+def _name_of(host: str) -> str:
+    """A ``Host`` header without its port."""
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.rpartition(":")[0] if host.count(":") == 1 else host
+
+
+async def _refuse(send: Send, refusal: Refusal) -> None:
+    body = json.dumps({"ok": False, "error": {"code": refusal.code, "message": refusal.message}}).encode("ascii")
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), (b"connection", b"close")]
+    if refusal.status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

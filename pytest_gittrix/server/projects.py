@@ -1,0 +1,79 @@
+"""The requests about orchestrated sessions (agent-orchestrator, session-systems 5.3): its operations, over HTTP, with its field names.
+
+It must not know how a session is managed.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from pytest_gittrix.errors import SessionNotFound
+from pytest_gittrix.server.answers import FAILURES, done
+from pytest_gittrix.server.schema import Answered, ClaimPr, Kill, OrchestratorCleanup, Report, Say, Spawn
+from pytest_gittrix.server.state import Daemon
+from pytest_gittrix.session.orchestrator import SpawnConfig
+
+
+def routes(daemon: Daemon) -> APIRouter:
+    """The requests, answered by a daemon."""
+    api = APIRouter(prefix="/api/orchestrator/sessions", tags=["orchestrator"], responses=FAILURES)
+
+    @api.post("", response_model=Answered)
+    def spawn(asked: Spawn) -> Response:
+        """Start a session of a project."""
+        config = SpawnConfig(
+            project_id=asked.projectId, issue_id=asked.issueId, branch=asked.branch, prompt=asked.prompt, agent=asked.agent
+        )
+        return done(session=daemon.orchestrator.spawn(config).to_wire())
+
+    @api.get("", response_model=Answered)
+    def every(project: str | None = None) -> Response:
+        """The sessions there are, or those of a project."""
+        return done(sessions=[one.to_wire() for one in daemon.orchestrator.list(project)])
+
+    @api.post("/cleanup", response_model=Answered)
+    def clean_up(asked: OrchestratorCleanup | None = None) -> Response:
+        """End the sessions whose pull request is merged or closed, whose issue is done, or whose agent is gone."""
+        told = asked or OrchestratorCleanup()
+        cleaned = daemon.orchestrator.cleanup(project_id=told.projectId, dry_run=told.dryRun)
+        return done(killed=cleaned.killed, skipped=cleaned.skipped, errors=dict(cleaned.errors))
+
+    @api.get("/{id}", response_model=Answered)
+    def detail(id: str) -> Response:
+        """One session."""
+        found = daemon.orchestrator.get(id)
+        if found is None:
+            raise SessionNotFound(f"There is no orchestrated session {id!r}.", fix="GET /api/orchestrator/sessions lists them.")
+        return done(session=found.to_wire())
+
+    @api.post("/{id}/kill", response_model=Answered)
+    def kill(id: str, asked: Kill | None = None) -> Response:
+        """End a session; a second time, nothing is done."""
+        told = asked or Kill()
+        killed = daemon.orchestrator.kill(id, reason=told.reason, purge=told.purge)
+        return done(cleaned=killed.cleaned, alreadyTerminated=killed.already_terminated)
+
+    @api.post("/{id}/restore", response_model=Answered)
+    def restore(id: str) -> Response:
+        """Let a session that is over go on."""
+        return done(session=daemon.orchestrator.restore(id).to_wire())
+
+    @api.post("/{id}/send", response_model=Answered)
+    def send(id: str, asked: Say) -> Response:
+        """Tell the agent something; a session that is over goes on first."""
+        daemon.orchestrator.send(id, asked.text)
+        return done(sent=True)
+
+    @api.post("/{id}/claim-pr", response_model=Answered)
+    def claim_pr(id: str, asked: ClaimPr) -> Response:
+        """Let a session take a pull request over."""
+        return done(session=daemon.orchestrator.claim_pr(id, asked.number).to_wire())
+
+    @api.post("/{id}/report", response_model=Answered)
+    def report(id: str, asked: Report) -> Response:
+        """What an agent says of itself; whether it was believed, and why not."""
+        told = daemon.orchestrator.report(id, asked.state, asked.note)
+        return done(accepted=told.accepted, reason=told.reason)
+
+    return api

@@ -1,0 +1,182 @@
+"""What is sent to the daemon, and what it answers: BotMinter's documented shapes (session-systems 4.3), and those of what it does besides.
+
+It must not know how anything is done. What is sent is strict: a name that is not known is refused, since its sender means something by it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Word = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\x00]*$")]
+Text = Annotated[str, Field(max_length=1 << 20, pattern=r"^[^\x00]*$")]
+
+
+class Sent(BaseModel):
+    """A request."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Start(Sent):
+    """Start a session of a member; ``work_item_id`` is what it alone is to work on."""
+
+    member_name: Word
+    session_type: Literal["Interactive", "Loop", "Brain"]
+    work_item_id: Word | None = None
+    task: Text = ""
+
+
+class Stop(Sent):
+    """Stop a session: with ``force`` at once, and without saving its work."""
+
+    force: bool = False
+    reason: Text | None = None
+
+
+class StopMany(Sent):
+    """Stop the sessions of a member, or all that run by themselves."""
+
+    mode: Literal["member", "autonomous"]
+    member: Word | None = None
+    force: bool = False
+
+
+class CleanUp(Sent):
+    """Remove retained workspaces: all, those of a member, or those of sessions created longer ago than so many seconds."""
+
+    filter: Literal["all", "member", "older_than"]
+    value: Word | Annotated[int, Field(ge=0, le=10**10)] | None = None
+    dry_run: bool = False
+
+
+class Lock(Sent):
+    """Ask for a work item."""
+
+    work_item_id: Word
+
+
+class Spawn(Sent):
+    """Start a session of a project (agent-orchestrator's SessionSpawnConfig)."""
+
+    projectId: Word  # noqa: N815  (the document's names, here and below)
+    issueId: Word | None = None  # noqa: N815
+    branch: Word | None = None
+    prompt: Text | None = None
+    agent: Word | None = None
+
+
+class Kill(Sent):
+    """End an orchestrated session; ``purge`` also what it left."""
+
+    reason: Word = "manually_killed"
+    purge: bool = False
+
+
+class Say(Sent):
+    """Tell an agent something."""
+
+    text: Text
+
+
+class ClaimPr(Sent):
+    """Let a session take a pull request over."""
+
+    number: Annotated[int, Field(ge=1, le=2**31)]
+
+
+class Report(Sent):
+    """What an agent says of itself."""
+
+    state: Word
+    note: Text | None = None
+
+
+class OrchestratorCleanup(Sent):
+    """End what is over; of one project, if it is named."""
+
+    projectId: Word | None = None  # noqa: N815
+    dryRun: bool = False  # noqa: N815
+
+
+class Command(Sent):
+    """A command line of ``gittrix`` without its first word, the directory it is typed in, and its standard input as base64."""
+
+    argv: Annotated[list[Annotated[str, Field(max_length=1 << 20)]], Field(min_length=1, max_length=10_000)]
+    cwd: Annotated[str, Field(min_length=1, max_length=1 << 16, pattern=r"^/[^\x00]*$")]
+    stdin_base64: str | None = None
+
+
+class Answered(BaseModel):
+    """An answer; what it holds besides, the reference says for each request."""
+
+    model_config = ConfigDict(extra="allow")
+
+    ok: Literal[True]
+
+
+class Failure(BaseModel):
+    """What went wrong: a stable code, and a message for people. Some errors carry more."""
+
+    model_config = ConfigDict(extra="allow")
+
+    code: str
+    message: str
+
+
+class Failed(BaseModel):
+    """The answer to a request that was refused, or that failed."""
+
+    ok: Literal[False]
+    error: Failure
+
+
+class SessionRecord(BaseModel):
+    """A session of a member, with each field of BotMinter's record, and how many of its member's are active."""
+
+    model_config = ConfigDict(extra="allow")
+
+    session_id: str
+    member_name: str
+    session_type: str
+    current_state: str
+    created_at: str
+    state_transitioned_at: str
+    agent_pid: int | None
+    workspace_path: str | None
+    finalization_result: dict[str, Any] | None
+    finalization_agent_pid: int | None
+
+
+class Sessions(Answered):
+    """All sessions of members that have a workspace still."""
+
+    sessions: list[SessionRecord]
+
+
+class OneSession(Answered):
+    """One session of a member."""
+
+    session: SessionRecord
+
+
+class Started(Answered):
+    """A session that was started."""
+
+    session_id: str
+    workspace_path: str
+
+
+class Acquired(Answered):
+    """Whether a work item was to be had, and who has it if not."""
+
+    acquired: bool
+    holder: str | None = None
+
+
+class CommandAnswer(BaseModel):
+    """What a command came to: its exit status, and its answer or error, to be put out by who asked."""
+
+    status: int
+    answer: dict[str, Any]

@@ -1,0 +1,184 @@
+"""The requests about members' sessions, as BotMinter documents them (session-systems 4.3): paths, shapes and status codes.
+
+Where the document and its code differ from what is done here, docs/reference/http.md says so. It must not know how a session is managed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, Final
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from pytest_gittrix.errors import GittrixError, InvalidInput, SessionNotFound, WorkItemHeld
+from pytest_gittrix.record.life import Life
+from pytest_gittrix.record.retention import Selector
+from pytest_gittrix.server.answers import FAILURES, Conflict, done, failed
+from pytest_gittrix.server.managers import cleanup_data, inspection_data, start_member
+from pytest_gittrix.server.schema import Acquired, Answered, CleanUp, Lock, OneSession, Sessions, Start, Started, Stop, StopMany
+from pytest_gittrix.server.state import Daemon
+from pytest_gittrix.timetext import parse_instant
+from pytest_gittrix.views import botminter
+
+_SECOND: Final = 1_000_000_000
+_CLEANABLE: Final = frozenset({"completed", "failed", "killed", "retained"})
+
+
+def routes(daemon: Daemon) -> APIRouter:
+    """The requests, answered by a daemon."""
+    api = APIRouter(prefix="/api/sessions", tags=["sessions"], responses=FAILURES)
+    members = daemon.members
+
+    @api.post("/start", response_model=Started, responses={500: {"description": "No workspace could be made, or its agent not started."}})
+    def start(asked: Start) -> Response:
+        """Start a session: a workspace, and in it what the team file says that the member runs."""
+        try:
+            life = start_member(
+                members, daemon.team, asked.member_name, asked.session_type.lower(), task=asked.task, work_item=asked.work_item_id
+            )
+        except (WorkItemHeld, InvalidInput):
+            raise
+        except GittrixError as error:
+            answer = failed(error)
+            answer.status_code = 500
+            return answer
+        return done(session_id=life.id, workspace_path=life.workspace)
+
+    @api.get("", response_model=Sessions)
+    def every() -> Response:
+        """All sessions whose workspace was not removed, oldest first."""
+        lives = [life for life in members.list() if life.state != "removed"]
+        active = Counter(life.member for life in lives if life.state == "active")
+        return done(sessions=[{**_record(daemon, life.id), "concurrent_count": active[life.member]} for life in lives])
+
+    @api.post("/stop", response_model=Answered)
+    def stop_many(asked: StopMany) -> Response:
+        """Stop the sessions of a member, or all that run by themselves; those of people are counted, and go on."""
+        if (asked.member is None) == (asked.mode == "member"):
+            raise InvalidInput("member goes with the mode member, and with no other.", fix='Send {"mode": "member", "member": "ada"}.')
+        key = f"stop {asked.mode} {asked.member} {asked.force}"
+        summary = daemon.wait_for(key, lambda: members.stop_all(member=asked.member, force=asked.force))
+        if summary is None:
+            return done(under_way=True)
+        return done(
+            deactivated=len(summary.deactivated),
+            killed=len(summary.killed),
+            skipped_interactive=len(summary.skipped_interactive),
+            errors=[f"{id_}: {reason}" for id_, reason in summary.errors.items()],
+        )
+
+    @api.get("/history", response_model=Answered)
+    def history(member: str | None = None, since: str | None = None) -> Response:
+        """The sessions that ended, the newest end first; a ``since`` that is no instant is left out of account."""
+        instant: datetime | None = None
+        if since is not None:
+            with suppress(InvalidInput):
+                instant = parse_instant(since)
+        return done(sessions=members.history(member=member, since=instant))
+
+    @api.post("/cleanup", response_model=Answered)
+    def clean_up(asked: CleanUp) -> Response:
+        """Remove retained workspaces; of those that hold work which is nowhere else, none."""
+        report = members.cleanup(_selector(asked), dry_run=asked.dry_run)
+        return done(**cleanup_data(report))
+
+    @api.get("/{id}", response_model=OneSession)
+    def detail(id: str) -> Response:
+        """One session."""
+        life = life_of(daemon, id)
+        active = sum(other.state == "active" for other in members.list(member=life.member))
+        return done(session={**_record(daemon, id), "concurrent_count": active})
+
+    @api.post("/{id}/stop", response_model=Answered)
+    def stop(id: str, asked: Stop | None = None) -> Response:
+        """Stop a session; of one that is over, nothing is left to stop, and that is no error."""
+        told = asked or Stop()
+        life_of(daemon, id)
+        daemon.wait_for(f"stop {id} {told.force}", lambda: members.stop(id, force=told.force, reason=told.reason))
+        return done(session_id=id, current_state=_state(daemon, id))
+
+    @api.get("/{id}/inspect", response_model=Answered)
+    def inspect(id: str) -> Response:
+        """A session, what its finalization came to, and how its repositories are now."""
+        life_of(daemon, id)
+        record = _record(daemon, id)
+        repositories = inspection_data(members.inspect(id))
+        return done(session=record, finalization_results=record["finalization_result"], git_state={"repos": repositories})
+
+    @api.post("/{id}/finalize", response_model=Answered)
+    def finalize(id: str) -> Response:
+        """Save once more what is in a retained workspace."""
+        require_retained(life_of(daemon, id))
+        daemon.wait_for(f"finalize {id}", lambda: members.finalize(id))
+        return done(session_id=id, current_state=_state(daemon, id))
+
+    @api.delete("/{id}", response_model=Answered)
+    def clean_up_one(id: str) -> Response:
+        """Remove the workspace of a session that is over, whatever is in it."""
+        life = life_of(daemon, id)
+        if life.state not in _CLEANABLE:
+            raise SessionNotFound(f"Session {id} is {life.state}, and has nothing to clean up.", fix="Stop it first.")
+        report = members.cleanup(Selector(id=id))
+        removed = id in report.removed
+        reason = report.failed.get(id)
+        return done(session_id=id, workspace_removed=removed, registry_removed=removed, reason=reason)
+
+    @api.post("/{id}/locks", response_model=Acquired)
+    def lock(id: str, asked: Lock) -> Response:
+        """Ask for a work item for a session; that another has it is no error."""
+        life_of(daemon, id)
+        got = members.lock(id, asked.work_item_id)
+        return done(acquired=got.acquired, **({} if got.acquired else {"holder": got.holder}))
+
+    @api.delete("/{id}/locks/{item:path}", response_model=Answered)
+    def unlock(id: str, item: str) -> Response:
+        """Give a work item back; ``released`` says whether this session had it."""
+        life_of(daemon, id)
+        return done(released=members.unlock(id, item))
+
+    return api
+
+
+def life_of(daemon: Daemon, id_: str) -> Life:
+    """The life of a session. Raises SessionNotFound if there is no such session, or if it is no member's."""
+    try:
+        return daemon.members.get(id_)
+    except InvalidInput as problem:
+        raise SessionNotFound(problem.fact, why=problem.why, fix=problem.fix) from None
+
+
+def require_retained(life: Life) -> None:
+    """Refuse to finalize what is not retained. Raises Conflict."""
+    if life.state != "retained":
+        raise Conflict(
+            f"Cannot transition from {life.state.capitalize()} to Finalizing.",
+            why="Only what was finalized once, or ended without it, can be finalized again.",
+            fix="Stop it, and wait until it is retained." if life.state != "removed" else "Its workspace is gone.",
+        )
+
+
+def _record(daemon: Daemon, id_: str) -> dict[str, Any]:
+    return botminter.record(daemon.engine.store.log(id_).read())
+
+
+def _state(daemon: Daemon, id_: str) -> str:
+    return daemon.members.get(id_).state.capitalize()
+
+
+def _selector(asked: CleanUp) -> Selector:
+    match asked.filter, asked.value:
+        case "all", None:
+            return Selector(all=True)
+        case "member", str(member):
+            return Selector(member=member)
+        case "older_than", int(age):
+            return Selector(older_than_ns=age * _SECOND)
+        case "older_than", str(age) if age.isascii() and age.isdigit() and len(age) < 11:
+            return Selector(older_than_ns=int(age) * _SECOND)
+    raise InvalidInput(
+        f"value={asked.value!r} does not go with the filter {asked.filter}.",
+        fix="all takes no value, member a name, older_than a whole number of seconds.",
+    )

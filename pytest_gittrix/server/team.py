@@ -1,0 +1,222 @@
+"""The team file: which repositories a team works on, what its members run, and how long their workspaces are kept.
+
+TOML, read once. What is wrong in it is said with the file, the key and the values that are allowed; nothing is guessed. It must not know
+what is done with a team (``managers``).
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.record.retention import age_ns
+
+FILE: Final = "team.toml"
+"""Its name in the engine's home."""
+
+_UNITS: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+def size_bytes(text: object) -> int:
+    """Read a size as ``10GB``: a whole number with ``B``, ``KB``, ``MB``, ``GB`` or ``TB`` (powers of ten).
+
+    Raises:
+        ValueError: it is written otherwise.
+    """
+    name = text.lstrip("0123456789") if isinstance(text, str) else ""
+    number = text[: len(text) - len(name)] if isinstance(text, str) else ""
+    if not number or len(number) > 15 or name not in _UNITS:
+        raise ValueError(f"{text!r} is not a size: write it like 10GB, with one of {', '.join(_UNITS)}")
+    return int(number) * _UNITS[name]
+
+
+def _age(text: object) -> int:
+    try:
+        return age_ns(text)  # type: ignore[arg-type]
+    except InvalidInput as problem:
+        raise ValueError(f"{problem.fact} {problem.fix}") from None
+
+
+Age = Annotated[int, BeforeValidator(_age)]
+"""A duration as ``48h``, held in nanoseconds."""
+Size = Annotated[int, BeforeValidator(size_bytes)]
+"""A size as ``10GB``, held in bytes."""
+Text = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")]
+Command = Annotated[list[Annotated[str, Field(pattern=r"^[^\x00]*$")]], Field(min_length=1)]
+"""A program and its words; no shell reads them."""
+Environment = dict[Annotated[str, Field(pattern=r"^[^=\x00]+$")], Annotated[str, Field(pattern=r"^[^\x00]*$")]]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Repository(_Part):
+    """A repository that every workspace gets.
+
+    Attributes:
+        name: ``app`` or ``org/app``. url: where it is. branch: what is checked out; the remote's default by default.
+        team: whether it is the team's own repository. token_env: the variable with the token for an ``http`` address.
+    """
+
+    name: Text
+    url: Text
+    branch: Text | None = None
+    team: bool = False
+    token_env: Text | None = None
+
+
+class MemberPart(_Part):
+    """What a member runs: a command, the kind of its sessions unless said otherwise, and variables for it."""
+
+    command: Command | None = None
+    kind: Literal["loop", "interactive", "brain"] = "loop"
+    environment: Environment = Field(default_factory=dict)
+
+
+class Retention(_Part):
+    """How long workspaces of ended sessions are kept, and how much they may take; see ``record.retention.RetentionPolicy``."""
+
+    loop_brain: Age | None = None
+    interactive_success: Age | None = None
+    interactive_failure: Age | None = None
+    budget: Size | None = None
+    scan_interval: Age | None = None
+
+
+class ForgePart(_Part):
+    """A repository at a forge: ``owner/name``, where its API is, and the variable that holds the token."""
+
+    kind: Literal["github"] = "github"
+    repo: Text
+    base_url: Text | None = None
+    token_env: Text | None = None
+
+
+class ProjectPart(_Part):
+    """A project of agent-orchestrator's kind.
+
+    Attributes:
+        id: its id. durable: the repository, a path; from the team file's directory if it is relative. branch: of it.
+        prefix: what ids of its sessions begin with; made from the id by default.
+        agents: the command of each agent by its name; the first is the one that runs unless another is named.
+        workspace: the kind of its workspaces. forge: where its pull requests are.
+    """
+
+    id: Text
+    durable: Text
+    branch: Text = "main"
+    prefix: Text | None = None
+    agents: Annotated[dict[Text, Command], Field(min_length=1)]
+    workspace: Literal["clone", "lazy", "copy", "worktree"] = "clone"
+    forge: ForgePart | None = None
+
+
+class Team(_Part):
+    """A team, as its file tells of it; each part may be left out.
+
+    Attributes:
+        team: its name. repositories, members, retention, forge, projects: see their classes.
+        command: what members run that have no command of their own.
+    """
+
+    team: Text = "team"
+    command: Command | None = None
+    repositories: list[Repository] = Field(default_factory=list)
+    members: dict[Text, MemberPart] = Field(default_factory=dict)
+    retention: Retention = Field(default_factory=Retention)
+    forge: ForgePart | None = None
+    projects: list[ProjectPart] = Field(default_factory=list)
+
+
+def read_team(home: Path, file: str | os.PathLike[str] | None = None) -> Team:
+    """Read the team of an engine.
+
+    Args:
+        home: the engine's home, whose ``team.toml`` is read if there is one; without one it is a team of no repositories.
+        file: the file to read instead, which must be there.
+
+    Raises:
+        InvalidInput: the file cannot be read, is no TOML, or says what is not allowed; the message names file, key and valid values.
+    """
+    path = Path(file).absolute() if file is not None else home / FILE
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        if file is None:
+            return Team()
+        raise InvalidInput(f"There is no team file {path}.", fix="Name one with --team, or leave it away for no repositories.") from None
+    except (OSError, ValueError) as problem:
+        raise InvalidInput(f"The team file {path} cannot be read: {problem}.", fix="It is a text in UTF-8.") from None
+    try:
+        told = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as problem:
+        raise InvalidInput(f"The team file {path} is not TOML: {problem}.", fix="See how it is written in docs/how-to.") from None
+    try:
+        team = Team.model_validate(told)
+    except ValidationError as problem:
+        raise _wrong(path, problem) from None
+    _require_once(path, "repositories", "name", [one.name for one in team.repositories])
+    _require_once(path, "projects", "id", [one.id for one in team.projects])
+    return team.model_copy(update={"projects": [_placed(one, path.parent) for one in team.projects]})
+
+
+def _placed(project: ProjectPart, directory: Path) -> ProjectPart:
+    return project.model_copy(update={"durable": os.path.normpath(directory / Path(project.durable).expanduser())})
+
+
+def _require_once(path: Path, where: str, key: str, told: list[str]) -> None:
+    for number, name in enumerate(told):
+        if name in told[:number]:
+            raise InvalidInput(f"{path}: {where}[{number}].{key} is {name!r} a second time.", fix="Each is named once.")
+
+
+def _wrong(path: Path, problem: ValidationError) -> InvalidInput:
+    """What is wrong with a file, each with its key."""
+    lines = [f"{key_of(error['loc'])}: {_said(error)}" for error in problem.errors(include_url=False)]
+    return InvalidInput(f"{path}: {lines[0]}", why="\n".join(lines[1:]), fix="Nothing of the file is used until all of it is right.")
+
+
+def key_of(place: tuple[int | str, ...]) -> str:
+    """Where something stands, as it would be written: ``projects[0].durable``."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".") or "the file"
+
+
+def _said(error: Any) -> str:
+    match error["type"]:
+        case "extra_forbidden":
+            known = _known(error["loc"][:-1])
+            return "no such key" + (f"; there are: {', '.join(known)}" if known else "")
+        case "missing":
+            return "must be given"
+        case "value_error":
+            return str(error["ctx"]["error"])
+    shown = error["input"] if isinstance(error["input"], str | int | float | bool) else type(error["input"]).__name__
+    return f"{error['msg']}, not {shown!r}"
+
+
+def _known(place: tuple[int | str, ...]) -> list[str]:
+    """The keys that may stand at a place."""
+    model: Any = Team
+    for part in place:
+        if isinstance(part, int):
+            continue
+        if not (isinstance(model, type) and issubclass(model, BaseModel)):
+            return []
+        field = model.model_fields.get(part)
+        model = _inner(field.annotation) if field is not None else None
+        if model is MemberPart:
+            return sorted(MemberPart.model_fields)
+    return sorted(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
+
+
+def _inner(annotation: Any) -> Any:
+    """The model in ``list[Model]``, ``dict[str, Model]`` or ``Model | None``."""
+    if get_origin(annotation) is None:
+        return annotation
+    return next((one for one in map(_inner, get_args(annotation)) if isinstance(one, type) and issubclass(one, BaseModel)), None)

@@ -1,0 +1,96 @@
+"""Threads for what takes long: finalizing, stopping, cleaning up. Of what has the same key, only one is under way at a time.
+
+The threads are daemons: what they do can be killed at any instant and goes on at the next start, so an end waits for them no longer than it
+is told to. It must not know what they do.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from typing import Any, Final
+
+from pytest_gittrix.session.agent_tree import seconds
+
+FIRST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 60.0
+"""Seconds until what failed is tried again: at first, and at most."""
+
+Work = tuple[Callable[[], Any], "Future[Any]"]
+
+
+class Workers:
+    """A few threads, started when there is something to do.
+
+    Args:
+        count: how many at most.
+        name: what they are called.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        self._count = count
+        self._name = name
+        self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._under_way: dict[Hashable, Future[Any]] = {}
+        self._threads: list[threading.Thread] = []
+        self._failures: dict[Hashable, tuple[int, float]] = {}
+        self._closed = False
+
+    def do(self, key: Hashable, work: Callable[[], Any]) -> Future[Any]:
+        """Have something done, unless the same is under way; what comes of it. After ``close`` it is cancelled."""
+        with self._lock:
+            if (same := self._under_way.get(key)) is not None:
+                return same
+            future: Future[Any] = Future()
+            if self._closed:
+                future.cancel()
+                return future
+            self._under_way[key] = future
+            future.add_done_callback(lambda done: self._done(key, done))
+            self._work.put((work, future))
+            if len(self._under_way) > len(self._threads) < self._count:
+                thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads) + 1}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            return future
+
+    def rests(self, key: Hashable) -> bool:
+        """Whether it failed so recently that it is too early to try again; each failure doubles the time."""
+        failures, until = self._failures.get(key, (0, 0.0))
+        return bool(failures) and seconds() < until
+
+    def close(self, timeout: float) -> None:
+        """Take nothing new, drop what has not begun, and wait for the rest for some seconds."""
+        with self._lock:
+            self._closed = True
+            waiting = list(self._under_way.values())
+        for future in waiting:
+            future.cancel()
+        for _ in self._threads:
+            self._work.put(None)
+        deadline = seconds() + timeout
+        for thread in self._threads:
+            thread.join(max(deadline - seconds(), 0.0))
+
+    def _run(self) -> None:
+        while (item := self._work.get()) is not None:
+            work, future = item
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                found = work()
+            except BaseException as problem:  # noqa: BLE001  (it is raised to who asked)
+                future.set_exception(problem)
+            else:
+                future.set_result(found)
+
+    def _done(self, key: Hashable, future: Future[Any]) -> None:
+        failed = not future.cancelled() and future.exception() is not None
+        with self._lock:
+            self._under_way.pop(key, None)
+            failures = self._failures.pop(key, (0, 0.0))[0] + 1
+            if failed:
+                self._failures[key] = failures, seconds() + min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE)

@@ -1,0 +1,277 @@
+"""The daemon's requests about members' sessions answer as BotMinter documents them (session-systems 4.3): paths, shapes, status codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.daemon import Asked, Staff, serving, wait_until
+
+from pytest_gittrix import __version__
+
+RECORD = {
+    "session_id",
+    "member_name",
+    "session_type",
+    "current_state",
+    "created_at",
+    "state_transitioned_at",
+    "agent_pid",
+    "workspace_path",
+    "finalization_result",
+    "finalization_agent_pid",
+    "concurrent_count",
+}
+
+
+@pytest.fixture
+def staff(tmp_path: Path) -> Iterator[Staff]:
+    with Staff.open(tmp_path) as opened:
+        opened.hires(ada=opened.agents.script("ada").polite().at("up").hang(), bob=opened.commits("b.txt"))
+        yield opened
+
+
+@pytest.fixture
+def daemon(staff: Staff) -> Iterator[Asked]:
+    with serving(staff.settings) as asked:
+        yield asked
+
+
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+    """A daemon without a session, for what changes nothing."""
+    with Staff.open(tmp_path_factory.mktemp("idle")) as staff, serving(staff.settings) as asked:
+        yield asked
+
+
+# Starting and looking ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_started_session_is_told_with_its_workspace_and_listed_with_every_field(staff: Staff, daemon: Asked) -> None:
+    told = daemon.ok("POST", "/api/sessions/start", {"member_name": "ada", "session_type": "Loop"})
+
+    assert told.keys() == {"ok", "session_id", "workspace_path"}
+    assert (Path(told["workspace_path"]) / "projects/app/a.txt").read_text() == "one\n"
+    (listed,) = daemon.ok("GET", "/api/sessions")["sessions"]
+    assert listed.keys() == RECORD
+    assert (listed["session_id"], listed["member_name"], listed["session_type"]) == (told["session_id"], "ada", "Loop")
+    assert (listed["current_state"], listed["concurrent_count"]) == ("Active", 1)
+    assert isinstance(listed["agent_pid"], int)
+    assert daemon.ok("GET", f"/api/sessions/{told['session_id']}")["session"] == listed
+
+
+def test_the_active_sessions_of_a_member_are_counted_in_each_of_them(staff: Staff, daemon: Asked) -> None:
+    for member in ("ada", "ada", "eve"):
+        staff.start(daemon, member, "Interactive")
+
+    told = [(one["member_name"], one["concurrent_count"]) for one in daemon.ok("GET", "/api/sessions")["sessions"]]
+
+    assert told == [("ada", 2), ("ada", 2), ("eve", 1)]
+
+
+@pytest.mark.parametrize("kind", ["loop", "Robot", "", None, 3])
+def test_a_type_that_there_is_not_is_refused_and_nothing_is_made(idle: Asked, kind: object) -> None:
+    reply = idle.ask("POST", "/api/sessions/start", {"member_name": "ada", "session_type": kind})
+
+    assert reply.error == (400, "INVALID_INPUT")
+    assert idle.ok("GET", "/api/sessions")["sessions"] == []
+
+
+def test_a_work_item_that_is_held_is_a_conflict_until_it_is_given_back(staff: Staff, daemon: Asked) -> None:
+    first = staff.start(daemon, "ada", "Interactive", work_item_id="td/7")
+    body = {"member_name": "eve", "session_type": "Interactive", "work_item_id": "td/7"}
+
+    assert daemon.ask("POST", "/api/sessions/start", body).error == (409, "WORK_ITEM_HELD")
+    assert daemon.ok("DELETE", f"/api/sessions/{first}/locks/td%2F7")["released"] is True
+    assert daemon.ok("DELETE", f"/api/sessions/{first}/locks/td%2F7")["released"] is False
+    assert daemon.ok("POST", "/api/sessions/start", body)["session_id"] != first
+
+
+def test_a_workspace_that_cannot_be_made_is_a_failure_that_leaves_nothing(staff: Staff, daemon: Asked) -> None:
+    staff.app.path.rename(staff.app.path.with_name("gone"))
+
+    reply = daemon.ask("POST", "/api/sessions/start", {"member_name": "ada", "session_type": "Loop", "work_item_id": "td-7"})
+
+    assert reply.status == 500
+    assert reply.json["error"]["code"] == "ADAPTER_UNAVAILABLE"
+    assert daemon.ok("GET", "/api/sessions")["sessions"] == []
+
+
+# Ends --------------------------------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_that_ends_is_noticed_and_what_it_left_is_saved(staff: Staff, daemon: Asked) -> None:
+    id_ = staff.start(daemon, "bob")
+
+    wait_until(lambda: daemon.state(id_) == "Retained", "the end")
+
+    (row,) = daemon.ok("GET", "/api/sessions/history")["sessions"]
+    assert (row["session_id"], row["exit_normal"], row["finalization_status"]) == (id_, True, "completed")
+    assert "b.txt" in staff.saved()
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_stopping_ends_the_agent_and_a_second_time_is_no_error(staff: Staff, daemon: Asked, force: bool) -> None:
+    id_ = staff.start(daemon, "ada")
+    staff.agents.step("up")
+
+    for _ in range(2):
+        assert daemon.ok("POST", f"/api/sessions/{id_}/stop", {"force": force})["current_state"] == "Retained"
+
+    assert staff.agents.gone("ada")
+    assert staff.agents.asked == ([] if force else ["SIGTERM"])
+    assert daemon.ok("GET", "/api/sessions/history")["sessions"][0]["exit_normal"] is not force
+
+
+def test_stopping_all_that_run_by_themselves_skips_and_counts_those_of_people(staff: Staff, daemon: Asked) -> None:
+    loop, chat = staff.start(daemon, "ada"), staff.start(daemon, "eve", "Interactive")
+
+    told = daemon.ok("POST", "/api/sessions/stop", {"mode": "autonomous"})
+
+    assert told == {"ok": True, "deactivated": 1, "killed": 0, "skipped_interactive": 1, "errors": []}
+    assert (daemon.state(loop), daemon.state(chat)) == ("Retained", "Active")
+    told = daemon.ok("POST", "/api/sessions/stop", {"mode": "member", "member": "eve", "force": True})
+    assert (told["killed"], daemon.state(chat)) == (1, "Retained")
+
+
+@pytest.mark.parametrize(
+    "body", [{"mode": "member"}, {"mode": "autonomous", "member": "ada"}, {"mode": "all"}, {}, {"mode": "member", "x": 1}]
+)
+def test_stopping_nobody_in_particular_is_refused(idle: Asked, body: object) -> None:
+    assert idle.ask("POST", "/api/sessions/stop", body).error == (400, "INVALID_INPUT")
+
+
+def test_history_goes_by_member_and_by_time_and_leaves_out_a_time_that_is_none(staff: Staff, daemon: Asked) -> None:
+    ids = {name: staff.start(daemon, name, "Interactive") for name in ("ada", "eve")}
+    for id_ in ids.values():
+        daemon.ok("POST", f"/api/sessions/{id_}/stop")
+
+    def found(query: str) -> set[str]:
+        return {row["session_id"] for row in daemon.ok("GET", f"/api/sessions/history{query}")["sessions"]}
+
+    assert found("") == found("?since=yesterday") == found("?since=2001-01-01T00:00:00Z") == set(ids.values())
+    assert found("?member=eve") == {ids["eve"]}
+    assert found("?since=9000-01-01T00:00:00Z") == set()
+
+
+# Workspaces --------------------------------------------------------------------------------------------------------------------
+
+
+def test_inspecting_shows_what_is_not_committed_and_how_the_finalization_ended(staff: Staff, daemon: Asked) -> None:
+    id_ = staff.start(daemon, "ada", "Interactive")
+    (staff.workspace(id_) / "new.txt").write_text("new\n")
+
+    told = daemon.ok("GET", f"/api/sessions/{id_}/inspect")
+
+    assert told["session"]["session_id"] == id_
+    assert told["finalization_results"] is None
+    (repository,) = told["git_state"]["repos"]
+    assert repository == {"repo_name": "app", "current_branch": None, "uncommitted_files": ["new.txt"], "unpushed_branches": []}
+
+
+def test_finalizing_again_is_for_what_is_retained_and_a_conflict_otherwise(staff: Staff, daemon: Asked) -> None:
+    id_ = staff.start(daemon, "ada", "Interactive")
+
+    assert daemon.ask("POST", f"/api/sessions/{id_}/finalize").error == (409, "WRONG_STATE")
+    daemon.ok("POST", f"/api/sessions/{id_}/stop", {"force": True})
+    assert daemon.ok("POST", f"/api/sessions/{id_}/finalize")["current_state"] == "Retained"
+
+
+def test_cleaning_up_one_removes_its_workspace_and_takes_it_off_the_list(staff: Staff, daemon: Asked) -> None:
+    id_ = staff.start(daemon, "ada", "Interactive")
+
+    assert daemon.ask("DELETE", f"/api/sessions/{id_}").error == (404, "SESSION_NOT_FOUND")
+    daemon.ok("POST", f"/api/sessions/{id_}/stop")
+    told = daemon.ok("DELETE", f"/api/sessions/{id_}")
+
+    assert (told["workspace_removed"], told["registry_removed"]) == (True, True)
+    assert not staff.workspace(id_).exists()
+    assert daemon.ok("GET", "/api/sessions")["sessions"] == []
+    assert daemon.ask("DELETE", f"/api/sessions/{id_}").error == (404, "SESSION_NOT_FOUND")
+
+
+def test_cleaning_up_many_goes_by_the_filter_and_spares_work_that_is_nowhere_else(staff: Staff, daemon: Asked) -> None:
+    clean, dirty = staff.start(daemon, "ada", "Interactive"), staff.start(daemon, "eve", "Interactive")
+    (staff.workspace(dirty) / "new.txt").write_text("new\n")
+    for id_ in (clean, dirty):
+        daemon.ok("POST", f"/api/sessions/{id_}/stop", {"force": True})
+
+    assert daemon.ok("POST", "/api/sessions/cleanup", {"filter": "older_than", "value": "3600"})["reports"] == []
+    told = daemon.ok("POST", "/api/sessions/cleanup", {"filter": "all"})
+
+    assert told["reports"] == [{"session_id": clean, "workspace_removed": True, "registry_removed": True}]
+    assert told["spared"] == [dirty]
+    assert staff.workspace(dirty).exists()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"filter": "some"},
+        {"filter": "all", "value": "ada"},
+        {"filter": "member"},
+        {"filter": "member", "value": 3},
+        {"filter": "older_than", "value": "soon"},
+        {"filter": "older_than", "value": -1},
+        {"filter": "older_than"},
+    ],
+)
+def test_a_filter_with_a_value_that_does_not_fit_is_refused(idle: Asked, body: object) -> None:
+    assert idle.ask("POST", "/api/sessions/cleanup", body).error == (400, "INVALID_INPUT")
+
+
+def test_a_lock_is_had_by_one_and_the_other_is_told_who(staff: Staff, daemon: Asked) -> None:
+    ada, eve = staff.start(daemon, "ada", "Interactive"), staff.start(daemon, "eve", "Interactive")
+
+    assert daemon.ok("POST", f"/api/sessions/{ada}/locks", {"work_item_id": "x"}) == {"ok": True, "acquired": True}
+    assert daemon.ok("POST", f"/api/sessions/{ada}/locks", {"work_item_id": "x"}) == {"ok": True, "acquired": True}
+    assert daemon.ok("POST", f"/api/sessions/{eve}/locks", {"work_item_id": "x"}) == {"ok": True, "acquired": False, "holder": ada}
+
+
+# What is not there -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("id_", ["deadbeef", "no%20id", "..%2f..", "%00", "x" * 200])
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "", None),
+        ("POST", "/stop", {}),
+        ("GET", "/inspect", None),
+        ("POST", "/finalize", None),
+        ("DELETE", "", None),
+        ("POST", "/locks", {"work_item_id": "x"}),
+    ],
+)
+def test_an_unknown_session_is_not_found_whatever_is_asked(idle: Asked, id_: str, method: str, path: str, body: object) -> None:
+    reply = idle.ask(method, f"/api/sessions/{id_}{path}", body)
+
+    assert reply.status in (404, 405)
+    assert reply.json["ok"] is False
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b'{"member_name": "\\ud800", "session_type": "Loop"}', b"[" * 100_000, b'{"a": NaN}'],
+)
+def test_what_is_no_request_is_refused_in_the_one_shape(idle: Asked, raw: bytes) -> None:
+    reply = idle.ask("POST", "/api/sessions/start", raw=raw)
+
+    assert reply.error == (400, "INVALID_INPUT")
+    assert "Traceback" not in reply.body.decode()
+
+
+def test_health_tells_whose_daemon_it_is(staff: Staff, daemon: Asked) -> None:
+    staff.start(daemon, "ada", "Interactive")
+
+    told = daemon.ok("GET", "/health")
+
+    assert told.keys() == {"ok", "version", "team", "uptime_s", "active", "store"}
+    assert (told["version"], told["team"], told["active"]) == (__version__, "blue", 1)
+    assert told["store"] == str(staff.home / "sessions")
+
+
+def test_paths_and_methods_that_there_are_not_are_answered_in_the_one_shape(idle: Asked) -> None:
+    assert idle.ask("GET", "/api/nothing").error == (404, "NOT_FOUND")
+    assert idle.ask("PUT", "/api/sessions").error == (405, "METHOD_NOT_ALLOWED")

@@ -1,0 +1,202 @@
+"""The daemon tells what happens in sessions as server-sent events: whoever wrote it, in order, without a gap, and again when asked."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.daemon import Asked, Staff, serving
+
+from pytest_gittrix.server import events
+from pytest_gittrix.session.manager import GitTrix
+
+LONG = 60.0
+
+
+class Stream:
+    """One that listens."""
+
+    def __init__(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
+        self._connection, self._response = connection, response
+
+    def blocks(self) -> Iterator[dict[str, str]]:
+        """What comes, as fields by name; a comment is under an empty name."""
+        block: dict[str, str] = {}
+        while line := self._response.readline().decode():
+            if line == "\n":
+                yield block
+                block = {}
+                continue
+            name, _, value = line.rstrip("\n").partition(": ")
+            block[name] = value
+        assert block == {}, "the stream ended within an event"
+
+    def next(self, count: int = 1) -> list[dict[str, Any]]:
+        """The next events, which must have the ids that they tell."""
+        found: list[dict[str, Any]] = []
+        for block in self.blocks():
+            if "data" in block:
+                one = json.loads(block["data"])
+                assert block.get("id") == f"{one.get('session')}:{one.get('seq')}"
+                found.append(one)
+            if len(found) == count:
+                break
+        return found
+
+
+@contextmanager
+def listening(daemon: Asked, query: str = "", **headers: str) -> Iterator[Stream]:
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.file.port, timeout=LONG)
+    connection.request("GET", f"/api/events{query}", headers=headers)
+    response = connection.getresponse()
+    assert response.status == 200, response.read()
+    assert response.getheader("content-type", "").startswith("text/event-stream")
+    stream = Stream(connection, response)
+    assert next(stream.blocks()) == {"": "listening"}
+    try:
+        yield stream
+    finally:
+        response.close()
+        connection.close()
+
+
+@pytest.fixture
+def staff(tmp_path: Path) -> Iterator[Staff]:
+    with Staff.open(tmp_path) as opened:
+        opened.hires()
+        yield opened
+
+
+@pytest.fixture
+def daemon(staff: Staff) -> Iterator[Asked]:
+    with serving(staff.settings) as asked:
+        yield asked
+
+
+def stored(daemon: Asked, id_: str) -> list[tuple[int, str]]:
+    """The events of a session's log."""
+    lines = (Path(daemon.file.store) / id_ / "events.jsonl").read_text().splitlines()
+    return [(one["seq"], one["type"]) for one in map(json.loads, lines)]
+
+
+def told(found: list[dict[str, Any]]) -> list[tuple[int, str]]:
+    return [(one["seq"], one["type"]) for one in found]
+
+
+def test_what_the_daemon_does_is_told_as_it_is_stored_from_the_first_event_on(staff: Staff, daemon: Asked) -> None:
+    with listening(daemon) as stream:
+        id_ = staff.start(daemon, "ada", "Interactive")
+        found = stream.next(len(stored(daemon, id_)))
+
+    assert told(found) == stored(daemon, id_)
+    assert {one["session"] for one in found} == {id_}
+    assert found[0].keys() == {"session", "seq", "ts", "type", "actor", "data"}
+
+
+def test_what_another_engine_writes_is_told_too(staff: Staff, daemon: Asked) -> None:
+    with GitTrix(str(staff.app.path), store=staff.home / "sessions", sweep_interval=None) as other:
+        session = other.start_session("say hello")
+        before = len(stored(daemon, session.id))
+        with listening(daemon) as stream:
+            for text in ("one", "two"):
+                session.record("user_message", {"text": text})
+            found = stream.next(2)
+
+    assert [one["data"]["text"] for one in found] == ["one", "two"]
+    assert [one["seq"] for one in found] == [before, before + 1]
+
+
+def test_one_that_listens_gets_what_it_asked_for_and_nothing_else(staff: Staff, daemon: Asked) -> None:
+    first, second = (staff.start(daemon, "ada", "Interactive") for _ in range(2))
+
+    with listening(daemon, f"?session={second}&types=work.locked,work.released") as stream:
+        for id_ in (first, second):
+            daemon.ok("POST", f"/api/sessions/{id_}/locks", {"work_item_id": f"item of {id_}"})
+            daemon.ok("DELETE", f"/api/sessions/{id_}/locks/item%20of%20{id_}")
+        found = stream.next(2)
+
+    assert [(one["session"], one["type"]) for one in found] == [(second, "work.locked"), (second, "work.released")]
+
+
+def test_a_session_is_told_again_from_an_event_on_without_a_gap_or_a_repetition(staff: Staff, daemon: Asked) -> None:
+    id_ = staff.start(daemon, "ada", "Interactive")
+    past = stored(daemon, id_)
+
+    for asked, headers in ((f"?session={id_}&since=0", {}), ("", {"Last-Event-ID": f"{id_}:0"})):
+        with listening(daemon, asked, **headers) as stream:
+            got = stream.next(len(past) - 1)
+            daemon.ok("POST", f"/api/sessions/{id_}/locks", {"work_item_id": "x"})
+            got += stream.next(1)
+            daemon.ok("DELETE", f"/api/sessions/{id_}/locks/x")
+            got += stream.next(1)
+        assert told(got) == stored(daemon, id_)[1:]
+        past = stored(daemon, id_)
+
+
+def test_one_that_comes_back_after_the_daemon_was_restarted_misses_nothing(staff: Staff) -> None:
+    with serving(staff.settings) as daemon, listening(daemon) as stream:
+        id_ = staff.start(daemon, "ada", "Interactive")
+        last = stream.next(2)[-1]
+        daemon.ok("POST", f"/api/sessions/{id_}/locks", {"work_item_id": "x"})
+    with serving(staff.settings) as daemon:
+        whole = stored(daemon, id_)
+        with listening(daemon, **{"Last-Event-ID": f"{id_}:{last['seq']}"}) as stream:
+            rest = stream.next(len(whole) - 2)
+
+    assert told(rest) == whole[2:]
+
+
+@pytest.mark.parametrize(
+    ("query", "headers", "status"),
+    [
+        ("?since=3", {}, 400),
+        ("?session={id}&since=x", {}, 400),
+        ("?session={id}&since=-1", {}, 400),
+        ("?types=no.such", {}, 400),
+        ("?types=,", {}, 400),
+        ("", {"Last-Event-ID": "nonsense"}, 400),
+        ("?session=unknown&since=1", {}, 404),
+        ("", {"Last-Event-ID": "unknown:3"}, 404),
+    ],
+)
+def test_what_nobody_can_listen_to_is_refused(staff: Staff, daemon: Asked, query: str, headers: dict[str, str], status: int) -> None:
+    id_ = staff.start(daemon, "ada", "Interactive")
+
+    reply = daemon.ask("GET", f"/api/events{query.format(id=id_)}", headers=headers)
+
+    assert reply.status == status
+    assert reply.json["ok"] is False
+
+
+def test_a_stream_in_which_nothing_happens_shows_that_it_lives(daemon: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "HEARTBEAT", 0.01)
+
+    with listening(daemon) as stream:
+        blocks = stream.blocks()
+        assert [next(blocks), next(blocks)] == [{"": "still here"}] * 2
+
+
+def test_one_that_does_not_keep_up_is_told_so_and_let_go(staff: Staff, daemon: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "BACKLOG", 0)
+
+    with listening(daemon) as stream:
+        staff.start(daemon, "ada", "Interactive")
+        (last,) = (block for block in stream.blocks() if "data" in block)
+
+    assert last["event"] == "error"
+    assert json.loads(last["data"])["code"] == "TOO_SLOW"
+
+
+def test_the_end_of_the_daemon_is_the_end_of_every_stream(staff: Staff) -> None:
+    with serving(staff.settings) as daemon:
+        streams = [listening(daemon) for _ in range(3)]
+        opened = [stream.__enter__() for stream in streams]
+    for stream in opened:
+        assert list(stream.blocks()) == []
+    for one in streams:
+        one.__exit__(None, None, None)

@@ -1,0 +1,192 @@
+"""Who may ask the daemon: pages of other origins and rebound names may not; beyond loopback nobody may without the token."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.daemon import Asked, Staff, serving
+
+from pytest_gittrix.errors import AuthFailed, InvalidInput
+from pytest_gittrix.server import guard
+from pytest_gittrix.server.run import Serving, Settings
+
+TOKEN = "a-token-of-more-than-sixteen"
+
+
+@pytest.fixture(scope="module")
+def staff(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Staff]:
+    with Staff.open(tmp_path_factory.mktemp("staff")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def daemon(staff: Staff) -> Iterator[Asked]:
+    with serving(staff.settings) as asked:
+        yield asked
+
+
+def token_file(place: Path, text: str = TOKEN, mode: int = 0o600) -> Path:
+    file = place / "token"
+    file.write_text(text + "\n")
+    file.chmod(mode)
+    return file
+
+
+# Pages ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "192.168.0.1", "[2001:db8::1]", ""]
+)
+def test_a_name_that_is_not_this_machines_is_refused_though_it_leads_here(daemon: Asked, host: str) -> None:
+    for path in ("/health", "/api/sessions"):
+        assert daemon.ask("GET", path, headers={"Host": host}).error == (403, "FOREIGN_HOST")
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:{port}", "127.0.0.1:{port}", "127.8.9.10", "[::1]:{port}", "LOCALHOST."])
+def test_every_name_of_loopback_is_taken(daemon: Asked, host: str) -> None:
+    assert daemon.ok("GET", "/health", headers={"Host": host.format(port=daemon.file.port)})["team"] == "team"
+
+
+def test_two_host_headers_are_refused(daemon: Asked) -> None:
+    with closing(http.client.HTTPConnection("127.0.0.1", daemon.file.port, timeout=30)) as connection:
+        connection.putrequest("GET", "/health", skip_host=True)
+        connection.putheader("Host", "localhost")
+        connection.putheader("Host", "evil.example")
+        connection.endheaders()
+        assert connection.getresponse().status in (400, 403)
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:1", "https://127.0.0.1", "file://", ""])
+def test_a_page_of_another_origin_is_refused(daemon: Asked, origin: str) -> None:
+    reply = daemon.ask("POST", "/api/sessions/stop", {"mode": "autonomous"}, headers={"Origin": origin})
+
+    assert reply.error == (403, "FOREIGN_ORIGIN")
+    assert "access-control-allow-origin" not in reply.headers
+
+
+def test_a_page_that_came_from_here_may_ask(daemon: Asked) -> None:
+    assert daemon.ok("GET", "/api/sessions", headers={"Origin": f"http://127.0.0.1:{daemon.file.port}"})["sessions"] == []
+
+
+# Secrets -----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def locked(staff: Staff, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+    file = token_file(tmp_path_factory.mktemp("token"))
+    home = tmp_path_factory.mktemp("locked")
+    with serving(replace(staff.settings, store=home / "sessions", token_file=file)) as asked:
+        yield asked
+
+
+def test_with_a_token_only_health_is_told_without_it(locked: Asked) -> None:
+    assert locked.ok("GET", "/health")["ok"] is True
+    for path in ("/api/sessions", "/openapi.json", "/api/events", "/health/", "/nothing"):
+        assert locked.ask("GET", path).error == (401, "AUTH_FAILED")
+
+
+@pytest.mark.parametrize(
+    "given", ["", TOKEN, f"Basic {TOKEN}", "Bearer", "Bearer ", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", "Bearer \xe9"]
+)
+def test_what_is_not_the_token_is_refused(locked: Asked, given: str) -> None:
+    reply = locked.ask("GET", "/api/sessions", headers={"Authorization": given})
+
+    assert reply.error == (401, "AUTH_FAILED")
+    assert reply.headers["www-authenticate"] == "Bearer"
+
+
+def test_the_token_and_the_key_of_the_file_are_taken(locked: Asked) -> None:
+    for secret in (TOKEN, locked.file.key):
+        assert locked.ok("GET", "/api/sessions", headers={"Authorization": f"Bearer {secret}"})["sessions"] == []
+
+
+def test_commands_take_the_key_even_where_nothing_else_does(daemon: Asked, tmp_path: Path) -> None:
+    body = {"argv": ["session", "list"], "cwd": str(tmp_path)}
+
+    assert daemon.ask("POST", "/api/command", body).error == (401, "AUTH_FAILED")
+    assert daemon.command("session", "list", cwd=tmp_path).status == 200
+
+
+def test_the_file_with_the_key_is_for_its_owner_alone(staff: Staff, daemon: Asked) -> None:
+    file = staff.home / "daemon.json"
+
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert daemon.file.key in file.read_text()
+    assert daemon.file.key not in str(daemon.ok("GET", "/health"))
+
+
+# Starting ----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])
+def test_beyond_loopback_nothing_is_listened_at_without_a_token(tmp_path: Path, host: str) -> None:
+    with pytest.raises(AuthFailed, match="--token-file"):
+        Serving(Settings(host=host, port=0, store=tmp_path / "home" / "sessions"))
+
+    assert not (tmp_path / "home" / "daemon.json").exists()
+
+
+def test_beyond_loopback_the_token_is_asked_for_and_any_name_is_taken(tmp_path: Path) -> None:
+    settings = Settings(host="0.0.0.0", port=0, store=tmp_path / "home" / "sessions", token_file=token_file(tmp_path))
+    with serving(settings) as asked:
+        assert asked.ask("GET", "/api/sessions").error == (401, "AUTH_FAILED")
+        headers = {"Authorization": f"Bearer {TOKEN}", "Host": "build.example"}
+        assert asked.ok("GET", "/api/sessions", headers=headers)["sessions"] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "said"), [("short", 0o600, "16 or more"), (TOKEN, 0o644, "by others"), ("a b" * 9, 0o600, "space")]
+)
+def test_a_token_that_others_know_or_guess_is_refused(tmp_path: Path, text: str, mode: int, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        guard.read_token(token_file(tmp_path, text, mode))
+
+
+def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="no-such-file"):
+        guard.read_token(tmp_path / "no-such-file")
+
+
+# Sizes -------------------------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_announced_as_too_large_is_refused_before_it_is_sent(daemon: Asked) -> None:
+    with closing(http.client.HTTPConnection("127.0.0.1", daemon.file.port, timeout=30)) as connection:
+        connection.putrequest("POST", "/api/sessions/start")
+        connection.putheader("Content-Type", "application/json")
+        connection.putheader("Content-Length", str(guard.LARGEST + 1))
+        connection.endheaders()
+        assert connection.getresponse().status == 413
+
+
+def test_what_turns_out_too_large_on_its_way_is_refused(daemon: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "LARGEST", 1000)
+
+    def pieces() -> Iterator[bytes]:
+        yield from [b" " * 400] * 4
+
+    with closing(http.client.HTTPConnection("127.0.0.1", daemon.file.port, timeout=30)) as connection:
+        connection.request("POST", "/api/sessions/start", pieces(), {"Content-Type": "application/json"})
+        assert connection.getresponse().status == 413
+
+
+def test_a_connection_that_says_nothing_disturbs_nobody(daemon: Asked) -> None:
+    with closing(socket.create_connection(("127.0.0.1", daemon.file.port), timeout=30)) as silent:
+        silent.sendall(b"GET /health HT")
+        assert daemon.ok("GET", "/health")["ok"] is True
+
+
+def test_garbage_is_answered_with_an_error_and_no_more(daemon: Asked) -> None:
+    with closing(socket.create_connection(("127.0.0.1", daemon.file.port), timeout=30)) as rude:
+        rude.sendall(os.urandom(64).replace(b"\n", b"") + b"\r\n\r\n")
+        assert rude.recv(64).startswith(b"HTTP/1.1 400")
+    assert daemon.ok("GET", "/health")["ok"] is True

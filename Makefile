@@ -16,23 +16,35 @@ INSTALLED  := $(VENV)/.installed
 DOCS_READY := $(VENV)/.installed-docs
 INSTALL    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help test lint demo bench docs clean
+# The frameworks that sessions plug into are large, and have an environment of their own.
+TOOLS       ?= yes
+TOOLS_VENV  ?= .venv-tools
+TOOLS_READY := $(TOOLS_VENV)/.installed
+
+.PHONY: help test tools lint demo bench docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' Makefile
 	@echo
 	@echo "  PYTHON=python3.12   the interpreter to make $(VENV) with (3.11 or newer)"
 	@echo "  JOBS=4              test processes"
+	@echo "  TOOLS=no            test without what runs inside other frameworks, which takes minutes to install"
 	@echo "  ARGS='-k promote'   more arguments for pytest (test), the demo or the benchmarks"
 
 test: lint ## check style and types, then run all tests in random order
+	@if [ "$(TOOLS)" = no ]; then :; \
+	elif $(MAKE) --no-print-directory $(TOOLS_READY); then $(MAKE) --no-print-directory tools; \
+	else echo "The frameworks could not be installed: what runs inside them is not tested here." >&2; fi
 	@$(BIN)/pytest -n $(JOBS) $(ARGS)
+
+tools: $(TOOLS_READY) ## run the tests inside Inspect, mini-swe-agent, pydantic-ai, MCP (in an environment of their own)
+	@$(TOOLS_VENV)/bin/python -m pytest -n $(JOBS) tests/tools
 
 lint: $(INSTALLED) ## check style (ruff) and types (mypy)
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-demo: $(INSTALLED) ## a session on a real repository, from start to eviction
+demo: $(INSTALLED) ## a session on a real repository, from start to eviction, and an eval of ten samples
 	@$(BIN)/python examples/demo.py $(ARGS)
 
 bench: $(INSTALLED) ## measure the engine beside plain git, in one run
@@ -42,12 +54,18 @@ docs: $(DOCS_READY) ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict
 
 clean: ## remove the virtualenv and everything generated
-	rm -rf $(VENV) site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .tox
+	rm -rf $(VENV) $(TOOLS_VENV) runs/demo site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .tox
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml | $(PIP)
 	@echo "Installing pytest-gittrix and its tools into $(VENV) ..."
 	@$(INSTALL) --editable ".[test,lint]"
+	@touch $@
+
+$(TOOLS_READY): pyproject.toml | $(PIP)
+	@echo "Installing the frameworks that sessions plug into (900 MB, some minutes) into $(TOOLS_VENV) ..."
+	@test -x $(TOOLS_VENV)/bin/pip || $(BIN)/python -m venv $(TOOLS_VENV)
+	@$(TOOLS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[tools]"
 	@touch $@
 
 $(DOCS_READY): pyproject.toml | $(INSTALLED)

@@ -47,7 +47,7 @@ def outcomes():
         done = subprocess.run(apply, input=TEST_PATCH.encode(), capture_output=True)
         assert done.returncode == 0, "the test patch does not apply: " + done.stderr.decode(errors="replace")
     files = sorted({{test.partition("::")[0] for test in FAIL_TO_PASS + PASS_TO_PASS}})
-    environment = {{**os.environ, "PYTHONPATH": os.getcwd()}}
+    environment = {{**os.environ, "PYTHONPATH": os.getcwd(), "PYTHONDONTWRITEBYTECODE": "1"}}
     command = [sys.executable, "-m", "pytest", "-q", "-rA", "--no-header", "--tb=no", "-p", "no:cacheprovider", *files]
     done = subprocess.run(command, capture_output=True, env=environment)
     found = {{}}

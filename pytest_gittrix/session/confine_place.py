@@ -215,7 +215,7 @@ def _check_shown(at: str) -> None:
     bad = not at.startswith("/") or os.path.normpath(at) != at or "\0" in at or at.startswith("//")
     if bad or at in _TAKEN or any(_is_below(at, taken) for taken in _TAKEN_WITH_ALL_BELOW):
         raise InvalidInput(
-            f"Nothing can be shown at {at!r}.",
+            f"A directory cannot be shown at {at!r}.",
             why="That is no absolute path in its shortest form, or a program needs something else to be there.",
             fix='Use a directory of its own, such as "/workspace".',
         )

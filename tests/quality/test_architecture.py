@@ -35,7 +35,7 @@ ROOMS: Mapping[str, tuple[int, frozenset[str]]] = {
     "evals": (7, frozenset({"evals"})),
     "fixtures": (7, frozenset({"fixtures"})),
     "strategies": (7, frozenset({"strategies"})),
-    "front": (8, frozenset({"plugin", "hookspecs", "config", "cli", "server", "mcp", "report"})),
+    "front": (8, frozenset({"plugin", "hookspecs", "config", "cli", "server", "integrations", "mcp", "report", "evals_pytest"})),
 }
 ROOM_OF = {name: room for room, (_, names) in ROOMS.items() for name in names}
 

@@ -22,9 +22,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 REGISTRIES = (("pypi", "org"), ("pythonhosted", "org"), ("npmjs", "org"), ("npmjs", "com"), ("crates", "io"), ("anaconda", "org"))
 FORBIDDEN: Mapping[str, re.Pattern[str]] = {
-    # A slash after a name or a closing bracket continues a relative path; only a path from the root names a machine.
+    # A slash after a name or a closing bracket continues a relative path; only a path from the root names a machine. In a jail the
+    # agent's home is the same everywhere.
     "a path of one machine": re.compile(
-        r"(?<![\w.})\]-])/(?:" + "|".join(["home" + r"/\w", "ro" + "ot/", "wo" + "rk/", "fa" + r"rm\b"]) + ")"
+        r"(?<![\w.})\]-])/(?:" + "|".join(["home" + r"/(?!agent\b)\w", "ro" + "ot/", "wo" + "rk/", "fa" + r"rm\b"]) + ")"
     ),
     "work left for later": re.compile(r"\b(?:TO" + "DO|FIX" + r"ME)\b"),
     "a conflict marker": re.compile("^(?:" + "<" * 7 + "|" + ">" * 7 + ")(?: |$)", re.MULTILINE),

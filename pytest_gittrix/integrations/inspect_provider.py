@@ -1,0 +1,280 @@
+"""The Inspect AI sandbox ``gittrix``: each sample works in a session of its own, and its result is a diff that can be promoted.
+
+Written against the protocol of inspect_ai 0.3 (``SandboxEnvironment``; eval-anchors section 3a). Which of Inspect's own checks it passes
+is in ``docs/reference/integrations.md``. It must not know how a sample is scored.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+import tomllib
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal, overload
+
+import anyio.to_thread
+from inspect_ai.util import (
+    ExecResult,
+    OutputLimitExceededError,
+    SandboxConnection,
+    SandboxEnvironment,
+    SandboxEnvironmentLimits,
+    SandboxUnavailableError,
+    SandboxUserUnsupportedError,
+    concurrency,
+)
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.errors import GittrixError, InvalidInput
+from pytest_gittrix.integrations.abandoned import forget, remove_abandoned, sample_directory
+from pytest_gittrix.integrations.files import TooLarge
+from pytest_gittrix.integrations.waiting import run_cancellable
+from pytest_gittrix.integrations.workbench import Workbench, exit_code
+
+NAME: Final = "gittrix"
+_AT_ONCE: Final = max(os.cpu_count() or 1, 2)
+
+
+class GittrixSandboxConfig(BaseModel):
+    """What a sample begins with, and how its programs are confined.
+
+    Attributes:
+        repository: a repository of this machine, which is cloned; an empty one by default.
+        commit: of it, by its full id; the one that it is on by default.
+        confine: ``auto``, ``off``, ``guard`` or ``jail``.
+        workspace: ``clone`` or ``copy``.
+        history: how much of the past programs see: ``none``, a number of commits, or ``full``.
+        epoch: where the sample's clock stands.
+        directory: where samples are kept for good; by default they are removed at their end.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    repository: str | None = None
+    commit: str | None = None
+    confine: Literal["auto", "off", "guard", "jail"] = "auto"
+    workspace: Literal["clone", "copy"] = "clone"
+    history: int | Literal["none", "full"] = "none"
+    epoch: datetime = EPOCH
+    directory: str | None = None
+
+
+class GittrixSandbox(SandboxEnvironment):
+    """One sample's session.
+
+    Attributes:
+        bench: the world, the session and its programs.
+    """
+
+    _open: dict[GittrixSandbox, str] = {}  # noqa: RUF012  (of the class: what no sample_cleanup came for is closed with the task)
+
+    def __init__(self, bench: Workbench, directory: Path) -> None:
+        super().__init__()
+        self.bench = bench
+        self._directory = directory
+
+    async def exec(
+        self,
+        cmd: list[str],
+        input: str | bytes | None = None,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        user: str | None = None,
+        timeout: int | None = None,
+        timeout_retry: bool = True,  # noqa: ARG002  (retrying a command that changed files would change them twice)
+        concurrency: bool = True,
+    ) -> ExecResult[str]:
+        """Run a program. Arguments, result and errors are those of ``SandboxEnvironment.exec``."""
+        if user is not None and not _is_this_user(user):
+            raise SandboxUserUnsupportedError(f"The sandbox gittrix runs programs as the user of this process, not as {user!r}.")
+        limit = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
+        call = partial(
+            self.bench.run,
+            cmd,
+            stdin=input.encode() if isinstance(input, str) else input or b"",
+            cwd=cwd or ".",
+            environment=env,
+            timeout=timeout,
+            most_output=limit,
+        )
+        try:
+            done = await (_throttled(call) if concurrency else run_cancellable(call))
+        except GittrixError as error:
+            raise SandboxUnavailableError(str(error)) from error
+        if done.timed_out:
+            raise TimeoutError(f"{cmd[0]!r} did not end within {timeout} seconds.")
+        stdout, stderr = (stream.decode("utf-8", "replace") for stream in (done.stdout, done.stderr))
+        if done.truncated:
+            raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE_STR, stdout + stderr)
+        code = exit_code(done)
+        if code == 126 and stderr in (f"{cmd[0]}: Permission denied\n", f"bwrap: execvp {cmd[0]}: Permission denied\n"):
+            raise PermissionError(f"{cmd[0]!r} may not be executed.")
+        return ExecResult(code == 0, code if code is not None else -1, stdout, stderr)
+
+    async def write_file(self, file: str, contents: str | bytes) -> None:
+        """Write a file. Errors are those of ``SandboxEnvironment.write_file``."""
+        data = contents.encode() if isinstance(contents, str) else contents
+        await run_cancellable(partial(self.bench.files.write, file, data))
+
+    @overload
+    async def read_file(self, file: str, text: Literal[True] = True) -> str: ...
+
+    @overload
+    async def read_file(self, file: str, text: Literal[False]) -> bytes: ...
+
+    async def read_file(self, file: str, text: bool = True) -> str | bytes:
+        """Read a file. Errors are those of ``SandboxEnvironment.read_file``."""
+        limit = SandboxEnvironmentLimits.MAX_READ_FILE_SIZE
+        try:
+            data = await run_cancellable(partial(self.bench.files.read, file, most=limit))
+        except TooLarge as error:
+            raise OutputLimitExceededError(SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None) from error
+        return data.decode("utf-8") if text else data
+
+    async def connection(self, *, user: str | None = None) -> SandboxConnection:
+        """How a person looks into the workspace: with a shell of their own, which is not confined."""
+        if user is not None and not _is_this_user(user):
+            raise NotImplementedError(f"There is no shell as {user!r}.")
+        workspace = self.bench.session.workspace_path
+        if workspace is None or not workspace.is_dir():
+            raise ConnectionError("The workspace is gone.")
+        return SandboxConnection(type=NAME, command=f"cd {shlex.quote(str(workspace))} && exec sh")
+
+    def default_polling_interval(self) -> float:
+        """How often a service of the sandbox is asked, in seconds: it is on this machine."""
+        return 0.2
+
+    async def close(self, *, keep: bool = False) -> None:
+        """End the sample; its directory goes unless it is to be kept."""
+        self._open.pop(self, None)
+        await anyio.to_thread.run_sync(self.bench.close)
+        if not keep:
+            await anyio.to_thread.run_sync(forget, self._directory)
+
+    @classmethod
+    async def task_init(cls, task_name: str, config: BaseModel | str | None) -> None:  # noqa: ARG003
+        """Judge the configuration before the first sample, and remove what killed processes left."""
+        settled(config)
+        await anyio.to_thread.run_sync(remove_abandoned)
+
+    @classmethod
+    async def sample_init(cls, task_name: str, config: BaseModel | str | None, metadata: dict[str, str]) -> dict[str, SandboxEnvironment]:
+        """A session for one sample."""
+        wanted = settled(config)
+        sample = _sample_named(task_name, metadata)
+        bench, directory = await anyio.to_thread.run_sync(_opened, wanted, sample)
+        made = cls(bench, directory)
+        cls._open[made] = _short(task_name)
+        return {"default": made}
+
+    @classmethod
+    async def sample_cleanup(
+        cls,
+        task_name: str,  # noqa: ARG003
+        config: BaseModel | str | None,
+        environments: dict[str, SandboxEnvironment],
+        interrupted: bool,  # noqa: ARG003
+    ) -> None:
+        """End a sample."""
+        for environment in environments.values():
+            await environment.as_type(GittrixSandbox).close(keep=settled(config).directory is not None)
+
+    @classmethod
+    async def task_cleanup(cls, task_name: str, config: BaseModel | str | None, cleanup: bool) -> None:
+        """End what is left of a task; without cleanup, only say where it is."""
+        left = [made for made, task in cls._open.items() if task == _short(task_name)]
+        for made in left:
+            if cleanup:
+                await made.close(keep=settled(config).directory is not None)
+            else:
+                print(f"gittrix: the sample's session is kept in {made.bench.world.path}")
+
+    @classmethod
+    async def cli_cleanup(cls, id: str | None) -> None:
+        """Remove what killed processes left (``inspect sandbox cleanup gittrix``)."""
+        if id is None:
+            for path in await anyio.to_thread.run_sync(remove_abandoned):
+                print(f"removed {path}")
+
+    @classmethod
+    def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
+        """A configuration from a log."""
+        return GittrixSandboxConfig.model_validate(config)
+
+
+def settled(config: BaseModel | str | None) -> GittrixSandboxConfig:
+    """The configuration that a task gave: the model itself, the path of a repository, or that of a TOML file.
+
+    Raises:
+        InvalidInput: it is none of them, or says something that there is not.
+    """
+    if config is None:
+        return GittrixSandboxConfig()
+    if isinstance(config, GittrixSandboxConfig):
+        return config
+    if isinstance(config, BaseModel):
+        raise InvalidInput(f"A {type(config).__name__} configures no gittrix sandbox.", fix="Give a GittrixSandboxConfig.")
+    path = Path(config).absolute()
+    if path.is_dir():
+        return GittrixSandboxConfig(repository=str(path))
+    try:
+        return GittrixSandboxConfig.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, ValidationError) as error:
+        raise InvalidInput(
+            f"{config!r} configures no gittrix sandbox: {error}",
+            fix=f"Give the path of a repository, or of a TOML file with {', '.join(GittrixSandboxConfig.model_fields)}.",
+        ) from None
+
+
+def _opened(config: GittrixSandboxConfig, sample: str) -> tuple[Workbench, Path]:
+    root = None if config.directory is None else Path(config.directory)
+    if root is not None:
+        root.mkdir(parents=True, exist_ok=True)
+    directory = sample_directory(root)
+    try:
+        bench = Workbench.open(
+            f"Inspect sample {sample}",
+            repository=config.repository,
+            commit=config.commit,
+            confine=config.confine,
+            workspace=config.workspace,
+            history=config.history,
+            epoch=config.epoch,
+            seed=sample,
+            path=directory / "world",
+            keep=config.directory is not None,
+        )
+    except BaseException:
+        forget(directory)
+        raise
+    return bench, directory
+
+
+async def _throttled(call: Any) -> Any:
+    async with concurrency("gittrix programs", _AT_ONCE):
+        return await run_cancellable(call)
+
+
+def _sample_named(task_name: str, metadata: dict[str, str]) -> str:
+    """A name that tells a sample from all others of its task. The epoch is told in no public place (inspect_ai 0.3)."""
+    from inspect_ai.log._samples import sample_active
+
+    active = sample_active()
+    epoch = active.epoch if active is not None else 1
+    return f"{_short(task_name)}/{metadata.get('__sample_id__', '')}/{epoch}"
+
+
+def _short(task_name: str) -> str:
+    return task_name.rpartition("/")[2]
+
+
+def _is_this_user(user: str) -> bool:
+    try:
+        number = int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return False
+    return number == os.geteuid()

@@ -1,0 +1,205 @@
+"""The workspace backend for pydantic-ai: an agent's tools run commands in a session, and a person promotes what comes of it.
+
+Written against the workspace protocol of pydantic-ai 2 (``pydantic_ai.workspaces.protocol``; eval-anchors section 1.8). It runs commands,
+and leaves files to the framework, which reads and writes them by commands: so files and commands are always those of one place. Which of
+the framework's checks it passes is in ``docs/reference/integrations.md``. It must not know models.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import anyio
+import anyio.abc
+import anyio.to_thread
+from pydantic_ai.workspaces import (
+    CommandResult,
+    WorkspaceOutputLimitError,
+    WorkspaceRef,
+    WorkspaceTimeoutError,
+    WorkspaceUnavailableError,
+)
+from pydantic_ai.workspaces.protocol import validate_timeout
+
+from pytest_gittrix.errors import GittrixError, InvalidInput
+from pytest_gittrix.integrations.programs import MOST_OUTPUT, Programs
+from pytest_gittrix.integrations.waiting import run_cancellable
+from pytest_gittrix.integrations.workbench import exit_code
+
+if TYPE_CHECKING:
+    from pytest_gittrix.session.confine import Finished
+    from pytest_gittrix.session.session import UserSession
+
+PROVIDER: Final = "gittrix"
+_LOOK: Final = 0.1
+_PREVIEW: Final = 64 * 1024
+
+
+class GittrixWorkspaceBackend:
+    """A session of a store as the place where an agent's run works. Making one does nothing yet; its first use starts the session.
+
+    Where a run ends, the session stays: ``gittrix session diff`` shows what was done, and ``gittrix promote`` promotes it.
+    """
+
+    def __init__(
+        self,
+        repository: str | os.PathLike[str] | None = None,
+        *,
+        task: str = "pydantic-ai",
+        branch: str = "main",
+        store: str | os.PathLike[str] | None = None,
+        confine: str = "auto",
+        history: str | int = "none",
+        ref: WorkspaceRef | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """Say where.
+
+        Args:
+            repository: the durable repository that the session starts on; not needed with a ``ref``.
+            task: what the session is for.
+            branch: of the repository.
+            store: where sessions are kept; where ``gittrix`` keeps them, by default.
+            confine: ``auto``, ``off``, ``guard`` or ``jail``.
+            history: how much of the past commands see: ``none``, a number of commits, or ``full``.
+            ref: a session that there is already, instead of a new one.
+            env: more variables for every command.
+
+        Raises:
+            InvalidInput: it was given neither a repository nor a ref, or a ref of another provider.
+        """
+        if ref is None and repository is None:
+            raise InvalidInput("The workspace has no repository and no ref.", fix="Give a repository to start on, or the ref of a session.")
+        if ref is not None and ref.provider != PROVIDER:
+            raise InvalidInput(f"The ref is of the provider {ref.provider!r}, not of {PROVIDER!r}.", fix="Use that provider's backend.")
+        self._repository = repository
+        self._task = task
+        self._branch = branch
+        self._store = None if store is None else Path(store).absolute()
+        self._confine = confine
+        self._history = history
+        self._env = dict(env or {})
+        self._ref = ref
+        self._one = threading.Lock()
+        self._held: tuple[UserSession, Programs] | None = None
+        self._closing = ExitStack()
+
+    @property
+    def ref(self) -> WorkspaceRef | None:
+        """The session's id, once there is a session."""
+        return self._ref
+
+    @property
+    def session(self) -> UserSession | None:
+        """The session as the person in charge holds it, once it was used."""
+        return None if self._held is None else self._held[0]
+
+    def close(self) -> None:
+        """Let go of the session, which stays as it is; the home directory of its commands goes."""
+        self._closing.close()
+        self._held = None
+
+    async def working_dir(self) -> str:
+        """Where commands start, as they see it: the same path for every session in a jail."""
+        return (await anyio.to_thread.run_sync(self._alive)).workspace
+
+    async def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        shell: bool = False,
+        env: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> CommandResult:
+        """Run a command. Arguments and errors are those of ``SupportsCommands.run``.
+
+        What it started ends with it, at every level of confinement: that is the one place where this differs from the protocol, which
+        wants processes that detach themselves to live on.
+        """
+        validate_timeout(timeout)
+        if isinstance(command, str) != shell:
+            raise TypeError("A text is a command with shell=True, and a sequence of words without it.")
+        argv = ["/bin/sh", "-c", command] if isinstance(command, str) else [*command]
+        programs = await anyio.to_thread.run_sync(self._alive)
+        call = partial(programs.run, argv, environment={**self._env, **(env or {})}, timeout=timeout)
+        try:
+            done = await self._watched(call)
+        except GittrixError as error:
+            await anyio.to_thread.run_sync(self._alive)
+            raise WorkspaceUnavailableError(str(error)) from error
+        stdout, stderr = (stream.decode("utf-8", "replace") for stream in (done.stdout, done.stderr))
+        if done.timed_out:
+            raise WorkspaceTimeoutError(f"The command did not end within {timeout:g} seconds.", stdout=stdout, stderr=stderr)
+        await anyio.to_thread.run_sync(self._alive)
+        if done.truncated:
+            raise WorkspaceOutputLimitError(
+                f"The command wrote more than {MOST_OUTPUT} bytes; let it write to a file, and read a part of that.",
+                limit=MOST_OUTPUT,
+                stdout=stdout[:_PREVIEW],
+                stderr=stderr[:_PREVIEW],
+            )
+        return CommandResult(exit_code=exit_code(done) or 0, stdout=stdout, stderr=stderr)
+
+    async def _watched(self, call: partial[Finished]) -> Finished:
+        """What a command came to; it is ended as soon as its workspace is gone, which in a jail it would not notice."""
+        done: list[Finished] = []
+        failed: list[GittrixError] = []
+
+        async def command(group: anyio.abc.TaskGroup) -> None:
+            try:
+                done.append(await run_cancellable(call))
+            except GittrixError as error:
+                failed.append(error)
+            group.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(command, group)
+            while self._is_there():
+                await anyio.sleep(_LOOK)
+            group.cancel_scope.cancel()
+        if failed:
+            raise failed[0]
+        if not done:
+            raise WorkspaceUnavailableError("The session ended while the command ran.")
+        return done[0]
+
+    def _is_there(self) -> bool:
+        session = self.session
+        return session is not None and session.workspace_path is not None and session.workspace_path.is_dir()
+
+    def _alive(self) -> Programs:
+        """What runs commands, in a session that has not ended. The first call starts the session; calls meanwhile wait for it."""
+        with self._one:
+            try:
+                if self._held is None:
+                    self._held = self._begun()
+                session, programs = self._held
+                session.for_agent().exists("a")  # refused once it has ended
+            except InvalidInput:
+                raise
+            except GittrixError as error:
+                raise WorkspaceUnavailableError(str(error)) from error
+            if not self._is_there():
+                raise WorkspaceUnavailableError(f"The workspace of {session.id} is gone.")
+            return programs
+
+    def _begun(self) -> tuple[UserSession, Programs]:
+        from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
+        from pytest_gittrix.session.manager import GitTrix
+
+        durable = None if self._repository is None else LocalDurable(self._repository, self._branch)
+        ephemeral = LocalEphemeral("clone", self._history)  # type: ignore[arg-type]
+        engine = self._closing.enter_context(GitTrix(durable, ephemeral, store=self._store, sweep_interval=None))
+        if self._ref is None:
+            session = engine.start_session(self._task)
+            self._ref = WorkspaceRef(provider=PROVIDER, id=session.id)
+        else:
+            session = engine.get_session(self._ref.id)
+        programs = self._closing.enter_context(Programs(session.for_agent(), engine.clock, self._confine))
+        return session, programs

@@ -1,0 +1,193 @@
+"""What an agent may do in its session, as tools: plain functions of plain values, with one sentence each for the model.
+
+They are the verbs of ``AgentSession`` and no others. None of them promotes: an agent asks (``request_promotion``), a person decides. It
+must not know the protocol.
+"""
+
+from __future__ import annotations
+
+import threading
+from base64 import b64decode, b64encode
+from binascii import Error as NotBase64
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.mcp.request import promotion_request
+from pytest_gittrix.session.agent import AgentSession
+from pytest_gittrix.timetext import format_instant
+
+if TYPE_CHECKING:
+    from pytest_gittrix.integrations.programs import Programs
+
+Encoding = Literal["utf-8", "base64"]
+FilePath = Annotated[str, Field(description="Path from the workspace's root, with /; never absolute and without ..")]
+AsText = Annotated[Encoding, Field(description="utf-8 for text; base64 for any other bytes")]
+
+
+class Listed(BaseModel):
+    """One line of a listing."""
+
+    path: str
+    type: str
+
+
+class Committed(BaseModel):
+    """One commit of the agent's."""
+
+    sha: str
+    author: str
+    timestamp: str
+    message: str
+
+
+class Ran(BaseModel):
+    """How a program ended; its output as text, with a mark where a byte was none."""
+
+    exit_code: int | None
+    stdout: str
+    stderr: str
+    timed_out: bool
+    truncated: bool
+
+
+class Asked(BaseModel):
+    """A promotion that a person was asked for."""
+
+    review: str
+    command: str
+    note: str
+
+
+class SessionTools:
+    """The tools on one session. One call runs at a time: an agent that calls several at once gets them in some order, each whole."""
+
+    def __init__(self, agent: AgentSession, store: Path, programs: Programs | None = None) -> None:
+        """Hold one session.
+
+        Args:
+            agent: the session as its agent holds it.
+            store: where it is kept, for the command that a person runs.
+            programs: what runs programs in it; without, there is no ``run``.
+        """
+        self._agent = agent
+        self._store = store
+        self._programs = programs
+        self._one = threading.Lock()
+
+    @property
+    def session(self) -> str:
+        """The session's id."""
+        return self._agent.id
+
+    @property
+    def tools(self) -> Sequence[Callable[..., Any]]:
+        """Every tool that there is on this session."""
+        always = (self.read_file, self.write_file, self.delete_file, self.list_files, self.touched, self.diff, self.commit, self.log)
+        return (*always, *(() if self._programs is None else (self.run,)), self.request_promotion)
+
+    def read_file(self, path: FilePath, encoding: AsText = "utf-8") -> str:
+        """Read a file of the workspace."""
+        with self._one:
+            data = self._agent.read(path)
+        if encoding == "base64":
+            return b64encode(data).decode("ascii")
+        try:
+            return data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidInput(
+                f"{path!r} is not text: byte {error.start} is no UTF-8.",
+                why="A tool's answer is text, and what is no text would come out changed.",
+                fix='Read it with encoding="base64".',
+            ) from None
+
+    def write_file(self, path: FilePath, contents: str, encoding: AsText = "utf-8") -> str:
+        """Create or replace a file of the workspace, whole or not at all."""
+        data: str | bytes = contents
+        if encoding == "base64":
+            try:
+                data = b64decode(contents, validate=True)
+            except (NotBase64, ValueError) as error:
+                raise InvalidInput(f"The contents of {path!r} are not base64: {error}.", fix='Send text with encoding="utf-8".') from None
+        with self._one:
+            self._agent.write(path, data)
+        return f"Wrote {path}."
+
+    def delete_file(self, path: FilePath) -> str:
+        """Delete a file of the workspace; one that is not there is no error."""
+        with self._one:
+            self._agent.delete(path)
+        return f"{path} is not there any more."
+
+    def list_files(self, path: Annotated[str, Field(description="A directory; the whole workspace by default")] = ".") -> list[Listed]:
+        """List everything below a directory of the workspace."""
+        with self._one:
+            found = self._agent.list(path)
+        return [Listed(path=_shown(entry.path), type=entry.type) for entry in found]
+
+    def touched(self) -> list[str]:
+        """List the paths that differ from what the session started with."""
+        with self._one:
+            return [_shown(path) for path in self._agent.touched_files()]
+
+    def diff(self, paths: Annotated[list[str] | None, Field(description="Only these paths; all that differ by default")] = None) -> str:
+        """Show every change since the session started, as a unified diff."""
+        with self._one:
+            return _shown(self._agent.diff(paths))
+
+    def commit(self, message: str) -> str:
+        """Commit everything that differs, in the workspace only; nothing reaches the durable repository. Gives the commit's id."""
+        with self._one:
+            return self._agent.commit(message)
+
+    def log(self) -> list[Committed]:
+        """List the commits made in this session, newest first."""
+        with self._one:
+            commits = self._agent.log()
+        return [
+            Committed(
+                sha=one.sha,
+                author=_shown(f"{one.author_name} <{one.author_email}>"),
+                timestamp=format_instant(one.timestamp),
+                message=_shown(one.message),
+            )
+            for one in commits
+        ]
+
+    def run(
+        self,
+        argv: Annotated[list[str], Field(description='A program and its words, such as ["pytest", "-q"]; no shell', min_length=1)],
+        stdin: Annotated[str, Field(description="What the program reads")] = "",
+        timeout_seconds: Annotated[float, Field(description="After which it is ended with all it started", gt=0, le=3600)] = 120.0,
+    ) -> Ran:
+        """Run a program in the workspace, confined to it, and wait for its end."""
+        assert self._programs is not None
+        with self._one:
+            self._agent.info()  # of a session that has ended nothing runs any more
+            done = self._programs.run(argv, stdin=stdin.encode(), timeout=timeout_seconds)
+        code = done.code if done.signal is None else 128 + done.signal
+        return Ran(
+            exit_code=None if done.timed_out else code,
+            stdout=done.stdout.decode("utf-8", "replace"),
+            stderr=done.stderr.decode("utf-8", "replace"),
+            timed_out=done.timed_out,
+            truncated=done.truncated,
+        )
+
+    def request_promotion(self, message: Annotated[str, Field(description="The commit message to propose: what changed and why")]) -> Asked:
+        """Ask a person to promote the work. Nothing is promoted by this: it gives the command that a person may run."""
+        with self._one:
+            asked = promotion_request(self._agent.id, self._store, message)
+            call = f"request_promotion_{len(self._agent.history(['tool_call'])) + 1}"
+            self._agent.record("tool_call", {"call_id": call, "name": "request_promotion", "args": {"message": message}})
+            self._agent.record("tool_result", {"call_id": call, "ok": True, "output": asked.command})
+        note = "Show both commands to the person in charge. What is promoted is the work as it is when they run the second one."
+        return Asked(review=asked.review, command=asked.command, note=note)
+
+
+def _shown(text: str) -> str:
+    """Text that is fit for JSON: bytes of names that are no UTF-8 become visible."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -1,0 +1,290 @@
+"""What all integrations stand on: programs and files of a session as a framework asks for them, and what is said where one is missing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.git import git
+
+from pytest_gittrix.clock import FrozenClock
+from pytest_gittrix.errors import CapabilityMissing, InvalidInput
+from pytest_gittrix.harness.world import World
+from pytest_gittrix.integrations import extras
+from pytest_gittrix.integrations.abandoned import forget, remove_abandoned, sample_directory
+from pytest_gittrix.integrations.extras import EXTRAS, Extra, missing, required
+from pytest_gittrix.integrations.files import TooLarge
+from pytest_gittrix.integrations.programs import Programs
+from pytest_gittrix.integrations.workbench import Workbench, exit_code
+from pytest_gittrix.mcp.request import MOST_CHARACTERS, promotion_request
+from pytest_gittrix.mcp.tools import SessionTools
+from pytest_gittrix.session.confine import confinement
+
+FILES = {"app.py": "v1\n", "README.md": "# A project\n"}
+STRONGEST = confinement("auto").level
+
+
+@pytest.fixture
+def bench() -> Iterator[Workbench]:
+    with Workbench.open("fix it", files=FILES, confine="off", record=True) as bench:
+        yield bench
+
+
+@pytest.fixture
+def confined() -> Iterator[Workbench]:
+    with Workbench.open("fix it", files=FILES, confine="auto") as bench:
+        yield bench
+
+
+# What is not installed ---------------------------------------------------------------------------------------------------------------
+
+
+def test_a_framework_that_is_missing_is_an_error_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "EXTRAS", {**EXTRAS, "new": Extra("no_such_framework", "the new environment")})
+
+    with pytest.raises(CapabilityMissing) as error:
+        required("no_such_framework.module", "new")
+
+    assert "no_such_framework is not installed" in error.value.fact
+    assert error.value.fix == 'Install it: pip install "pytest-gittrix[new]"'
+
+
+def test_a_framework_for_a_newer_python_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "EXTRAS", {"new": Extra("json", "the new environment", oldest=(4, 0))})
+
+    assert missing("new") == f"json needs Python 4.0 or newer; this is {sys.version_info.major}.{sys.version_info.minor}."
+
+
+def test_a_module_that_another_version_has_not_is_missing_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "EXTRAS", {"json": Extra("json", "the environment")})
+
+    assert required("json.decoder", "json").__name__ == "json.decoder"
+    with pytest.raises(CapabilityMissing, match=r"json\.new cannot be loaded"):
+        required("json.new", "json")
+    with pytest.raises(InvalidInput, match="no extra 'jsn'"):
+        missing("jsn")
+
+
+# Programs and files --------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_programs_give_the_same_trees_and_commit_at_every_level() -> None:
+    told = []
+    for level in sorted({"off", STRONGEST}):
+        with Workbench.open("fix it", files=FILES, confine=level, record=True) as bench:
+            bench.run(["sh", "-c", "echo v2 > app.py && git commit -qam two && git rev-parse HEAD"])
+            bench.run(["rm", "README.md"])
+            told.append(([step.tree for step in bench.steps], [step.output for step in bench.steps], bench.promote("Two")))
+
+    assert all(one == told[0] for one in told)
+    assert told[0][2].verdict == "promoted"
+
+
+def test_what_a_program_leaves_in_its_home_and_temporary_directory_the_next_one_finds(confined: Workbench) -> None:
+    confined.run(["sh", "-c", 'echo one > "$HOME/one"; echo two > "$TMPDIR/two"'])
+
+    seen = confined.run(["sh", "-c", 'cat "$HOME/one" "$TMPDIR/two"'])
+
+    assert seen.stdout == b"one\ntwo\n"
+    assert confined.session.touched_files() == []
+
+
+def test_a_program_sees_its_session_and_the_clock_and_no_other_variable(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "s3cr3t")
+
+    seen = dict(line.split("=", 1) for line in bench.run(["env"], environment={"GIVEN": "yes"}).stdout.decode().splitlines())
+
+    assert "SECRET_TOKEN" not in seen
+    assert (seen["GITTRIX_SESSION_ID"], seen["GIVEN"]) == (bench.session.id, "yes")
+    assert seen["GIT_COMMITTER_DATE"] == f"{bench.world.clock.now_ns() // 10**9} +0000"
+
+
+@pytest.mark.parametrize(("path", "data"), [("new/deep/file", b"x\r\n\x00\xff"), ("app.py", b""), ("with space", b"y")])
+def test_a_file_that_is_written_is_read_back_and_a_program_sees_it(confined: Workbench, path: str, data: bytes) -> None:
+    confined.files.write(path, data)
+
+    assert confined.files.read(path) == data
+    assert confined.files.read(f"{confined.programs.workspace}/{path}") == data
+    assert confined.run(["cat", path]).stdout == data
+    assert confined.session.read(path) == data
+
+
+def test_files_fail_as_a_program_would(confined: Workbench) -> None:
+    files = confined.files
+    confined.run(["sh", "-c", "mkdir dir && mkfifo pipe"])
+
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        files.read("nowhere")
+    with pytest.raises(IsADirectoryError):
+        files.read("dir")
+    with pytest.raises(IsADirectoryError):
+        files.write("dir", b"x")
+    with pytest.raises(NotADirectoryError):
+        files.write("app.py/below/it", b"x")
+    with pytest.raises(OSError, match="Invalid argument"):
+        files.read("pipe")
+    with pytest.raises(OSError, match="Invalid argument"):
+        files.write("pipe", b"x")
+    with pytest.raises(TooLarge):
+        files.read("app.py", most=2)
+    for path in ("", "a\0b"):
+        with pytest.raises(InvalidInput):
+            files.read(path)
+
+
+@pytest.mark.skipif(STRONGEST == "off", reason="nothing confines programs here")
+def test_a_link_that_an_agent_made_leads_nobody_out_of_the_sandbox(confined: Workbench, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("s3cr3t")
+    confined.run(["ln", "-s", str(secret), "link"])
+    confined.run(["ln", "-s", str(tmp_path), "directory"])
+
+    with pytest.raises(OSError, match="link"):
+        confined.files.read("link")
+    with pytest.raises(OSError):
+        confined.files.read(str(secret))
+    with contextlib.suppress(OSError):
+        confined.files.write("directory/new", b"x")
+    assert secret.read_text() == "s3cr3t"
+    assert [path.name for path in tmp_path.iterdir()] == ["secret"]
+
+
+def test_where_a_program_starts_and_that_it_cannot_start_there(confined: Workbench) -> None:
+    confined.run(["mkdir", "sub"])
+
+    assert confined.run(["pwd"], cwd="sub").stdout.decode().strip() == f"{confined.programs.workspace}/sub"
+    assert confined.run(["pwd"], cwd="/usr").stdout == b"/usr\n"
+    assert exit_code(confined.run(["pwd"], cwd="nowhere")) not in (0, None)
+    assert exit_code(confined.run(["no-such-program"])) == 127
+    assert exit_code(confined.run(["sh", "-c", "kill -9 $$"])) == 137
+    assert exit_code(confined.run(["sleep", "600"], timeout=0.2)) is None
+
+
+def test_a_call_is_ended_by_its_descriptor(bench: Workbench) -> None:
+    watched, other = os.pipe()
+    os.write(other, b"x")
+    try:
+        assert bench.run(["sleep", "600"], stop=watched).timed_out
+    finally:
+        os.close(watched)
+        os.close(other)
+
+
+@pytest.mark.skipif(STRONGEST != "jail", reason="this machine has no jail")
+def test_a_jail_has_the_directories_that_a_framework_names() -> None:
+    with Workbench.open(files=FILES, confine="jail", at="/app", beside=("/logs", "/tests")) as bench:
+        done = bench.run(["sh", "-c", "pwd; mkdir -p /logs/verifier && echo 1 > /logs/verifier/reward.txt; touch /elsewhere"])
+
+        assert done.stdout == b"/app\n"
+        assert exit_code(done) != 0
+        assert bench.files.read("/logs/verifier/reward.txt") == b"1\n"
+        assert bench.session.touched_files() == []
+    for wrong in ("/etc/x", "logs", "/usr"):
+        with pytest.raises(InvalidInput, match="cannot be shown"):
+            Workbench.open(files=FILES, confine="jail", beside=(wrong,))
+
+
+def test_nothing_runs_in_a_lazy_workspace() -> None:
+    with World.open(files=FILES, workspace="lazy") as world:
+        with pytest.raises(CapabilityMissing, match="lazy"):
+            Programs(world.start().for_agent(), FrozenClock(), "off")
+
+
+# What comes of it ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_promotion_says_what_became_of_it(bench: Workbench) -> None:
+    assert bench.promote().verdict == "nothing"
+    bench.files.write("app.py", b"v2\n")
+    bench.world.rival.commit({"app.py": "v3\n"})
+
+    conflict = bench.promote()
+
+    assert (conflict.verdict, conflict.sha) == ("conflict", "")
+    assert "app.py" in conflict.reason
+    bench.session.discard()
+    assert bench.promote().verdict == "refused"
+
+
+def test_a_bench_begins_at_any_commit_of_a_repository_and_leaves_that_alone(tmp_path: Path) -> None:
+    with World.open(tmp_path / "origin", files=FILES) as origin:
+        first = origin.durable.head()
+        origin.durable.commit({"app.py": "v2\n"})
+        before = origin.durable.fingerprint()
+        with Workbench.open(repository=origin.durable.path, commit=first, confine="off", seed="x") as bench:
+            assert bench.files.read("app.py") == b"v1\n"
+            bench.files.write("app.py", b"mine\n")
+            assert bench.promote().verdict == "promoted"
+            place = bench.world.path
+        assert origin.durable.fingerprint() == before
+    assert not place.exists()
+
+
+def test_a_bench_that_contradicts_itself_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="its own files"):
+        Workbench.open(repository=".", files=FILES)
+    with pytest.raises(InvalidInput, match="no repository"):
+        Workbench.open(commit="0" * 40)
+    with pytest.raises(InvalidInput, match="level"):
+        Workbench.open(files=FILES, confine="prison")
+
+
+def test_a_sample_directory_is_private_and_goes_with_its_last_sample(tmp_path: Path) -> None:
+    one, two = sample_directory(tmp_path), sample_directory(tmp_path)
+
+    assert stat.S_IMODE(one.parent.stat().st_mode) == 0o700
+    assert remove_abandoned(tmp_path) == []
+    forget(one)
+    assert two.is_dir()
+    forget(two)
+    assert [*tmp_path.iterdir()] == []
+
+
+# Asking for a promotion -------------------------------------------------------------------------------------------------------------------
+
+
+@given(message=st.text(st.characters(exclude_categories=("Cc", "Cf", "Cs", "Zl", "Zp"), include_characters="\n"), min_size=1, max_size=200))
+def test_whatever_a_message_says_it_is_one_word_of_the_command(message: str) -> None:
+    if not message.strip():
+        with pytest.raises(InvalidInput):
+            promotion_request("sess_x", Path("/s"), message)
+        return
+
+    asked = promotion_request("sess_x", Path("/a store/it's"), message)
+
+    assert shlex.split(asked.command) == ["gittrix", "promote", "sess_x", "--store", "/a store/it's", f"--message={message}"]
+    assert shlex.split(asked.review) == ["gittrix", "session", "diff", "sess_x", "--store", "/a store/it's"]
+
+
+@pytest.mark.parametrize("steering", ["\x1b", "\r", "\x00", "\x7f", "\x9b", "\u202e", "\u2066", "\u200f", "\ud800", "\u2028", "\t"])
+def test_a_message_that_a_terminal_would_obey_or_hide_is_refused(steering: str) -> None:
+    with pytest.raises(InvalidInput):
+        promotion_request("sess_x", Path("/s"), f"a{steering}b")
+
+
+def test_a_message_that_nobody_reads_is_refused() -> None:
+    promotion_request("sess_x", Path("/s"), "x" * MOST_CHARACTERS)
+    with pytest.raises(InvalidInput, match="the limit"):
+        promotion_request("sess_x", Path("/s"), "x" * (MOST_CHARACTERS + 1))
+
+
+def test_an_agent_asks_by_its_tools_and_durable_does_not_move(bench: Workbench) -> None:
+    tools = SessionTools(bench.session.for_agent(), bench.world.gittrix.store.root)
+    before = git("rev-parse", "HEAD", cwd=bench.world.durable.path)
+
+    tools.write_file("app.py", "v2\n")
+    asked = tools.request_promotion("Two")
+
+    assert not [tool.__name__ for tool in tools.tools if tool.__name__ in ("promote", "run")]
+    assert git("rev-parse", "HEAD", cwd=bench.world.durable.path) == before
+    [call] = bench.session.history(["tool_call"])
+    [result] = bench.session.history(["tool_result"])
+    assert (call.data["name"], call.data["args"], result.data["output"]) == ("request_promotion", {"message": "Two"}, asked.command)

@@ -37,8 +37,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _benches(sizes: list[int], quick: bool) -> dict[str, Callable[[], list[Measurement]]]:
+    from benchmarks.confine import confine
     from benchmarks.cycle import cycle
     from benchmarks.diffs import diffs
+    from benchmarks.evals import evals
     from benchmarks.fixtures_cost import fixtures_cost
     from benchmarks.history import history
     from benchmarks.machine import machine
@@ -56,6 +58,8 @@ def _benches(sizes: list[int], quick: bool) -> dict[str, Callable[[], list[Measu
         "query": lambda: query(quick=quick),
         "diffs": lambda: diffs(quick=quick),
         "machine": lambda: machine(quick=quick),
+        "evals": lambda: evals(quick=quick),
+        "confine": lambda: confine(quick=quick),
     }
 
 

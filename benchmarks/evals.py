@@ -23,14 +23,16 @@ FUNCTION, PROGRAM, JAILED, BARE = "a function", "a program, unconfined", "a prog
 
 CPU: Final = "cpu"
 
-_FILES: Final = {"app.py": "VERSION = 1\n", "README.md": "# App\n", "tests/test_app.py": "def test():\n    pass\n"}
-_SOLVED: Final = "VERSION = 2\n"
-_SUITE: Final = {
+FILES: Final = {"app.py": "VERSION = 1\n", "README.md": "# App\n", "tests/test_app.py": "def test():\n    pass\n"}
+SOLVED: Final = "VERSION = 2\n"
+PROGRAM_LINE: Final = "sh -c 'echo VERSION = 2 > app.py'"
+"""An agent that is a program, and does the same."""
+SUITE: Final = {
     "suite.toml": "schema = 1\n",
-    "agent.py": f'def work(desk):\n    (desk.path / "app.py").write_text({_SOLVED!r})\n',
+    "agent.py": f'def work(desk):\n    (desk.path / "app.py").write_text({SOLVED!r})\n',
     "cases/one/case.toml": 'task = "Make it 2."\n\n[durable]\nfiles = "repo"\n\n[check]\nfunction = "check.py:check"\n',
-    "cases/one/check.py": f'def check(result):\n    assert result.read("app.py") == {_SOLVED.encode()!r}\n',
-    **{f"cases/one/repo/{name}": data for name, data in _FILES.items()},
+    "cases/one/check.py": f'def check(result):\n    assert result.read("app.py") == {SOLVED.encode()!r}\n',
+    **{f"cases/one/repo/{name}": data for name, data in FILES.items()},
 }
 
 
@@ -38,30 +40,33 @@ def evals(*, quick: bool = False) -> list[Measurement]:
     """Milliseconds a sample, in memory: 300 samples of each variant, 30 a turn."""
     samples, rounds = (5, 3) if quick else (30, 10)
     with scratch() as root:
-        for name, data in _SUITE.items():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_text(data, encoding="utf-8")
-        suite = Suite.load(root)
-        options = Options(
-            agent=f"python:{root / 'agent.py'}:work", out=root / "run", epochs=samples, scratch=root / "scratch", confine="off"
-        )
-        program = "sh -c 'echo VERSION = 2 > app.py'"
+        suite, options = prepared(root, samples)
         variants: dict[str, Callable[[int], Phases]] = {
             BARE: partial(_session, root, samples),
-            FUNCTION: partial(_run, suite, options, samples),
-            PROGRAM: partial(_run, suite, _with(options, program, "off"), samples),
-            JAILED: partial(_run, suite, _with(options, program, "auto"), samples),
+            FUNCTION: partial(run_turn, suite, options, samples),
+            PROGRAM: partial(run_turn, suite, _with(options, PROGRAM_LINE, "off"), samples),
+            JAILED: partial(run_turn, suite, _with(options, PROGRAM_LINE, "auto"), samples),
         }
         return summarise("evals", interleave(variants, rounds=rounds, seconds=120))
+
+
+def prepared(root: Path, samples: int) -> tuple[Suite, Options]:
+    """The suite of one case, and how it is run with the agent that is a function."""
+    for name, data in SUITE.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(data, encoding="utf-8")
+    agent = f"python:{root / 'agent.py'}:work"
+    return Suite.load(root), Options(agent=agent, out=root / "run", epochs=samples, scratch=root / "scratch", confine="off")
 
 
 def _with(options: Options, agent: str, confine: str) -> Options:
     return replace(options, agent=agent, confine=confine)
 
 
-def _run(suite: Suite, options: Options, samples: int, _turn: int) -> Phases:
+def run_turn(suite: Suite, options: Options, samples: int, _turn: int) -> Phases:
+    """One run, made anew."""
     shutil.rmtree(options.out, ignore_errors=True)
-    with _timed(samples) as phases:
+    with timed_samples(samples) as phases:
         summary = run(suite, options)
     assert summary.counts["pass"] == samples, summary.counts
     return phases
@@ -69,18 +74,18 @@ def _run(suite: Suite, options: Options, samples: int, _turn: int) -> Phases:
 
 def _session(root: Path, samples: int, _turn: int) -> Phases:
     """World, session, agent, review, promotion, and all of it removed."""
-    with _timed(samples) as phases:
+    with timed_samples(samples) as phases:
         for _ in range(samples):
-            with World.open(root / "world", files=_FILES, sweep_interval=None, separate_files=False, keep=False) as world:
+            with World.open(root / "world", files=FILES, sweep_interval=None, separate_files=False, keep=False) as world:
                 session = world.start("Make it 2.")
                 assert session.workspace_path is not None
-                (session.workspace_path / "app.py").write_text(_SOLVED)
+                (session.workspace_path / "app.py").write_text(SOLVED)
                 session.promote(session.review())
     return phases
 
 
 @contextmanager
-def _timed(samples: int) -> Iterator[dict[str, float]]:
+def timed_samples(samples: int) -> Iterator[dict[str, float]]:
     """Milliseconds a sample, by the clock and of this process's own processor time."""
     phases: dict[str, float] = {}
     watch, used = Stopwatch(), time.process_time()

@@ -88,6 +88,7 @@ class Run:
             yield self._plain(f"{name}, without sync: events/s", ("history", name, TOTAL, 50_000), 20_000, at_least=True)
         for name in ("5 events a session", "500 events a session", "one session"):
             yield self._plain(f"index rebuilt, {name}: events/s", ("rebuild", name, TOTAL, None), 100_000, at_least=True)
+        yield self._plain("eval sample of an agent that is a function: ms", ("evals", "a function", TOTAL, None), 10)
         yield self._slowest("slowest query of 100 000 sessions: ms", "query", 100_000, 50)
 
     def _pair(self, one: _Key, other: _Key) -> tuple[Measurement, Measurement] | None:

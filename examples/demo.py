@@ -1,7 +1,8 @@
-"""The demonstration that ``make demo`` runs: the examples under pytest, then the same by hand with the command line.
+"""The demonstration that ``make demo`` runs: the examples under pytest, the same by hand with the command line, and a small eval.
 
-The durable repository is a clone of this project with its real history; the agent is ``codemod.py``. Everything happens in a temporary
-directory, under a clock that the demonstration moves.
+The durable repository of the first two is a clone of this project with its real history; the agent is ``codemod.py``. They happen in a
+temporary directory, under a clock that the demonstration moves. The eval runs ``puzzle_agent.py`` on ten puzzles, and is kept in
+``runs/demo``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,6 +20,9 @@ from pytest_gittrix import World
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent
+PUZZLES = PROJECT / "fixtures" / "evals" / "puzzles"
+AGENT = HERE / "puzzle_agent.py"
+RUN = PROJECT / "runs" / "demo"
 GITTRIX = [str(Path(sys.executable).with_name("gittrix"))]
 
 
@@ -98,12 +103,29 @@ def by_hand() -> None:
         shell.run(*GITTRIX, "session", "read", second, "README.md", fails=True)
 
 
+def ten_samples() -> Path | None:
+    """An agent on ten puzzles; gives the page that tells of it, None without Jinja2."""
+    heading("3. An eval: ten puzzles, each in a session of its own (some answers are wrong, so that there is something to see)")
+    shutil.rmtree(RUN, ignore_errors=True)
+    shell = Shell(PROJECT, dict(os.environ))
+    agent = f"python:{AGENT.relative_to(PROJECT)}:work"
+    shell.run(
+        *GITTRIX, "eval", "run", str(PUZZLES.relative_to(PROJECT)), "--agent", agent, "--out", str(RUN.relative_to(PROJECT)), "-n", "2"
+    )
+    heading("   One of them: somebody else changed a file that the agent had changed too")
+    shell.run(*GITTRIX, "eval", "show", str(RUN.relative_to(PROJECT)), "compare-aware-times")
+    page = RUN / "report.html"
+    return page if page.exists() else None
+
+
 def main() -> int:
-    """Run both parts."""
+    """Run all parts."""
     os.environ.setdefault("NO_COLOR", "1")
     by_pytest()
     by_hand()
-    heading("That was all of it. Next: README.md, docs/tutorial/first-test.md")
+    page = ten_samples()
+    where = f"\nThe eval's report, to open in a browser: {page}" if page else ""
+    heading(f"That was all of it. Next: README.md, docs/tutorial/first-test.md{where}")
     return 0
 
 

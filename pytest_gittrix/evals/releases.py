@@ -347,5 +347,7 @@ def _write(directory: Path, files: Mapping[str, str | bytes]) -> None:
 
 
 def _require_free(target: Path) -> None:
+    if "\0" in str(target):
+        raise InvalidInput(f"{str(target)!r} is no path.", why="No path holds NUL.", fix="Name a new directory.")
     if os.path.lexists(target):
         raise InvalidInput(f"{target} is there already.", why="Nothing is written over a suite.", fix="Name a new directory.")

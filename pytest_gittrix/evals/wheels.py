@@ -83,7 +83,7 @@ class Pins:
         versions = [release.version for release in releases]
         if len(versions) < LEAST or len(set(versions)) < len(versions):
             raise InvalidInput(
-                f"{len(set(versions))} different releases of {package} were given, in {len(versions)}: {', '.join(versions)}",
+                f"Of {package} there are {len(set(versions))} different releases: {', '.join(versions) or 'none was given'}.",
                 why="A case starts from one release, applies the next one, and meets what the one after that changes.",
                 fix=f"Give at least {LEAST} versions, each once, in the order in which they were made.",
             )

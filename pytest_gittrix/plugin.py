@@ -434,8 +434,8 @@ def _remember_leaked(config: pytest.Config, names: Any) -> None:
 
 def _conclude(session: pytest.Session) -> None:
     """Put together what clauses and evals found out."""
-    terminal = session.config.pluginmanager.get_plugin("terminalreporter")  # a worker of xdist has none, and its controller has all reports
-    if terminal is None:
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is None or hasattr(session.config, "workerinput"):  # the controller of xdist has the reports of all its workers
         return
     reports = [report for found in terminal.stats.values() for report in found if _is_ours(report)]
     if reports:

@@ -168,12 +168,12 @@ def run(options: argparse.Namespace) -> Answer:
 
 def show(options: argparse.Namespace) -> Answer:
     """Show a run or a sample."""
-    from pytest_gittrix.cli.evals_shown import sample_data, sample_text, store_data, store_table
+    from pytest_gittrix.cli.evals_shown import sample_data, sample_text, store_data, store_table, unfinished
     from pytest_gittrix.evals.store import RunStore
 
     store = RunStore.open(options.run_directory)
     if options.id is None:
-        return Answer(store_data(store), store_table(store))
+        return Answer(store_data(store), store_table(store), unfinished(store))
     record = store.sample(options.id, options.epoch)
     return Answer(sample_data(store, record), sample_text(store, record))
 
@@ -221,16 +221,18 @@ def check_determinism(options: argparse.Namespace) -> Answer:
             wanted = replace(wanted, out=Path(scratch))
         with watching(f"{suite.name}, twice", quiet=options.json) as watch:
             found = check(suite, wanted, factory=factory_of(options.executor), watch=watch)
-        return Answer(found.to_json(), comparison_text(found), status=1 if found.code else 0)
+        unknown = sum("infra_error" in (pair.a and pair.a.outcome, pair.b and pair.b.outcome) for pair in found.pairs)
+        notes = (f"{unknown} samples ended in infra_error, which says nothing about the agent.",) if unknown else ()
+        return Answer({**found.to_json(), "unknown": unknown}, comparison_text(found), notes, status=1 if found.code or unknown else 0)
 
 
 def merge(options: argparse.Namespace) -> Answer:
     """Merge shards."""
-    from pytest_gittrix.cli.evals_shown import store_data, store_table
+    from pytest_gittrix.cli.evals_shown import store_data, store_table, unfinished
     from pytest_gittrix.evals.shards import merge as merge_runs
 
     store = merge_runs(options.runs, options.out)
-    return Answer(store_data(store), store_table(store))
+    return Answer(store_data(store), store_table(store), unfinished(store))
 
 
 def prune(options: argparse.Namespace) -> Answer:

@@ -32,7 +32,8 @@ def conclude(session: Any, reports: Sequence[Any], terminal: Any, options: Any) 
     if len(clauses) < len(reports):
         from pytest_gittrix.evals_pytest.conclusion import conclude as conclude_evals
 
-        evals = [report for report in reports if report not in clauses]
+        known = {id(report) for report in clauses}
+        evals = [report for report in reports if id(report) not in known]
         endings += [Ending(*told) for told in conclude_evals(session, evals, terminal, options.eval_fail_under)]
     return tuple(endings)
 

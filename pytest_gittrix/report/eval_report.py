@@ -195,7 +195,8 @@ def _action(line: Mapping[str, Any]) -> Step:
     did = str(line.get("do", ""))
     what = " ".join(map(str, line["argv"])) if "argv" in line else str(line.get("path") or line.get("text") or "")
     exit_code = line.get("exit")
-    shown = line.get("output_text") or line.get("data") or (line.get("fed") or {}).get("data") or ""
+    printed = "".join(str(line.get(stream) or "") for stream in ("stdout", "stderr"))
+    shown = printed or line.get("data") or (line.get("fed") or {}).get("data") or ""
     result = f"exit {exit_code}" if exit_code is not None else ""
     return Step(did, f"{what}  {result}".strip(), _clipped(str(shown)), exit_code not in (None, 0))
 

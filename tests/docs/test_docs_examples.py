@@ -22,6 +22,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w+)[^\n]*\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# file: (?P<name>test_\w+\.py)\n")
+BESIDE = re.compile(r"# file: (?P<name>\w[\w.-]*(/\w[\w.-]*)+)\n")
 EXITS = re.compile(r"\s+# exits (?P<status>\d+)$")
 SESSION_ID = re.compile(r"\bsess_[\w-]{12}(?![\w-])")
 
@@ -39,6 +40,17 @@ class Block:
         """The test file the block is, if it says so in its first line."""
         named = FILE.match(self.body)
         return named["name"] if named and self.language == "python" else None
+
+    @property
+    def beside(self) -> str | None:
+        """The file in a directory that the block is, for the test files of its page."""
+        named = BESIDE.match(self.body)
+        return named["name"] if named else None
+
+    @property
+    def page(self) -> str:
+        """Where it is shown."""
+        return self.where.partition(":")[0]
 
     @property
     def commands(self) -> list[tuple[str, int]]:
@@ -69,6 +81,11 @@ CONSOLES = [block for block in BLOCKS if block.commands]
 def test_a_test_file_shown_passes(block: Block, pytester: pytest.Pytester) -> None:
     assert block.file
     (pytester.path / block.file).write_text(block.body, encoding="utf-8")
+    for other in BLOCKS:
+        if other.page == block.page and other.beside:
+            file = pytester.path / other.beside
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(other.body, encoding="utf-8")
 
     result = pytester.runpytest_subprocess(timeout=120)
 

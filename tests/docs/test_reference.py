@@ -12,6 +12,8 @@ import pytest
 
 from pytest_gittrix import config, plugin
 from pytest_gittrix.cli.parser import parser
+from pytest_gittrix.evals_pytest.outcome import EvalSample
+from pytest_gittrix.evals_pytest.plan import ARGUMENTS
 from pytest_gittrix.record.events import LIVE, VOCABULARY
 from pytest_gittrix.session.recorder import PUBLIC_NAMES
 
@@ -79,6 +81,19 @@ def test_every_argument_of_the_marker_is_in_the_reference() -> None:
     told = [names(row[0])[0] for row in rows(page("reference/fixtures.md"), "## The marker")]
 
     assert sorted(told) == sorted(inspect.signature(config.gittrix).parameters)
+
+
+def test_every_argument_of_the_marker_for_evals_is_in_the_reference() -> None:
+    told = [names(row[0]) for row in rows(page("reference/fixtures.md"), "## Evals")]
+
+    assert [name for [name] in told[: len(ARGUMENTS)]] == [*ARGUMENTS]
+
+
+def test_every_part_of_a_sample_of_evals_is_in_the_reference() -> None:
+    told = {name.removesuffix("()") for row in rows(page("reference/fixtures.md"), "## Evals")[len(ARGUMENTS) :] for name in names(row[0])}
+    parts = {name for name in vars(EvalSample) if not name.startswith("_")}
+
+    assert told == parts | {"id", "epoch", "key", "run"}
 
 
 def test_every_option_is_in_the_reference_under_its_three_names() -> None:

@@ -19,6 +19,7 @@ import pytest_gittrix.harness.own_system  # noqa: F401
 from pytest_gittrix import plugin
 from pytest_gittrix.conformance.catalogue import all_clauses
 from pytest_gittrix.conformance.clauses import PROPERTY, clause_of
+from pytest_gittrix.evals_pytest.nodes import RUN
 from pytest_gittrix.harness.system import Capability
 
 Run = Callable[..., pytest.RunResult]
@@ -334,5 +335,5 @@ def test_a_run_without_clauses_says_nothing_of_them(run: Run, pytester: pytest.P
     assert not Path(pytester.path, "report.json").exists()
 
 
-def test_the_plugin_knows_a_clause_by_the_name_of_the_property() -> None:
-    assert plugin._CLAUSE == PROPERTY
+def test_the_plugin_knows_reports_of_ours_by_the_names_of_their_properties() -> None:
+    assert {PROPERTY, RUN} == plugin._OURS

@@ -1,0 +1,1 @@
+"""Evals as tests of pytest: one node for each sample, in the run that ``gittrix eval`` reads."""

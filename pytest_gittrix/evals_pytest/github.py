@@ -1,0 +1,122 @@
+"""What GitHub Actions shows of evals: one table in the summary of the step, and a few annotations; within its limits.
+
+A summary has at most 1 MiB a step, and ten annotations a step are shown (the eval research, 3e). Must not know pytest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+MOST_BYTES: Final = 1 << 20
+"""Of the summary of a step, with what is there already."""
+MOST_ERRORS: Final = 10
+"""Annotations of one step."""
+
+_CUT: Final = "\n… and {left} more samples: they are in the directory of the run.\n"
+_ROOM: Final = 200
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sample.
+
+    Attributes:
+        sample: its name.
+        outcome: of it.
+        reason: why it did not pass.
+        file: of the test, from the root directory.
+        line: of the test, from 1.
+    """
+
+    sample: str
+    outcome: str
+    reason: str
+    file: str
+    line: int
+
+    @property
+    def title(self) -> str:
+        """Of an annotation."""
+        return f"{self.sample}: {self.outcome}"
+
+
+def summary(heading: str, facts: Sequence[str], rows: Sequence[Row], room: int) -> str:
+    """A table in Markdown that is not longer than its room; what is cut is told.
+
+    Args:
+        heading: its title.
+        facts: lines above it.
+        rows: those that did not pass come first.
+        room: bytes.
+    """
+    top = "\n".join(
+        [f"### {_cell(heading)}", "", *(f"{_cell(fact)}  " for fact in facts), "", "| sample | outcome | why |", "|---|---|---|"]
+    )
+    text = f"{top}\n"
+    if len(text.encode()) > room - _ROOM:
+        return ""
+    ordered = sorted(rows, key=lambda row: row.outcome == "pass")
+    used = len(text.encode())
+    lines: list[str] = []
+    for row in ordered:
+        line = f"| {_cell(row.sample)} | {_cell(row.outcome)} | {_cell(row.reason)} |\n"
+        used += len(line.encode())
+        if used > room - _ROOM:
+            break
+        lines.append(line)
+    left = len(ordered) - len(lines)
+    return text + "".join(lines) + (_CUT.format(left=left) if left else "\n")
+
+
+def append_summary(file: Path, heading: str, facts: Sequence[str], rows: Sequence[Row]) -> str:
+    """Add the table to the summary of the step.
+
+    Args:
+        file: that ``GITHUB_STEP_SUMMARY`` names.
+        heading: of the table.
+        facts: lines above it.
+        rows: its rows.
+
+    Returns:
+        Why that could not be done; empty if it was.
+    """
+    try:
+        there = os.path.getsize(file) if file.exists() else 0
+        text = summary(heading, facts, rows, MOST_BYTES - there)
+        with open(file, "a", encoding="utf-8", errors="replace") as stream:
+            stream.write(text)
+    except OSError as problem:
+        return f"the summary of the step cannot be written: {problem}"
+    return "" if text else "the summary of the step is full"
+
+
+def errors_of(rows: Iterable[Row]) -> list[str]:
+    """Workflow commands for what did not pass: at most ``MOST_ERRORS`` errors, and one notice for the rest."""
+    wrong = [row for row in rows if row.outcome != "pass"]
+    lines = [
+        f"::error file={_property(row.file)},line={row.line},title={_property(row.title)}::{_data(row.reason or row.outcome)}"
+        for row in wrong[:MOST_ERRORS]
+    ]
+    if len(wrong) > MOST_ERRORS:
+        lines.append(f"::notice title=gittrix eval::{len(wrong) - MOST_ERRORS} more samples did not pass; the summary lists them.")
+    return lines
+
+
+def _cell(text: str) -> str:
+    """Text that Markdown takes as it is, on one line."""
+    plain = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    for sign in "\\`*_[]|~":
+        plain = plain.replace(sign, f"\\{sign}")
+    return plain
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -17,7 +17,6 @@ DOCS_READY := $(VENV)/.installed-docs
 INSTALL    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 # The frameworks that sessions plug into are large, and have an environment of their own.
-TOOLS       ?= yes
 TOOLS_VENV  ?= .venv-tools
 TOOLS_READY := $(TOOLS_VENV)/.installed
 
@@ -28,16 +27,12 @@ help: ## list the targets
 	@echo
 	@echo "  PYTHON=python3.12   the interpreter to make $(VENV) with (3.11 or newer)"
 	@echo "  JOBS=4              test processes"
-	@echo "  TOOLS=no            test without what runs inside other frameworks, which takes minutes to install"
 	@echo "  ARGS='-k promote'   more arguments for pytest (test), the demo or the benchmarks"
 
 test: lint ## check style and types, then run all tests in random order
-	@if [ "$(TOOLS)" = no ]; then :; \
-	elif $(MAKE) --no-print-directory $(TOOLS_READY); then $(MAKE) --no-print-directory tools; \
-	else echo "The frameworks could not be installed: what runs inside them is not tested here." >&2; fi
 	@$(BIN)/pytest -n $(JOBS) $(ARGS)
 
-tools: $(TOOLS_READY) ## run the tests inside Inspect, mini-swe-agent, pydantic-ai, MCP (in an environment of their own)
+tools: $(TOOLS_READY) ## run the tests inside Inspect, mini-swe-agent, pydantic-ai, MCP (an environment of their own, 900 MB)
 	@$(TOOLS_VENV)/bin/python -m pytest -n $(JOBS) tests/tools
 
 lint: $(INSTALLED) ## check style (ruff) and types (mypy)

@@ -120,7 +120,7 @@ class Transport:
             environment: more variables for git, such as ``SSH_AUTH_SOCK``.
 
         Raises:
-            InvalidInput: it is no address of a known protocol, or there are credentials for a protocol that takes none.
+            InvalidInput: it is no address of a known protocol, or there are credentials for a protocol that takes none, in it or beside it.
         """
         text = os.fspath(url)
         match = _ADDRESS.match(text)
@@ -135,6 +135,12 @@ class Transport:
             raise _no_address(text)
         if protocol in ("http", "https"):
             clean, credentials = _apart(text, credentials)
+        elif match is not None and ":" in urlsplit(text).netloc.rpartition("@")[0]:
+            raise InvalidInput(
+                f"The address {_without_user(text)!r} has a password in it, and {protocol} takes none.",
+                why="It is written into records, and shown.",
+                fix="Leave it out; for ssh, give SSH_AUTH_SOCK in environment=.",
+            )
         elif credentials is not None:
             raise InvalidInput(
                 f"credentials= cannot be used with {protocol}.",
@@ -269,6 +275,11 @@ def is_address(text: str) -> bool:
 def quote_path(path: str) -> str:
     """A path as a URL holds it, readable where that is plain."""
     return quote(os.fsencode(path), safe="/:@~!$&'()*+,;=-._ ")
+
+
+def _without_user(url: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def _apart(url: str, given: tuple[str, str] | None) -> tuple[str, tuple[str, str] | None]:

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -68,10 +68,62 @@ class Found:
         return self._index is not None and not any(entry.skip_worktree for entry in self._index.entries(path))
 
 
+def walk(root: str, *, unread: Callable[[str], object] = lambda _directory: None) -> Iterator[tuple[str, list[str], list[str]]]:
+    """What ``os.walk`` gives, however deep it goes: whoever made the tree may have made it deeper than a program can call itself.
+
+    Args:
+        root: the directory. Links are not followed below it.
+        unread: called with a directory that cannot be listed, but for one that is gone.
+
+    Yields:
+        A directory, the names of those in it (to be shortened by who does not want them walked), and the names of all else in it.
+    """
+    pending = [root]
+    while pending:
+        parent = pending.pop()
+        directories: list[str] = []
+        names: list[str] = []
+        try:
+            with os.scandir(parent) as entries:
+                for entry in entries:
+                    (directories if _leads_to_directory(entry) else names).append(entry.name)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            unread(parent)
+            continue
+        yield parent, directories, names
+        below = (os.path.join(parent, name) for name in reversed(directories))
+        pending.extend(path for path in below if not os.path.islink(path))
+
+
+def files_below(root: str) -> Iterator[str]:
+    """The path of everything below a directory that is no directory itself. No link is followed, and what cannot be listed left out."""
+    for parent, _, names in walk(root):
+        for name in names:
+            yield os.path.join(parent, name)
+
+
+def _leads_to_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False  # a link that leads round in circles
+
+
 def repositories_in(root: str) -> list[str]:
-    """The places below a directory of all that looks like a repository, bare ones too, relative and sorted. No link is followed."""
+    """The places below a directory of all that looks like a repository, bare ones too, relative and sorted. No link is followed.
+
+    A directory outside of them that cannot be listed is among them: nobody can say that there is none in it.
+    """
     found: list[str] = []
-    for parent, directories, names in os.walk(root):
+
+    def unread(directory: str) -> None:
+        here = os.path.relpath(directory, root)
+        if here != "." and not any(place == "." or here.startswith(f"{place}/") for place in found):
+            found.append(here)
+
+    for parent, directories, names in walk(root, unread=unread):
         here = os.path.relpath(parent, root)
         if ".git" in directories or ".git" in names:
             found.append(here)

@@ -14,11 +14,12 @@ import stat
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
-from pytest_gittrix.record.axes import ACTIVITIES, UNKNOWN, Activity
+from pytest_gittrix.record.axes import ACTIVITIES, SOURCES, UNKNOWN, Activity
 from pytest_gittrix.record.log import write_all
 from pytest_gittrix.timetext import format_instant, instant_at, ns_of, parse_instant
 
@@ -34,8 +35,12 @@ SAME_NS: Final = 20 * _SECOND
 TAIL: Final = 4096
 """Bytes at the end of a log that are read."""
 
+_SHOWN: Final = 200
+_MOST_STEPS: Final = 20_000_000
+_STRIDE: Final = 10_000
+_MOST_BYTES: Final = 16 << 20
+_BESIDE: Final = ("-journal", "-wal", "-shm")
 _SAFE: Final = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
-_SOURCES: Final = ("native", "terminal", "runtime", "none")
 # Numbers of a database count seconds, milliseconds or nanoseconds since 1970.
 UNITS: Final = {"s": _SECOND, "ms": 1_000_000, "ns": 1}
 
@@ -81,9 +86,9 @@ def read_jsonl(path: str | os.PathLike[str], now_ns: int) -> Activity:
     when = _time(entry.get("ts"), UNITS["ms"])
     return Activity(
         state_at(entry["state"], when, now_ns),
-        source if source in _SOURCES else "native",
+        source if source in SOURCES else "native",
         when,
-        detail if isinstance(detail, str) else None,
+        _plain(detail) if isinstance(detail, str) else None,
         now_ns,
     )
 
@@ -105,7 +110,7 @@ def write_jsonl(path: str | os.PathLike[str], state: str, now_ns: int, *, source
         InvalidInput: there is no such state or source.
         AdapterUnavailable: the file cannot be written.
     """
-    for value, values, what in ((state, ACTIVITIES, "an activity"), (source, _SOURCES, "a source of one")):
+    for value, values, what in ((state, ACTIVITIES, "an activity"), (source, SOURCES, "a source of one")):
         if value not in values:
             raise InvalidInput(f"{value!r} is not {what}.", fix=f"Use one of: {', '.join(values)}.")
     entry = {"ts": format_instant(instant_at(now_ns)), "state": state, "source": source}
@@ -128,13 +133,23 @@ def write_jsonl(path: str | os.PathLike[str], state: str, now_ns: int, *, source
 def read_sqlite(path: str | os.PathLike[str], query: Query, now_ns: int) -> Activity:
     """What an agent's own database tells. It is opened for reading only, and not waited for.
 
+    The agent makes the database, and with it what a question has to go through: one that takes more than some million steps, or more
+    than some megabytes for a value, is given up.
+
     Returns:
         The activity. Unknown from no source if there is no database, unknown if it has no row; failed if it is busy, damaged, of
-        another shape, or answers with anything but a state and a time.
+        another shape, takes too long, or answers with anything but a state and a time.
     """
     try:
         _only_files(os.stat(path).st_mode, path)
+        for beside in (f"{os.fspath(path)}{suffix}" for suffix in _BESIDE):
+            if os.path.lexists(beside):
+                _only_files(os.stat(beside).st_mode, beside)
         with closing(sqlite3.connect(f"{Path(path).absolute().as_uri()}?mode=ro", uri=True, timeout=0)) as database:
+            steps = count(1)
+            database.set_progress_handler(lambda: next(steps) * _STRIDE >= _MOST_STEPS, _STRIDE)
+            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_BYTES)
+            database.execute("PRAGMA trusted_schema = OFF")
             row = database.execute(query.sql).fetchone()
     except FileNotFoundError:
         return Activity(seen_ns=now_ns)
@@ -143,10 +158,10 @@ def read_sqlite(path: str | os.PathLike[str], query: Query, now_ns: int) -> Acti
     if row is None or tuple(row) == (None, None):
         return Activity(source="native", seen_ns=now_ns)
     if len(row) != 2 or (row[0] is not None and row[0] not in ACTIVITIES):
-        return _failed(ValueError(f"it answers {row!r}"), now_ns)
+        return _failed(ValueError(f"it answers {_short(row)}"), now_ns)
     state, when = row[0], _time(row[1], UNITS[query.unit])
     if when is None and row[1] is not None:
-        return _failed(ValueError(f"{row[1]!r} is no time"), now_ns)
+        return _failed(ValueError(f"{_short(row[1])} is no time"), now_ns)
     return Activity(state_at(state or "active", when, now_ns), "native", when, None, now_ns)
 
 
@@ -227,6 +242,16 @@ def _time(value: object, unit: int) -> int | None:
     except (InvalidInput, ValueError, OverflowError):
         return None
     return None
+
+
+def _plain(text: str) -> str:
+    """A text as a log can hold it: JSON can have half a character, and UTF-8 cannot."""
+    return text.encode(errors="replace").decode()
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _failed(problem: Exception, now_ns: int) -> Activity:

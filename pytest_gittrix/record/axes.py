@@ -27,7 +27,7 @@ RUNTIME_STATES: Final = ("unknown", "alive", "exited", "missing", "probe_failed"
 ACTIVITIES: Final = ("active", "ready", "idle", "waiting_input", "blocked", "exited")
 UNKNOWN: Final = "unknown"
 
-_SOURCES: Final = ("native", "terminal", "runtime", "none")
+SOURCES: Final = ("native", "terminal", "runtime", "none")
 _TEXT: Final = (str, type(None))
 _NUMBER: Final = (int, type(None))
 # What else than its state an observation may tell, and of which kind that is.
@@ -291,7 +291,7 @@ def _runtime(axes: Axes, event: Event) -> Axes:
 
 def _activity(axes: Axes, event: Event) -> Axes:
     data = event.data
-    state, source = _one_of(event, "state", ACTIVITIES), _one_of(event, "source", _SOURCES)
+    state, source = _one_of(event, "state", ACTIVITIES), _one_of(event, "source", SOURCES)
     return replace(axes, activity=Activity(state, source, data.get("observed_ns"), data.get("detail"), event.ts))
 
 

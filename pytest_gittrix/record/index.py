@@ -208,7 +208,21 @@ class Index:
                 connection.close()
 
     def _ask(self, question: Callable[[sqlite3.Connection], T], *, fresh: bool = False) -> T:
-        """Put a question to the database; if SQLite fails, to one made anew; if that fails too, to one in memory."""
+        """Put a question to the database; if SQLite fails, to one made anew; if that fails too, to one in memory.
+
+        Raises:
+            InvalidInput: what is asked for has a lone surrogate: no session has such a name, and SQLite takes none.
+        """
+        try:
+            return self._answered(question, fresh=fresh)
+        except UnicodeEncodeError as problem:
+            raise InvalidInput(
+                f"{problem.object!r} has the lone surrogate {problem.object[problem.start]!r} at {problem.start}.",
+                why="It is half a character, or a byte that is no UTF-8, and nothing that is stored has one.",
+                fix="Write the name in UTF-8.",
+            ) from None
+
+    def _answered(self, question: Callable[[sqlite3.Connection], T], *, fresh: bool) -> T:
         with self._lock:
             try:
                 if fresh or not self._is_open():

@@ -12,7 +12,7 @@ from typing import Final
 
 from pytest_gittrix.record.changes import Mark
 
-VERSION: Final = 6
+VERSION: Final = 7
 """Of the tables; a file of another one is made anew."""
 
 # Times are in microseconds, all that an event's time holds; in nanoseconds SQLite's integers would end in the year 2262.

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from pytest_gittrix.record.life import OUTCOMES
 from pytest_gittrix.record.values import Policy, Result, SessionState, StateName
 from pytest_gittrix.timetext import format_instant, instant_at, ns_of, parse_instant
 
@@ -57,6 +58,7 @@ def metadata_of(state: SessionState) -> dict[str, Any]:
         "lineage": state.lineage and state.lineage.to_data(),
         "outcome": state.outcome,
         "successor": state.successor,
+        "life": _life(state),
     }
     return {**state.extra, **_known(record)}
 
@@ -92,6 +94,14 @@ def state_from_metadata(record: Mapping[str, Any], *, legacy: bool = True) -> Se
         legacy=legacy,
         extra={key: value for key, value in record.items() if key not in _RECORD_KEYS},
     )
+
+
+def _life(state: SessionState) -> dict[str, str | None] | None:
+    """Whose session it is that is a member's, how far it is, and how its agent's run ended last; None for any other."""
+    if state.life is None or (state.life == "creating" and state.ended):
+        return None
+    ended = next((name for name, outcome in OUTCOMES.items() if outcome == state.outcome), None)
+    return {"member": state.member, "kind": state.kind, "state": state.life, "ended": ended}
 
 
 def _known(record: Mapping[str, Any]) -> dict[str, Any]:

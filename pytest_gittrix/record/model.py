@@ -32,6 +32,7 @@ _OPTIONAL = frozenset(
         "identity",
         "lineage",
         "outcome",
+        "life",
         "successor",
     }
 )
@@ -181,6 +182,7 @@ class SessionMetadata(_Record):
     lineage: dict[str, Any] | None = None
     outcome: str | None = None
     successor: str | None = None
+    life: dict[str, Any] | None = None
 
     @classmethod
     def of(cls, state: SessionState) -> Self:

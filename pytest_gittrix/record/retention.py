@@ -20,6 +20,7 @@ from pytest_gittrix.timetext import parse_duration
 _SECOND: Final = 1_000_000_000
 _MINUTE: Final = 60 * _SECOND
 _HOUR: Final = 60 * _MINUTE
+_LONGEST: Final = 36_525 * 24 * _HOUR
 _AGE: Final = re.compile("[0-9]+[smhd]")
 
 
@@ -37,7 +38,7 @@ class RetentionPolicy:
             a success, and is not kept at all (4.6, rule 8).
 
     Raises:
-        InvalidInput: a time or a size is negative, or the interval is not positive.
+        InvalidInput: a time or a size is no whole number, negative, or a time longer than a hundred years, or the interval is not positive.
     """
 
     loop_brain_ns: int = 24 * _HOUR
@@ -48,13 +49,16 @@ class RetentionPolicy:
     as_code: bool = False
 
     def __post_init__(self) -> None:
-        for name in (field.name for field in fields(self)):
+        for name in (field.name for field in fields(self) if field.name != "as_code"):
             value = getattr(self, name)
-            if value is not None and (value < 0 or (name == "scan_interval_ns" and not value)):
+            if name == "disk_budget_bytes" and value is None:
+                continue
+            most = None if name == "disk_budget_bytes" else _LONGEST
+            if not _is_whole(value, most) or (name == "scan_interval_ns" and not value):
                 raise InvalidInput(
                     f"A retention policy cannot have {name}={value!r}.",
                     why="What is kept for less than no time would be gone before it ended.",
-                    fix="Give 0 or more; an interval is more than 0, and None is no budget.",
+                    fix="Give a whole number from 0 on; an interval is more than 0, no time more than 100 years, and None is no budget.",
                 )
 
     def keeps_ns(self, life: Life) -> int:
@@ -88,7 +92,7 @@ class Selector:
         even_unsaved: those too that hold work which is nowhere else. Who names a session by its id means it, and needs not say so.
 
     Raises:
-        InvalidInput: none or several of them are given.
+        InvalidInput: none or several of them are given, or one is not of its kind.
     """
 
     id: str | None = None
@@ -98,12 +102,19 @@ class Selector:
     even_unsaved: bool = False
 
     def __post_init__(self) -> None:
-        given = [self.id is not None, self.all, self.member is not None, self.older_than_ns is not None]
+        given = [self.id is not None, bool(self.all), self.member is not None, self.older_than_ns is not None]
         if sum(given) != 1:
             raise InvalidInput(
                 "Nothing says which workspaces to clean up." if not any(given) else "Several things say which workspaces to clean up.",
                 why="What is removed is gone.",
                 fix="Give one of: an id, all, a member, or an age.",
+            )
+        texts = all(isinstance(one, str | None) for one in (self.id, self.member))
+        if not texts or (self.older_than_ns is not None and not _is_whole(self.older_than_ns, None)):
+            raise InvalidInput(
+                f"{self.id if self.id is not None else self.member or self.older_than_ns!r} does not say which workspaces to clean up.",
+                why="What is removed is gone.",
+                fix="Give an id or a member as a text, and an age as a whole number of nanoseconds from 0 on; age_ns makes it of 48h.",
             )
 
 
@@ -224,6 +235,10 @@ def elapsed_text(ns: int) -> str:
     if days:
         return f"{days}d {hours % 24}h"
     return f"{hours}h {minutes % 60}m" if hours else f"{minutes}m"
+
+
+def _is_whole(value: object, most: int | None) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0 and (most is None or value <= most)
 
 
 def _since(life: Life) -> int:

@@ -15,7 +15,7 @@ from pytest_gittrix.errors import GittrixError, InvalidInput, LogDamaged, Metada
 from pytest_gittrix.record.events import Event, path_of
 from pytest_gittrix.record.life import KINDS, OUTCOMES, why_not
 from pytest_gittrix.record.metadata import metadata_of, state_from_metadata
-from pytest_gittrix.record.values import ENDED, Intent, Lineage, Policy, Result, SessionState, StateName, deadline_ns
+from pytest_gittrix.record.values import ENDED, Intent, Lineage, Policy, Result, RunEnd, SessionState, StateName, deadline_ns
 from pytest_gittrix.record.vocabulary import CONVERSATION, OBSERVED
 
 __all__ = [
@@ -149,6 +149,8 @@ def _lived(state: SessionState, event: Event) -> None:
 
 def _moved(state: SessionState, event: Event) -> None:
     _lived(state, event)
+    if state.life == "active":
+        state.run = RunEnd(OUTCOMES.get(event.data["to"], "done"), event.ts, event.seq)
     state.life = to = event.data["to"]
     state.outcome = OUTCOMES.get(to, state.outcome)
     state.retained_ns = event.ts if to == "retained" else None

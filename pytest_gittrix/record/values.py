@@ -102,6 +102,21 @@ class Lineage:
         return {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
 
 
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How the run of an agent in a session with a life ended: when that left ``active``, for the first time and the only one.
+
+    Attributes:
+        outcome: ``done``, ``crash`` or ``killed``. One whose work is saved next is done; what saving comes to is not the agent's.
+        at_ns: when, in nanoseconds since 1970 UTC.
+        seq: the event.
+    """
+
+    outcome: str
+    at_ns: int
+    seq: int
+
+
 @dataclass
 class SessionState:
     """One session as its events leave it. A value: ``fold`` makes new ones and never changes one it has returned.
@@ -134,6 +149,7 @@ class SessionState:
         life: the state of its life, one of ``life.STATES``; None for a session that has no life cycle. It is active until it is removed.
         kind, member: of a session with a life: what runs in it, and whose it is.
         retained_ns: since when its workspace is only kept; None while it is not.
+        run: how the run of its agent ended; None while that goes on, and without a life.
         seq: of the last event folded; -1 when there is no log.
         legacy: it comes from a TypeScript record and has no log yet.
         extra: keys of that record this engine does not know, to be given back as they were.
@@ -177,6 +193,7 @@ class SessionState:
     kind: str | None = None
     member: str | None = None
     retained_ns: int | None = None
+    run: RunEnd | None = None
     seq: int = -1
     legacy: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -188,8 +205,18 @@ class SessionState:
 
     @property
     def ending(self) -> str | None:
-        """How it ended: as somebody said, or as it follows from what became of its work; None while it lives (Gas Town)."""
+        """How it ended: as somebody said, or as it follows from what became of its work; None while it lives (Gas Town).
+
+        One with a life lives as long as its agent runs: that its workspace is kept afterwards is no life.
+        """
+        if self.run is not None:
+            return self.run.outcome
         return (self.outcome or _ENDINGS[self.state]) if self.ended else None
+
+    @property
+    def ending_ns(self) -> int | None:
+        """When it ended in that sense, in nanoseconds since 1970 UTC."""
+        return self.ended_ns if self.run is None else self.run.at_ns
 
     @property
     def chain(self) -> str:

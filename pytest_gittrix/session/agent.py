@@ -35,7 +35,7 @@ from pytest_gittrix.session.content import (
     require_place,
     snapshot_of,
 )
-from pytest_gittrix.session.conversation import check_announceable, check_recordable, check_types, normalised, picked
+from pytest_gittrix.session.conversation import check_announceable, check_recordable, check_types, events_of, normalised, picked
 from pytest_gittrix.session.info import SessionInfo, info_of
 from pytest_gittrix.session.inputs import check_contents, check_message, check_paths, check_text
 from pytest_gittrix.session.kept import REPOSITORY, keep
@@ -233,7 +233,7 @@ class AgentSession:
             InvalidInput: a type is none that there is.
             LogDamaged: the log is damaged before its last line.
         """
-        return picked(self._recorder.log.twin().read(), check_types(types))
+        return picked(self._recorder.log.twin().read() or events_of(self._recorder.twin()), check_types(types))
 
     def checkpoint(self) -> str:
         """Keep the files as they are now, so that a fork can begin with them later; gives their tree.

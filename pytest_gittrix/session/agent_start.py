@@ -26,6 +26,7 @@ from pytest_gittrix.session.agent_tree import MARK, AgentTree, process, seconds
 from pytest_gittrix.session.agents import POLL, AgentProcess
 
 _START_WAIT: Final = 30.0
+_LOADER: Final = ("LD_", "LC_", "LANG", "PYTHONHOME")
 _KEEPER: Final = "import sys; sys.path.append(sys.argv[2]); from pytest_gittrix.session.agent_keeper import main; main(sys.argv[1])"
 
 
@@ -99,7 +100,7 @@ class _Starting:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
-                env={**os.environ, MARK: self.mark},
+                env={**_keepers(os.environ), MARK: self.mark},
                 cwd="/",
             )
         except OSError as problem:
@@ -182,6 +183,11 @@ class _Starting:
             why="Nothing of it runs.",
             fix="See to the memory, processes and disk of this machine, and try again.",
         )
+
+
+def _keepers(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a keeper needs to be a program at all. It outlives who started it, and its agent can read what it was given."""
+    return {name: value for name, value in environment.items() if name == "PATH" or name.startswith(_LOADER)}
 
 
 def _make_files(directory: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.record.events import Actor, Event, check
-from pytest_gittrix.record.state import SessionState
+from pytest_gittrix.record.state import SessionState, metadata_of
 from pytest_gittrix.record.vocabulary import CONVERSATION, LIVE, VOCABULARY
 from pytest_gittrix.session.recorder import Recorder
 
@@ -77,6 +77,19 @@ def close_orphans(recorder: Recorder, state: SessionState, reason: str, *, actor
     for call_id, tool in sorted(state.calls.items()):
         state = recorder.append("tool_result", orphan_result(call_id, tool, reason), actor=actor)
     return state
+
+
+def events_of(recorder: Recorder) -> list[Event]:
+    """All that happened to a session, ended ones too; one of a TypeScript store is seen as if it had its log already.
+
+    Raises:
+        SessionNotFound: there is no such session.
+        LogDamaged, MetadataVersionUnsupported: it cannot be read.
+    """
+    state = recorder.read()
+    if not state.legacy:
+        return recorder.log.twin().read()
+    return [Event(0, state.updated_ns, state.id, "session.imported", "system", {"metadata": metadata_of(state)})]
 
 
 def picked(events: Iterable[Event], types: frozenset[str] | None) -> list[Event]:

@@ -23,7 +23,7 @@ from pytest_gittrix.git.borrowing import Borrowing
 from pytest_gittrix.git.hydrate import Hydrated, HydratedRepository, clone_path, format_of_clone
 from pytest_gittrix.git.refs import short_branch
 from pytest_gittrix.git.salvage import read, repositories_in
-from pytest_gittrix.session.finalize_record import KINDS, Action, Finalized, Notes, summed_up
+from pytest_gittrix.session.finalize_record import KINDS, NOTES, Action, Finalized, Notes, summed_up
 from pytest_gittrix.session.finalize_remote import Deadline, OutOfTime, Remote, write_settings
 from pytest_gittrix.session.finalize_repository import Saving, Task, lenders
 
@@ -152,7 +152,7 @@ class _Run:
         self._credentials, self._environment, self._identity = credentials, environment, identity
         self._settings = os.path.join(home, "gitconfig")
         self._places: list[str] = []
-        self.notes = Notes.at(os.path.join(home, "notes.json"))
+        self.notes = Notes.at(os.path.join(home, NOTES))
         self.actions: list[Action] = []
 
     def begin(self) -> None:
@@ -183,7 +183,7 @@ class _Run:
             done.append(Action(repository.name, "failed", reason="the time was up"))
         except GittrixError as error:
             done.append(Action(repository.name, "failed", reason=error.fact))
-        except (OSError, ValueError, LookupError) as error:
+        except (OSError, ValueError, LookupError, RecursionError) as error:
             done.append(Action(repository.name, "failed", reason=f"{type(error).__name__}: {error}"))
         if not done:
             done.append(Action(repository.name, "skipped", reason="there is nothing to save"))
@@ -241,8 +241,8 @@ def _issues(run: _Run, id_: str, forge: CreateIssue | None) -> tuple[list[str], 
         if url is None and forge is not None:
             try:
                 url = forge(f"Work of session {id_} was saved to recovery branches of {name}", _body(id_, recovered))
-            except (GittrixError, OSError) as error:
-                problem = error.fact if isinstance(error, GittrixError) else str(error)
+            except Exception as error:  # noqa: BLE001  (whoever opens issues is a stranger, and the work is saved by now)
+                problem = error.fact if isinstance(error, GittrixError) else f"{type(error).__name__}: {error}"
                 trouble.append(f"{name}: no issue could be opened: {problem}")
                 continue
             run.notes.opened(name, branches, url)

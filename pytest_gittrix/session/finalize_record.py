@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -20,6 +20,9 @@ Status = Literal["Completed", "CompletedDegraded", "Failed", "Skipped"]
 
 KINDS: Final[tuple[Kind, ...]] = ("skipped", "left", "failed", "committed", "pushed", "recovered")
 """In the order in which they are told."""
+
+NOTES: Final = "notes.json"
+"""The file of the notes, in the engine's directory for a session's finalizations."""
 
 SHOWN: Final = 100
 """How many files an action names at most; its reason says how many there are."""
@@ -125,6 +128,19 @@ def summed_up(actions: Sequence[Action], issues: Sequence[str], trouble: Sequenc
     return Finalized(status, tuple(actions), tuple(issues), unsaved, "; ".join([*failures, *trouble]) or None)
 
 
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What of one repository is on its remote, by commits of the engine's or under other names than in the workspace.
+
+    Attributes:
+        commits: the agent's commits that are there, as they are or replayed.
+        files: mode and id of each file that was committed by a finalization, by path; None for one that was deleted.
+    """
+
+    commits: frozenset[str] = frozenset()
+    files: Mapping[str, tuple[int, str] | None] = field(default_factory=dict)
+
+
 @dataclass
 class Notes:
     """The notes of one session's finalizations, in one file. Made by ``Notes.at``."""
@@ -133,6 +149,7 @@ class Notes:
     _actions: list[Action] = field(default_factory=list)
     _times: dict[str, int] = field(default_factory=dict)
     _issues: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    saved: dict[str, Saved] = field(default_factory=dict)
 
     @classmethod
     def at(cls, path: str) -> Notes:
@@ -143,6 +160,7 @@ class Notes:
             notes._actions = [Action(**{**one, "files": tuple(one["files"])}) for one in told.get("actions", ())]
             notes._times = {str(key): int(value) for key, value in told.get("times", {}).items()}
             notes._issues = {name: (url, tuple(branches)) for name, (url, branches) in told.get("issues", {}).items()}
+            notes.saved = {name: _saved_in(one) for name, one in told.get("saved", {}).items()}
         except (ValueError, TypeError, KeyError, AttributeError):
             return cls(path)
         return notes
@@ -181,8 +199,23 @@ class Notes:
         self._issues[name] = (url, tuple(branches))
         self._save()
 
+    def note_saved(self, name: str, commits: Iterable[str], files: Mapping[str, tuple[int, str] | None]) -> None:
+        """Note what the remote of a repository is known to have, besides what was noted before."""
+        known = self.saved.get(name, Saved())
+        now = Saved(known.commits.union(commits), {**known.files, **files})
+        if now != known:
+            self.saved[name] = now
+            self._save()
+
     def _save(self) -> None:
         actions = [{field: getattr(one, field) for field in Action.__slots__} for one in self._actions]
         issues = {name: [url, list(branches)] for name, (url, branches) in self._issues.items()}
+        saved = {name: {"commits": sorted(one.commits), "files": dict(one.files)} for name, one in self.saved.items()}
+        told = {"actions": actions, "times": self._times, "issues": issues, "saved": saved}
         os.makedirs(os.path.dirname(self.path), exist_ok=True)
-        write_file(self.path, json.dumps({"actions": actions, "times": self._times, "issues": issues}, indent=1).encode(), sync=True)
+        write_file(self.path, json.dumps(told, indent=1).encode(), sync=True)
+
+
+def _saved_in(told: Mapping[str, Any]) -> Saved:
+    files = {str(path): None if one is None else (int(one[0]), str(one[1])) for path, one in told["files"].items()}
+    return Saved(frozenset(map(str, told["commits"])), files)

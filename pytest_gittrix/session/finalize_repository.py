@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.git.borrowing import Borrowing
 from pytest_gittrix.git.commit import Signature, build_commit
 from pytest_gittrix.git.hydrate import HydratedRepository, clone_path
@@ -21,7 +23,7 @@ from pytest_gittrix.git.tree import Entry, flatten
 from pytest_gittrix.git.uncommitted import Uncommitted, uncommitted
 from pytest_gittrix.session.finalize_files import classify, is_credential, is_runtime
 from pytest_gittrix.session.finalize_record import Action, Notes
-from pytest_gittrix.session.finalize_remote import Deadline, Remote
+from pytest_gittrix.session.finalize_remote import Deadline, OutOfTime, Remote
 
 RETRIES: Final = 3
 """How often a branch that moved meanwhile is fetched, and the work replayed onto it (BotMinter)."""
@@ -117,6 +119,7 @@ class Saving:
             self._save_apart("stash", stash)
         self._save_others(own)
         self._remember()
+        self._note_saved({*own, *self._tips()}, fresh, {path: dirty.changes[path] for path in files})
 
     # What there is ---------------------------------------------------------------------------------------------------------------
 
@@ -330,6 +333,14 @@ class Saving:
             return None
         self.notes.forget(one for one in actions if one not in before)
         return ended.reason or "the remote did not take it"
+
+    def _note_saved(self, commits: set[str], fresh: str | None, files: Mapping[str, Entry | None]) -> None:
+        """Note what is safe by now, for who looks into the workspace without asking the remote."""
+        # All is where it belongs: that this cannot be told is no failure, and only keeps the workspace for longer.
+        with suppress(GittrixError, OutOfTime, OSError):
+            missing = self._missing([*commits, *filter(None, [fresh])])
+            there = {path: None if entry is None else (entry.mode, entry.id) for path, entry in files.items() if fresh not in missing}
+            self.notes.note_saved(self._name, commits - missing.keys(), there)
 
     def _remember(self) -> None:
         """Tell too what an earlier attempt did, as far as the remote still has it."""

@@ -1,21 +1,24 @@
 """What a kill left of a member's session whose start or removal was under way (BotMinter).
 
-A start that never finished is ended, since nobody has worked there; a removal goes on. All else that a kill can leave of such a session
-(an agent that is gone, a finalization that stopped half-way) needs remotes and time, and is left to whoever manages members. It must not
-know agents, locks or remotes.
+A start that never finished is ended, since nobody has worked there; a removal goes on if it was recorded, and has not happened if not.
+All else that a kill can leave of such a session (an agent that is gone, a finalization that stopped half-way) needs remotes and time, and
+is left to whoever manages members. It must not know agents, work locks or remotes.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.git.workspace import Trash
+from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.state import SessionState
+from pytest_gittrix.record.store import Store
 from pytest_gittrix.session.eviction import LEAVING
 from pytest_gittrix.session.recorder import Recorder
 
@@ -35,7 +38,7 @@ _HALF_MADE: Final = re.compile(rf"{WORKSPACE}\.hydrating-[0-9a-f]+")
 
 
 def mend_life(recorder: Recorder, state: SessionState, trash: Trash) -> bool:
-    """Bring a session to a state that somebody meant, as far as that can be done here; whether something was done.
+    """Bring a session to a state that somebody meant, as far as that can be done here; whether something of it was taken away.
 
     Args:
         recorder: its record; the caller holds the lease.
@@ -44,8 +47,12 @@ def mend_life(recorder: Recorder, state: SessionState, trash: Trash) -> bool:
 
     Raises:
         AdapterUnavailable, OSError: something cannot be stored or moved; another recovery goes on with it.
+        EvictionRace: somebody saves what is in its workspace.
     """
     if not state.ended and state.life != "creating":
+        if state.life == "retained" and _is_apart(recorder.directory):
+            with Lease(recorder.directory / TURN, wait=0):
+                put_back(recorder.directory)
         return False
     if not state.ended:
         recorder.append("session.ended", {"state": "discarded", "reason": "its start never finished"}, commit_point=True)
@@ -54,6 +61,15 @@ def mend_life(recorder: Recorder, state: SessionState, trash: Trash) -> bool:
     if state.workspace_present:
         recorder.append("workspace.removed", {})
     return True
+
+
+def apart(store: Store, ids: Iterable[str]) -> list[str]:
+    """Those of some retained sessions whose workspace is out of its place: a kill stopped a removal, or one is under way."""
+    return [id_ for id_ in ids if _is_apart(store.directory(id_))]
+
+
+def _is_apart(directory: Path) -> bool:
+    return os.path.lexists(directory / LEAVING)
 
 
 def clear_away(directory: Path, trash: Trash) -> None:

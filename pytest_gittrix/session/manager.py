@@ -26,7 +26,7 @@ from pytest_gittrix.record.state import Policy, StateName
 from pytest_gittrix.record.store import Problem, Store, default_home
 from pytest_gittrix.session.archive import Archive
 from pytest_gittrix.session.births import Births
-from pytest_gittrix.session.conversation import check_types, picked
+from pytest_gittrix.session.conversation import check_types, events_of, picked
 from pytest_gittrix.session.detector import MovedRef, moved_references
 from pytest_gittrix.session.eviction import Evictor, check_end, check_outcome, is_repeated, require_evictable
 from pytest_gittrix.session.expiry import resolution_ns
@@ -34,6 +34,7 @@ from pytest_gittrix.session.fork import FilesOf
 from pytest_gittrix.session.gate import Choice, Gate
 from pytest_gittrix.session.ids import random_id, sortable_id
 from pytest_gittrix.session.info import SessionInfo, info_of
+from pytest_gittrix.session.life_recovery import apart
 from pytest_gittrix.session.promotion import PromoteResult
 from pytest_gittrix.session.pull_requests import ForgeOf, PullRequests, forges_of
 from pytest_gittrix.session.recorder import Emitter, Listener, Recorder, require_live, typed
@@ -268,10 +269,11 @@ class GitTrix:
         return self.get_session(id_).info()
 
     def history(self, id_: str, types: Iterable[str] | None = None) -> list[Event]:
-        """The stored events of a session, ended ones too; see ``AgentSession.history``. Raises SessionNotFound if there is none."""
-        recorder = self._recorder(id_)
-        recorder.read()
-        return picked(recorder.log.read(), check_types(types))
+        """The stored events of a session, ended ones too; see ``AgentSession.history``. Raises SessionNotFound if there is none.
+
+        A session of a TypeScript store has one: that it was imported, as its log will say once it has one.
+        """
+        return picked(events_of(self._recorder(id_)), check_types(types))
 
     def view(self, id_: str, name: str) -> dict[str, Any]:
         """The record of a session, ended ones too, in another system's own schema; see ``UserSession.view``."""
@@ -374,7 +376,7 @@ class GitTrix:
     def recover(self) -> RecoveryReport:
         """Bring every session that a kill left half-way to a state somebody meant; see ``session.recovery``."""
         self._index.sync()
-        report = self._recovery().run(self._index.unsettled())
+        report = self._recovery().run([*self._index.unsettled(), *apart(self.store, self._index.lives(("retained",)))])
         self._index.sync()
         report.problems.extend(self._index.problems())
         if not report.problems:

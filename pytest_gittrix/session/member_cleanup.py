@@ -14,14 +14,18 @@ from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.git.salvage import files_below
 from pytest_gittrix.record.life import Life
 from pytest_gittrix.record.retention import Selector, chosen, selected
+from pytest_gittrix.session.finalize_record import NOTES, Notes
 from pytest_gittrix.session.life_recovery import clear_away, put_back, set_apart
 from pytest_gittrix.session.member_end import MemberEnd
-from pytest_gittrix.session.member_inspect import look_into
+from pytest_gittrix.session.member_inspect import RepositoryState, look_into
 from pytest_gittrix.session.member_record import MemberRecord, Team
 from pytest_gittrix.session.recorder import typed
 
+_BLOCK: Final = 512
+_SMALL: Final = 4096
 _PUSHED: Final = ("committed", "pushed", "recovered")
 
 
@@ -89,10 +93,13 @@ class MemberCleanup:
         """Whether a session's workspace may hold work that is nowhere else."""
         if life.unsaved:
             return True
-        if life.ended != "killed" and life.result is not None and life.result.exit_status is not None:
-            return False
-        record = self.team.record(life.id)
-        return any(one.holds_work for one in look_into(record.hydrated(), pushed_by(record)))
+        finalized = life.ended != "killed" and life.result is not None and life.result.exit_status is not None
+        try:
+            found = looked(self.team.record(life.id))
+        except (GittrixError, OSError):
+            return True
+        # Of what was saved only what somebody did there since can be lost; that a clone is gone by now takes nothing back.
+        return any(one.holds_work and not (finalized and one.problem) for one in found)
 
     def _remove_all(self, lives: Iterable[Life], ids: Iterable[str], spared: Iterable[str], *, meant: bool) -> CleanupReport:
         by_id = {life.id: life for life in lives}
@@ -105,7 +112,7 @@ class MemberCleanup:
                 removed.append(id_)
             except _Changed:
                 kept.append(id_)
-            except (GittrixError, OSError) as problem:
+            except Exception as problem:  # noqa: BLE001  (one workspace must not keep the others from being removed)
                 failed[id_] = problem.fact if isinstance(problem, GittrixError) else str(problem)
         if removed:
             self.team.engine._tidy()
@@ -138,10 +145,11 @@ class MemberCleanup:
                 held.add("workspace.removed", {})
 
 
-def pushed_by(record: MemberRecord) -> list[str]:
-    """The commits that finalizations of a session brought to remotes. Raises as ``MemberRecord.life``."""
+def looked(record: MemberRecord) -> tuple[RepositoryState, ...]:
+    """What the repositories of a session's workspace hold, by all that its finalizations told. Raises as ``MemberRecord.life``; OSError."""
     told = (event.data for event in record.events() if event.type == "finalize.repository")
-    return [data["commit"] for data in told if data["action"] in _PUSHED and "commit" in data]
+    pushed = [data["commit"] for data in told if data["action"] in _PUSHED and "commit" in data]
+    return look_into(record.hydrated(), pushed, Notes.at(str(record.finalization / NOTES)).saved)
 
 
 def _in_order(lives: Iterable[Life], ids: Collection[str]) -> list[str]:
@@ -150,10 +158,16 @@ def _in_order(lives: Iterable[Life], ids: Collection[str]) -> list[str]:
 
 
 def _size(record: MemberRecord) -> int:
-    """Bytes of all files of a workspace."""
+    """Bytes that the files of a workspace take on the disk: of one with holes not those, and of one with several names once."""
     total = 0
-    for parent, _, names in os.walk(record.workspace):
-        for name in names:
-            with suppress(OSError):
-                total += os.lstat(os.path.join(parent, name)).st_size
+    linked: set[tuple[int, int]] = set()
+    for file in files_below(str(record.workspace)):
+        with suppress(OSError):
+            found = os.lstat(file)
+            if found.st_nlink > 1:
+                if (found.st_dev, found.st_ino) in linked:
+                    continue
+                linked.add((found.st_dev, found.st_ino))
+            # Some file systems keep what is small where no block is counted.
+            total += min(found.st_size, max(found.st_blocks * _BLOCK, _SMALL))
     return total

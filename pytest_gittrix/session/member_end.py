@@ -186,8 +186,8 @@ class MemberEnd:
             return record.life()
         except EvictionRace:
             raise
-        except (GittrixError, OSError) as problem:
-            to, reason = "failed", problem.fact if isinstance(problem, GittrixError) else str(problem)
+        except Exception as problem:  # noqa: BLE001  (credentials are a stranger's; a session that cannot be saved must not finalize for ever)
+            to, reason = "failed", _why(problem)
         else:
             to, reason = ("failed" if ended.status == "Failed" else "completed"), ended.reason or ""
         with record.held() as held:
@@ -287,10 +287,14 @@ class MemberEnd:
             try:
                 self.stop(life.id, force=force, reason=None)
                 stopped.append(life.id)
-            except (GittrixError, OSError) as problem:
-                errors[life.id] = problem.fact if isinstance(problem, GittrixError) else str(problem)
+            except Exception as problem:  # noqa: BLE001  (one session must not keep the others from being stopped)
+                errors[life.id] = _why(problem)
         ended = tuple(stopped)
         return StopSummary(() if force else ended, ended if force else (), tuple(skipped), errors)
+
+
+def _why(problem: Exception) -> str:
+    return problem.fact if isinstance(problem, GittrixError) else str(problem) or type(problem).__name__
 
 
 def _require_retained(life: Life) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,10 +19,11 @@ from pytest_gittrix.git.hydrate import Hydrated, HydratedRepository, clone_path,
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.refs import References
 from pytest_gittrix.git.salvage import Found, read, repositories_in
-from pytest_gittrix.git.tree import flatten
+from pytest_gittrix.git.tree import Entry, flatten
 from pytest_gittrix.git.uncommitted import uncommitted
 from pytest_gittrix.record.life import Life
 from pytest_gittrix.session.finalize_files import is_credential, is_runtime
+from pytest_gittrix.session.finalize_record import Saved
 from pytest_gittrix.session.finalize_repository import Task, lenders
 
 _ORIGIN: Final = "refs/remotes/origin/"
@@ -40,8 +41,9 @@ class RepositoryState:
         uncommitted: paths that differ from the commit that is checked out, sorted. What git ignores is not among them.
         unpushed: what leads to commits that the remote has not: names of branches, ``HEAD-<id>`` for a detached HEAD, ``stash-<id>``, and
             ``lost-<id>`` for what nothing leads to.
-        holds_work: whether it may have work that is nowhere else. Credentials, and state of what ran there, are no work; and that
-            something was pushed counts only if others than the agent's repository say so.
+        holds_work: whether it may have work that is nowhere else. Credentials, state of what ran there, and files that a finalization
+            committed and pushed as they are, are no work; and that something was pushed counts only if others than the agent's
+            repository say so.
         problem: why it cannot be told, where it cannot; then it counts as holding work.
     """
 
@@ -72,12 +74,13 @@ class Inspection:
         return any(one.holds_work for one in self.repositories)
 
 
-def look_into(workspace: Hydrated, pushed: Collection[str] = ()) -> tuple[RepositoryState, ...]:
+def look_into(workspace: Hydrated, pushed: Collection[str] = (), saved: Mapping[str, Saved] | None = None) -> tuple[RepositoryState, ...]:
     """What the repositories of a workspace hold. Nothing in it is changed.
 
     Args:
         workspace: what ``hydrate`` made.
         pushed: commits that are known to be on a remote, besides those that the shared clones saw there.
+        saved: what finalizations noted of what is safe, by repository.
 
     Raises:
         OSError: there is no room for a repository of the engine's own beside it.
@@ -86,12 +89,15 @@ def look_into(workspace: Hydrated, pushed: Collection[str] = ()) -> tuple[Reposi
         return ()
     places = repositories_in(workspace.path)
     own = {one.place for one in workspace.repositories}
-    found = [_look(workspace, one, places, pushed) for one in workspace.repositories]
+    noted = saved or {}
+    found = [_look(workspace, one, places, pushed, noted.get(one.name, Saved())) for one in workspace.repositories]
     unknown = "the session does not know it, nor a remote of it"
     return (*found, *(RepositoryState(place, None, holds_work=True, problem=unknown) for place in places if place not in own))
 
 
-def _look(workspace: Hydrated, repository: HydratedRepository, places: Iterable[str], pushed: Collection[str]) -> RepositoryState:
+def _look(
+    workspace: Hydrated, repository: HydratedRepository, places: Iterable[str], pushed: Collection[str], saved: Saved
+) -> RepositoryState:
     root = os.path.join(workspace.path, repository.place)
     if not os.path.lexists(os.path.join(root, ".git")):
         left = os.path.isdir(root) and bool(os.listdir(root))
@@ -105,8 +111,8 @@ def _look(workspace: Hydrated, repository: HydratedRepository, places: Iterable[
         found = read(root, format_, timeout=_TIMEOUT)
         with tempfile.TemporaryDirectory(prefix="gittrix-look-") as directory:
             task = Task(repository, root, "", strangers, ("", ""))
-            return _Look(workspace, task, found, format_).run(directory, pushed)
-    except (GittrixError, OSError, ValueError, LookupError) as problem:
+            return _Look(workspace, task, found, format_, saved).run(directory, {*pushed, *saved.commits})
+    except (GittrixError, OSError, ValueError, LookupError, RecursionError) as problem:
         told = problem.fact if isinstance(problem, GittrixError) else f"{type(problem).__name__}: {problem}"
         return RepositoryState(repository.name, None, holds_work=True, problem=told)
 
@@ -119,6 +125,7 @@ class _Look:
     task: Task
     found: Found
     format: ObjectFormat
+    saved: Saved
 
     def run(self, directory: str, pushed: Collection[str]) -> RepositoryState:
         found, repository = self.found, self.task.repository
@@ -147,7 +154,11 @@ class _Look:
             strangers=self.task.strangers,
         )
         dirty = sorted({*seen.changes, *seen.refused})
-        return dirty, [path for path in dirty if not is_credential(path) and not is_runtime(path, tracked=path in entries)]
+        safe = {path for path, entry in seen.changes.items() if self._is_saved(path, entry)}
+        return dirty, [path for path in dirty if not (path in safe or is_credential(path) or is_runtime(path, tracked=path in entries))]
+
+    def _is_saved(self, path: str, entry: Entry | None) -> bool:
+        return path in self.saved.files and self.saved.files[path] == (None if entry is None else (entry.mode, entry.id))
 
     def _commits(self, borrowing: Borrowing, pushed: Collection[str]) -> tuple[list[str], bool]:
         """What leads to commits that the remote has not; and whether there are any, if only others than the agent are believed."""

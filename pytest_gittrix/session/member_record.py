@@ -20,6 +20,7 @@ from pytest_gittrix.record.heartbeat import Owner
 from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.life import Life, life_of
 from pytest_gittrix.record.retention import RetentionPolicy
+from pytest_gittrix.record.state import fold
 from pytest_gittrix.session.agents import AgentProcess
 from pytest_gittrix.session.finalize import CreateIssue, Credentials
 from pytest_gittrix.session.inputs import check_text
@@ -101,8 +102,12 @@ class MemberRecord:
             SessionNotFound: there is no such session.
             LogDamaged, MetadataVersionUnsupported: it cannot be read.
         """
-        self.recorder.read()
-        return self.recorder.log.twin().read()
+        events = self.recorder.log.twin().read()
+        if events:
+            fold(events)
+        else:
+            self.recorder.read()  # which says what there is instead
+        return events
 
     def life(self) -> Life:
         """Its life as it is now.

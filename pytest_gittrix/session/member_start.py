@@ -37,7 +37,7 @@ from pytest_gittrix.session.starting import check_identity, known
 BRAIN: Final = "brain-prompt.md"
 """A file of the team's repository, at its root or below ``members/<member>/``, that makes a brain of a loop."""
 
-_SECRET: Final = re.compile(r"https?://[^/@]*@", re.IGNORECASE)
+_SECRET: Final = re.compile(r"https?://[^/@]*@|[a-z][a-z0-9+.-]*://[^/@]*:[^/@]*@", re.IGNORECASE)
 _SECOND: Final = 10**9
 
 
@@ -120,8 +120,9 @@ class MemberStart:
             points.reached("member:active")
             return held
         except BaseException:
-            with suppress(OSError, GittrixError):  # the next recovery takes it away
+            with suppress(OSError, GittrixError):  # of what is over, anybody takes it
                 self.team.locks.release_all(record.id)
+            with suppress(OSError, GittrixError):  # the next recovery takes it away
                 self.team.engine._resources.trash.put(str(record.directory))
                 self.team.engine._tidy()
             raise

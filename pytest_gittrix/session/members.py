@@ -20,9 +20,9 @@ from pytest_gittrix.record.life import STATES, TERMINAL, Life
 from pytest_gittrix.record.retention import RetentionPolicy, Selector
 from pytest_gittrix.session.agents import GRACE, AgentProcess
 from pytest_gittrix.session.finalize import DEADLINE, CreateIssue, Credentials
-from pytest_gittrix.session.member_cleanup import CleanupReport, MemberCleanup, pushed_by
+from pytest_gittrix.session.member_cleanup import CleanupReport, MemberCleanup, looked
 from pytest_gittrix.session.member_end import MemberEnd, StopSummary
-from pytest_gittrix.session.member_inspect import Inspection, RepositoryState, look_into
+from pytest_gittrix.session.member_inspect import Inspection, RepositoryState
 from pytest_gittrix.session.member_record import RUNNING, Team, check_name
 from pytest_gittrix.session.member_start import Asked, MemberStart
 from pytest_gittrix.session.work_locks import Acquired, WorkLocks
@@ -236,7 +236,7 @@ class Members:
         for id_ in ids:
             try:
                 done.append(do(id_))
-            except (GittrixError, OSError) as problem:
+            except Exception as problem:  # noqa: BLE001  (one session must not keep the others from being finished)
                 self._team.complain(id_, problem)
         return done
 
@@ -282,8 +282,7 @@ class Members:
             OSError: there is no room to look.
         """
         record = self._team.record(id)
-        life = record.life()
-        return Inspection(life, look_into(record.hydrated(), pushed_by(record)))
+        return Inspection(record.life(), looked(record))
 
     def cleanup(self, selector: Selector, *, dry_run: bool = False) -> CleanupReport:
         """Remove workspaces of retained sessions that somebody selects. Their records stay.

@@ -81,7 +81,7 @@ class Orchestrator:
         dialect: ``document`` (as documented) or ``head`` (as the newest code).
         notify: called with each notification (the document's OrchestratorEvent as a dict), once and in order, also across orchestrators
             of one directory. One that is killed while it tells may tell the same once more, under the same id.
-        environment: what agents get; this process's own by default.
+        environment: what agents get; this process's own by default, but for the token of the engine's forge.
         grace: real seconds that an agent has to end by itself when it is killed.
         end_merged: as in the original's code, ``poll`` kills and purges a session whose pull request is merged, as soon as its agent is not
             active, waiting for input or blocked, or 5 minutes after. Otherwise ``cleanup`` does.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError
-from pytest_gittrix.record.axes import Activity, Runtime
+from pytest_gittrix.record.axes import ACTIVITIES, SOURCES, UNKNOWN, Activity, Runtime
 from pytest_gittrix.record.heartbeat import Owner
 from pytest_gittrix.session.agent import VARIABLES
 from pytest_gittrix.session.agent_keeper import RECORD
@@ -25,6 +25,7 @@ from pytest_gittrix.session.orchestrator_board import RUNTIME, Board, Seen
 from pytest_gittrix.session.orchestrator_config import AgentPlugin
 from pytest_gittrix.session.recorder import typed
 
+_MOST_DETAIL: Final = 500
 _DIRECTORY: Final = re.compile(r"agent-([0-9]{1,9})")
 _HOME: Final = "private-home"
 _REASONS: Final[Mapping[str, str]] = {
@@ -35,6 +36,8 @@ _REASONS: Final[Mapping[str, str]] = {
 }
 # With these set, git would work in the repository of whoever leads the agents.
 _ASTRAY: Final = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX", "GIT_NAMESPACE")
+# The engine's own token is for people's decisions: an agent that has it opens pull requests, and pushes, past the gate.
+_WITHHELD: Final = frozenset({*_ASTRAY, "GITTRIX_FORGE_TOKEN"})
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ class Agents:
             return None
         now = self.board.engine.clock.now_ns()
         try:
-            found = self.plugin(seen).activity(seen.workspace, now)
+            found = _believed(self.plugin(seen).activity(seen.workspace, now))
         except Exception as problem:  # noqa: BLE001  (a plugin is a stranger: a look that fails is an observation too)
             return Activity(source="native", detail=f"probe_failure: {problem}", seen_ns=now, failed=True)
         if found is None or (found.observed_ns is not None and found.observed_ns < seen.launched_ns):
@@ -141,10 +144,26 @@ class Agents:
 
     def _environment(self, seen: Seen) -> dict[str, str]:
         base = self.board.environment
-        found = {name: value for name, value in os.environ.items() if name not in _ASTRAY} if base is None else dict(base)
+        found = {name: value for name, value in os.environ.items() if name not in _WITHHELD} if base is None else dict(base)
         facts = seen.state.identity
         told = {"AO_SESSION": seen.id, "AO_PROJECT_ID": seen.project.id, "AO_ISSUE_ID": facts.get("issue")}
         return {**found, **dict.fromkeys(VARIABLES, seen.id), **{name: value for name, value in told.items() if value}}
+
+
+def _believed(told: Activity | None) -> Activity | None:
+    """What a plugin tells, if it is something that can be told, and fit for a log. Raises TypeError or ValueError if not."""
+    if told is None:
+        return None
+    if not isinstance(told, Activity):
+        raise TypeError(f"it tells {type(told).__name__}, and no Activity")
+    if told.state not in (*ACTIVITIES, UNKNOWN) or told.source not in SOURCES:
+        raise ValueError(f"it tells of the state {told.state!r} from {told.source!r}")
+    if told.observed_ns is not None and type(told.observed_ns) is not int:
+        raise TypeError(f"it tells the time {told.observed_ns!r}, which is no whole number")
+    if told.detail is None:
+        return told
+    # The agent writes what a source tells: half a character, or a page of text, must not keep the rest from being recorded.
+    return replace(told, detail=str(told.detail).encode(errors="replace").decode()[:_MOST_DETAIL])
 
 
 def runtime_data(runtime: Runtime, *, reason: str | None = None) -> dict[str, Any]:

@@ -98,7 +98,7 @@ class Board:
         directory: of the flat files, ``<directory>/<project>/sessions/<id>``.
         dialect: of every status.
         notify: who is told what happens; None for nobody.
-        environment: what agents get; this process's own by default.
+        environment: what agents get; this process's own by default, but for the token of the engine's forge.
         grace: real seconds that an agent has to end by itself.
     """
 
@@ -191,7 +191,8 @@ class Board:
         facts = events[0].data.get("identity", {}) if events else {}
         project = self.projects.get(facts.get("project", ""))
         # What a person started for the project, and named like its sessions, is not ours to lead, nor to take for a spawn that was killed.
-        if project is None or facts.get("runtime") != RUNTIME or not project.owns(id):
+        # Nor is what came of a session of ours: a fork has the facts of where it came from.
+        if project is None or facts.get("runtime") != RUNTIME or "lineage" in events[0].data or not project.owns(id):
             return None
         return Seen(project, tuple(events), fold(events), axes_of(events))
 
@@ -225,7 +226,7 @@ class Board:
         """The sessions of which there is a file and no log: somebody else's, who keeps them so."""
         place = self.files(project)
         found = []
-        with suppress(GittrixError):
+        with suppress(GittrixError, OSError):  # whoever keeps them may take one away meanwhile
             for id, values in sessions(place).items():
                 if values.get("project", project.id) == project.id and not os.path.lexists(self.engine.store.directory(id)):
                     modified = (place / id).stat().st_mtime_ns

@@ -104,14 +104,15 @@ class Ends:
 
         try:
             agent = self.agents.launch(seen, workspace, None, known)
+            assert agent.owner is not None
+            self.board.append(seen.id, ("session.restored", {}), ("runtime.observed", alive(agent.owner)))
         except BaseException:
-            # The log must not go on saying that an agent runs.
+            # No agent may run in what is over, nor the log go on saying that one does.
             with suppress(GittrixError):
+                self.agents.stop(seen, grace=0)
                 if self.board.find(seen.id).axes.runtime.state == "alive":
                     self.board.append(seen.id, ("runtime.observed", {"state": "missing", "source": RUNTIME, "reason": "process_missing"}))
             raise
-        assert agent.owner is not None
-        self.board.append(seen.id, ("session.restored", {}), ("runtime.observed", alive(agent.owner)))
         points.reached("restore:launched")
         self.board.publish(seen.id)
 

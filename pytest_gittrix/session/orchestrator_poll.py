@@ -68,7 +68,7 @@ class Poller:
                         self.end_merged(seen.id)
                     elif self._last.get(seen.id) != self._now(seen):
                         self._publish(seen)
-                except GittrixError as problem:
+                except Exception as problem:  # noqa: BLE001  (one session, or a forge's stranger, must not stop the others)
                     self.board.complain(seen.id, problem)
         return looked
 

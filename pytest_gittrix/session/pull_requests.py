@@ -196,7 +196,7 @@ class PullRequests:
             forge = self.require(durable)
             where = f" at {forge.url}"
             with forge.within(PATIENCE) as hasty:
-                pull = act(hasty)
+                pull = _checked(act(hasty))
         except Exception as problem:  # noqa: BLE001  (the commit is in: whatever a forge raises must not say that it is not)
             reason = problem.fact if isinstance(problem, GittrixError) else f"{type(problem).__name__}: {problem}."
             push = f"push {branch!r} there, then " if durable.objects_dir is not None and isinstance(problem, InvalidInput) else ""
@@ -248,6 +248,13 @@ def record_done(recorder: Recorder, done: Mapping[str, Any], opened: Opened | No
         with suppress(GittrixError):
             state = recorder.append("pr.observed", seen)
     return state
+
+
+def _checked(pull: PullRequest) -> PullRequest:
+    """A pull request, if a forge's stranger gave one that can be told of. Raises TypeError if not."""
+    if not isinstance(pull, PullRequest) or not all(isinstance(text, str) for text in (pull.url, pull.title, pull.head, pull.base)):
+        raise TypeError(f"the forge answered {str(pull)[:200]!r}")
+    return pull
 
 
 def _plain(text: str) -> str:

@@ -15,12 +15,13 @@ from typing import Any, Final, cast
 
 from pytest_gittrix.clock import Clock
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, SessionExpired, SessionNotFound
+from pytest_gittrix.record.axes import axes_of
 from pytest_gittrix.record.events import Actor, Event, live_event
 from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.log import EventLog, report_ignored
 from pytest_gittrix.record.state import SessionState, fold
 from pytest_gittrix.record.store import Store
-from pytest_gittrix.record.vocabulary import CONVERSATION
+from pytest_gittrix.record.vocabulary import CONVERSATION, OBSERVED
 from pytest_gittrix.session.expiry import is_past, resolution_ns, unseen_activity
 
 Listener = Callable[[Event], object]
@@ -147,11 +148,14 @@ class Recorder:
 
         Raises:
             AdapterUnavailable: it could not be stored; nothing happened.
-            LogDamaged: it cannot happen to a session in this state; nothing was stored.
+            LogDamaged: it cannot happen to a session in this state, or says what none of its kind can; nothing was stored.
         """
         now = self.clock.now_ns()
         # What cannot happen must not be stored either: no reader would get past it.
-        meant = self._state and fold([Event(self._state.seq + 1, now - now % 1000, self.id, type_, actor, data)], self._state)
+        event = Event(0 if self._state is None else self._state.seq + 1, now - now % 1000, self.id, type_, actor, data)
+        if type_ in OBSERVED:
+            axes_of([event])
+        meant = self._state and fold([event], self._state)
         if self._refusal is not None:
             raise self._refusal()
         event = self.last = self.log.append(type_, data, ts=now, actor=actor, commit_point=commit_point)

@@ -65,7 +65,10 @@ def record(events: Sequence[Event], *, as_code: bool = False) -> dict[str, Any]:
         SessionNotFound: it was removed, and ``as_code``.
         InvalidInput: there is no event.
     """
-    state, life = fold(events), life_of(events)
+    return _record(events, fold(events), life_of(events), as_code)
+
+
+def _record(events: Sequence[Event], state: SessionState, life: Life | None, as_code: bool) -> dict[str, Any]:
     if life is None:
         return _ordinary(state, events)
     name, since_ns = _shown(life, as_code)
@@ -90,7 +93,11 @@ def history_row(events: Sequence[Event], *, as_code: bool = False) -> dict[str, 
         ``session_id``, ``member``, ``session_type``, ``state``, ``exit_normal`` (only what completed ended normally),
         ``finalization_status`` (``completed``, ``failed``, ``skipped``, ``n/a`` or ``pending``), ``started_at``, ``ended_at``.
     """
-    told, life, state = record(events, as_code=as_code), life_of(events), fold(events)
+    return _row(events, fold(events), life_of(events), as_code)
+
+
+def _row(events: Sequence[Event], state: SessionState, life: Life | None, as_code: bool) -> dict[str, Any]:
+    told = _record(events, state, life, as_code)
     result = told["finalization_result"]
     running = told["current_state"] == "Finalizing"
     ended_ns = (_since(state, events) if state.ended else None) if life is None else life.ended_ns
@@ -122,7 +129,7 @@ def history(
         life, state = life_of(events), fold(events)
         if as_code and life is not None and life.state == "removed":
             continue
-        row = history_row(events, as_code=as_code)
+        row = _row(events, state, life, as_code)
         since = _since(state, events) if life is None else _shown(life, as_code)[1]
         if row["state"] in _BEFORE_THE_END or member not in (None, row["member"]) or (since_ns is not None and since < since_ns):
             continue

@@ -1,6 +1,7 @@
 """Gas Town: a session is one life of an agent between spawn and handoff; many of them, linked, do one piece of work (session-systems 2.1).
 
-The document's field names. A session that is not told who works in it has no agent, and none is made up.
+The document's field names. A session that is not told who works in it has no agent, and none is made up. A member's session (BotMinter)
+ends here when its agent's run does, however long its workspace is kept.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ INDEX_FIELDS: Final = ("id", "agent", "started_at", "work_unit", "parent_id", "c
 """The few fields of a record that lists are made from: those of a line of ``index.jsonl``."""
 
 TOLD: Final[frozenset[str]] = frozenset(
-    {"workspace.ready", "session.imported", "step.started", "step.completed", "promote.done", "session.ended"}
+    {"workspace.ready", "session.imported", "step.started", "step.completed", "promote.done", "session.ended", "life.moved"}
 )
 """Our events of which the event log of a town hears. It hears of nothing else that happens in a session."""
 
@@ -95,7 +96,7 @@ def record(events: Sequence[Event]) -> dict[str, Any]:
 def record_of(state: SessionState) -> dict[str, Any]:
     """The same, of what the events add up to: for a session of another system's store, which has no events."""
     known = {
-        "ended_at": time_text(state.ended_ns),
+        "ended_at": time_text(state.ending_ns),
         "outcome": state.ending,
         **{name: state.identity.get(name) for name in ("work_unit", "molecule_id", "step_ref")},
         "parent_id": state.lineage.parent if state.lineage is not None and state.lineage.relation != "fork" else None,
@@ -195,6 +196,8 @@ def _lines_of(event: Event, state: SessionState) -> list[tuple[str, dict[str, An
         case "promote.done":
             return _end_lines(event, state)
         case "session.ended" if state.result is None:
+            return _end_lines(event, state)
+        case "life.moved" if state.run is not None and state.run.seq == event.seq:
             return _end_lines(event, state)
     return []
 

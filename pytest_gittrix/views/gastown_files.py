@@ -79,7 +79,7 @@ def export(store: Store, directory: str | os.PathLike[str], *, archive_before: d
             problems.append(Problem(id, str(problem)))
             continue
         record = record_of(state)
-        old = before is not None and state.ended_ns is not None and state.ended_ns < before
+        old = before is not None and state.ending_ns is not None and state.ending_ns < before
         archived += old
         _write_session(root / SESSIONS, id, {**record, "steps": [_step_data(step) for step in steps(events)]}, archived=old)
         index.append((state.created_ns, id, _line({name: record[name] for name in INDEX_FIELDS if name in record})))

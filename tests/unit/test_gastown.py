@@ -300,3 +300,52 @@ def test_a_record_is_the_same_from_events_and_from_what_they_add_up_to(store: St
 
     assert gastown.record_of(fold(events)) == gastown.record(events)
     assert gastown.index_line(events).items() <= gastown.record(events).items()
+
+
+# Sessions of members (BotMinter) ------------------------------------------------------------------------------------------------
+
+
+def opened(store: Store, id: str, *states: str) -> list[Event]:
+    """A member's session that went through these states, a minute each, after its workspace was there."""
+    store.create(id)
+    told = {"task": "t", "kind": "loop", "member": "alice", "team": "crew", "repositories": [], "workspace": "/w"}
+    add(store, id, 0, "session.opened", **told, policy=CREATED["policy"])
+    add(store, id, 0, "workspace.ready", path="/w")
+    for minute, to in enumerate(states):
+        add(store, id, minute, "life.moved", to=to, **({"reason": "it was told so"} if to == "failed" else {}))
+    return events_of(store, id)
+
+
+@pytest.mark.parametrize(
+    ("states", "outcome", "line"),
+    [
+        (("active", "finalizing", "completed", "retained", "removed"), "done", "session_end"),
+        (("active", "finalizing", "failed", "retained"), "done", "session_end"),
+        (("active", "finalizing", "killed", "retained"), "done", "session_end"),
+        (("active", "completed", "retained", "finalizing", "completed", "retained"), "done", "session_end"),
+        (("active", "failed", "retained", "finalizing", "completed", "retained", "removed"), "crash", "session_death"),
+        (("active", "killed", "retained", "finalizing", "completed"), "killed", "session_end"),
+    ],
+)
+def test_a_members_session_ends_once_when_its_agents_run_does(store: Store, states: tuple[str, ...], outcome: str, line: str) -> None:
+    events = opened(store, "m", *states)
+    lines = heard(events)
+
+    assert [one["type"] for one in lines] == ["session_start", line]
+    assert lines[1]["ts"] == "2030-01-01T00:01:00Z"
+    assert lines[1]["payload"].get("outcome", "crash") == outcome
+    assert lines[1]["actor"] == "alice"
+    told = gastown.record(events)
+    assert (told["outcome"], told["ended_at"]) == (outcome, "2030-01-01T00:01:00Z")
+    assert gastown.state_of(fold(events)) == outcome
+
+
+def test_the_death_of_a_member_says_why(store: Store) -> None:
+    assert heard(opened(store, "m", "active", "failed"))[1]["payload"] == {"session": "m", "agent": "alice", "reason": "it was told so"}
+
+
+def test_a_members_session_lives_while_its_agent_runs(store: Store) -> None:
+    events = opened(store, "m", "active")
+    assert [one["type"] for one in heard(events)] == ["session_start"]
+    assert not {"outcome", "ended_at"} & gastown.record(events).keys()
+    assert gastown.state_of(fold(events)) == "active"

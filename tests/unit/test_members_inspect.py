@@ -113,6 +113,68 @@ def test_what_a_finalization_pushed_is_not_told_again(crew: Crew) -> None:
     assert app(crew, life) == RepositoryState("app", "talk")
 
 
+def test_files_that_a_finalization_committed_and_pushed_are_told_and_are_no_work(crew: Crew) -> None:
+    life = crew.chat()
+    crew.put(life.id, "new.txt")
+    crew.put(life.id, "a.txt", "changed\n")
+    (crew.repo(life.id) / "src" / "b.txt").unlink()
+    crew.members.stop(life.id)
+    assert app(crew, life) == RepositoryState("app", None, ("a.txt", "new.txt", "src/b.txt"))
+
+
+def test_commits_are_known_to_be_pushed_under_those_that_the_finalization_made(crew: Crew) -> None:
+    life = crew.chat()
+    crew.commit(life.id, "said.txt", branch="talk")
+    crew.put(life.id, "new.txt")
+    crew.members.stop(life.id)
+    assert app(crew, life) == RepositoryState("app", "talk", ("new.txt",))
+
+
+def test_commits_that_were_replayed_onto_what_came_meanwhile_are_known_too(crew: Crew) -> None:
+    life = crew.chat()
+    crew.commit(life.id, "said.txt", branch="talk")
+    crew.git(life.id, "push", "-q", "origin", "talk")
+    crew.app.commit({"theirs.txt": "theirs\n"}, branch="talk")
+    crew.commit(life.id, "more.txt")
+    crew.git(life.id, "stash", "-q")
+    crew.put(life.id, "new.txt")
+    crew.members.stop(life.id)
+    assert set(crew.app.text("ls-tree", "--name-only", "talk").split()) >= {"theirs.txt", "said.txt", "more.txt", "new.txt"}
+    assert app(crew, life) == RepositoryState("app", "talk", ("new.txt",))
+
+
+@pytest.mark.parametrize("how", ["changed", "added", "deleted", "made executable", "committed"])
+def test_what_is_done_after_a_finalization_is_work_again(crew: Crew, how: str) -> None:
+    life = crew.chat()
+    crew.put(life.id, "new.txt")
+    crew.members.stop(life.id)
+    assert not app(crew, life).holds_work
+    match how:
+        case "changed":
+            crew.put(life.id, "new.txt", "more\n")
+        case "added":
+            crew.put(life.id, "other.txt")
+        case "deleted":
+            (crew.repo(life.id) / "a.txt").unlink()
+        case "made executable":
+            (crew.repo(life.id) / "new.txt").chmod(0o755)
+        case "committed":
+            crew.commit(life.id, "later.txt")
+    assert app(crew, life).holds_work
+    crew.members.finalize(life.id)
+    assert not app(crew, life).holds_work
+
+
+def test_what_a_remote_did_not_take_stays_work(crew: Crew) -> None:
+    life = crew.chat()
+    crew.put(life.id, "new.txt")
+    aside = crew.app.path.with_suffix(".aside")
+    crew.app.path.rename(aside)
+    crew.members.stop(life.id)
+    aside.rename(crew.app.path)
+    assert app(crew, life) == RepositoryState("app", None, ("new.txt",), (), True)
+
+
 # What cannot be told -----------------------------------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from pytest_gittrix.harness.crash import Crash
 from pytest_gittrix.record.events import Event
 from pytest_gittrix.record.retention import Selector
 from pytest_gittrix.session.agent_tree import process, signal_process
+from pytest_gittrix.session.manager import GitTrix
 
 
 @pytest.fixture
@@ -136,6 +137,30 @@ def test_a_start_that_was_killed_once_it_was_active(crew: Crew, point: str) -> N
             assert (after.state, crew.held()) == ("active", {"app#1": life.id})
             members.stop(life.id)
             assert crew.held() == {}
+
+
+def test_a_removal_that_was_killed_before_it_was_recorded_has_not_happened_once_an_engine_begins(crew: Crew) -> None:
+    life = crew.chat()
+    crew.put(life.id, "left.txt")
+    crew.members.stop(life.id, force=True)
+    Crash().at("member:removing", lambda: crew.members.cleanup(Selector(id=life.id)))
+    assert not crew.workspace(life.id).exists()
+
+    with GitTrix(None, store=crew.engine.store.root, home=crew.engine.home, clock=crew.clock, durability="fast") as engine:
+        assert (crew.repo(life.id) / "left.txt").read_text() == "work\n"
+        assert engine.recover().removed == []
+    assert crew.members.cleanup(Selector(id=life.id)).removed == (life.id,)
+
+
+def test_a_removal_that_is_under_way_is_left_alone(crew: Crew) -> None:
+    life = crew.chat()
+    crew.members.stop(life.id)
+    with crew.members._team.record(life.id).held():
+        crew.workspace(life.id).rename(crew.directory(life.id) / "leaving")
+        crew.engine.recover()
+        assert not crew.workspace(life.id).exists()
+    crew.engine.recover()
+    assert crew.workspace(life.id).is_dir()
 
 
 @pytest.mark.parametrize("point", ["member:stopping", "member:ended", "member:retained"])
@@ -272,6 +297,19 @@ def test_sessions_are_listed_by_member_and_state_oldest_first_and_ordinary_ones_
     assert crew.members.list(member="alice", states=["killed"]) == []
     with pytest.raises(InvalidInput, match="creating"):
         crew.members.list(states=["Active"])
+
+
+def test_lists_and_queries_tell_of_members_sessions_whose_they_are_and_how_far(crew: Crew) -> None:
+    live, over = crew.chat(member="bob"), crew.ended()
+    crew.members.finish(over.id)
+    told = {one.id: one.wire().get("life") for one in crew.engine.list_sessions()}
+
+    assert told == {
+        live.id: {"member": "bob", "kind": "interactive", "state": "active", "ended": None},
+        over.id: {"member": "alice", "kind": "loop", "state": "retained", "ended": "completed"},
+    }
+    assert [one.id for one in crew.engine.query(outcome="done")] == [over.id]
+    assert crew.engine.query(agent="bob")[0].life == told[live.id]
 
 
 def test_a_history_tells_of_what_ended_since_the_newest_first(crew: Crew) -> None:

@@ -251,3 +251,51 @@ def test_a_database_that_is_not_there_is_no_source_and_is_not_made(tmp_path: Pat
     assert read_sqlite(tmp_path / "missing", MS, NOW) == Activity(seen_ns=NOW)
     assert read_sqlite(tmp_path, MS, NOW).failed
     assert os.listdir(tmp_path) == []
+
+
+# What an agent can put in the way ------------------------------------------------------------------------------------------------
+
+
+def stored(path: Path, *statements: str) -> Path:
+    """A database that somebody made so."""
+    with closing(sqlite3.connect(path)) as made:
+        for statement in statements:
+            made.execute(statement)
+        made.commit()
+    return path
+
+
+NUMBERS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n)"
+ENDLESS = f"CREATE VIEW sessions AS {NUMBERS} SELECT 'active' AS state, max(x) AS seen FROM n"
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        ENDLESS,
+        "CREATE VIEW sessions AS SELECT 'active' AS state, zeroblob(500000000) AS seen",
+        "CREATE VIEW sessions AS SELECT 'active' AS state, randomblob(500000000) AS seen",
+    ],
+    ids=["endless", "large", "large and dear"],
+)
+def test_a_database_that_answers_without_end_is_given_up(tmp_path: Path, view: str) -> None:
+    found = read_sqlite(stored(tmp_path / "agent.db", view), MS, NOW)
+    assert (found.failed, found.state) == (True, "unknown")
+    assert len(found.detail or "") < 300
+
+
+@pytest.mark.parametrize("beside", ["-journal", "-wal", "-shm"])
+def test_a_pipe_beside_a_database_is_not_waited_at(tmp_path: Path, beside: str) -> None:
+    made = stored(tmp_path / "agent.db", "CREATE TABLE sessions (state, seen)", "INSERT INTO sessions VALUES ('active', 1)")
+    os.mkfifo(f"{made}{beside}")
+    assert "not a file" in str(read_sqlite(made, MS, NOW).detail)
+
+
+def test_a_large_row_of_which_little_is_asked_is_no_harm(tmp_path: Path) -> None:
+    row = f"INSERT INTO sessions VALUES ('ready', {NOW // 1_000_000}, zeroblob(5000000))"
+    made = stored(tmp_path / "agent.db", "CREATE TABLE sessions (state, seen, talk)", row)
+    assert read_sqlite(made, MS, NOW) == Activity("ready", "native", NOW, None, NOW)
+
+
+def test_half_a_character_in_a_log_is_told_as_one_that_can_be_stored(tmp_path: Path) -> None:
+    assert seen(tmp_path, line("blocked", trigger="\ud800 limit")).detail == "? limit"

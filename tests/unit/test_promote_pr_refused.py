@@ -49,6 +49,45 @@ def started(site: Site, task: str = "fix the bug", **options: Any) -> UserSessio
     return session
 
 
+class Stranger:
+    """A forge of somebody else's making, that answers what a test says."""
+
+    url = "https://forge.example"
+
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[Stranger]:
+        yield self
+
+    def open_pr(self, *_: object, **__: object) -> object:
+        return self.answer
+
+
+ODD = PullRequest(7, "https://forge.example/7", "t", "", "open", False, None, "b", "main", "0" * 40)
+
+
+@pytest.mark.parametrize("answer", [None, "https://forge.example/7", replace(ODD, url=None), replace(ODD, title=7)])  # type: ignore[arg-type]
+def test_a_forge_that_answers_nonsense_is_told_of_once_the_commit_is_in(site: Site, answer: object) -> None:
+    site.options["forge"] = Stranger(answer)
+    session = started(site)
+    result = session.promote(strategy="pr")
+
+    assert (result.pr_url, site.state(session.id).state) == (None, "promoted")
+    assert "the forge answered" in result.warnings[0]
+    assert "the forge answered" in next(event for event in site.events(session.id) if event.type == "promote.done").data["pr_failed"]
+
+
+@pytest.mark.parametrize("odd", [replace(ODD, state="ajar"), replace(ODD, number="7")])  # type: ignore[arg-type]
+def test_what_a_forge_tells_of_a_pull_request_spoils_no_log(site: Site, odd: PullRequest) -> None:
+    site.options["forge"] = Stranger(odd)
+    session = started(site)
+
+    assert session.promote(strategy="pr").pr_url == "https://forge.example/7"
+    assert site.engine.view(session.id, "orchestrator")["pr"]["url"] == "https://forge.example/7"
+
+
 # Before anything moved ---------------------------------------------------------------------------------------------------------------
 
 

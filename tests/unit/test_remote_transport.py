@@ -9,6 +9,7 @@ import pytest
 
 from pytest_gittrix.adapters.remote import RemoteDurable
 from pytest_gittrix.adapters.remote_transport import Answer, Outcome, Transport, pushed
+from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.harness.remotes import BareRemote
 
 REF = "refs/heads/main"
@@ -101,3 +102,10 @@ def test_refused_credentials_are_known_for_what_they_are(words: str) -> None:
     understood = pushed(Answer(128, "", words), REF)
 
     assert (understood.outcome, understood.auth) == ("refused", True)
+
+
+@pytest.mark.parametrize("url", ["ssh://git:hidden@host.example/a.git", "git://me:hidden@host.example/a.git"])
+def test_a_password_where_none_is_taken_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(InvalidInput, match="password") as refused:
+        Transport.to(url)
+    assert "hidden" not in str(refused.value)

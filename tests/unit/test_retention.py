@@ -119,6 +119,25 @@ def test_a_policy_that_cannot_be_is_refused(values: dict[str, int]) -> None:
         RetentionPolicy(**values)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("value", ["24h", 1.5, float("nan"), float("inf"), True, None, 10**40])
+@pytest.mark.parametrize("name", ["loop_brain_ns", "interactive_failure_ns", "scan_interval_ns"])
+def test_a_time_is_a_whole_number_and_no_longer_than_a_calendar_has(name: str, value: Any) -> None:
+    with pytest.raises(InvalidInput, match=name):
+        RetentionPolicy(**{name: value})
+
+
+def test_a_budget_is_a_whole_number_of_any_size() -> None:
+    assert RetentionPolicy(disk_budget_bytes=10**40).disk_budget_bytes == 10**40
+    with pytest.raises(InvalidInput, match="disk_budget_bytes"):
+        RetentionPolicy(disk_budget_bytes="1G")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("given", [{"id": 5}, {"member": 5}, {"older_than_ns": -1}, {"older_than_ns": "48h"}, {"older_than_ns": True}])
+def test_a_selector_of_the_wrong_kind_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="which workspaces"):
+        Selector(**given)
+
+
 @pytest.mark.parametrize("interval", [0, -1])
 def test_a_scan_needs_time_between_it_and_the_next(interval: int) -> None:
     with pytest.raises(InvalidInput, match="scan_interval_ns"):

@@ -200,3 +200,18 @@ class TestACorruptedRecord:
             site.engine.get_session(ID)
         assert [problem.id for problem in site.engine.problems()] == [ID]
         assert (directory / "metadata.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("state", ["active", "discarded"])
+def test_it_has_a_history_and_every_view_before_it_has_a_log_and_the_same_afterwards(site: Site, state: str) -> None:
+    directory = put(site, record(site, state=state))
+    before = site.engine.history(ID)
+    views = {name: site.engine.view(ID, name) for name in ("gastown", "orchestrator", "botminter", "pixir")}
+
+    assert [(event.seq, event.type) for event in before] == [(0, "session.imported")]
+    assert before[0].data["metadata"]["task"] == "update docs"
+    assert site.engine.history(ID, ["session.write"]) == []
+    assert not (directory / "events.jsonl").exists()
+    site.engine.store.import_legacy(ID, ts=before[0].ts)
+    assert site.engine.history(ID) == before
+    assert {name: site.engine.view(ID, name) for name in views} == views

@@ -1,0 +1,180 @@
+"""Agents, plugins and people who do what nobody expects of them: no log is spoilt by it, and no session of others stands still."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.orchestrator import ENVIRONMENT, Led, leading, on_linux
+
+from pytest_gittrix.errors import AdapterUnavailable, LogDamaged
+from pytest_gittrix.record.axes import Activity
+from pytest_gittrix.session.orchestrator import Session
+from pytest_gittrix.session.orchestrator_agents import Agents
+from pytest_gittrix.session.orchestrator_board import Board
+from pytest_gittrix.session.orchestrator_config import AgentPlugin
+
+pytestmark = on_linux
+
+
+@pytest.fixture(name="led")
+def led_fixture(tmp_path: Path) -> Iterator[Led]:
+    with leading(tmp_path) as led:
+        yield led
+
+
+class Teller:
+    """A plugin that tells what a test says of what its agent does."""
+
+    name = "agent"
+
+    def __init__(self, runs: AgentPlugin, told: Any) -> None:
+        self.runs, self.told = runs, told
+
+    def command(self, prompt: str | None, workspace: Path) -> Sequence[str]:
+        return self.runs.command(prompt, workspace)
+
+    def environment(self, workspace: Path) -> Mapping[str, str]:
+        return self.runs.environment(workspace)
+
+    def activity(self, workspace: Path, now_ns: int) -> Any:
+        return self.told
+
+
+# Plugins -----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "active",
+        Activity("sleeping", "native"),
+        Activity("active", "rumour"),
+        Activity("active", "native", 1.5),  # type: ignore[arg-type]
+        Activity("active", "native", True),
+        Activity(["active"], "native"),  # type: ignore[arg-type]
+    ],
+    ids=str,
+)
+def test_what_no_plugin_can_tell_is_a_look_that_failed_and_nothing_of_it_is_stored(led: Led, told: Any) -> None:
+    lead = led.another(led.project(agents=(Teller(led.agent(), told),)))
+    session = led.spawn(lead)
+
+    assert [one.id for one in lead.poll()] == [session.id]
+    assert led.decided(session.id)[-1] == ("detecting", "probe_failure")
+    assert "activity.observed" not in led.site.types(session.id)
+    assert lead.get(session.id) is not None
+    assert led.errors == []
+
+
+def test_what_a_plugin_tells_more_of_is_cut_to_what_a_log_can_hold(led: Led) -> None:
+    told = Activity("blocked", "native", None, "half a character \ud800" + "x" * 10_000)
+    lead = led.another(led.project(agents=(Teller(led.agent(), told),)))
+    session = led.spawn(lead)
+    lead.poll()
+
+    (seen,) = [event.data for event in led.site.events(session.id) if event.type == "activity.observed"]
+    assert seen["detail"] == ("half a character ?" + "x" * 10_000)[:500]
+
+
+def test_a_look_that_ends_in_a_strangers_error_stops_no_other(led: Led, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = led.spawn(), led.spawn()
+    look = Agents.look
+
+    def strange(self: Agents, seen: Any) -> Any:
+        if seen.id == first.id:
+            raise RuntimeError("nobody thought of this")
+        return look(self, seen)
+
+    monkeypatch.setattr(Agents, "look", strange)
+    assert [one.id for one in led.lead.poll()] == [second.id]
+    assert led.errors == ["nobody thought of this"]
+
+
+@pytest.mark.parametrize(
+    ("type", "data"),
+    [
+        ("activity.observed", {"state": "sleeping", "source": "native"}),
+        ("pr.observed", {"state": "open", "ci": "on fire"}),
+        ("pr.observed", {"state": "open", "number": "7"}),
+        ("status.decided", {"session": "working", "reason": "why not"}),
+    ],
+)
+def test_what_no_reader_could_fold_is_not_stored(led: Led, type: str, data: dict[str, Any]) -> None:
+    session = led.spawn()
+    before = led.site.types(session.id)
+
+    with pytest.raises(LogDamaged):
+        led.lead._board.append(session.id, (type, data))
+    assert led.site.types(session.id) == before
+    assert led.now(session.id).status == "working"
+
+
+# People ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_fork_that_is_named_like_a_spawned_session_is_its_owners_and_is_neither_led_nor_undone(led: Led) -> None:
+    session = led.spawn()
+    fork = led.site.engine.get_session(session.id).fork(id="app-99")
+    fork.write("mine.txt", "my own work\n")
+
+    assert [one.id for one in led.lead.poll()] == [session.id]
+    led.another().recover()
+    assert led.lead.get("app-99") is None
+    assert (fork.info().state, fork.read("mine.txt")) == ("active", b"my own work\n")
+
+
+def test_a_restore_that_cannot_be_recorded_leaves_no_agent(led: Led, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = led.spawn()
+    led.lead.kill(session.id)
+    append = Board.append
+
+    def full(self: Board, id: str, *told: Any) -> None:
+        if told[0][0] == "session.restored":
+            raise AdapterUnavailable("The disk is full.")
+        append(self, id, *told)
+
+    monkeypatch.setattr(Board, "append", full)
+    with pytest.raises(AdapterUnavailable, match="full"):
+        led.lead.restore(session.id)
+    monkeypatch.undo()
+
+    assert led.process(session.id).directory.name == "agent-2"
+    assert led.process(session.id).observe().state == "exited"
+    assert (led.now(session.id).status, led.site.events(session.id)[-1].data["state"]) == ("killed", "missing")
+
+
+# Agents ------------------------------------------------------------------------------------------------------------------------
+
+
+def told_by(led: Led, session: Session, name: str) -> str:
+    """What the agent of a session wrote into a file of its workspace, once it did."""
+    assert led.process(session.id).wait(30).state == "exited"
+    return (Path(str(session.workspace_path)) / name).read_text()
+
+
+def test_an_agent_gets_the_token_of_the_forge_neither_itself_nor_from_its_keeper(led: Led, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITTRIX_FORGE_TOKEN", "a-very-secret-token")
+    monkeypatch.setenv("OF_THE_PERSON", "is passed on")
+    line = 'tr "\\0" "\\n" </proc/self/environ >mine; tr "\\0" "\\n" </proc/$PPID/environ >keepers'
+    agent = led.agent()
+    object.__setattr__(agent, "argv", ("/bin/sh", "-c", line))
+    lead = led.another(led.project(agents=(agent,)), environment=None)
+    session = led.spawn(lead)
+
+    mine, keepers = told_by(led, session, "mine"), told_by(led, session, "keepers")
+    assert "OF_THE_PERSON=is passed on" in mine
+    assert "secret" not in mine + keepers
+    assert "GITTRIX_AGENT_MARK=" in keepers
+
+
+def test_who_says_what_agents_get_says_all_of_it(led: Led) -> None:
+    agent = led.agent()
+    object.__setattr__(agent, "argv", ("/bin/sh", "-c", 'echo "$GITTRIX_FORGE_TOKEN" >mine'))
+    lead = led.another(led.project(agents=(agent,)), environment={**ENVIRONMENT, "GITTRIX_FORGE_TOKEN": "on purpose"})
+
+    assert told_by(led, led.spawn(lead), "mine") == "on purpose\n"
+    assert os.environ.get("GITTRIX_FORGE_TOKEN") is None

@@ -78,7 +78,7 @@ def engine(
             daemon.engine.sweep()
         yield daemon.engine
         return
-    forge = ForgeSettings.of(options, os.environ)
+    forge = ForgeSettings.of(options, os.environ if daemon is None else {})  # who has a forge of their own does not ask a daemon
     gittrix = GitTrix(
         durable,
         ephemeral,
@@ -217,9 +217,12 @@ def local_durable(path: str | None, branch: str | None) -> LocalDurable:
 
 
 def place(path: str) -> str:
-    """A path as it is meant where the command was typed."""
+    """A path as it is meant where the command was typed, whole: messages name it alike wherever the command runs."""
     daemon = caller.get()
-    return path if daemon is None else os.path.join(daemon.directory, path)
+    try:
+        return os.path.join(os.getcwd() if daemon is None else daemon.directory, path)
+    except OSError:  # the directory is gone; what is done with the path says so
+        return path
 
 
 def repository_path(gittrix: GitTrix, path: str) -> str:

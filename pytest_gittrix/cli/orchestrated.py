@@ -10,12 +10,17 @@ from pytest_gittrix.cli import engine as on
 from pytest_gittrix.cli.output import Answer, working
 from pytest_gittrix.cli.shown import facts_text, text_of
 from pytest_gittrix.cli.words import number
+from pytest_gittrix.errors import InvalidInput
 
 if TYPE_CHECKING:
     from pytest_gittrix.session.orchestrator import Session
 
 EXAMPLES = {
-    "spawn": ["gittrix session spawn parser --issue INT-7", "gittrix session spawn parser --prompt 'fix the bug' --agent claude"],
+    "spawn": [
+        "gittrix session spawn parser --issue INT-7",
+        "gittrix session spawn parser --prompt 'fix the bug' --agent claude",
+        "gittrix session spawn parser --lead --prompt 'see to the open issues'",
+    ],
     "restore": ["gittrix session restore par-7"],
     "kill": ["gittrix session kill par-7", "gittrix session kill par-7 --purge"],
     "send": ["gittrix session send par-7 'look at the failing test'"],
@@ -33,6 +38,7 @@ def arguments(add: Callable[..., ArgumentParser]) -> None:
     spawning.add_argument("--branch", metavar="NAME", help="what its work is called; made up by default")
     spawning.add_argument("--prompt", metavar="TEXT", help="what the agent is told first")
     spawning.add_argument("--agent", metavar="NAME", help="which agent of the project's; its first by default")
+    spawning.add_argument("--lead", action="store_true", help="the session that leads the project's others; there is one, and it is shown")
     _team(spawning)
     _team(add("restore", restore, "let a session that is over go on, with a new agent", of_session=True))
     killing = add("kill", kill, "end a session's agent; its workspace stays until its time passes", of_session=True)
@@ -60,8 +66,16 @@ def spawn(options: Namespace) -> Answer:
     from pytest_gittrix.session.orchestrator import SpawnConfig
 
     config = SpawnConfig(options.project, issue_id=options.issue, branch=options.branch, prompt=options.prompt, agent=options.agent)
+    if options.lead and (options.issue is not None or options.branch is not None):
+        raise InvalidInput(
+            "Who leads a project's sessions works on no issue of its own.", fix="Leave --issue and --branch away, or --lead."
+        )
     with working("Starting a session"), on.engine(options) as gittrix:
-        session = on.orchestrator(gittrix, options).spawn(config)
+        manager = on.orchestrator(gittrix, options)
+        if options.lead:
+            session = manager.spawn_orchestrator(options.project, system_prompt=options.prompt, agent=options.agent)
+        else:
+            session = manager.spawn(config)
     return Answer(session.to_wire(), text_of([session.id, session.workspace_path or ""]))
 
 

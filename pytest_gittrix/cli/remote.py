@@ -61,16 +61,16 @@ def run(options: Namespace, arguments: Sequence[str]) -> Answer:
         GittrixError: whatever the command raises, or DaemonLost.
         Misuse: it is none.
     """
-    daemon = _daemon_for(options, arguments)
-    if daemon is None:
+    daemon, directory = _daemon_for(options, arguments), _directory()
+    if daemon is None or directory is None:
         return _directly(options)
     from pytest_gittrix.server.client import Client, Lost, Refused, Silent
 
-    client, stdin = Client(daemon), None
+    stdin = _stdin(options)  # before the greeting: whoever types it may take longer than a daemon keeps a connection that says nothing
+    client = Client(daemon)
     try:
         client.greet()
-        stdin = _stdin(options)
-        reply = client.command(arguments, os.getcwd(), stdin)
+        reply = client.command(arguments, directory, stdin)
     except Refused as problem:
         return _directly(options, "" if problem.code == "USAGE" else f"The daemon refuses the command ({problem}).", stdin)
     except Silent as problem:
@@ -156,9 +156,10 @@ def _is_personal(options: Namespace) -> bool:
 
     if options.words == "session show":
         return options.id is None
+    if options.words not in _CHANGE_NOTHING and any(name.startswith(_FORGE) for name in os.environ):
+        return True
     if options.words == "promote":
-        asks = options.strategy == "auto" and has_person(options)
-        return asks or bool(options.forge_repo or options.forge_url) or any(name.startswith(_FORGE) for name in os.environ)
+        return (options.strategy == "auto" and has_person(options)) or bool(options.forge_repo or options.forge_url)
     return getattr(options, "team", None) is not None
 
 
@@ -169,6 +170,15 @@ def _is_text(argument: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _directory() -> str | None:
+    """Where the command is typed; None if that directory is gone, or if its name cannot be sent."""
+    try:
+        directory = os.getcwd()
+    except OSError:
+        return None
+    return directory if _is_text(directory) else None
 
 
 def _home() -> Path:

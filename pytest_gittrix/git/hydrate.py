@@ -192,6 +192,16 @@ def hydrate(
 def _check(specs: Sequence[RepositorySpec], path: str) -> None:
     if os.path.lexists(path) and not (os.path.isdir(path) and not os.path.islink(path) and not os.listdir(path)):
         raise InvalidInput(f"{path} is there already.", why="A workspace begins empty.", fix="Give each session a directory of its own.")
+    check_specs(specs)
+
+
+def check_specs(specs: Sequence[RepositorySpec]) -> None:
+    """Judge repositories before anything is made of them, or asked of a network.
+
+    Raises:
+        InvalidInput: a name, an address or a branch is none, or two would be in one place.
+        WriteRejected: a name leads out of the workspace, or into repository data.
+    """
     places: list[str] = []
     for spec in specs:
         if check_path(spec.name, what="name of a repository") != spec.name:

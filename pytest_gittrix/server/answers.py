@@ -41,7 +41,10 @@ _STATUSES: Final[tuple[tuple[type[GittrixError], int], ...]] = (
 _FAILED: Final = 500
 _CODES: Final = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
 
-FAILURES: Final[dict[int | str, dict[str, Any]]] = {"4XX": {"model": Failed, "description": "It was refused."}}
+FAILURES: Final[dict[int | str, dict[str, Any]]] = {
+    "4XX": {"model": Failed, "description": "It was refused."},
+    "5XX": {"model": Failed, "description": "It failed."},
+}
 """What every request can be answered with, for the schema."""
 
 

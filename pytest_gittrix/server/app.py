@@ -7,21 +7,25 @@ how it is served (``run``).
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import Annotated, Final
 
-from anyio import to_thread
-from fastapi import FastAPI, Header
+from anyio import CapacityLimiter, to_thread
+from fastapi import Depends, FastAPI, Header
 from starlette.responses import Response, StreamingResponse
 
 from pytest_gittrix import __version__
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.server import projects, sessions
 from pytest_gittrix.server.answers import FAILURES, catch_all, done
+from pytest_gittrix.server.asked import require_known
 from pytest_gittrix.server.command import run_command
 from pytest_gittrix.server.events import Listener, resumed
 from pytest_gittrix.server.schema import Answered, Command, CommandAnswer
 from pytest_gittrix.server.state import Daemon
 from pytest_gittrix.session.agent_tree import seconds
+
+_GREETERS: Final = 4
+"""Threads that are kept for those who ask whether the daemon answers, whatever all others do."""
 
 
 def application(daemon: Daemon) -> FastAPI:
@@ -36,17 +40,23 @@ def application(daemon: Daemon) -> FastAPI:
         description="Sessions of coding agents: BotMinter's daemon, agent-orchestrator's operations, events, and every command.",
         docs_url=None,  # the pages load their scripts from elsewhere
         redoc_url=None,
+        dependencies=[Depends(require_known)],
     )
+    greeters = CapacityLimiter(_GREETERS)
     catch_all(app)
     app.include_router(sessions.routes(daemon))
     app.include_router(projects.routes(daemon))
 
     @app.get("/health", response_model=Answered, responses=FAILURES)
-    def health() -> Response:
+    async def health() -> Response:
         """Whether the daemon answers, and whose it is."""
         uptime = round(seconds() - daemon.begun, 3)
         return done(
-            version=__version__, team=daemon.team.team, uptime_s=uptime, active=daemon.active(), store=str(daemon.engine.store.root)
+            version=__version__,
+            team=daemon.team.team,
+            uptime_s=uptime,
+            active=await to_thread.run_sync(daemon.active, limiter=greeters),
+            store=str(daemon.engine.store.root),
         )
 
     @app.get("/api/events", responses={200: {"content": {"text/event-stream": {}}}, **FAILURES})
@@ -59,7 +69,11 @@ def application(daemon: Daemon) -> FastAPI:
         """What happens from now on; of one session also what happened after an event."""
         after = _after(since, session, last_event_id)
         listener = daemon.feed.listener(session, _names(types))
-        await to_thread.run_sync(daemon.feed.subscribe, listener, after)
+        try:
+            await to_thread.run_sync(daemon.feed.subscribe, listener, after)
+        except BaseException:
+            daemon.feed.forget(listener)
+            raise
         return StreamingResponse(_told(daemon, listener), media_type="text/event-stream", headers={"cache-control": "no-store"})
 
     @app.post("/api/command", response_model=CommandAnswer, responses=FAILURES)

@@ -6,6 +6,7 @@ asks whether the process that it names is alive. It must not know HTTP.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -21,6 +22,7 @@ from pytest_gittrix.record.heartbeat import Owner
 FILE: Final = "daemon.json"
 _GUARD: Final = "daemon.lock"
 _PRIVATE: Final = 0o600
+_LONGEST: Final = 1 << 20
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
@@ -57,9 +59,12 @@ class DaemonFile:
 
 
 def read(home: Path) -> DaemonFile | None:
-    """What the daemon of a home tells; None if there is no file, or none that can be understood: then nobody listens by it."""
+    """What the daemon of a home tells; None if there is no file, or none that can be understood: then nobody listens by it.
+
+    One that belongs to somebody else, or is a link, is none either: it would have us send commands and contents wherever they like.
+    """
     try:
-        told = json.loads((home / FILE).read_bytes())
+        told = json.loads(_own_bytes(home / FILE))
         found = DaemonFile(**{name: told[name] for name in DaemonFile.__slots__})
         Owner.from_json(found.owner)
     except (OSError, ValueError, KeyError, TypeError, RecursionError, InvalidInput):
@@ -81,6 +86,7 @@ def require_none(home: Path) -> None:
     Raises:
         DaemonRuns: one that is not known to be dead is there; the message says which, and where it listens.
     """
+    _require_ours(home / FILE)
     other = found(home)
     if other is not None:
         raise DaemonRuns(
@@ -88,6 +94,17 @@ def require_none(home: Path) -> None:
             why="Two would finalize and clean up the same workspaces.",
             fix=f"Use that one, or end it first (kill {other.pid}); if no such process is left, remove {home / FILE}.",
         )
+
+
+def _require_ours(file: Path) -> None:
+    """Refuse a home in which somebody else's daemon is. Raises DaemonRuns."""
+    with suppress(OSError):
+        if (owner := file.lstat().st_uid) != os.geteuid():
+            raise DaemonRuns(
+                f"{file} belongs to another user ({owner}).",
+                why="Their daemon may run, and nobody else can see whether it does.",
+                fix="Use a home of your own (GITTRIX_HOME), or have them end it and remove the file.",
+            )
 
 
 def publish(home: Path, told: DaemonFile) -> None:
@@ -120,6 +137,15 @@ def withdraw(home: Path, told: DaemonFile) -> None:
 def at(host: str, port: int) -> str:
     """Host and port as addresses have them."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _own_bytes(file: Path) -> bytes:
+    """The contents of a file that we wrote. Raises OSError if it is not."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as stream:
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "It belongs to somebody else", str(file))
+        return stream.read(_LONGEST)
 
 
 def _write(file: Path, told: DaemonFile) -> None:

@@ -27,10 +27,12 @@ HEARTBEAT: Final = 15.0
 """Seconds without an event after which a comment is sent, so that both ends notice when the other is gone."""
 BACKLOG: Final = 10_000
 """How many events a listener may be behind."""
+HELD: Final = 64 << 20
+"""How many bytes of events wait for a listener, before it is let go as one that is too far behind."""
 LOOK: Final = 0.25
 """Seconds between two looks for what other processes wrote; what this engine writes is told at once."""
 
-_TOO_SLOW: Final = {"code": "TOO_SLOW", "message": f"More than {BACKLOG} events behind; what was missed is in the logs."}
+_TOO_SLOW: Final = {"code": "TOO_SLOW", "message": f"More than {BACKLOG} events or {HELD} bytes behind; what was missed is in the logs."}
 
 
 def resumed(text: str | None) -> tuple[str, int] | None:
@@ -55,6 +57,7 @@ class Listener:
         self._types = types
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._held = 0
         self.over = False
 
     def wants(self, event: Event) -> bool:
@@ -65,7 +68,7 @@ class Listener:
         """Let it have an event; from any thread."""
         if self.over:
             return
-        if self._waiting.qsize() >= BACKLOG:
+        if self._waiting.qsize() >= BACKLOG or self._held >= HELD:
             self.end(_message(_TOO_SLOW, name="error"))
             return
         self._put(_message(line_of(event), id_=f"{event.stream}:{event.seq}"))
@@ -79,7 +82,11 @@ class Listener:
 
     def _put(self, told: bytes | None) -> None:
         with suppress(RuntimeError):  # its loop was closed while it was told
-            self._loop.call_soon_threadsafe(self._waiting.put_nowait, told)
+            self._loop.call_soon_threadsafe(self._hold, told)
+
+    def _hold(self, told: bytes | None) -> None:
+        self._held += len(told or b"")
+        self._waiting.put_nowait(told)
 
     async def lines(self) -> AsyncIterator[bytes]:
         """The lines of its stream, until it ends."""
@@ -92,6 +99,7 @@ class Listener:
                 continue
             if told is None:
                 return
+            self._held -= len(told)
             yield told
 
 
@@ -133,6 +141,7 @@ class Feed:
             if self._closed:
                 listener.end()
                 return
+            self._let_go()
             self._scan(begin=not self._listeners)
             if after is not None:
                 self._tell_past(listener, *after)
@@ -150,10 +159,12 @@ class Feed:
                 listener.tell(event)
 
     def forget(self, listener: Listener) -> None:
-        """It does not listen any more."""
-        with self._lock:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
+        """It does not listen any more. It waits for nothing, since an event loop calls it; the next look takes it off the list."""
+        listener.over = True
+        self._wake.set()
+
+    def _let_go(self) -> None:
+        self._listeners = [listener for listener in self._listeners if not listener.over]
 
     def close(self) -> None:
         """End every stream, once it has what there was."""
@@ -175,8 +186,9 @@ class Feed:
             self._wake.wait(self._look if self._listeners else None)
             self._wake.clear()
             with self._lock:
+                self._let_go()
                 if self._listeners:
-                    with suppress(GittrixError):  # a store that cannot be listed now is looked at again
+                    with suppress(Exception):  # a store that cannot be listed now is looked at again; nobody else would look
                         self._scan(begin=False)
 
     def _scan(self, *, begin: bool) -> None:

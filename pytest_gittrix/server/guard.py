@@ -7,6 +7,7 @@ takes the key of the daemon's file, because other users of the machine reach loo
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import json
@@ -33,9 +34,11 @@ KEYED: Final = "/api/command"
 SHORTEST: Final = 16
 """Characters of a token at least."""
 LARGEST: Final = 160 << 20
-"""Bytes of a request: the largest file that a session takes, as base64, and some more."""
-
-_TOO_LARGE: Final = f"A request has {LARGEST} bytes at most."
+"""Bytes of a command: the largest file that a session takes, as base64, and some more."""
+LARGE: Final = 8 << 20
+"""Bytes of every other request; anybody may send those on loopback."""
+STALLED: Final = 30.0
+"""Seconds within which more of a request has to come."""
 
 
 class Refusal(Exception):
@@ -120,7 +123,7 @@ class Guard:
         except Refusal as refusal:
             await _refuse(send, refusal)
             return
-        await self._app(scope, _Limited(receive), send)
+        await self._app(scope, _Limited(receive, _most(scope)), send)
 
     def _check(self, scope: Scope) -> None:
         headers = _headers(scope)
@@ -137,8 +140,8 @@ class Guard:
         if (self._token is not None and scope["path"] != OPEN) or scope["path"] == KEYED:
             self._check_secret(headers.get("authorization", ""))
         length = headers.get("content-length", "0")
-        if length.isascii() and length.isdigit() and int(length) > LARGEST:
-            raise Refusal(413, InvalidInput.code, _TOO_LARGE)
+        if length.isascii() and length.isdigit() and int(length) > _most(scope):
+            raise Refusal(413, InvalidInput.code, _too_large(_most(scope)))
 
     def _check_secret(self, given: str) -> None:
         scheme, _, secret = given.partition(" ")
@@ -150,18 +153,37 @@ class Guard:
 
 
 class _Limited:
-    """What a client sends, up to the largest that is taken."""
+    """What a client sends, up to the largest that is taken, and for as long as it goes on sending.
 
-    def __init__(self, receive: Receive) -> None:
+    What is raised is the framework's, which is reading and takes anything else for a mistake of its own.
+    """
+
+    def __init__(self, receive: Receive, most: int) -> None:
         self._receive = receive
+        self._most = most
         self._size = 0
+        self._whole = False
 
     async def __call__(self) -> Message:
-        message = await self._receive()
+        if self._whole:  # nothing but the end of the connection can come
+            return await self._receive()
+        try:
+            message = await asyncio.wait_for(self._receive(), STALLED)
+        except TimeoutError:
+            raise HTTPException(408, f"Nothing more of the request came for {STALLED:g} seconds.", {"connection": "close"}) from None
+        self._whole = not message.get("more_body", False)
         self._size += len(message.get("body", b""))
-        if self._size > LARGEST:
-            raise HTTPException(413, _TOO_LARGE)  # the framework is reading, and takes anything else for a mistake of its own
+        if self._size > self._most:
+            raise HTTPException(413, _too_large(self._most))
         return message
+
+
+def _most(scope: Scope) -> int:
+    return LARGEST if scope["path"] == KEYED else LARGE
+
+
+def _too_large(most: int) -> str:
+    return f"Such a request has {most} bytes at most."
 
 
 def _headers(scope: Scope) -> dict[str, str]:

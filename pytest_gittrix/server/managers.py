@@ -46,13 +46,14 @@ def members_of(engine: GitTrix, team: Team, environ: Environ = os.environ) -> Me
         environ: where the variables are that hold tokens.
 
     Raises:
-        InvalidInput: a repository cannot be one, or a variable that is to hold a token is not there.
+        InvalidInput, WriteRejected: a repository cannot be one, or a variable that is to hold a token is not there.
         CapabilityMissing: a forge is named, and the client for it is not installed.
     """
-    from pytest_gittrix.git.hydrate import RepositorySpec
+    from pytest_gittrix.git.hydrate import RepositorySpec, check_specs
     from pytest_gittrix.session.members import Members
 
     specs = [RepositorySpec(one.name, one.url, one.branch, one.team) for one in team.repositories]
+    check_specs(specs)
     commands = {name: one.command for name, one in team.members.items() if one.command is not None}
     if team.command is not None:
         commands[_ANYBODY] = team.command

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from pytest_gittrix.errors import SessionNotFound
 from pytest_gittrix.server.answers import FAILURES, done
-from pytest_gittrix.server.schema import Answered, ClaimPr, Kill, OrchestratorCleanup, Report, Say, Spawn
+from pytest_gittrix.server.schema import Answered, ClaimPr, Kill, Lead, OrchestratorCleanup, Report, Say, Spawn
 from pytest_gittrix.server.state import Daemon
 from pytest_gittrix.session.orchestrator import SpawnConfig
 
@@ -31,6 +31,12 @@ def routes(daemon: Daemon) -> APIRouter:
     def every(project: str | None = None) -> Response:
         """The sessions there are, or those of a project."""
         return done(sessions=[one.to_wire() for one in daemon.orchestrator.list(project)])
+
+    @api.post("/orchestrator", response_model=Answered)
+    def lead(asked: Lead) -> Response:
+        """The session that leads a project's others: the one there is, or a new one."""
+        leading = daemon.orchestrator.spawn_orchestrator(asked.projectId, system_prompt=asked.systemPrompt, agent=asked.agent)
+        return done(session=leading.to_wire())
 
     @api.post("/cleanup", response_model=Answered)
     def clean_up(asked: OrchestratorCleanup | None = None) -> Response:

@@ -151,6 +151,7 @@ def _server(serving: Serving, token: str | None) -> Any:
     import uvicorn
 
     from pytest_gittrix.server.app import application
+    from pytest_gittrix.server.connections import Connection
     from pytest_gittrix.server.guard import Guard
 
     class Server(uvicorn.Server):
@@ -178,6 +179,7 @@ def _server(serving: Serving, token: str | None) -> Any:
     guarded = Guard(application(serving.daemon), host=serving.file.host, token=token, key=serving.file.key)
     settings = uvicorn.Config(
         guarded,
+        http=Connection,
         lifespan="off",
         ws="none",
         log_config=None,

@@ -67,6 +67,14 @@ class Spawn(Sent):
     agent: Word | None = None
 
 
+class Lead(Sent):
+    """Start the session that leads a project's others; there is one for each project."""
+
+    projectId: Word  # noqa: N815
+    systemPrompt: Text | None = None  # noqa: N815
+    agent: Word | None = None
+
+
 class Kill(Sent):
     """End an orchestrated session; ``purge`` also what it left."""
 
@@ -103,7 +111,7 @@ class OrchestratorCleanup(Sent):
 class Command(Sent):
     """A command line of ``gittrix`` without its first word, the directory it is typed in, and its standard input as base64."""
 
-    argv: Annotated[list[Annotated[str, Field(max_length=1 << 20)]], Field(min_length=1, max_length=10_000)]
+    argv: Annotated[list[Annotated[str, Field(max_length=1 << 20)]], Field(min_length=1, max_length=1 << 20)]
     cwd: Annotated[str, Field(min_length=1, max_length=1 << 16, pattern=r"^/[^\x00]*$")]
     stdin_base64: str | None = None
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
 
+from anyio.to_thread import run_sync
 from fastapi import APIRouter
 from starlette.responses import Response
 
@@ -18,12 +19,15 @@ from pytest_gittrix.record.life import Life
 from pytest_gittrix.record.retention import Selector
 from pytest_gittrix.server.answers import FAILURES, Conflict, done, failed
 from pytest_gittrix.server.managers import cleanup_data, inspection_data, start_member
-from pytest_gittrix.server.schema import Acquired, Answered, CleanUp, Lock, OneSession, Sessions, Start, Started, Stop, StopMany
+from pytest_gittrix.server.schema import Acquired, Answered, CleanUp, Failed, Lock, OneSession, Sessions, Start, Started, Stop, StopMany
 from pytest_gittrix.server.state import Daemon
 from pytest_gittrix.timetext import parse_instant
 from pytest_gittrix.views import botminter
 
 _SECOND: Final = 1_000_000_000
+_NOT_STARTED: Final[dict[int | str, dict[str, Any]]] = {
+    500: {"model": Failed, "description": "No workspace could be made, or its agent not started."}
+}
 _CLEANABLE: Final = frozenset({"completed", "failed", "killed", "retained"})
 
 
@@ -32,7 +36,7 @@ def routes(daemon: Daemon) -> APIRouter:
     api = APIRouter(prefix="/api/sessions", tags=["sessions"], responses=FAILURES)
     members = daemon.members
 
-    @api.post("/start", response_model=Started, responses={500: {"description": "No workspace could be made, or its agent not started."}})
+    @api.post("/start", response_model=Started, responses=_NOT_STARTED)
     def start(asked: Start) -> Response:
         """Start a session: a workspace, and in it what the team file says that the member runs."""
         try:
@@ -55,12 +59,12 @@ def routes(daemon: Daemon) -> APIRouter:
         return done(sessions=[{**_record(daemon, life.id), "concurrent_count": active[life.member]} for life in lives])
 
     @api.post("/stop", response_model=Answered)
-    def stop_many(asked: StopMany) -> Response:
+    async def stop_many(asked: StopMany) -> Response:
         """Stop the sessions of a member, or all that run by themselves; those of people are counted, and go on."""
         if (asked.member is None) == (asked.mode == "member"):
             raise InvalidInput("member goes with the mode member, and with no other.", fix='Send {"mode": "member", "member": "ada"}.')
         key = f"stop {asked.mode} {asked.member} {asked.force}"
-        summary = daemon.wait_for(key, lambda: members.stop_all(member=asked.member, force=asked.force))
+        summary = await daemon.wait_for(key, lambda: members.stop_all(member=asked.member, force=asked.force), urgent=asked.force)
         if summary is None:
             return done(under_way=True)
         return done(
@@ -93,12 +97,13 @@ def routes(daemon: Daemon) -> APIRouter:
         return done(session={**_record(daemon, id), "concurrent_count": active})
 
     @api.post("/{id}/stop", response_model=Answered)
-    def stop(id: str, asked: Stop | None = None) -> Response:
+    async def stop(id: str, asked: Stop | None = None) -> Response:
         """Stop a session; of one that is over, nothing is left to stop, and that is no error."""
         told = asked or Stop()
-        life_of(daemon, id)
-        daemon.wait_for(f"stop {id} {told.force}", lambda: members.stop(id, force=told.force, reason=told.reason))
-        return done(session_id=id, current_state=_state(daemon, id))
+        await run_sync(life_of, daemon, id)
+        stopping = f"stop {id} {told.force}"
+        await daemon.wait_for(stopping, lambda: members.stop(id, force=told.force, reason=told.reason), urgent=told.force)
+        return done(session_id=id, current_state=await run_sync(_state, daemon, id))
 
     @api.get("/{id}/inspect", response_model=Answered)
     def inspect(id: str) -> Response:
@@ -109,11 +114,15 @@ def routes(daemon: Daemon) -> APIRouter:
         return done(session=record, finalization_results=record["finalization_result"], git_state={"repos": repositories})
 
     @api.post("/{id}/finalize", response_model=Answered)
-    def finalize(id: str) -> Response:
+    async def finalize(id: str) -> Response:
         """Save once more what is in a retained workspace."""
-        require_retained(life_of(daemon, id))
-        daemon.wait_for(f"finalize {id}", lambda: members.finalize(id))
-        return done(session_id=id, current_state=_state(daemon, id))
+        require_retained(await run_sync(life_of, daemon, id))
+        try:
+            await daemon.wait_for(f"finalize {id}", lambda: members.finalize(id))
+        except InvalidInput:
+            require_retained(await run_sync(life_of, daemon, id))  # somebody else was quicker
+            raise
+        return done(session_id=id, current_state=await run_sync(_state, daemon, id))
 
     @api.delete("/{id}", response_model=Answered)
     def clean_up_one(id: str) -> Response:

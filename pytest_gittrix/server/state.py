@@ -6,17 +6,17 @@ are polled. All of it can be killed at any instant: the next daemon finds the ag
 
 from __future__ import annotations
 
-import sys
+import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
-from concurrent.futures import TimeoutError as NotYet
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from pytest_gittrix.cli.output import put_error
 from pytest_gittrix.clock_files import clock_from_environment
-from pytest_gittrix.errors import AdapterUnavailable, GittrixError
+from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.server.events import Feed
 from pytest_gittrix.server.managers import members_of, orchestrator_of
 from pytest_gittrix.server.team import Team
@@ -63,7 +63,7 @@ class Daemon:
         *,
         store: Path | None = None,
         clock: Clock | None = None,
-        complain: Callable[[str], object] = lambda line: print(f"gittrix: {line}", file=sys.stderr, flush=True),
+        complain: Callable[[str], object] = put_error,
     ) -> None:
         self.team = team
         self.engine = GitTrix(None, store=store, clock=clock if clock is not None else clock_from_environment())
@@ -71,9 +71,10 @@ class Daemon:
         self._orchestrator: Orchestrator | None = None
         self.feed = Feed(self.engine)
         self.begun = seconds()
-        self._complain = complain
+        self._hear = complain
         self._finishing = Workers(FINALIZERS, "gittrix-finish")
         self._asked = Workers(ASKED, "gittrix-asked")
+        self._urgent = Workers(ASKED, "gittrix-urgent")
         self._stopping = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="gittrix-watch", daemon=True)
 
@@ -122,38 +123,48 @@ class Daemon:
         if self._watcher.is_alive():
             self._watcher.join()
         deadline = seconds() + timeout
-        for workers in (self._asked, self._finishing):
+        for workers in (self._urgent, self._asked, self._finishing):
             workers.close(max(deadline - seconds(), 0.0))
         if self._orchestrator is not None:
             self._orchestrator.close()
         self.members.close()
         self.engine.close()
 
-    def wait_for(self, key: str, work: Callable[[], T], patience: float = PATIENCE) -> T | None:
-        """Have something done, and wait for it for some seconds; None if it goes on.
+    async def wait_for(self, key: str, work: Callable[[], T], *, urgent: bool = False, patience: float = PATIENCE) -> T | None:
+        """Have something done, and wait for it for some seconds; None if it goes on. No thread waits: many may ask at once.
 
         Args:
             key: what it is; the same is done once at a time.
             work: it.
+            urgent: not to wait behind what is not.
             patience: how long to wait.
 
         Raises:
             GittrixError: whatever it raises.
         """
-        future: Future[T] = self._asked.do(key, work)
+        future: Future[T] = (self._urgent if urgent else self._asked).do(key, work)
+        loop, settled = asyncio.get_running_loop(), asyncio.Event()
+
+        def settle(_done: Future[T]) -> None:
+            with suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.call_soon_threadsafe(settled.set)
+
+        future.add_done_callback(settle)
         try:
-            return future.result(patience)
-        except CancelledError:
-            raise AdapterUnavailable(f"The daemon is ending, and does not begin to {key}.", fix="Ask the next one.") from None
-        except NotYet:
+            await asyncio.wait_for(settled.wait(), patience)
+        except TimeoutError:
             future.add_done_callback(lambda done: self._tell(key, done))
             return None
+        try:
+            return future.result()
+        except CancelledError:
+            raise AdapterUnavailable(f"The daemon is ending, and does not begin to {key}.", fix="Ask the next one.") from None
 
     def _watch(self) -> None:
         while not self._stopping.wait(WATCH):
             try:
                 gone = self.members.exited()
-            except (GittrixError, OSError) as problem:
+            except Exception as problem:  # noqa: BLE001  (nobody would notice agents that are gone any more)
                 self._complain(f"sessions cannot be looked at: {_first_line(problem)}")
                 self._stopping.wait(PATIENCE)
                 continue
@@ -170,6 +181,10 @@ class Daemon:
                 raise
 
         self._finishing.do(id_, finish)
+
+    def _complain(self, line: str) -> None:
+        with suppress(OSError, ValueError):  # nobody reads standard error any more; that must end no thread
+            self._hear(line)
 
     def _tell(self, key: str, done: Future[Any]) -> None:
         with suppress(Exception):

@@ -163,11 +163,18 @@ def read_team(home: Path, file: str | os.PathLike[str] | None = None) -> Team:
         raise _wrong(path, problem) from None
     _require_once(path, "repositories", "name", [one.name for one in team.repositories])
     _require_once(path, "projects", "id", [one.id for one in team.projects])
-    return team.model_copy(update={"projects": [_placed(one, path.parent) for one in team.projects]})
+    return team.model_copy(update={"projects": [_placed(path, number, one) for number, one in enumerate(team.projects)]})
 
 
-def _placed(project: ProjectPart, directory: Path) -> ProjectPart:
-    return project.model_copy(update={"durable": os.path.normpath(directory / Path(project.durable).expanduser())})
+def _placed(file: Path, number: int, project: ProjectPart) -> ProjectPart:
+    try:
+        durable = file.parent / Path(project.durable).expanduser()
+    except RuntimeError:
+        raise InvalidInput(
+            f"{file}: projects[{number}].durable: {project.durable!r} begins with the home of somebody whom there is not.",
+            fix="Write the whole path, or one from the team file's directory.",
+        ) from None
+    return project.model_copy(update={"durable": os.path.normpath(durable)})
 
 
 def _require_once(path: Path, where: str, key: str, told: list[str]) -> None:

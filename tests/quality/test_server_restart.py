@@ -137,6 +137,32 @@ def test_agents_that_end_while_no_daemon_runs_are_finished_by_the_next_one(staff
         assert "ada.txt" in staff.saved()
 
 
+def test_a_finalization_that_was_killed_in_the_middle_is_done_by_the_next_daemon_and_other_agents_go_on(staff: Staff) -> None:
+    pushing, go = (staff.home.parent / name for name in ("pushing", "go"))
+    hook = staff.app.path / "hooks" / "pre-receive"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\n: > '{pushing}'\nuntil [ -e '{go}' ]; do sleep 0.05; done\n")
+    hook.chmod(0o755)
+    with DaemonProcess(staff.home) as first:
+        worker, hanger = staff.start(first, "ada"), staff.start(first, "eve")
+        staff.agents.step("eve")
+        staff.agents.wait_for("up")
+        staff.agents.go("up")
+        wait_until(pushing.exists, "the push")
+        assert first.state(worker) == "Finalizing"
+        first.kill()
+    go.touch()
+
+    with DaemonProcess(staff.home) as second:
+        wait_until(lambda: second.state(worker) == "Retained", "the end of the worker")
+        assert second.state(hanger) == "Active"
+        assert alive(staff, "eve")
+        (row,) = second.ok("GET", "/api/sessions/history")["sessions"]
+        assert (row["session_id"], row["finalization_status"]) == (worker, "completed")
+        second.ok("POST", f"/api/sessions/{hanger}/stop", {"force": True})
+    assert "ada.txt" in staff.saved()
+
+
 def test_a_daemon_killed_again_and_again_loses_nothing(staff: Staff) -> None:
     ids: list[str] = []
     for _ in range(4):

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_gittrix.git.environment import hermetic_env, run_git
-from pytest_gittrix.session.confine import Confinement, Finished, Place, run, toolchain
+from pytest_gittrix.session.confine import Confinement, Finished, Place, run, toolchain, wrapped
 from pytest_gittrix.session.confine_probe import missing
 
 OUT, IN = True, False
@@ -213,8 +213,8 @@ class Host:
             return False
         return True
 
-    def attempt(self, escape: str, confinement: Confinement) -> bool:
-        """Whether the agent gets out that way."""
+    def attempt(self, escape: str, confinement: Confinement, *, stays: bool = False) -> bool:
+        """Whether the agent gets out that way; it may be started as one that stays is."""
         there = {
             "token": self.token,
             "outside": str(self.outside),
@@ -233,6 +233,9 @@ class Host:
             place = Place(self.target.workspace, Path(home), toolchain())
             told = hermetic_env(Path(home), base={"PATH": os.environ["PATH"]})
             argv = [sys.executable, "-I", "-c", AGENT, escape]
+            if stays:
+                launch = wrapped(argv, place, confinement, environment=told)
+                argv, confinement, told = launch.argv, CONFINEMENTS["off"], launch.environment
             ended = run(argv, place, confinement, environment=told, stdin=json.dumps(there).encode(), timeout=60)
         assert not ended.timed_out, ended
         assert ended.code in (0, 1), ended

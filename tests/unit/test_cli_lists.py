@@ -247,3 +247,23 @@ class TestTree:
         (cli.home / "sessions" / first).rename(cli.root / "gone")
 
         assert cli.ok("session", "tree", second).lines == [f"{second}  by a handoff, active, its parent {first} is not in the store"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("session", "list", "--agent"),
+        ("session", "list", "--rig"),
+        ("session", "list", "--work-unit"),
+        ("session", "find", "--agent"),
+        ("session", "chain"),
+        ("member", "list", "--member"),
+        ("member", "history", "--member"),
+        ("member", "stop", "--member"),
+    ],
+)
+def test_a_name_that_is_no_utf_8_is_refused_by_its_code(cli: Cli, words: tuple[str, ...]) -> None:
+    cli.start("--agent", "caf\u00e9")
+
+    assert cli.error(*words, "caf\udce9")["code"] == "INVALID_INPUT"
+    assert "Traceback" not in cli.refused(*words, "caf\udce9")

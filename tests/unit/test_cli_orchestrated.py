@@ -41,6 +41,15 @@ def test_spawn_prints_the_id_and_the_workspace_and_the_agent_goes_on(cli: Cli, a
     assert len(agents.alive("stub")) == 1
 
 
+def test_who_leads_a_project_is_one_and_works_on_no_issue(cli: Cli, agents: AgentKit) -> None:
+    first = cli.ok("session", "spawn", "parser", "--lead", "--prompt", "see to the issues").lines
+    agents.step("up")
+
+    assert cli.ok("session", "spawn", "parser", "--lead").lines == first
+    assert len(agents.alive("stub")) == 1
+    assert cli.error("session", "spawn", "parser", "--lead", "--issue", "INT-7")["code"] == "INVALID_INPUT"
+
+
 def test_what_is_sent_reaches_the_agent(cli: Cli, agents: AgentKit) -> None:
     id_ = cli.data("session", "spawn", "parser")["id"]
     agents.step("up")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from support.daemon import Asked, Staff, serving, wait_until
 
 from pytest_gittrix import __version__
+from pytest_gittrix.server import run, state
 
 RECORD = {
     "session_id",
@@ -260,6 +262,39 @@ def test_what_is_no_request_is_refused_in_the_one_shape(idle: Asked, raw: bytes)
 
     assert reply.error == (400, "INVALID_INPUT")
     assert "Traceback" not in reply.body.decode()
+
+
+@pytest.mark.parametrize("query", ["/history?membr=ada", "?x=1", "/history?member=a&member=b", "/unknown?x=", "/history?since=x&since=y"])
+def test_a_parameter_that_nobody_reads_or_that_is_there_twice_is_refused(idle: Asked, query: str) -> None:
+    assert idle.ask("GET", f"/api/sessions{query}").error == (400, "INVALID_INPUT")
+
+
+def test_a_body_where_none_is_read_is_refused_unless_it_says_nothing(staff: Staff, daemon: Asked) -> None:
+    id_ = staff.start(daemon, "ada", "Interactive")
+    daemon.ok("POST", f"/api/sessions/{id_}/stop")
+
+    assert daemon.ask("DELETE", f"/api/sessions/{id_}", {"dry_run": True}).error == (400, "INVALID_INPUT")
+    assert daemon.ask("POST", f"/api/sessions/{id_}/finalize", {"force": True}).error == (400, "INVALID_INPUT")
+    assert daemon.ok("POST", f"/api/sessions/{id_}/finalize", {})["current_state"] == "Retained"
+    assert daemon.ok("DELETE", f"/api/sessions/{id_}")["workspace_removed"] is True
+
+
+def test_stops_that_wait_keep_nobody_out_and_force_goes_before_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "ASKED", 1)
+    monkeypatch.setattr(run, "THREADS", 4)
+    with Staff.open(tmp_path) as staff:
+        staff.hires(deaf=staff.agents.script("deaf").deaf().at("up").hang())
+        with serving(staff.settings) as daemon, ThreadPoolExecutor(8) as pool:
+            id_, chat = staff.start(daemon, "deaf"), staff.start(daemon, "eve", "Interactive")
+            staff.agents.step("up")
+            waiting = [pool.submit(daemon.ok, "POST", f"/api/sessions/{id_}/stop", {}) for _ in range(8)]
+            wait_until(lambda: daemon.state(id_) != "Active", "the stop")
+
+            assert daemon.ok("GET", "/health")["active"] == 1
+            assert daemon.ok("POST", f"/api/sessions/{chat}/stop", {"force": True})["current_state"] == "Retained"
+            assert daemon.ok("POST", f"/api/sessions/{id_}/stop", {"force": True})["current_state"] == "Retained"
+            assert not any(one.done() for one in waiting) or staff.agents.gone("deaf")
+            assert {one.result()["current_state"] for one in waiting} == {"Retained"}
 
 
 def test_health_tells_whose_daemon_it_is(staff: Staff, daemon: Asked) -> None:

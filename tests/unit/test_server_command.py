@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import socket
@@ -28,6 +29,10 @@ READING = [
     ("session", "list", "--as", "gastown"),
     ("session", "list", "-d", "."),
     ("session", "list", "-d", "src"),
+    ("session", "list", "-d", "nowhere"),
+    ("session", "export", "app.py"),
+    ("session", "start", "x", "-d", "nowhere"),
+    ("session", "list", "--agent", "東京"),
     ("session", "list", "--status", "promoted"),
     ("session", "find", "--agent", "ada"),
     ("session", "chain", "{id}"),
@@ -155,7 +160,7 @@ def test_a_session_that_another_engine_started_is_seen_at_once(cli: Cli) -> None
 # Who is not asked ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["flag", "variable", "store", "clock", "team", "bytes", "forge"])
+@pytest.mark.parametrize("way", ["flag", "variable", "store", "clock", "team", "bytes", "forge", "forge of a start", "gone", "odd"])
 def test_a_daemon_is_left_alone_where_it_could_not_answer_the_same(
     cli: Cli, sent: list[list[str]], monkeypatch: pytest.MonkeyPatch, way: str, tmp_path: Path
 ) -> None:
@@ -180,6 +185,15 @@ def test_a_daemon_is_left_alone_where_it_could_not_answer_the_same(
                 id_ = cli.start("--no-daemon")
                 cli.ok("session", "write", id_, "app.py", "--no-daemon", stdin="new\n")
                 arguments = ["promote", id_]
+            case "forge of a start":
+                monkeypatch.setenv("GITTRIX_FORGE_TOKEN", "secret")
+                arguments = ["session", "start", "x"]
+            case "gone" | "odd":
+                place = tmp_path / "caf\udce9"
+                place.mkdir()
+                monkeypatch.chdir(place)
+                if way == "gone":
+                    place.rmdir()
         cli.ok(*arguments, "--json")
 
     assert sent == []
@@ -195,6 +209,30 @@ def test_a_person_is_asked_here_and_not_by_the_daemon(cli: Cli, sent: list[list[
         assert main(["promote", id_]) == 0
 
     assert sent == []
+
+
+def test_standard_input_is_read_before_a_connection_is_made_that_would_not_wait_for_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+    greet = client.Client.greet
+
+    def greeted(self: client.Client) -> None:
+        happened.append("greeted")
+        greet(self)
+
+    class Typed(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            happened.append("read")
+            return super().read(size)
+
+    monkeypatch.setattr(client.Client, "greet", greeted)
+    id_ = cli.start()
+    with daemon_of(cli):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Typed(b"slowly\n")))
+        assert main(["session", "write", id_, "new.txt"]) == 0
+
+    assert happened[0] == "read"
+    assert happened.count("greeted") == 1
+    assert cli.ok("session", "read", id_, "new.txt").out == b"slowly\n"
 
 
 def test_help_and_misuse_are_told_without_a_daemon(cli: Cli, sent: list[list[str]]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 from collections.abc import Iterator
@@ -181,8 +182,9 @@ def test_a_stream_in_which_nothing_happens_shows_that_it_lives(daemon: Asked, mo
         assert [next(blocks), next(blocks)] == [{"": "still here"}] * 2
 
 
-def test_one_that_does_not_keep_up_is_told_so_and_let_go(staff: Staff, daemon: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "BACKLOG", 0)
+@pytest.mark.parametrize("limit", ["BACKLOG", "HELD"])
+def test_one_that_does_not_keep_up_is_told_so_and_let_go(staff: Staff, daemon: Asked, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setattr(events, limit, 0)
 
     with listening(daemon) as stream:
         staff.start(daemon, "ada", "Interactive")
@@ -200,3 +202,18 @@ def test_the_end_of_the_daemon_is_the_end_of_every_stream(staff: Staff) -> None:
         assert list(stream.blocks()) == []
     for one in streams:
         one.__exit__(None, None, None)
+
+
+def test_one_that_leaves_does_not_wait_for_a_look_that_is_under_way(staff: Staff) -> None:
+    with GitTrix(None, store=staff.home / "sessions", sweep_interval=None) as engine:
+        feed = events.Feed(engine)
+
+        async def leave() -> bool:
+            listener = feed.listener(None, None)
+            feed.subscribe(listener)
+            with feed._lock:  # as a look does that takes long
+                feed.forget(listener)
+            return listener.over
+
+        assert asyncio.run(leave()) is True
+        feed.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,17 @@ def test_a_spawned_session_is_told_with_every_field_and_listed(daemon: Asked, sp
     assert (told["projectId"], told["issueId"], told["branch"]) == ("parser", "INT-7", "feat/INT-7")
     assert Path(told["workspacePath"], "a.txt").read_text() == "one\n"
     assert daemon.ok("GET", PLACE)["sessions"] == daemon.ok("GET", f"{PLACE}?project=parser")["sessions"] == [told]
+
+
+def test_one_session_leads_a_project_however_often_it_is_asked_for(daemon: Asked) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        body = {"projectId": "parser", "systemPrompt": "see to the issues"}
+        told = [*pool.map(lambda _: daemon.ok("POST", f"{PLACE}/orchestrator", body)["session"], range(4))]
+
+    assert {one["id"] for one in told} == {told[0]["id"]}
+    assert [one["id"] for one in daemon.ok("GET", PLACE)["sessions"]] == [told[0]["id"]]
+    assert daemon.ask("POST", f"{PLACE}/orchestrator", {"projectId": "nothing"}).error == (400, "INVALID_INPUT")
+    assert daemon.ask("POST", f"{PLACE}/orchestrator", {"projectId": "parser", "issueId": "x"}).error == (400, "INVALID_INPUT")
 
 
 def test_what_is_sent_reaches_the_agent(staff: Staff, daemon: Asked, spawned: str) -> None:

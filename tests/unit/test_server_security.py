@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
+import json
 import os
 import socket
 import stat
@@ -14,8 +16,8 @@ from pathlib import Path
 import pytest
 from support.daemon import Asked, Staff, serving
 
-from pytest_gittrix.errors import AuthFailed, InvalidInput
-from pytest_gittrix.server import guard
+from pytest_gittrix.errors import AuthFailed, DaemonRuns, InvalidInput
+from pytest_gittrix.server import connections, daemon_file, guard
 from pytest_gittrix.server.run import Serving, Settings
 
 TOKEN = "a-token-of-more-than-sixteen"
@@ -124,6 +126,24 @@ def test_the_file_with_the_key_is_for_its_owner_alone(staff: Staff, daemon: Aske
     assert daemon.file.key not in str(daemon.ok("GET", "/health"))
 
 
+def test_a_daemon_file_that_somebody_else_made_is_not_believed_and_not_replaced(staff: Staff, tmp_path: Path) -> None:
+    with serving(replace(staff.settings, store=tmp_path / "sessions")) as asked:
+        file, told = tmp_path / "daemon.json", asked.file
+        contents = file.read_text()
+        assert daemon_file.found(tmp_path) == told
+        file.rename(tmp_path / "theirs.json")
+        file.symlink_to(tmp_path / "theirs.json")
+        assert daemon_file.found(tmp_path) is None
+        if os.geteuid() == 0:
+            file.unlink()
+            file.write_text(contents)
+            os.chown(file, 12345, -1)
+            assert daemon_file.found(tmp_path) is None
+            with pytest.raises(DaemonRuns, match="12345"):
+                daemon_file.publish(tmp_path, told)
+            assert file.read_text() == contents
+
+
 # Starting ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -159,17 +179,27 @@ def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 # Sizes -------------------------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_announced_as_too_large_is_refused_before_it_is_sent(daemon: Asked) -> None:
+@pytest.mark.parametrize(("path", "most"), [("/api/sessions/start", guard.LARGE), ("/api/command", guard.LARGEST)])
+def test_what_is_announced_as_too_large_is_refused_before_it_is_sent(daemon: Asked, path: str, most: int) -> None:
     with closing(http.client.HTTPConnection("127.0.0.1", daemon.file.port, timeout=30)) as connection:
-        connection.putrequest("POST", "/api/sessions/start")
+        connection.putrequest("POST", path)
+        connection.putheader("Authorization", f"Bearer {daemon.file.key}")
         connection.putheader("Content-Type", "application/json")
-        connection.putheader("Content-Length", str(guard.LARGEST + 1))
+        connection.putheader("Content-Length", str(most + 1))
         connection.endheaders()
         assert connection.getresponse().status == 413
 
 
+def test_a_command_may_be_larger_than_what_anybody_may_send(daemon: Asked, tmp_path: Path) -> None:
+    contents = base64.b64encode(bytes(guard.LARGE)).decode()
+
+    reply = daemon.command("session", "write", "nothing", "x", cwd=tmp_path, stdin=contents)
+
+    assert reply.json["answer"]["error"]["code"] == "SESSION_NOT_FOUND"
+
+
 def test_what_turns_out_too_large_on_its_way_is_refused(daemon: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "LARGEST", 1000)
+    monkeypatch.setattr(guard, "LARGE", 1000)
 
     def pieces() -> Iterator[bytes]:
         yield from [b" " * 400] * 4
@@ -177,6 +207,27 @@ def test_what_turns_out_too_large_on_its_way_is_refused(daemon: Asked, monkeypat
     with closing(http.client.HTTPConnection("127.0.0.1", daemon.file.port, timeout=30)) as connection:
         connection.request("POST", "/api/sessions/start", pieces(), {"Content-Type": "application/json"})
         assert connection.getresponse().status == 413
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /health HT"])
+def test_a_connection_whose_request_does_not_come_is_closed(daemon: Asked, monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+    monkeypatch.setattr(connections, "PATIENCE", 0.05)
+    with closing(socket.create_connection(("127.0.0.1", daemon.file.port), timeout=30)) as silent:
+        silent.sendall(said)
+        answered = b"".join(iter(lambda: silent.recv(4096), b""))
+
+    assert answered.count(b"HTTP/1.1 200") == said.count(b"\r\n\r\n")
+
+
+def test_a_request_whose_rest_does_not_come_is_ended(daemon: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "STALLED", 0.05)
+    with closing(http.client.HTTPConnection("127.0.0.1", daemon.file.port, timeout=30)) as connection:
+        connection.putrequest("POST", "/api/sessions/start")
+        connection.putheader("Content-Type", "application/json")
+        connection.putheader("Content-Length", "100")
+        connection.endheaders(b'{"member_name"')
+        answer = connection.getresponse()
+        assert (answer.status, json.loads(answer.read())["error"]["code"]) == (408, "INVALID_INPUT")
 
 
 def test_a_connection_that_says_nothing_disturbs_nobody(daemon: Asked) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.errors import InvalidInput, WriteRejected
 from pytest_gittrix.server.managers import members_of, orchestrator_of, retention_of
 from pytest_gittrix.server.team import Team, read_team
 from pytest_gittrix.session.manager import GitTrix
@@ -149,3 +149,22 @@ def test_a_token_that_is_not_there_is_missed_before_an_agent_is_started(tmp_path
 
     with GitTrix(None, store=tmp_path / "sessions", sweep_interval=None) as engine, pytest.raises(InvalidInput, match=missing):
         members_of(engine, team, tokens)
+
+
+def test_a_home_of_nobody_is_said_with_the_file_and_the_key(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"team\.toml: projects\[0\]\.durable: '~no-such-user/x'"):
+        read(tmp_path, '[[projects]]\nid = "p"\ndurable = "~no-such-user/x"\nagents = { a = ["true"] }\n')
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        'name = "../x"\nurl = "/srv/x"',
+        'name = "x"\nurl = "ext::sh -c id"',
+        'name = "x"\nurl = "-u"',
+        'name = "x"\nurl = "/x"\nbranch = "-b"',
+    ],
+)
+def test_a_repository_that_can_be_none_is_refused_before_an_agent_is_started(tmp_path: Path, told: str) -> None:
+    with GitTrix(None, store=tmp_path / "sessions", sweep_interval=None) as engine, pytest.raises((InvalidInput, WriteRejected)):
+        members_of(engine, read(tmp_path, f"[[repositories]]\n{told}\n"))

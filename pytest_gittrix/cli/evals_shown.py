@@ -99,8 +99,15 @@ def store_data(store: RunStore) -> dict[str, Any]:
         "manifest": store.manifest().digest,
         "digest": digest(records),
         "outcomes": tally(records),
+        "planned": len(store.manifest().keys),
         "samples": samples,
     }
+
+
+def unfinished(store: RunStore) -> tuple[str, ...]:
+    """A note where a run has no record of some samples of its suite, because it is a part, or was not finished."""
+    planned, there = len(store.manifest().keys), len(store.keys())
+    return () if there >= planned else (f"{there} of {planned} samples have a record.",)
 
 
 def store_table(store: RunStore) -> Table:

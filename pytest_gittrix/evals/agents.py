@@ -18,16 +18,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Protocol
 
-from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.evals.desk import Desk, OutOfTime
 from pytest_gittrix.evals.identity import Json
 from pytest_gittrix.evals.launch import Finished, succeeded
+from pytest_gittrix.evals.transcript import Mismatch
+from pytest_gittrix.session.confine import toolchain
 
 PYTHON: Final = "python:"
 """What a function is told with: ``python:module:name`` or ``python:./file.py:name``."""
 GOLD, NOP = "gold", "nop"
-
-_REASON: Final = 300
 
 
 class AgentFailed(Exception):
@@ -47,7 +47,7 @@ class Agent(Protocol):
 
     @property
     def readable(self) -> tuple[Path, ...]:
-        """Directories outside the workspace that its program needs."""
+        """Files and directories outside the workspace that its program needs."""
 
     def work(self, desk: Desk) -> int | None:
         """Do the task; gives the exit status, None for an agent that is no program.
@@ -55,6 +55,7 @@ class Agent(Protocol):
         Raises:
             AgentFailed: it did not.
             OutOfTime: its time was up.
+            AdapterUnavailable: the machine failed, and not the agent.
         """
 
 
@@ -92,8 +93,10 @@ class CommandAgent:
 
     @property
     def readable(self) -> tuple[Path, ...]:
-        """The directories of those files."""
-        return tuple(sorted({Path(word).parent for word in self.argv if _is_ours(word)}))
+        """Those files, and nothing beside them: an agent is often kept next to the suite and the runs, which it must not see."""
+        shown = toolchain()
+        files = {Path(word) for word in self.argv if _is_ours(word)}
+        return tuple(sorted(file for file in files if not any(file.is_relative_to(place) for place in shown)))
 
     def work(self, desk: Desk) -> int | None:
         """Run it."""
@@ -155,11 +158,11 @@ class CallableAgent:
         function = self.function()
         try:
             function(desk)
-        except (AgentFailed, OutOfTime):
+        except (AdapterUnavailable, AgentFailed, KeyboardInterrupt, Mismatch, OutOfTime):
             raise
-        except Exception as problem:
+        except BaseException as problem:  # also SystemExit, which would end the run with the status that the agent likes
             first = (str(problem).splitlines() or [""])[0]
-            raise AgentFailed(f"the agent raised {type(problem).__name__}: {first}"[:_REASON]) from problem
+            raise AgentFailed(f"the agent raised {type(problem).__name__}: {first}") from problem
         if not desk.time_left:
             raise OutOfTime
         return None

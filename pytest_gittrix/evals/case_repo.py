@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gittrix.errors import AdapterUnavailable, GitFailed, InvalidInput
-from pytest_gittrix.evals.suite import Case, Source
+from pytest_gittrix.evals.suite import Case, Source, is_left_out
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import changed_paths
 from pytest_gittrix.harness.history import Content, Contents, Executable, History, Symlink
 
 BRANCH = "main"
-_ANY_COMMIT = "git -c uploadpack.allowAnySHA1InWant=true upload-pack"
+ANY_OBJECT = "git -c uploadpack.allowAnySHA1InWant=true upload-pack"
+"""What a fetch is answered by, so that it can ask for whatever is there, by its id."""
 
 
 def durable_of(case: Case, cache: Path) -> dict[str, Any]:
@@ -45,15 +46,17 @@ def durable_of(case: Case, cache: Path) -> dict[str, Any]:
 
 
 def contents_of(directory: Path) -> dict[str, Content]:
-    """Everything below a directory, as a history's step takes it. Names that git keeps to itself are left out.
+    """Everything below a directory, as a history's step takes it, but for what git keeps to itself and what tools leave behind.
 
     Raises:
         InvalidInput: something below it is neither file nor link, or cannot be read.
     """
     found: dict[str, Content] = {}
     for root, names, files in os.walk(directory):
-        names[:] = [name for name in names if name not in (".git", "__pycache__")]
+        names[:] = [name for name in names if not is_left_out(name)]
         for name in files + [name for name in names if os.path.islink(os.path.join(root, name))]:
+            if is_left_out(name):
+                continue
             path = Path(root, name)
             found[path.relative_to(directory).as_posix()] = _content(path)
     return found
@@ -83,7 +86,7 @@ def _unpacked(source: Source, place: Path) -> Path:
         return place
     place.parent.mkdir(parents=True, exist_ok=True)
     fresh = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
-    options = [] if source.kind == "bundle" else [f"--upload-pack={_ANY_COMMIT}"]
+    options = [] if source.kind == "bundle" else [f"--upload-pack={ANY_OBJECT}"]
     try:
         run_git(["init", "-q", "--bare", f"--initial-branch={BRANCH}", str(fresh)])
         # One pack, however few objects: a pack is copied to the run's objects whole.

@@ -6,11 +6,9 @@ Must not know how the result came about.
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +16,7 @@ from pytest_gittrix.evals.agents import load
 from pytest_gittrix.evals.case_repo import contents_of, patched_tree
 from pytest_gittrix.evals.desk import Launch
 from pytest_gittrix.evals.launch import Finished, succeeded
+from pytest_gittrix.evals.pytest_check import Put
 from pytest_gittrix.evals.record import CheckResult
 from pytest_gittrix.evals.suite import Case, Check
 from pytest_gittrix.git.objects import SHA1
@@ -26,10 +25,6 @@ from pytest_gittrix.git.tree import Entry, changed_paths
 from pytest_gittrix.harness.history import resolve
 
 _NAMED: Final = 3
-_REASON: Final = 300
-# pytest first, so that no file of the agent's can take its place; nothing of the project's own settings counts.
-_PYTEST: Final = "import sys, pytest; sys.path.insert(0, sys.argv[1]); sys.exit(pytest.main(sys.argv[2:]))"
-_OPTIONS: Final = ("-q", "-p", "no:cacheprovider", "--import-mode=importlib")
 
 
 @dataclass(frozen=True)
@@ -67,17 +62,19 @@ class Means:
     Attributes:
         launch: runs a program in the checkout.
         environment: of programs.
-        scratch: a directory for whatever it needs.
+        scratch: a directory for whatever it needs; programs can read it.
+        home: their home directory.
     """
 
     launch: Launch
     environment: Callable[[], Mapping[str, str]]
     scratch: Path
+    home: Path
 
-    def run(self, case: Case, argv: list[str], **more: str) -> Finished:
+    def run(self, case: Case, argv: list[str], *, stdin: bytes = b"", **more: str) -> Finished:
         """Run a program within the case's limits."""
         return self.launch(
-            argv, environment={**self.environment(), **more}, timeout=case.timeout_ms / 1000, most_output=case.output, stdin=b""
+            argv, environment={**self.environment(), **more}, timeout=case.timeout_ms / 1000, most_output=case.output, stdin=stdin
         )
 
 
@@ -112,14 +109,9 @@ def _by_program(check: Check, _result: Result, done: Finished) -> tuple[CheckRes
 
 def _by_pytest(check: Check, result: Result, means: Means) -> tuple[CheckResult, Finished]:
     assert check.path is not None
-    place = means.scratch / "pytest"
-    place.mkdir(exist_ok=True)
-    shutil.copyfile(check.path, place / check.path.name)
-    settings = place / "pytest.ini"
-    settings.write_text("[pytest]\n", encoding="ascii")
-    argv = [sys.executable, "-P", "-c", _PYTEST, str(result.path), *_OPTIONS, "-c", str(settings), str(place / check.path.name)]
-    done = means.run(result.case, argv, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", PYTHONPATH=str(result.path))
-    return _by_program(check, result, done)
+    run = partial(means.run, result.case, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    wrong, done = Put(run, means.scratch, means.home)(check.path)
+    return CheckResult(check.kind, not wrong, wrong), done
 
 
 def _by_tree(check: Check, result: Result) -> CheckResult:
@@ -143,9 +135,11 @@ def _by_function(check: Check, result: Result) -> CheckResult:
     function: Any = getattr(load(str(check.path)), check.function)
     try:
         answer = function(result)
-    except Exception as problem:  # noqa: BLE001  (whatever a check raises is a check that is not satisfied)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as problem:  # noqa: BLE001  (also SystemExit, and what pytest.fail raises: a check that is not satisfied)
         first = (str(problem).splitlines() or [""])[0]
-        return CheckResult(check.kind, False, f"{type(problem).__name__}: {first}"[:_REASON])
+        return CheckResult(check.kind, False, f"{type(problem).__name__}: {first}")
     return CheckResult(check.kind, answer is not False, "" if answer is not False else "it answered False")
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from pytest_gittrix.clock import Clock, SystemClock
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
-from pytest_gittrix.evals.store import RunStore
+from pytest_gittrix.evals.store import MANIFEST, RunStore, belongs
 from pytest_gittrix.timetext import parse_instant
 
 
@@ -39,7 +40,7 @@ class Usage:
 
 
 def runs_below(directory: Path) -> Iterator[RunStore]:
-    """The runs in a directory, or the one that it is, by name.
+    """The runs in a directory, or the one that it is, by name. A link to a run is none.
 
     Raises:
         InvalidInput: there is no such directory.
@@ -50,7 +51,7 @@ def runs_below(directory: Path) -> Iterator[RunStore]:
         yield RunStore(directory)
         return
     for path in sorted(directory.iterdir()):
-        if RunStore(path).exists:
+        if RunStore(path).exists and not path.is_symlink():
             yield RunStore(path)
 
 
@@ -96,8 +97,16 @@ def prune(directory: Path, *, older: timedelta, dry_run: bool = False, clock: Cl
 
 
 def _remove(path: Path) -> None:
+    """What belongs to the run, its manifest last so that one that was killed is found again; what somebody put beside it stays."""
     try:
-        shutil.rmtree(path)
+        for name in sorted(filter(belongs, os.listdir(path)), key=lambda name: (name == MANIFEST, name)):
+            place = path / name
+            if place.is_dir() and not place.is_symlink():
+                shutil.rmtree(place)
+            else:
+                place.unlink()
+        with suppress(OSError):
+            path.rmdir()
     except OSError as problem:
         raise AdapterUnavailable(f"{path} cannot be removed: {problem.strerror}.", fix="See to whom it belongs.") from None
 

@@ -5,6 +5,7 @@ Must not know what a sample is.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,9 @@ __all__ = ["Finished", "Launcher", "succeeded", "surroundings"]
 WORKSPACE: Final = "/workspace"
 """Where a jail shows every workspace, so that paths in outputs are the same in each sample."""
 
+_SYSTEM: Final = (Path("/usr"), Path("/bin"), Path("/sbin"))
+_LONGEST: Final = 20 * 86_400.0
+"""Seconds; what the kernel waits at most is a little more."""
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -50,8 +54,24 @@ class Launcher:
         most_output: int = 10 << 20,
     ) -> Finished:
         """Run a program to its end; see ``session.confine.run``, which also says what is raised."""
-        place = Place(self.directory, self.home, (*toolchain(), *self.readable), WORKSPACE)
-        return run(argv, place, self.confinement, environment=environment, stdin=stdin, timeout=timeout, most_output=most_output)
+        if timeout is not None:
+            timeout = min(timeout, _LONGEST)
+        shown = (*toolchain(), *self.readable)
+        place = Place(self.directory, self.home, shown, WORKSPACE)
+        told = self._told(environment, shown)
+        return run(argv, place, self.confinement, environment=told, stdin=stdin, timeout=timeout, most_output=most_output)
+
+    def _told(self, environment: Mapping[str, str], shown: Sequence[Path]) -> dict[str, str]:
+        """The variables without what is another in each sample, or the machine's own affair, where a level needs none of that."""
+        told = dict(environment)
+        # A relative place would be one in the workspace, where an agent could put a program for a check to find.
+        places = [Path(place) for place in told.get("PATH", "").split(os.pathsep) if os.path.isabs(place)]
+        if self.confinement.level != "off":
+            told.pop(MARK, None)  # what is confined ends with this process, so nobody has to find it later
+        if self.confinement.level == "jail":
+            told["GIT_CEILING_DIRECTORIES"] = "/"
+            places = [place for place in places if any(place.is_relative_to(one) for one in (*_SYSTEM, *shown))]
+        return {**told, "PATH": os.pathsep.join(map(str, places))}
 
 
 def succeeded(done: Finished) -> bool:

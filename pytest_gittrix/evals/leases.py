@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import stat
 import tempfile
@@ -34,6 +35,8 @@ TTL: Final = timedelta(days=1)
 _NOTE: Final = "owner.json"
 _NEW: Final = ".new-"
 _DEAD: Final = ".dead-"
+# No other directory is ever looked into: whoever gives --scratch may have things of their own there.
+_OURS: Final = re.compile(r"(?:\.new-)?[0-9]+-[0-9a-f]{12}|\.dead-(?:[0-9]+-[0-9a-f]{12}-[0-9a-f]{8}|[0-9a-f]{12})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,9 +169,10 @@ def sweep(root: Path, *, clock: Clock | None = None) -> Swept:
 
 def _names(root: Path) -> list[str]:
     try:
-        return sorted(name for name in os.listdir(root) if (root / name).is_dir() and name not in ("cases", "seeds"))
+        names = sorted(os.listdir(root))
     except FileNotFoundError:
         return []
+    return [name for name in names if _OURS.fullmatch(name) and (root / name).is_dir() and not (root / name).is_symlink()]
 
 
 def _is_dead(place: Path, now: int) -> bool:

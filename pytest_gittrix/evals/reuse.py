@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.evals.case_repo import ANY_OBJECT
+from pytest_gittrix.evals.identity import digest_bytes
 from pytest_gittrix.evals.manifest import Manifest
-from pytest_gittrix.evals.record import RETRIED, Record
+from pytest_gittrix.evals.record import RETRIED, Record, damaged
 from pytest_gittrix.evals.store import PARTS, RunStore
 from pytest_gittrix.git.environment import run_git
 
@@ -67,17 +69,21 @@ def take_over(store: RunStore, source: RunStore, records: Sequence[Record]) -> N
 
     Raises:
         AdapterUnavailable: the disk refused, or the source lacks objects.
+        InvalidInput: a log of the source is not the one that its record is of.
     """
+    # By their ids: the references of a run have the name that it had when it was made.
     specs = [
-        f"+refs/gx/{source.name}/{record.id}/{record.epoch}/{name}:refs/gx/{store.name}/{record.id}/{record.epoch}/{name}\n"
+        f"+{id_}:refs/gx/{store.name}/{record.id}/{record.epoch}/{name}\n"
         for record in records
         for name, id_ in (("base", record.base), ("final", record.final), ("promoted", record.promoted))
         if id_
     ]
     if specs:
-        fetch = ["-C", str(store.objects.path), "fetch", "-q", "--no-tags", "--no-write-fetch-head", "--stdin", str(source.objects.path)]
-        run_git(fetch, stdin="".join(specs).encode())
+        fetch = ["-C", str(store.objects.path), "fetch", "-q", "--no-tags", "--no-write-fetch-head", f"--upload-pack={ANY_OBJECT}"]
+        run_git([*fetch, "--stdin", str(source.objects.path)], stdin="".join(specs).encode())
     for record in records:
+        if record.events and digest_bytes(source.part("events", record.key)) != record.events:
+            raise damaged(source.path / "events" / f"{record.key}.jsonl")
         for part in PARTS:
             store.put_part(part, record.key, source.part(part, record.key))
         store.save_record(record)

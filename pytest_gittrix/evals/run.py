@@ -304,6 +304,7 @@ class _Dispatch:
 
     def __init__(self, jobs: Sequence[Job], factory: Factory, workers: int, total: int, watch: Watch) -> None:
         self._waiting = [*reversed(jobs)]
+        self._suspects: list[Job] = []
         self._factory = factory
         self._workers = workers
         self._total = total
@@ -316,7 +317,7 @@ class _Dispatch:
         """Have them done."""
         self._tell(None)
         try:
-            while self._waiting:
+            while self._waiting or self._suspects:
                 self._with_one_executor()
         finally:
             leave()
@@ -324,22 +325,24 @@ class _Dispatch:
                 sweep(self._setting.scratch)
 
     def _with_one_executor(self) -> None:
-        """Until all are done or the executor breaks."""
+        """Until all are done or the executor breaks. What was under way then is done one by one, to see whose doing it was."""
         under_way: dict[Future[Done], Job] = {}
+        queue, most = (self._suspects, 1) if self._suspects else (self._waiting, self._workers * _AHEAD)
         executor = self._factory(self._workers)
         try:
-            while self._waiting or under_way:
-                while self._waiting and len(under_way) < self._workers * _AHEAD:
-                    under_way[executor.submit(execute, self._waiting[-1])] = self._waiting[-1]
-                    self._waiting.pop()
+            while queue or under_way:
+                while queue and len(under_way) < most:
+                    under_way[executor.submit(execute, queue[-1])] = queue[-1]
+                    queue.pop()
                     if self._workers == 1:
                         break
                 ready, _ = wait(under_way, return_when=FIRST_COMPLETED)
                 for future in ready:
-                    self._finished(future, under_way.pop(future))
+                    self._finished(future, under_way[future])
+                    del under_way[future]
         except BrokenExecutor:
-            for job in under_way.values():
-                self._again(job, "the process that did it died")
+            alone = len(under_way) == 1
+            self._suspects += [job for job in under_way.values() if self._is_left(job, "the process that did it died", counts=alone)]
         except BaseException:
             self._stop(executor)
             raise
@@ -350,24 +353,23 @@ class _Dispatch:
         if problem is None:
             self._left -= 1
             self._tell(future.result())
-        elif isinstance(problem, GittrixError):
+        elif isinstance(problem, (BrokenExecutor, GittrixError)):
             raise problem
-        else:
-            self._again(job, f"{type(problem).__name__}: the process that did it died")
-            if isinstance(problem, BrokenExecutor):
-                raise problem
+        elif self._is_left(job, f"{type(problem).__name__}: the process that did it died"):
+            self._waiting.append(job)
 
-    def _again(self, job: Job, reason: str) -> None:
-        """A job whose worker died is done again by our rule, and counted once: by its record."""
-        died = self._broke[job.key] = self._broke.get(job.key, 0) + 1
+    def _is_left(self, job: Job, reason: str, *, counts: bool = True) -> bool:
+        """Whether a job whose worker died is to be done again. It is counted once: by its record."""
+        died = self._broke[job.key] = self._broke.get(job.key, 0) + counts
         if RunStore(job.setting.store).has(job.key):
             self._left -= 1
             self._tell(execute(job))
-        elif died > job.setting.retries + 1:
+            return False
+        if died > job.setting.retries + 1:
             self._left -= 1
             self._tell(broken(job, reason))
-        else:
-            self._waiting.append(job)
+            return False
+        return True
 
     def _stop(self, executor: object) -> None:
         """End the workers that are at work, and what they started."""

@@ -7,6 +7,8 @@ not (times, output of checks) is kept apart. Must not know runs, other samples, 
 from __future__ import annotations
 
 import os
+import re
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,8 +19,8 @@ from typing import Any, Final
 
 from pytest_gittrix import points
 from pytest_gittrix.adapters.local import LocalEphemeral
-from pytest_gittrix.errors import BaselineConflict, DurableLocked, PathCollision, PromoteFailed, WriteRejected
-from pytest_gittrix.evals.agents import Agent, AgentFailed
+from pytest_gittrix.errors import AdapterUnavailable, BaselineConflict, DurableLocked, PathCollision, PromoteFailed, WriteRejected
+from pytest_gittrix.evals.agents import Agent, AgentFailed, GoldAgent
 from pytest_gittrix.evals.case_repo import BRANCH, contents_of, durable_of, patch_contents
 from pytest_gittrix.evals.checks import Means, Result, judge
 from pytest_gittrix.evals.desk import Desk, OutOfTime, finished_fields
@@ -41,6 +43,7 @@ from pytest_gittrix.session.content import Review, file_changes
 from pytest_gittrix.session.session import UserSession
 
 _REASON: Final = 300
+_ADDRESS: Final = re.compile(r"\b0x[0-9a-f]{6,}\b")
 # What says no to a promotion because of what is being promoted, and not because the machine failed.
 _REFUSALS: Final = (PathCollision, PromoteFailed, WriteRejected)
 
@@ -144,7 +147,13 @@ class Sample:
                     review = self._reviewed(session)
                     patch = patch_bytes(file_changes(review.snapshot))
             except WriteRejected as refusal:
-                return self._unreviewable(world, session, refusal)
+                return self._unreviewable(world, session, "refused", refusal.fact)
+            except AdapterUnavailable:
+                # Otherwise an agent that fails could have itself left out of every rate, by locking its own workspace.
+                locked = _locked(session.workspace_path)
+                if not locked:
+                    raise
+                return self._unreviewable(world, session, "agent_error", locked)
             left_out = {"left_out": sorted(review.refused)} if review.refused else {}
             self._tape.put("review.done", {"files": len(review.changes), "tree": review.tree, **left_out})
             if worked and self._allowed(review):
@@ -167,9 +176,9 @@ class Sample:
             end.exit = order.agent.work(desk)
             desk.finish()
         except AgentFailed as failed:
-            end.outcome, end.reason, end.exit = "agent_error", _short(str(failed)), failed.exit
+            end.outcome, end.reason, end.exit = "agent_error", self._line(str(failed)), failed.exit
         except Mismatch as mismatch:
-            end.outcome, end.reason = "agent_error", f"the replay went another way: {mismatch}"
+            end.outcome, end.reason = "agent_error", self._line(f"the replay went another way: {mismatch}")
         except OutOfTime:
             end.outcome, end.reason = "timeout", f"the agent's {order.timeout:g} s were up"
         if self._durable_head(world) != self._head:
@@ -204,7 +213,7 @@ class Sample:
             seed=order.seed,
             case=case.id,
             epoch=order.epoch,
-            gold=case.gold,
+            gold=case.gold if isinstance(order.agent, GoldAgent) else None,
             surroundings=variables,
             launch=launch,
             timeout=order.timeout,
@@ -261,13 +270,13 @@ class Sample:
         try:
             end.promoted = session.promote(review, strategy="commit", on_overlap=self._case.on_overlap).sha
         except BaselineConflict as conflict:
-            end.outcome, end.reason = "conflict", _short(f"durable changed {', '.join(conflict.conflicting_files)}")
+            end.outcome, end.reason = "conflict", self._line(f"durable changed {', '.join(conflict.conflicting_files)}")
             end.conflict = {path: str(conflict.kinds.get(path, "path")) for path in conflict.conflicting_files}
             self._tape.put("promote.refused", {"conflict": end.conflict})
         except DurableLocked:
             raise
         except _REFUSALS as refusal:
-            end.outcome, end.reason = "refused", _short(refusal.fact)
+            end.outcome, end.reason = "refused", self._line(refusal.fact)
         points.reached("eval:promoted")
         return bool(end.promoted)
 
@@ -275,27 +284,29 @@ class Sample:
         end, case = self._end, self._case
         commit = end.promoted or end.head
         result = Result(case, world.durable.path, self._repository(world), end.head, commit)
-        home, scratch = self._place / "check-home", self._place / "check"
-        scratch.mkdir()
-        launch = Launcher(world.durable.path, home, self._order.confinement, (scratch, case.directory))
-        means = Means(launch, lambda: self._variables(world, home, {}), scratch)
+        # By names that nobody knows beforehand: an agent that is not confined could have put something there.
+        home, scratch = (Path(tempfile.mkdtemp(prefix="check-", dir=self._place)) for _ in range(2))
+        # The case itself is not shown: what is checked is the agent's code, and it would find the solution there.
+        launch = Launcher(world.durable.path, home, self._order.confinement, (scratch,))
+        means = Means(launch, lambda: self._variables(world, home, {}), scratch, home)
         for check in case.checks:
             found, done = judge(check, result, means)
+            found = replace(found, detail=self._line(found.detail))
             end.checks.append(found)
             self._tape.put("check.done", {"kind": found.kind, "ok": found.ok, "detail": found.detail})
             if done is not None:
                 self._tape.timing.append({"check": found.kind, **finished_fields(done)})
         wrong = [check for check in end.checks if not check.ok]
         end.outcome = "fail" if wrong else "pass"
-        end.reason = _short("; ".join(f"{check.kind}: {check.detail}" for check in wrong))
+        end.reason = self._line("; ".join(f"{check.kind}: {check.detail}" for check in wrong))
 
     # Writing it down -----------------------------------------------------------------------------------------------------------
 
-    def _unreviewable(self, world: World, session: UserSession, refusal: WriteRejected) -> tuple[Record, Belongings]:
-        """What the agent left is more than any review takes: too deep, too large, too much of it."""
+    def _unreviewable(self, world: World, session: UserSession, outcome: Outcome, reason: str) -> tuple[Record, Belongings]:
+        """What the agent left is more than any review takes (too deep, too large, too much of it), or it left nothing."""
         end = self._end
         if end.outcome == "fail":
-            end.outcome, end.reason = "refused", _short(refusal.fact)
+            end.outcome, end.reason = outcome, self._line(reason)
         self._tape.put("sample.done", {"outcome": end.outcome, "reason": end.reason})
         told = self._tape.events(world.gittrix.history(session.id), self._order.instant)
         events = lines(told)
@@ -315,7 +326,7 @@ class Sample:
             case=case.digest,
             session=session.id,
             outcome=end.outcome,
-            reason=end.reason.replace(str(self._place), ""),
+            reason=end.reason,
             exit=end.exit,
         )
 
@@ -345,6 +356,11 @@ class Sample:
         transcript = self._desk.steps if self._desk is not None else []
         return record, Belongings(events, self._tape.timing, patch, transcript, self._packs, objects, references)
 
+    def _line(self, text: str) -> str:
+        """A reason on one line that is not too long and the same each time; its end says as much as its beginning."""
+        line = _ADDRESS.sub("0x…", " ".join(text.replace(str(self._place), "").split()))
+        return line if len(line) <= _REASON else f"{line[: _REASON // 3]} … {line[-_REASON * 2 // 3 :]}"
+
     def _repository(self, world: World) -> Repository:
         durable: Any = world.gittrix.durable
         found: Repository = durable.repository
@@ -365,7 +381,18 @@ def _packs_of(repository: Repository) -> tuple[str, ...]:
     return tuple(os.path.join(directory, name.removesuffix(".idx")) for name in sorted(os.listdir(directory)) if name.endswith(".idx"))
 
 
-def _short(text: str) -> str:
-    """A reason on one line that is not too long; its end says as much as its beginning."""
-    line = " ".join(text.split())
-    return line if len(line) <= _REASON else f"{line[: _REASON // 3]} … {line[-_REASON * 2 // 3 :]}"
+def _locked(workspace: Path | None) -> str:
+    """What the agent did to its workspace that keeps it from being read; empty if nothing is seen of that kind."""
+    if workspace is None:
+        return ""
+    if not workspace.is_dir() or workspace.is_symlink():
+        return "the agent took its workspace away"
+    if not os.access(workspace, os.R_OK | os.X_OK):
+        return "the agent locked its workspace"
+    for root, names, files in os.walk(workspace):
+        names.sort()
+        for name, needed in [*((name, os.R_OK | os.X_OK) for name in names), *((name, os.R_OK) for name in sorted(files))]:
+            path = os.path.join(root, name)
+            if not os.path.islink(path) and not os.access(path, needed):
+                return f"the agent locked {os.path.relpath(path, workspace)}"
+    return ""

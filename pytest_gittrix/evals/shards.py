@@ -52,7 +52,7 @@ def merge(runs: Sequence[Path], out: Path) -> RunStore:
 
     Args:
         runs: their directories; made from the same core.
-        out: where to; must not hold a run.
+        out: where to; must not hold a run. There is one when everything is there.
 
     Raises:
         InvalidInput: there is no run, or one is made from something else, or two have different results for one sample.
@@ -71,10 +71,13 @@ def merge(runs: Sequence[Path], out: Path) -> RunStore:
                 fix="Run every shard with the same suite, agent, seed and options.",
             )
     chosen = _chosen(stores)
-    merged = RunStore.create(out, Manifest(first.core, {**first.host, "merged": [str(store.path) for store in stores], "shard": None}))
+    merged = RunStore(Path(out).absolute())
     with merged.locked():
+        merged = RunStore.prepare(out)
         for store in stores:
             take_over(merged, store, [record for record, holder in chosen.values() if holder is store])
+        # Last, so that one that was killed is no run with samples missing.
+        merged.write_manifest(Manifest(first.core, {**first.host, "merged": [str(store.path) for store in stores], "shard": None}))
     return merged
 
 

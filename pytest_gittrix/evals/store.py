@@ -30,6 +30,8 @@ from pytest_gittrix.git.files import write_file
 PARTS: Final = {"events": ".jsonl", "timing": ".jsonl", "patches": ".diff", "transcripts": ".jsonl"}
 """What belongs to a sample beside its record, with the ends of the files' names."""
 
+MANIFEST: Final = "manifest.json"
+_WRITTEN_OF_IT: Final = (MANIFEST, "report.html", "summary.md", "junit.xml", ".test-run")
 _KEY: Final = re.compile(rf"[0-9a-f]{{{KEY_SIZE}}}")
 
 
@@ -74,6 +76,13 @@ class RunStore:
             InvalidInput: a run is there already, or something else.
             AdapterUnavailable: the disk refused.
         """
+        store = cls.prepare(path)
+        store.write_manifest(manifest)
+        return store
+
+    @classmethod
+    def prepare(cls, path: str | os.PathLike[str]) -> RunStore:
+        """Make the directory of a run that is none before ``write_manifest``. Raises as ``create``."""
         store = cls(_place(path))
         if store.exists:
             raise InvalidInput(
@@ -82,12 +91,11 @@ class RunStore:
                 fix="Go on with it by --resume, or give another --out.",
             )
         try:
-            if store.path.is_dir() and any(not _is_ours(name) for name in os.listdir(store.path)):
+            if store.path.is_dir() and any(not _is_begun(name) for name in os.listdir(store.path)):
                 raise InvalidInput(f"{store.path} is not empty.", why="A run is kept by itself.", fix="Give a directory of its own.")
             for part in ("samples", *PARTS):
                 (store.path / part).mkdir(parents=True, exist_ok=True)
             ObjectStore.create(store.path / "objects.git")
-            store.write_manifest(manifest)
         except OSError as problem:
             raise _refused(store.path, problem) from None
         return store
@@ -126,11 +134,11 @@ class RunStore:
         """A block in which nobody else writes to the run; a process that dies in it lets go of it.
 
         Raises:
-            AdapterUnavailable: another process holds it.
+            AdapterUnavailable: another process holds it, or the disk refused.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self.path / ".lock", blocking=False)
+        lock = FileLock(_place(self.path) / ".lock", blocking=False)
         try:
+            self.path.mkdir(parents=True, exist_ok=True)
             lock.acquire()
         except Timeout:
             raise AdapterUnavailable(
@@ -138,6 +146,8 @@ class RunStore:
                 why="Two would do each sample twice.",
                 fix="Wait for it, or give another --out.",
             ) from None
+        except OSError as problem:
+            raise _refused(self.path, problem) from None
         try:
             yield
         finally:
@@ -154,8 +164,11 @@ class RunStore:
             raise _refused(file, problem) from None
 
     def write_manifest(self, manifest: Manifest) -> None:
-        """Keep the manifest."""
-        write_file(str(self.path / "manifest.json"), manifest.encode(), sync=True)
+        """Keep the manifest. Raises AdapterUnavailable if the disk refused."""
+        try:
+            write_file(str(self.path / "manifest.json"), manifest.encode(), sync=True)
+        except OSError as problem:
+            raise _refused(self.path, problem) from None
 
     # Samples -------------------------------------------------------------------------------------------------------------------
 
@@ -245,11 +258,17 @@ class RunStore:
         Args:
             part: one of ``PARTS``.
             key: of the sample.
+
+        Raises:
+            AdapterUnavailable: it cannot be read.
         """
+        file = Path(self._file(part, key))
         try:
-            return Path(self._file(part, key)).read_bytes()
+            return file.read_bytes()
         except FileNotFoundError:
             return b""
+        except OSError as problem:
+            raise _refused(file, problem) from None
 
     def lines(self, part: str, key: str) -> list[dict[str, Any]]:
         """The lines of ``events``, ``timing`` or ``transcripts`` of a sample. Raises InvalidInput if they are damaged."""
@@ -275,7 +294,12 @@ class RunStore:
                 yield os.path.relpath(path, self.path), os.lstat(path).st_size
 
 
-def _is_ours(name: str) -> bool:
+def belongs(name: str) -> bool:
+    """Whether something of that name in the directory of a run is the run's."""
+    return _is_begun(name) or name in _WRITTEN_OF_IT
+
+
+def _is_begun(name: str) -> bool:
     """Whether a run that was killed while its directory was made may have left something of that name."""
     return name in (".lock", "samples", "objects.git", *PARTS) or name.startswith("tmp_")
 

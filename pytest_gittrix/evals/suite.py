@@ -10,10 +10,11 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
+from pytest_gittrix.adapters.levels import LEVELS
 from pytest_gittrix.clock import EPOCH
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.evals.identity import check_id, digest_of
@@ -31,6 +32,7 @@ CheckKind = Literal["command", "tree", "diff", "function", "pytest"]
 GENERATED: Final = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache")
 """Directories that tools leave behind; what is in them is never part of a result (the eval research, section 6)."""
 
+_EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CHECKS: Final = get_args(CheckKind)
 _DEFAULT_TIMEOUT_MS: Final = 120_000
 _DEFAULT_OUTPUT: Final = 10_000_000
@@ -170,16 +172,15 @@ class Suite:
         given = Path(_without_nul(os.fspath(path))).absolute()
         file = given if given.name == "suite.toml" else given / "suite.toml"
         top = Table.read(file, _SUITE_KEYS)
-        if top.raw("schema") != SCHEMA:
+        if top.raw("schema") != SCHEMA or not isinstance(top.raw("schema"), int) or isinstance(top.raw("schema"), bool):
             top.wrong("schema", f"{SCHEMA}, the version that is known", top.raw("schema"))
         defaults = top.table("defaults", _DEFAULT_KEYS)
-        directories = sorted(found.parent for found in (file.parent / "cases").glob("*/case.toml"))
-        cases = sorted((_read_case(directory, defaults) for directory in directories), key=lambda case: case.id)
+        cases = sorted((_read_case(directory, defaults) for directory in _directories(file.parent / "cases")), key=lambda case: case.id)
         if not cases:
             raise InvalidInput(f"{file.parent} has no case.", fix="Make cases/<id>/case.toml.")
         _require_unlike(cases)
         name = check_id(top.text("name", file.parent.name), f"{file}: name")
-        return cls(name, file.parent, _epoch(top), defaults.text("confine", "auto"), tuple(cases))
+        return cls(name, file.parent, _epoch(top), defaults.text("confine", "auto", among=LEVELS), tuple(cases))
 
     def case(self, id_: str) -> Case:
         """The case of an id. Raises InvalidInput if there is none."""
@@ -187,6 +188,17 @@ class Suite:
             if case.id == id_:
                 return case
         raise InvalidInput(f"The suite has no case {id_!r}.", fix=f"Use one of {', '.join(case.id for case in self.cases)}.")
+
+
+def _directories(cases: Path) -> list[Path]:
+    """All directories but hidden ones and those that tools leave: one without a case.toml is a mistake and no reason to run fewer cases."""
+    try:
+        found = sorted(cases.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as problem:
+        raise InvalidInput(f"{cases} cannot be read: {problem.strerror}.", fix="Make it a directory that can be.") from None
+    return [path for path in found if path.is_dir() and not path.name.startswith(".") and path.name not in GENERATED]
 
 
 def _read_case(directory: Path, defaults: Table) -> Case:
@@ -218,6 +230,8 @@ def _task(table: Table) -> str:
         return file.read_text(encoding="utf-8").strip()
     except UnicodeDecodeError as problem:
         raise InvalidInput(f"{file} is not UTF-8: {problem}.", fix="Write the task as UTF-8 text.") from None
+    except OSError as problem:
+        raise _unreadable(file, problem) from None
 
 
 def _source(table: Table) -> Source:
@@ -229,11 +243,14 @@ def _source(table: Table) -> Source:
             why="A case starts from one repository.",
             fix="Give exactly one of files, bundle and path.",
         )
+    stray = [key for key in ("ref", "commit") if key in table and key != {"bundle": "ref", "path": "commit"}.get(given[0])]
+    if stray:
+        table.wrong(stray[0], f"left out: [durable] {given[0]} has none", table.raw(stray[0]))
     if files is not None:
         return Source("files", files)
     if bundle is not None:
         return Source("bundle", bundle, table.text("ref", "HEAD"))
-    repository = (table.file.parent / table.text("path")).resolve()
+    repository = Path(os.path.realpath(table.file.parent / table.text("path")))
     return Source("path", repository, _commit(table, repository))
 
 
@@ -282,8 +299,8 @@ def _check(table: Table, kind: CheckKind) -> Check:
         return Check(kind, command=command)
     if kind == "function":
         file, _, name = table.text("function").partition(":")
-        path = table.file.parent / file
-        if not name.isidentifier() or not path.is_file() or ".." in Path(file).parts or file.startswith("/"):
+        path = table.beside(file, directory=False) if name.isidentifier() and file.endswith(".py") else None
+        if path is None:
             table.wrong("function", "file.py:name of a function in the case's directory", table.text("function"))
         return Check(kind, path=path, function=name)
     return Check(kind, path=table.inside(kind, directory=kind == "tree"))
@@ -305,12 +322,13 @@ def _epoch(top: Table) -> datetime:
     value = top.raw("epoch")
     if value is None:
         return EPOCH
-    if isinstance(value, datetime) and value.tzinfo is not None:
-        return value
     try:
-        return parse_instant(top.text("epoch"))
+        found = value if isinstance(value, datetime) and value.tzinfo is not None else parse_instant(top.text("epoch"))
     except InvalidInput:
-        top.wrong("epoch", "an instant such as 2030-01-01T00:00:00Z", value)
+        found = None
+    if found is None or found < _EARLIEST:
+        top.wrong("epoch", "an instant from 1970 on, such as 2030-01-01T00:00:00Z", value)
+    return found
 
 
 def _require_unlike(cases: list[Case]) -> None:
@@ -342,15 +360,32 @@ def _digest(case: Case) -> str:
 
 
 def _files(root: Path) -> Iterator[tuple[str, str, bytes]]:
-    for directory, names, files in os.walk(root):
-        names[:] = sorted(name for name in names if name not in GENERATED and name != ".git")
-        for name in sorted(files):
+    def unreadable(problem: OSError) -> None:
+        raise _unreadable(problem.filename, problem) from None
+
+    for directory, names, files in os.walk(root, onerror=unreadable):
+        names[:] = sorted(name for name in names if not is_left_out(name))
+        links = [name for name in names if os.path.islink(os.path.join(directory, name))]
+        for name in sorted([*files, *links]):
             path = Path(directory, name)
-            status = path.lstat()
-            if name.endswith(".pyc") or not (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
-                continue
-            kind = "link" if stat.S_ISLNK(status.st_mode) else "program" if status.st_mode & 0o100 else "file"
-            yield path.relative_to(root).as_posix(), kind, os.fsencode(os.readlink(path)) if kind == "link" else path.read_bytes()
+            try:
+                status = path.lstat()
+                if is_left_out(name) or not (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)):
+                    continue
+                kind = "link" if stat.S_ISLNK(status.st_mode) else "program" if status.st_mode & 0o100 else "file"
+                data = os.fsencode(os.readlink(path)) if kind == "link" else path.read_bytes()
+            except OSError as problem:
+                raise _unreadable(path, problem) from None
+            yield path.relative_to(root).as_posix(), kind, data
+
+
+def is_left_out(name: str) -> bool:
+    """Whether something of that name is no part of a case: git's own directory, and what tools leave behind."""
+    return name == ".git" or name in GENERATED or name.endswith(".pyc")
+
+
+def _unreadable(path: object, problem: OSError) -> InvalidInput:
+    return InvalidInput(f"{path} cannot be read: {problem.strerror}.", why="A case is all that it holds.", fix="Let this user read it.")
 
 
 def told(instant: datetime) -> str:

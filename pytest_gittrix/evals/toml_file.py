@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Collection
@@ -129,12 +130,21 @@ class Table:
         if key not in self._values:
             return None
         text = self.text(key)
-        path = self.file.parent / text
-        if not text or text.startswith("/") or ".." in path.relative_to(self.file.parent).parts:
-            self.wrong(key, "a path inside the case's own directory", text)
-        if not (path.is_dir() if directory else path.is_file()):
-            self.wrong(key, f"the path of a {'directory' if directory else 'file'} that is there", text)
+        path = self.beside(text, directory=directory)
+        if path is None:
+            self.wrong(key, f"the path of a {'directory' if directory else 'file'} that is there, inside the case's own directory", text)
         return path
+
+    def beside(self, text: str, *, directory: bool) -> Path | None:
+        """A file or directory beside this file, or below there; None if there is none, or it is elsewhere, also by a link."""
+        root, path = self.file.parent, self.file.parent / text
+        if not text or text.startswith("/") or ".." in Path(text).parts:
+            return None
+        try:
+            within = Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
+            return path if within and (path.is_dir() if directory else path.is_file()) else None
+        except OSError:  # a name that is too long, for one
+            return None
 
     def wrong(self, key: str, meant: str, value: object) -> NoReturn:
         """Refuse a value. Raises InvalidInput."""

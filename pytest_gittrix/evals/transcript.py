@@ -60,6 +60,7 @@ class Script:
         self.first = next((step for step in steps if step["do"] == "begin"), None)
         self._mode = mode
         self._at = 0
+        self._parted: Mismatch | None = None
 
     def starts(self, first: Step) -> None:
         """Hold the start of a sample against the transcript's. Raises Mismatch."""
@@ -70,7 +71,7 @@ class Script:
     def asked(self, step: Step) -> None:
         """Hold what is about to be done against the next step. Raises Mismatch."""
         if self._at >= len(self.steps):
-            raise Mismatch(f"step {self._at + 1}: {_shown(step, _ASKED)}, and no further step was recorded")
+            raise self._part(f"step {self._at + 1}: {_shown(step, _ASKED)}, and no further step was recorded")
         self._compare(step, _ASKED)
 
     def found(self, step: Step) -> None:
@@ -80,7 +81,9 @@ class Script:
         self._at += 1
 
     def ends(self) -> None:
-        """See that nothing recorded is left. Raises Mismatch."""
+        """See that nothing recorded is left, and that no mismatch was passed over in silence. Raises Mismatch."""
+        if self._parted is not None:
+            raise self._parted
         left = len(self.steps) - self._at
         if left:
             raise Mismatch(f"{left} recorded steps were not done; the first is {_shown(self.steps[self._at], _ASKED)}")
@@ -91,7 +94,12 @@ class Script:
             now, then = step.get(name), recorded.get(name)
             # A tree that was not taken on one of the sides tells nothing.
             if now != then and not (name == "tree" and None in (now, then)):
-                raise Mismatch(f"step {self._at + 1} ({_shown(recorded, _ASKED)}): {name} is {_cut(now)}, and {_cut(then)} was recorded")
+                told = f"step {self._at + 1} ({_shown(recorded, _ASKED)}): {name} is {_cut(now)}, and {_cut(then)} was recorded"
+                raise self._part(told)
+
+    def _part(self, told: str) -> Mismatch:
+        self._parted = self._parted or Mismatch(told)
+        return self._parted
 
 
 def _shown(step: Mapping[str, Any], names: Sequence[str]) -> str:

@@ -12,7 +12,8 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -31,6 +32,7 @@ from pytest_gittrix.session.agent_tree import AgentTree, seconds
 from pytest_gittrix.session.confine import confinement
 
 _REASON: Final = 300
+_UMASK: Final = 0o022
 
 
 @dataclass(frozen=True)
@@ -143,9 +145,10 @@ def broken(job: Job, reason: str) -> Done:
 def _attempt(job: Job) -> tuple[Record, Belongings, Callable[[], None]]:
     try:
         bench = _bench(job.setting.scratch, job.setting.store)
-        place = bench.lease.room()
-        sample = Sample(_order(job), place, bench.lease.mark, templates=bench.templates, cache=job.setting.scratch / "cases")
-        record, belongings = sample.do()
+        with _pinned_umask():
+            place = bench.lease.room()
+            sample = Sample(_order(job), place, bench.lease.mark, templates=bench.templates, cache=job.setting.scratch / "cases")
+            record, belongings = sample.do()
     except Exception as problem:  # noqa: BLE001  (whatever it is, the agent did not do it, and the sample is not dropped)
         first = (str(problem).splitlines() or [""])[0]
         timing = {"traceback": "".join(traceback.format_exception(problem))}
@@ -155,6 +158,20 @@ def _attempt(job: Job) -> tuple[Record, Belongings, Callable[[], None]]:
 
 def _nothing() -> None:
     pass
+
+
+@contextmanager
+def _pinned_umask() -> Iterator[None]:
+    """A block in which files get the usual modes, since agents see them. Of several threads the last one restores what was before."""
+    with _umasks_lock:
+        _umasks.append(os.umask(_UMASK))
+    try:
+        yield
+    finally:
+        with _umasks_lock:
+            before = _umasks.pop()
+            if not _umasks:
+                os.umask(before)
 
 
 def _infra_error(job: Job, reason: str) -> Record:
@@ -206,6 +223,8 @@ class _Bench:
     templates: Templates
 
 
+_umasks: list[int] = []
+_umasks_lock = threading.Lock()
 _orphaned = threading.Event()
 _benches: dict[tuple[int, int, str], _Bench] = {}
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.evals import agent_file, case, command_file, ran, suite, write
+from support.evals import SOLVES, agent_file, case, command_file, ran, suite, write
 
 from pytest_gittrix.evals.compare import compare
 from pytest_gittrix.evals.run import Summary, run
@@ -116,6 +117,46 @@ def test_in_a_jail_even_the_paths_that_an_agent_sees_are_the_same(tmp_path: Path
     same_bytes(one, other)
     told = one.store.objects.file(one.records[0].final, "told.txt").decode()
     assert told.startswith("/workspace /home/agent ")
+
+
+def test_in_a_jail_the_whole_environment_of_an_agent_is_the_same(tmp_path: Path) -> None:
+    if confinement("auto").level != "jail":
+        pytest.skip(f"there is no jail here: {confinement('auto').why}")
+    agent = "sh -c 'env | sort > told.txt; umask >> told.txt'"
+    one, other = (ran(suite(tmp_path / name), tmp_path / name, agent, confine="jail") for name in ("one", "other"))
+
+    same_bytes(one, other)
+    assert str(tmp_path) not in one.store.objects.file(one.records[0].final, "told.txt").decode()
+
+
+def test_the_umask_of_whoever_runs_it_does_not_matter_and_stays(tmp_path: Path) -> None:
+    agent = "python -c \"import os; open('told.txt', 'w').write(str([oct(os.stat(name).st_mode) for name in ('app.py', '.', 'tests')]))\""
+    place, found, before = suite(tmp_path), [], os.umask(0o022)
+    try:
+        for mask in (0o022, 0o077, 0o002):
+            os.umask(mask)
+            found.append(ran(place, tmp_path, agent, out=tmp_path / oct(mask) / "run"))
+            assert os.umask(mask) == mask
+    finally:
+        os.umask(before)
+
+    same_bytes(found[0], found[1])
+    same_bytes(found[0], found[2])
+
+
+@pytest.mark.parametrize("raises", ["open(desk.path / 'missing' / ('x' * 100))", "raise ValueError(object())"])
+def test_a_reason_holds_no_place_and_no_address(tmp_path: Path, raises: str) -> None:
+    place, agent = suite(tmp_path), agent_file(tmp_path, raises)
+    one, other = (ran(place, tmp_path, agent, out=tmp_path / name / "run") for name in ("one", "other"))
+
+    same_bytes(one, other)
+    assert one.records[0].outcome == "agent_error"
+
+
+def test_a_check_says_the_same_of_the_same_result(tmp_path: Path) -> None:
+    place = suite(tmp_path, extra={"check.py": "def check(result):\n    raise ValueError(f'{result.path} {object()}')\n"})
+
+    same_bytes(*(ran(place, tmp_path, SOLVES, out=tmp_path / name / "run") for name in ("one", "other")))
 
 
 def test_equal_runs_hold_equal_objects(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.evals import command_file, left_in, ran, suite
+from support.evals import agent_file, command_file, left_in, ran, suite
 
 from pytest_gittrix.evals.leases import owners, sweep
 from pytest_gittrix.evals.record import decode
@@ -101,8 +101,11 @@ def test_a_killed_run_loses_what_was_in_flight_and_comes_to_the_same_digest(tmp_
     killed.stall("case-4")
     with killed.running("-n", str(workers)) as started:
         agent = killed.waits("case-4")
+        workers_there = [owner.pid for owner, _ in owners(tmp_path / "scratch").values()]
         started.send_signal(signal.SIGKILL)
         started.wait()
+    # A worker hears of it a little later, and may have kept one more record by then.
+    assert all(map(gone, workers_there))
     done = killed.whole()
 
     assert len(set(CASES[:4]) - set(done)) <= workers - 1
@@ -181,6 +184,16 @@ def test_a_run_beside_a_living_one_leaves_its_directories_alone(tmp_path: Path) 
 
     assert ran(tmp_path / "other" / "suite", tmp_path, "nop", out=tmp_path / "after").swept == tuple(before)
     assert gone(agent)
+
+
+def test_a_sample_that_kills_its_worker_again_and_again_takes_no_other_with_it(tmp_path: Path) -> None:
+    body = "import os\nif desk.case == 'case-2':\n    os.kill(os.getpid(), 9)\ndesk.write('app.py', 'VERSION = 2\\n')"
+
+    summary = ran(suite(tmp_path, *CASES[:6]), tmp_path, agent_file(tmp_path, body), workers=2, retries=0)
+
+    assert {record.id for record in summary.records if record.outcome != "pass"} == {"case-2"}
+    assert summary.counts["infra_error"] == 1
+    assert left_in(tmp_path / "scratch") == []
 
 
 @pytest.mark.parametrize("workers", [1, 2])

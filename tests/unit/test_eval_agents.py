@@ -98,7 +98,7 @@ def test_a_confined_agent_sees_neither_the_solution_nor_durable_nor_the_run(tmp_
     Path("seen").write_text(repr(seen))
     Path("app.py").write_text("VERSION = 2\\n")
     """
-    agent = command_file(tmp_path / "agent", body)
+    agent = command_file(tmp_path, body)  # beside the suite and the run, where most people keep it
 
     summary = ran(place, tmp_path, agent, confine=level)
 
@@ -159,4 +159,4 @@ def test_a_word_that_is_no_path_stays_as_it_is_for_the_workspace(tmp_path: Path,
 
     assert agent.argv == (str(tmp_path / "bin" / "agent.sh"), "app.py")
     assert agent.identity["argv"] == ["agent.sh", "app.py"]
-    assert agent.readable == (tmp_path / "bin",)
+    assert agent.readable == (tmp_path / "bin" / "agent.sh",)

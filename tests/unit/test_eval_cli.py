@@ -157,6 +157,27 @@ def test_a_suite_is_found_deterministic_or_not(cli: Cli) -> None:
     assert "first difference: event " in ran.text
 
 
+def test_what_could_not_be_run_is_not_found_deterministic(cli: Cli) -> None:
+    place = suite(cli.root, more='[check]\ndiff = "expected.diff"\n', extra={"expected.diff": "no diff\n"})
+
+    ran = cli("eval", "check-determinism", str(place), "--agent", SOLVES, "--confine", "off", "--retries", "0")
+
+    assert ran.status == 1
+    assert "1 samples ended in infra_error" in ran.err
+
+
+def test_a_part_of_a_run_says_that_it_is_one(cli: Cli) -> None:
+    cli.ok(*run(cli, suite(cli.root, "one", "two"), "a", "--filter", "one"))
+
+    shown = cli("eval", "show", str(cli.root / "a"))
+    merged = cli("eval", "merge", str(cli.root / "a"), "--out", str(cli.root / "merged"))
+
+    assert (shown.status, merged.status) == (0, 0)
+    assert "1 of 2 samples have a record" in shown.err
+    assert "1 of 2 samples have a record" in merged.err
+    assert cli.data("eval", "show", str(cli.root / "merged"))["planned"] == 2
+
+
 def test_du_and_prune_tell_sizes_and_remove_what_is_old(cli: Cli) -> None:
     cli.ok(*run(cli, suite(cli.root), "runs/a"))
     used: Any = cli.data("eval", "du", str(cli.root / "runs"))
@@ -175,8 +196,11 @@ def test_du_and_prune_tell_sizes_and_remove_what_is_old(cli: Cli) -> None:
     assert cli.data(*prune, "7d", "--dry-run")["removed"] == [str(store.path)]
     with store.locked():
         assert cli.data(*prune, "7d")["removed"] == []
+    (cli.root / "runs" / "link").symlink_to(store.path)
+    write(store.path, {"notes.txt": "mine"})
     assert cli.data(*prune, "7d")["removed"] == [str(store.path)]
-    assert not store.path.exists()
+    assert [path.name for path in store.path.iterdir()] == ["notes.txt"]
+    assert cli.data(*prune, "7d")["removed"] == []
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from support.evals import write
 
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.errors import AdapterUnavailable
@@ -120,7 +121,7 @@ def test_an_owner_of_an_earlier_boot_is_dead(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '{"pid": "x"}'])
 def test_a_directory_that_nobody_signed_is_left_for_a_day(tmp_path: Path, text: str | None) -> None:
     root = scratch_root(tmp_path / "scratch")
-    place = root / "stray"
+    place = root / "12-0123456789ab"
     place.mkdir()
     if text is not None:
         (place / "owner.json").write_text(text)
@@ -128,12 +129,23 @@ def test_a_directory_that_nobody_signed_is_left_for_a_day(tmp_path: Path, text: 
     assert sweep(root).removed == ()
     old = place.stat().st_mtime - TTL.total_seconds() - 10
     os.utime(place, (old, old))
-    assert sweep(root).removed == ("stray",)
+    assert sweep(root).removed == (place.name,)
+
+
+@pytest.mark.parametrize("name", ["photos", ".dead-end", ".new-stuff", "2029-reports", "12-0123456789ab-old"])
+def test_a_directory_of_the_users_own_is_never_touched_however_old(tmp_path: Path, name: str) -> None:
+    root = scratch_root(tmp_path)
+    write(root, {f"{name}/precious": "x"})
+    os.utime(root / name, (0, 0))
+    (root / "12-0123456789ab").symlink_to(root / name)
+
+    assert sweep(root).removed == ()
+    assert (root / name / "precious").read_text() == "x"
 
 
 def test_what_a_killed_janitor_left_is_removed_by_the_next(tmp_path: Path) -> None:
     root = scratch_root(tmp_path / "scratch")
-    (root / ".dead-1-aa" / "deep").mkdir(parents=True)
+    (root / ".dead-1-0123456789ab-00000000" / "deep").mkdir(parents=True)
 
     sweep(root)
 

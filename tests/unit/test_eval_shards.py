@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.evals import SOLVES, agent_file, ran, suite, write
 
-from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.evals.compare import compare
 from pytest_gittrix.evals.shards import Shard, merge
+from pytest_gittrix.evals.store import RunStore
 
 IDS = [f"case-{n}" for n in range(6)]
 
@@ -51,6 +52,36 @@ def test_overlapping_shards_count_each_sample_once(tmp_path: Path) -> None:
     one, other = (ran(place, tmp_path, SOLVES, out=tmp_path / name) for name in ("one", "other"))
 
     assert len(merge([one.store.path, other.store.path], tmp_path / "merged").records()) == 2
+
+
+def test_runs_that_were_moved_since_are_merged_and_taken_over_from(tmp_path: Path) -> None:
+    place = suite(tmp_path, "a", "b")
+    first = ran(place, tmp_path, SOLVES)
+    moved = first.store.path.rename(tmp_path / "downloaded")
+
+    merged = merge([moved], tmp_path / "merged")
+    again = ran(place, tmp_path, SOLVES, out=tmp_path / "again", reuse=moved)
+
+    for store in (merged, again.store):
+        assert compare(RunStore.open(moved), store).code == 0
+        assert store.objects.file(first.records[0].promoted, "app.py") == b"VERSION = 2\n"
+    assert [one.reused for one in again.reused.values()] == [True, True]
+
+
+def test_a_merge_that_is_cut_short_is_no_run_and_can_be_done_again(tmp_path: Path) -> None:
+    first = ran(suite(tmp_path, "a", "b"), tmp_path, SOLVES)
+    events = first.store.path / "events" / f"{first.records[1].key}.jsonl"
+    events.rename(tmp_path / "kept")
+    events.mkdir()
+    with pytest.raises(AdapterUnavailable, match="directory"):
+        merge([first.store.path], tmp_path / "merged")
+    assert not RunStore(tmp_path / "merged").exists
+
+    events.rmdir()
+    with pytest.raises(InvalidInput, match="is damaged"):
+        merge([first.store.path], tmp_path / "merged")
+    (tmp_path / "kept").rename(events)
+    assert len(merge([first.store.path], tmp_path / "merged").records()) == 2
 
 
 def test_two_results_for_one_sample_are_not_merged(tmp_path: Path) -> None:

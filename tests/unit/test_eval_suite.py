@@ -10,6 +10,7 @@ import pytest
 from support.evals import case, suite, write
 
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.evals.case_repo import contents_of
 from pytest_gittrix.evals.suite import Suite
 from pytest_gittrix.git.environment import hermetic_env, run_git
 
@@ -49,6 +50,9 @@ def test_a_case_can_have_its_task_in_a_file_of_its_own_and_other_limits(tmp_path
         ('schema = 1\nname = "a/b"\n', "'a/b' is no id"),
         ("schema = [\n", "no TOML"),
         ("schema = 1\nepoch = 2031-05-06\n", "epoch is"),
+        ("schema = 1\nepoch = 1969-12-31T23:59:59Z\n", "epoch is"),
+        ("schema = true\n", "schema is True"),
+        ('schema = 1\n[defaults]\nconfine = "airtight"\n', "defaults.confine is 'airtight'"),
     ],
 )
 def test_a_wrong_suite_file_is_told_with_file_and_key(tmp_path: Path, text: str, told: str) -> None:
@@ -84,10 +88,18 @@ def test_a_wrong_suite_file_is_told_with_file_and_key(tmp_path: Path, text: str,
         ("[limits]\ntimeout = 3\n", "limits.timeout is 3"),
         ('[limits]\noutput = "10 MB"\n', "limits.output is '10 MB'"),
         ('[review]\ndeny = "tests"\n', "review.deny is 'tests'"),
+        (f'gold = "{"a" * 5000}"\n', "gold is 'aaaa"),
+        ('gold = "loop"\n', "gold is 'loop'"),
+        ('gold = "out"\n', "gold is 'out'"),
+        ('[check]\ntree = "out-there"\n', "check.tree is 'out-there'"),
+        ('[check]\nfunction = "out.py:check"\n', "check.function is 'out.py:check'"),
     ],
 )
 def test_a_wrong_case_is_told_with_file_and_key(tmp_path: Path, more: str, told: str) -> None:
     place = suite(tmp_path, more=more)
+    for name, leads in {"loop": "loop", "out": tmp_path / "elsewhere", "out.py": tmp_path / "elsewhere", "out-there": tmp_path}.items():
+        (place / "cases" / "one" / name).symlink_to(leads)
+    write(tmp_path, {"elsewhere": "x"})
 
     with pytest.raises(InvalidInput) as refused:
         Suite.load(place)
@@ -104,11 +116,16 @@ def test_a_wrong_case_is_told_with_file_and_key(tmp_path: Path, more: str, told:
         ('path = "."\n', "commit is missing"),
         ('path = "/nowhere"\ncommit = "main"\n', "no commit of"),
         ('path = "/nowhere"\ncommit = "--help"\n', "commit is '--help'"),
+        ('path = "loop"\ncommit = "main"\n', "no commit of"),
+        ('files = "repo"\nref = "main"\n', "durable.ref is 'main'"),
+        ('files = "repo"\ncommit = 3\n', "durable.commit is 3"),
+        ('bundle = "case.toml"\nref = 3\n', "durable.ref is 3"),
     ],
 )
 def test_a_durable_that_is_not_there_is_told(tmp_path: Path, durable: str, told: str) -> None:
     file = suite(tmp_path) / "cases" / "one" / "case.toml"
     file.write_text(file.read_text().replace('files = "repo"\n', durable))
+    (file.parent / "loop").symlink_to("loop")
 
     with pytest.raises(InvalidInput) as refused:
         Suite.load(tmp_path / "suite")
@@ -157,6 +174,33 @@ def test_the_digest_of_a_case_changes_with_each_file_and_setting_and_not_with_it
         seen.add(Suite.load(place).cases[0].digest)
 
     assert len(seen) == 7
+
+
+def test_what_is_in_the_repository_of_a_case_is_in_its_digest(tmp_path: Path) -> None:
+    """Files that tools leave behind are in neither, a link to a directory is in both."""
+    place = suite(tmp_path)
+    repo = place / "cases" / "one" / "repo"
+    plain = Suite.load(place).cases[0].digest
+    write(repo, {"old.pyc": b"x", ".pytest_cache/v": "x"})
+    assert Suite.load(place).cases[0].digest == plain
+    assert set(contents_of(repo)) == {"app.py", "README.md", "tests/test_app.py"}
+
+    (repo / "link").symlink_to("tests")
+    first = Suite.load(place).cases[0].digest
+    (repo / "link").unlink()
+    (repo / "link").symlink_to(".")
+    assert len({plain, first, Suite.load(place).cases[0].digest}) == 3
+    assert "link" in contents_of(repo)
+
+
+def test_a_directory_without_a_case_is_no_reason_to_run_fewer(tmp_path: Path) -> None:
+    place = suite(tmp_path)
+    write(place / "cases", {"README.md": "", ".hidden/x": "", "__pycache__/x": ""})
+    assert [case.id for case in Suite.load(place).cases] == ["one"]
+
+    write(place / "cases", {"two/Case.toml": ""})
+    with pytest.raises(InvalidInput, match=r"two/case\.toml cannot be read"):
+        Suite.load(place)
 
 
 def test_a_commit_of_a_repository_is_settled_to_its_full_id(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import errno
 import marshal
 import os
 import select
-import signal
 import sys
 from contextlib import suppress
 
@@ -20,8 +19,11 @@ from pytest_gittrix.session.processes import end_below
 
 TYPE_CHECKING = False  # the module of that name is dear to load
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import signal
+    from collections.abc import Callable, Sequence
     from typing import Any, NoReturn
+else:
+    import _signal as signal  # the other one makes an enumeration of every number, at every call
 
 COMMAND = (
     "import sys; package = type(sys)('pytest_gittrix'); package.__path__ = [sys.argv[1]]; sys.modules['pytest_gittrix'] = package; "
@@ -38,14 +40,12 @@ _GONE = 9
 def main() -> NoReturn:
     """Run ``sys.argv[3:]`` as ``sys.argv[2]`` says, and end as it ends."""
     spec: dict[str, Any] = read_spec(sys.argv[2])
-    for fd in (spec["news"], spec["lifeline"]):
-        if fd is not None:
-            os.set_inheritable(fd, False)
-    launcher = _Launcher(spec, sys.argv[3:])
+    os.environ.pop("LC_CTYPE", None)  # Python's own doing, where no locale is given
+    launcher = Launcher(spec, sys.argv[3:], {**os.environ, **spec.get("kept_back", {})}, refused=lambda text: os.write(2, text + b"\n"))
     try:
         if spec["by"] == "bwrap":
             launcher.become_bwrap()
-        status = launcher.jailed() if spec["by"] == "namespaces" else launcher.guarded()
+        status = launcher.run()
     except Exception as problem:  # noqa: BLE001  (whoever waits is to hear of it, whatever it is)
         launcher.refuse(problem)
     _end_as(status)
@@ -62,26 +62,52 @@ def read_spec(text: str) -> dict[str, Any]:
     return spec
 
 
-class _Launcher:
-    def __init__(self, spec: dict[str, Any], command: list[str]) -> None:
+class Launcher:
+    """Who starts a program in its confinement, and stays until nothing is left of it.
+
+    Args:
+        spec: what is to be done: ``by`` what, ``cwd``, and what a guard allows or what a jail's root has.
+        command: the program and its arguments.
+        environment: all its variables.
+        refused: is told why the program was not started.
+        lifelines: descriptors that can be read, or whose other end is closed, when the program is of no use any more.
+    """
+
+    def __init__(
+        self,
+        spec: dict[str, Any],
+        command: list[str],
+        environment: dict[str, str],
+        *,
+        refused: Callable[[bytes], object],
+        lifelines: Sequence[int] = (),
+    ) -> None:
         self._spec = spec
         self._command = command
+        self._environment = environment
+        self._refused = refused
+        self._lifelines = lifelines
 
-    def guarded(self) -> int:
+    def run(self) -> int:
+        """Run it to its end, and give its status as ``waitpid`` tells it. Raises OSError where the kernel refuses."""
+        return self._jailed() if self._spec["by"] == "namespaces" else self._guarded()
+
+    def _guarded(self) -> int:
         """Run it as a child that has put itself under guard."""
         kernel.adopt_orphans()
-        attendant = Attendant(self._spec["lifeline"], _end_descendants)
+        attendant = Attendant(self._lifelines, end_descendants)
         pid = os.fork()
         if pid == 0:
             self._be_guarded()
         status = attendant.attend(pid)
-        _end_descendants()
+        end_descendants()
         return status
 
     def _be_guarded(self) -> NoReturn:
         from pytest_gittrix.session.confine_guard import guard
 
         try:
+            kernel.die_with_parent()
             os.setsid()
             os.chdir(self._spec["cwd"])
             guard(**self._spec["allowed"])
@@ -96,16 +122,15 @@ class _Launcher:
 
         kernel.gain_nothing_by_exec()
         install(jail_filter())
-        os.environ.pop("LC_CTYPE", None)
-        os.execv(self._command[0], self._command)
+        os.execve(self._command[0], self._command, self._environment)
 
-    def jailed(self) -> int:
+    def _jailed(self) -> int:
         """Run it below number 1 of a jail."""
         from pytest_gittrix.session.confine_jail import leave_namespaces
 
         leave_namespaces()
         # Its processes have other numbers than here: number 1 is killed, and the kernel kills the rest.
-        attendant = Attendant(self._spec["lifeline"], lambda: os.kill(pid, signal.SIGKILL))
+        attendant = Attendant(self._lifelines, lambda: os.kill(pid, signal.SIGKILL))
         here, there = os.pipe()
         told, telling = os.pipe()
         pid = os.fork()
@@ -125,7 +150,7 @@ class _Launcher:
 
         try:
             settle(self._spec["mounts"])
-            attendant = Attendant(lifeline, lambda: os._exit(_GONE))
+            attendant = Attendant([lifeline], lambda: os._exit(_GONE))
             pid = os.fork()
             if pid == 0:
                 os.setsid()
@@ -142,15 +167,13 @@ class _Launcher:
                 signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        os.environ.pop("LC_CTYPE", None)  # Python's own doing, where no locale is given
-        os.environ.update(self._spec["kept_back"])
         program = self._command[0]
         # What os.execvp does; but that loads modules, and they may be out of sight by now.
-        places = [""] if "/" in program else os.environ.get("PATH", os.defpath).split(os.pathsep)
+        places = [""] if "/" in program else self._environment.get("PATH", os.defpath).split(os.pathsep)
         problem = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
         for place in places:
             try:
-                os.execve(os.path.join(place, program), self._command, os.environ)
+                os.execve(os.path.join(place, program), self._command, self._environment)
             except OSError as refused:
                 if exit_code(refused) != NOT_FOUND:
                     problem = refused
@@ -164,7 +187,7 @@ class _Launcher:
         if isinstance(problem, OSError) and problem.strerror:
             text = f"{problem.strerror}: {problem.filename}" if problem.filename else problem.strerror
         with suppress(OSError):
-            os.write(2 if self._spec["news"] is None else self._spec["news"], f"{text}\n".encode("utf-8", "surrogateescape"))
+            self._refused(text.encode("utf-8", "surrogateescape"))
         os._exit(NOT_CONFINED)
 
 
@@ -172,12 +195,12 @@ class Attendant:
     """Who waits for a child, and for orphans; it listens from when it is made.
 
     Args:
-        lifeline: a descriptor whose other end somebody holds; when they let go of it the child is of no use any more.
+        lifelines: descriptors that can be read, or whose other end is closed, when the child is of no use any more.
         give_up: called then.
     """
 
-    def __init__(self, lifeline: int | None, give_up: Callable[[], object]) -> None:
-        self._lifeline = lifeline
+    def __init__(self, lifelines: Sequence[int], give_up: Callable[[], object]) -> None:
+        self._lifelines = lifelines
         self._give_up = give_up
         self._woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
@@ -196,11 +219,11 @@ class Attendant:
         self._child = child
         watch = select.poll()
         watch.register(self._woken, select.POLLIN)
-        if self._lifeline is not None:
-            watch.register(self._lifeline, 0)  # that its other end is closed is told in any case
+        for lifeline in self._lifelines:
+            watch.register(lifeline, select.POLLIN | select.POLLRDHUP)
         while True:
             ready = dict(watch.poll())
-            if self._lifeline in ready:
+            if any(lifeline in ready for lifeline in self._lifelines):
                 self._give_up()
                 return _GONE
             with suppress(BlockingIOError):
@@ -225,7 +248,7 @@ def exit_code(problem: OSError) -> int:
     return NOT_FOUND if problem.errno in (errno.ENOENT, errno.ENOTDIR) else NOT_EXECUTABLE
 
 
-def _end_descendants() -> None:
+def end_descendants() -> None:
     """Kill and bury all that descend from this process, which adopts whoever loses their parent meanwhile."""
     with suppress(ChildProcessError):
         while True:

@@ -9,30 +9,28 @@ import json
 import os
 import re
 import select
-import selectors
 import signal
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
-from pytest_gittrix.record.heartbeat import Owner
-from pytest_gittrix.session.agent_tree import KILL_WAIT, MARK, AgentTree, process, seconds
-from pytest_gittrix.session.agents import POLL
+from pytest_gittrix.session.agent_tree import KILL_WAIT, seconds
+from pytest_gittrix.session.confine_ask import Asked
+from pytest_gittrix.session.confine_attend import Attended, Spawned, Started, attend
 from pytest_gittrix.session.confine_jail import jail_filter
 from pytest_gittrix.session.confine_launch import NOT_EXECUTABLE, NOT_FOUND, exit_code
 from pytest_gittrix.session.confine_place import Place, layout
-from pytest_gittrix.session.confine_wrap import Confinement, Launch, launch
+from pytest_gittrix.session.confine_wrap import Confinement, Launch, launch, task
 
 MOST_OUTPUT: Final = 10 << 20
 
 _BLOCK: Final = 1 << 16
-_MOST_IN_A_PIPE: Final = 1 << 20
 _BWRAP_EXEC: Final = re.compile(rb"^bwrap: execvp .*: (.*)$", re.MULTILINE)
 
 
@@ -98,23 +96,32 @@ def run(
         raise InvalidInput(
             f"timeout={timeout!r} and most_output={most_output!r} are no limits.", fix="Use numbers from 0; timeout may be None."
         )
+    deadline = None if timeout is None else seconds() + timeout
     with ExitStack() as held:
         home = place.home if place.home is not None else held.enter_context(_passing_home())
         laid = layout(place, home, jailed=confinement.level == "jail")
-        told = _Pipe(held) if confinement.level != "off" else None
-        life = _Pipe(held) if told is not None else None
-        if life is not None and confinement.by == "bwrap":
-            os.write(life.write, jail_filter())
-            os.close(life.give("write"))
-        news, lifeline = told.write if told else None, life.read if life else None
-        wanted = launch(argv, laid, confinement, environment=environment, cwd=cwd, news=news, lifeline=lifeline)
-        inherited = [fd for fd in (news, lifeline) if fd is not None]
-        finished = _Running(wanted, inherited, attended=told is not None, most=most_output).run(stdin, timeout, stop)
-        if told is None or finished.timed_out:
-            return finished
-        os.close(told.give("write"))
-        said = _all_of(told.read)
-        return _as_bwrap_says(finished, said) if confinement.by == "bwrap" else _as_launcher_says(finished, said)
+        attended = partial(attend, stdin=stdin, most=most_output, deadline=deadline, stop=stop)
+        if confinement.by == "none":
+            return _run_free(launch(argv, laid, confinement, environment=environment, cwd=cwd), attended)
+        if confinement.by == "bwrap":
+            told, filtered = _Pipe(held), _Pipe(held)
+            os.write(filtered.write, jail_filter())
+            os.close(filtered.give("write"))
+            inherited = (told.write, filtered.read)
+            jail = launch(argv, laid, confinement, environment=environment, cwd=cwd, told=inherited)
+            try:
+                started = Spawned(jail.argv, jail.environment, jail.directory, inherited=inherited)
+            except OSError as problem:
+                raise _not_confined(str(problem).encode()) from problem
+            finished = _finished(attended(started))
+            os.close(told.give("write"))
+            return finished if finished.timed_out else _as_bwrap_says(finished, _all_of(told.read))
+        wanted = task(argv, laid, confinement, environment=environment, cwd=cwd)
+        asked = Asked(wanted.spec, wanted.command, wanted.environment)
+        finished = _finished(attended(asked))
+        if not finished.timed_out and (why := asked.refusal()) is not None:
+            raise _not_confined(why)
+        return finished
 
 
 @contextmanager
@@ -142,139 +149,20 @@ class _Pipe:
             os.close(fd)
 
 
-class _Running:
-    """One program, from its start to its end.
-
-    Args:
-        wanted: what to execute.
-        inherited: descriptors that it gets.
-        attended: whether it ends what it started by itself; else that is marked, and looked for.
-        most: bytes that are kept of each stream.
-    """
-
-    def __init__(self, wanted: Launch, inherited: Sequence[int], *, attended: bool, most: int) -> None:
-        self._wanted = wanted
-        self._inherited = inherited
-        self._most = most
-        self._kept: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
-        self._truncated = False
-        self._attended = attended
-        self._marked = {} if attended else {MARK: os.urandom(8).hex()}
-
-    def run(self, stdin: bytes, timeout: float | None, stop: int | None = None) -> Finished:
-        """Run it to its end, or to the end of its time."""
-        deadline = None if timeout is None else seconds() + timeout
-        try:
-            started = subprocess.Popen(
-                self._wanted.argv,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env={**self._wanted.environment, **self._marked},
-                cwd=self._wanted.directory,
-                pass_fds=self._inherited,
-                start_new_session=True,
-            )
-        except OSError as problem:
-            return self._unexecuted(problem)
-        ended = False
-        try:
-            ended = self._attend(started, stdin, deadline, stop)
-        finally:
-            if not (ended and self._attended):
-                self._end_rest(started)
-            self._drain(started)
-            for stream in (started.stdin, started.stdout, started.stderr):
-                if stream is not None:
-                    with suppress(OSError):
-                        stream.close()
-            status = started.wait()
-        code, number = (status, None) if status >= 0 else (None, -status)
-        out, err = (bytes(self._kept[name]) for name in ("stdout", "stderr"))
-        return Finished(code, number, out, err, timed_out=not ended, truncated=self._truncated)
-
-    def _unexecuted(self, problem: OSError) -> Finished:
-        if problem.filename != self._wanted.argv[0] and problem.filename is not None:
-            raise AdapterUnavailable(f"{self._wanted.argv[0]} was not started: {problem}.", fix="Try again.") from problem
-        text = os.fsencode(f"{self._wanted.argv[0]}: {problem.strerror}\n")
-        return Finished(exit_code(problem), None, b"", text)
-
-    def _attend(self, started: subprocess.Popen[bytes], stdin: bytes, deadline: float | None, stop: int | None) -> bool:
-        """Feed and read it until it ends; False if its time is over before."""
-        ends = os.pidfd_open(started.pid)
-        unsent = memoryview(stdin)
-        with selectors.DefaultSelector() as watch:
-            try:
-                watch.register(ends, selectors.EVENT_READ)
-                if stop is not None:
-                    watch.register(stop, selectors.EVENT_READ)
-                for stream in (started.stdin, started.stdout, started.stderr):
-                    assert stream is not None
-                    os.set_blocking(stream.fileno(), False)
-                    watch.register(stream, selectors.EVENT_WRITE if stream is started.stdin else selectors.EVENT_READ)
-                while True:
-                    rest = None if deadline is None else deadline - seconds()
-                    if rest is not None and rest <= 0:
-                        return False
-                    for key, _ in watch.select(rest):
-                        if key.fileobj == ends:
-                            return True
-                        if key.fileobj == stop:
-                            return False
-                        if key.fileobj is started.stdin:
-                            unsent = _fed(started.stdin, unsent)
-                            if not unsent:
-                                watch.unregister(key.fileobj)
-                                _close(started.stdin)
-                        elif self._read(started, key.fileobj) == b"":
-                            watch.unregister(key.fileobj)
-            finally:
-                os.close(ends)
-
-    def _read(self, started: subprocess.Popen[bytes], stream: Any) -> bytes | None:
-        """What is there to be read of a stream; empty at its end, None if there is nothing yet."""
-        try:
-            data = os.read(stream.fileno(), _BLOCK)
-        except BlockingIOError:
-            return None
-        kept = self._kept["stdout" if stream is started.stdout else "stderr"]
-        room = self._most - len(kept)
-        kept += data[:room]
-        self._truncated = self._truncated or len(data) > room
-        return data
-
-    def _drain(self, started: subprocess.Popen[bytes]) -> None:
-        """What it wrote before it ended: no more than a pipe holds, since an escaped process may write for ever."""
-        for stream in (started.stdout, started.stderr):
-            with suppress(OSError, ValueError):
-                for _ in range(_MOST_IN_A_PIPE // _BLOCK):
-                    if not self._read(started, stream):
-                        break
-
-    def _end_rest(self, started: subprocess.Popen[bytes]) -> None:
-        """Kill what there is of it. It is not waited for yet, so that its number is still its own, and names its session and group."""
-        seen = process(started.pid)
-        leader = None if seen is None else replace(Owner.current(), pid=seen.pid, start_time=seen.start_time)
-        tree = AgentTree(leader, mark=self._marked.get(MARK))
-        if tree.look():
-            tree.end(grace=0, poll=POLL)
-
-
-def _fed(stream: IO[bytes] | None, unsent: memoryview) -> memoryview:
-    """What is still to be sent; nothing if nobody reads any more."""
-    assert stream is not None
+def _run_free(wanted: Launch, attended: Callable[[Started], Attended]) -> Finished:
     try:
-        return unsent[os.write(stream.fileno(), unsent[:_BLOCK]) :] if unsent else unsent
-    except BlockingIOError:
-        return unsent
-    except OSError:
-        return memoryview(b"")
+        started = Spawned(wanted.argv, wanted.environment, wanted.directory, mark=os.urandom(8).hex())
+    except OSError as problem:
+        if problem.filename != wanted.argv[0] and problem.filename is not None:
+            raise AdapterUnavailable(f"{wanted.argv[0]} was not started: {problem}.", fix="Try again.") from problem
+        text = os.fsencode(f"{wanted.argv[0]}: {problem.strerror}\n")
+        return Finished(exit_code(problem), None, b"", text)
+    return _finished(attended(started))
 
 
-def _close(stream: IO[bytes] | None) -> None:
-    if stream is not None:
-        with suppress(OSError):
-            stream.close()
+def _finished(one: Attended) -> Finished:
+    code, number = (one.status, None) if one.status >= 0 else (None, -one.status)
+    return Finished(code, number, one.stdout, one.stderr, one.timed_out, one.truncated)
 
 
 def _all_of(fd: int) -> bytes:
@@ -282,12 +170,6 @@ def _all_of(fd: int) -> bytes:
     while chunk := os.read(fd, _BLOCK):
         data += chunk
     return data
-
-
-def _as_launcher_says(finished: Finished, said: bytes) -> Finished:
-    if not said:
-        return finished
-    raise _not_confined(said)
 
 
 def _as_bwrap_says(finished: Finished, said: bytes) -> Finished:

@@ -62,6 +62,21 @@ class Launch:
     directory: Path = Path("/")
 
 
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A program for a launcher.
+
+    Attributes:
+        spec: how it is confined: ``by`` what, ``cwd``, and what a guard allows or what a jail's root has.
+        command: the program and its arguments.
+        environment: all its variables.
+    """
+
+    spec: dict[str, Any]
+    command: list[str]
+    environment: dict[str, str]
+
+
 def wrapped(argv: Sequence[str], place: Place, confinement: Confinement, *, environment: Mapping[str, str], cwd: str = ".") -> Launch:
     """How to start a program that stays, such as an agent that is given to ``start_agent``.
 
@@ -89,8 +104,7 @@ def launch(
     *,
     environment: Mapping[str, str],
     cwd: str = ".",
-    news: int | None = None,
-    lifeline: int | None = None,
+    told: tuple[int, int] | None = None,
 ) -> Launch:
     """As ``wrapped``, in a place that is laid out already.
 
@@ -100,9 +114,28 @@ def launch(
         confinement: how.
         environment: all its variables.
         cwd: where it starts, in the workspace.
-        news: an inherited descriptor to say on what came of the start.
-        lifeline: an inherited descriptor; when its other end is closed everything is killed. For bubblewrap, who knows that by itself, one
-            to read its filter from.
+        told: for bubblewrap: inherited descriptors to say on what came of the start, and to read its filter from. With None a launcher
+            puts it behind that filter.
+
+    Raises:
+        InvalidInput: the command is none, or the directory is no place in the workspace.
+    """
+    wanted = task(argv, laid, confinement, environment=environment, cwd=cwd)
+    if confinement.level == "off":
+        outside = Path(laid.workspace, os.path.relpath(wanted.spec["cwd"], laid.shown[0]))
+        return Launch(wanted.command, wanted.environment, directory=outside)
+    kept_back = {name: value for name, value in wanted.environment.items() if name.startswith(_KEPT_BACK)}
+    rest = {name: value for name, value in wanted.environment.items() if name not in kept_back}
+    if confinement.by == "bwrap":
+        jail = [*_bwrap(laid, wanted.spec["cwd"], kept_back), "--", *argv]
+        if told is None:
+            return _launcher(wanted.spec, jail, rest)
+        return Launch([jail[0], "--json-status-fd", str(told[0]), "--seccomp", str(told[1]), *jail[1:]], rest)
+    return _launcher({**wanted.spec, "kept_back": kept_back}, argv, rest)
+
+
+def task(argv: Sequence[str], laid: Layout, confinement: Confinement, *, environment: Mapping[str, str], cwd: str = ".") -> Task:
+    """What a launcher has to know about a program.
 
     Raises:
         InvalidInput: the command is none, or the directory is no place in the workspace.
@@ -110,25 +143,12 @@ def launch(
     directory = laid.directory(cwd)
     told = laid.environment(environment) | {"PWD": directory}
     check_command(argv, told)
-    outside = Path(laid.workspace, os.path.relpath(directory, laid.shown[0]))
-    if confinement.level == "off":
-        return Launch([*argv], told, directory=outside)
-    kept_back = {name: value for name, value in told.items() if name.startswith(_KEPT_BACK)}
-    rest = {name: value for name, value in told.items() if name not in kept_back}
-    if confinement.by == "bwrap":
-        jail = [*_bwrap(laid, directory, kept_back), "--", *argv]
-        if news is None:
-            return _launcher({"by": "bwrap", "news": None, "lifeline": None}, jail, rest)
-        return Launch([jail[0], "--json-status-fd", str(news), "--seccomp", str(lifeline), *jail[1:]], rest)
-    spec = {
-        "by": confinement.by,
-        "cwd": directory,
-        "kept_back": kept_back,
-        "news": news,
-        "lifeline": lifeline,
-        **({"allowed": laid.allowed} if confinement.level == "guard" else {"mounts": [[m.kind, m.target, m.source] for m in laid.mounts]}),
-    }
-    return _launcher(spec, argv, rest)
+    spec: dict[str, Any] = {"by": confinement.by, "cwd": directory}
+    if confinement.by == "landlock":
+        spec["allowed"] = laid.allowed
+    if confinement.by == "namespaces":
+        spec["mounts"] = [[one.kind, one.target, one.source] for one in laid.mounts]
+    return Task(spec, [*argv], told)
 
 
 def _launcher(spec: dict[str, Any], argv: Sequence[str], environment: dict[str, str]) -> Launch:

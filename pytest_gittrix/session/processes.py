@@ -45,6 +45,11 @@ def end_below(root: int, *, spare: frozenset[int]) -> None:
         _signal(pid, signal.SIGKILL)
 
 
+def children(parent: int) -> set[int]:
+    """The processes that a process is the parent of, where ``/proc`` tells."""
+    return {pid for pid, its in _parents().items() if its == parent}
+
+
 def _signal(pid: int, number: int) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)

@@ -34,8 +34,9 @@ def expected(name: str) -> dict[str, bool]:
     return promised
 
 
+@pytest.mark.parametrize("stays", [False, True])
 @pytest.mark.parametrize("name", CONFINEMENTS)
-def test_a_level_lets_out_what_is_promised_and_nothing_else(name: str, tmp_path: Path) -> None:
+def test_a_level_lets_out_what_is_promised_and_nothing_else(name: str, stays: bool, tmp_path: Path) -> None:
     confinement = CONFINEMENTS[name]
     if why := missing(confinement.by):
         pytest.skip(f"{name}: {why}")
@@ -54,7 +55,7 @@ def test_a_level_lets_out_what_is_promised_and_nothing_else(name: str, tmp_path:
         )
         assert "session.created" in store.read_text()
         with open_host(tmp_path, target) as host:
-            found = {escape: host.attempt(escape, confinement) for escape in EXPECTED}
+            found = {escape: host.attempt(escape, confinement, stays=stays) for escape in EXPECTED}
 
     assert found == expected(name)
 

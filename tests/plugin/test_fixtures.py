@@ -28,6 +28,7 @@ FIXTURES = [
     "gittrix_timeline",
     "gittrix_remote",
     "gittrix_forge",
+    "gittrix_eval",
     "gittrix_agent_process",
     "gittrix_worlds",
     "gittrix_system",

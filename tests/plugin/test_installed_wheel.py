@@ -38,6 +38,7 @@ GIVEN = {
     "environment": {"epoch": "2042-02-03T04:05:06+00:00", "freeze": "none", "workspace": "copy", "keep": "none", "profile": "quick"},
     "configuration": {"epoch": "2043-02-03T04:05:06+00:00", "freeze": "wall", "workspace": "worktree", "keep": "failed", "profile": "soak"},
 }
+EVALS = sorted(option.name for option in config.OPTIONS if option.name.startswith("eval-"))  # those of the eval tests
 ANYWHERE = {"artifacts": "kept", "git": "", "system": "house_system:system", "conformance-report": "report.json"}
 
 
@@ -106,9 +107,11 @@ def summary(done: subprocess.CompletedProcess[str]) -> dict[str, int]:
 def test_the_wheel_holds_the_package_its_papers_and_nothing_else(installed: Installed) -> None:
     names = set(ZipFile(installed.wheel).namelist())
     papers = f"pytest_gittrix-{PROJECT_TABLE['version']}.dist-info/"
-    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "pytest_gittrix").rglob("*.py")}
+    package = (ROOT / "pytest_gittrix").rglob("*")
+    files = {path.relative_to(ROOT).as_posix() for path in package if path.is_file() and "__pycache__" not in path.parts}
 
-    assert {name for name in names if not name.startswith(papers)} == modules | {"pytest_gittrix/py.typed"}
+    assert {name for name in names if not name.startswith(papers)} == files
+    assert {"pytest_gittrix/py.typed", "pytest_gittrix/report/page/report.html"} < files
     assert {name.removeprefix(papers) for name in names if name.startswith(papers)} == {
         "METADATA",
         "RECORD",
@@ -140,12 +143,12 @@ def test_the_project_uses_everything_there_is() -> None:
 
     assert [name for name in FIXTURES if name not in asked] == []
     assert [name for name in ARGUMENTS if name not in marked] == []
-    assert [set(given) | {*ANYWHERE} for given in GIVEN.values()] == [{option.name for option in config.OPTIONS}] * 3
+    assert [{*given, *ANYWHERE, *EVALS} for given in GIVEN.values()] == [{option.name for option in config.OPTIONS}] * 3
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_project_passes(mode: str, installed: Installed, project: Path) -> None:
-    done = installed.pytest(*MODES[mode], "check_fixtures.py", "check_marker.py", "check_nothing.py", where=project)
+    done = installed.pytest(*MODES[mode], "check_evals.py", "check_fixtures.py", "check_marker.py", "check_nothing.py", where=project)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert set(summary(done)) == {"passed"}
@@ -163,7 +166,8 @@ def test_every_option_is_heeded_however_it_is_given(way: str, installed: Install
     table = installed.pytest("--gittrix-show-config", *arguments, where=project, **variables)
     done = installed.pytest(*arguments, "check_options.py", where=project, **variables, GIVEN=json.dumps(given))
 
-    assert {line.split()[0]: line.split()[1] for line in table.stdout.splitlines()} == given, table.stderr
+    told = {line.split()[0]: line.split()[1] for line in table.stdout.splitlines()}
+    assert {name: value for name, value in told.items() if name not in EVALS} == given, table.stderr
     assert summary(done) == {"passed": 8, "failed": 1}, done.stdout + done.stderr
     assert "gittrix: git " in done.stdout
     assert "gittrix session events" in done.stdout

@@ -104,7 +104,7 @@ def test_every_view_reads_a_session_with_a_life() -> None:
             assert view(lived.events, name)["id"] == ID
         assert state_in(lived.events, "orchestrator") in orchestrator.LEGAL
     gone = view(saved().move(6, "removed").events, "gastown")
-    assert (gone["agent"], gone["outcome"], gone["ended_at"]) == ("engineer-alice", "done", "2030-01-01T06:00:00Z")
+    assert (gone["agent"], gone["outcome"], gone["ended_at"]) == ("engineer-alice", "done", "2030-01-01T02:00:00Z")
 
 
 def test_the_table_is_the_documented_one() -> None:

@@ -225,11 +225,16 @@ def test_a_keeper_that_is_killed_at_the_start_is_an_error(agents: AgentKit, plac
     assert os.listdir(place) == []
 
 
+def own_children() -> set[int]:
+    """The processes that this one started; another test may have left the launcher of confined programs, which goes with this process."""
+    return {pid for pid, one in table().items() if one.parent == os.getpid()}
+
+
 def test_many_start_at_once_and_leave_nothing_open(agents: AgentKit, place: Path) -> None:
     command = agents.script().at("up").say("done").command
     start(place, "true", name="first").wait(LONG)  # what is loaded once is loaded
     gc.collect()  # what other tests left is not to be closed in between
-    files, threads = os.listdir("/proc/self/fd"), threading.active_count()
+    files, threads, children = os.listdir("/proc/self/fd"), threading.active_count(), own_children()
 
     with ThreadPoolExecutor(8) as pool:
         started = list(pool.map(lambda number: start(place, *command, name=f"agent-{number}"), range(32)))
@@ -243,7 +248,7 @@ def test_many_start_at_once_and_leave_nothing_open(agents: AgentKit, place: Path
     assert [(agent.observe().code, agent.capture()) for agent in started] == [(0, "done\n")] * len(started)
     assert len(os.listdir("/proc/self/fd")) <= len(files)
     assert threading.active_count() <= threads
-    assert [one for one in table().values() if one.parent == os.getpid()] == []
+    assert own_children() <= children
 
 
 # A starter that is killed ------------------------------------------------------------------------------------------------------

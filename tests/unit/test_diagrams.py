@@ -66,13 +66,7 @@ def test_states_that_cannot_be_told_apart_by_what_comes_before_and_after_are_dra
 
 def test_a_state_that_nothing_follows_is_an_end() -> None:
     assert mermaid({"on": frozenset({"off"}), "off": frozenset()}, start="on") == (
-        "stateDiagram-v2\n"
-        "    direction LR\n"
-        '    state "on" as s0\n'
-        '    state "off" as s1\n'
-        "    [*] --> s0\n"
-        "    s0 --> s1\n"
-        "    s1 --> [*]\n"
+        'stateDiagram-v2\n    direction LR\n    state "on" as s0\n    state "off" as s1\n    [*] --> s0\n    s0 --> s1\n    s1 --> [*]\n'
     )
 
 

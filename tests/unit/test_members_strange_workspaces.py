@@ -20,7 +20,7 @@ from pytest_gittrix.record.life import Life
 from pytest_gittrix.record.retention import RetentionPolicy, Selector
 from pytest_gittrix.session.finalize_record import Notes
 
-DEEP = 1_600
+DEEP = 1_100  # deeper than a program can call itself by default
 LATER = timedelta(hours=25)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.adapters.protocol import MIRROR
-from pytest_gittrix.adapters.remote_transport import Answer, Transport
+from pytest_gittrix.adapters.remote_transport import FETCH, PUSH, SETTINGS, Answer, Transport
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.git.commit import Built
 from pytest_gittrix.git.environment import hermetic_env, run_git
@@ -42,26 +42,6 @@ _REFUSED: Final = "[core]\n\trepositoryFormatVersion = 1\n[extensions]\n\topenWi
 _OWN: Final = frozenset({_NOTE, _REPOSITORY, MIRROR, _LOCK, _GIT, _NONE})
 _STALE: Final = ("*.lock", "refs/**/*.lock", "objects/pack/tmp_*", "objects/tmp_*", "objects/??/tmp_obj_*", "gittrix-*-push")
 _FIRST_NAP, _LONGEST_NAP = 0.0005, 0.02
-_FETCH: Final = ("fetch", "-q", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--no-auto-maintenance", "--force")
-_PUSH: Final = ("push", "--porcelain", "--no-verify", "--no-signed", "--no-follow-tags", "--recurse-submodules=no")
-
-# What a git at the other end reads too, where that is on this machine: the hooks of the remote are its own and run.
-_TEXT: Final = """\
-[user]
-	name = gittrix
-	email = gittrix@localhost
-[credential]
-	helper =
-[gc]
-	auto = 0
-	autoDetach = false
-[maintenance]
-	auto = false
-[receive]
-	autogc = false
-[push]
-	gpgSign = false
-"""
 
 
 @dataclass(frozen=True)
@@ -118,7 +98,7 @@ class Mirror:
             self._initialise("sha256" if len(id_) == 64 else "sha1")
             self._sweep()
             refspec = f"+{ref}:{tracking(ref)}"
-            answer = self._run([*_FETCH, "--", self.transport.url, refspec], {"GIT_DIR": self.repository}, held)
+            answer = self._run([*FETCH, "--", self.transport.url, refspec], {"GIT_DIR": self.repository}, held)
             if answer.status != 0:
                 raise self.transport.refusal(answer)
             return self._kept(ref)
@@ -146,9 +126,9 @@ class Mirror:
             lease = f"--force-with-lease={ref}:{expected or ''}"
             variables = {"GIT_DIR": self.repository, "GIT_OBJECT_DIRECTORY": directory}
             place = ["--", self.transport.url, f"{built.id}:{ref}"]
-            answer = self._run([*_PUSH, "--atomic", lease, *place], variables, held)
+            answer = self._run([*PUSH, "--atomic", lease, *place], variables, held)
             if "does not support --atomic" in answer.words:
-                answer = self._run([*_PUSH, lease, *place], variables, held)  # one branch moves whole or not at all anyway
+                answer = self._run([*PUSH, lease, *place], variables, held)  # one branch moves whole or not at all anyway
             return answer
         finally:
             shutil.rmtree(directory, ignore_errors=True)
@@ -235,7 +215,7 @@ class Mirror:
             if strange:
                 raise InvalidInput(f"{self.path} holds {strange[0]!r}, so it cannot be made a mirror.", fix="Give an empty directory.")
             safe = "".join(f"[safe]\n\tdirectory = {_quoted(place)}\n" for place in self._local_places())
-            write_file(str(directory / MIRROR), (_TEXT + safe).encode(errors="surrogateescape"), sync=self.sync)
+            write_file(str(directory / MIRROR), (SETTINGS + safe).encode(errors="surrogateescape"), sync=self.sync)
             (directory / _NONE).mkdir(exist_ok=True)
             write_file(str(directory / _NONE / "config"), _REFUSED.encode())
             write_file(str(directory / _GIT), f"gitdir: {_NONE}\n".encode())

@@ -24,6 +24,29 @@ from pytest_gittrix.git.environment import git_binary, git_version, hermetic_env
 Outcome = Literal["landed", "rejected", "refused", "unknown"]
 """How a push ended: the branch moved; the remote said no; it never came to the branch; nobody here can tell."""
 
+FETCH: Final = ("fetch", "-q", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--no-auto-maintenance", "--force")
+"""How everything is fetched here."""
+PUSH: Final = ("push", "--porcelain", "--no-verify", "--no-signed", "--no-follow-tags", "--recurse-submodules=no")
+"""How everything is pushed; ``pushed`` reads what it says."""
+# A git at the other end reads this too, where that is on this machine: the hooks of the remote are its own and run.
+SETTINGS: Final = """\
+[user]
+	name = gittrix
+	email = gittrix@localhost
+[credential]
+	helper =
+[gc]
+	auto = 0
+	autoDetach = false
+[maintenance]
+	auto = false
+[receive]
+	autogc = false
+[push]
+	gpgSign = false
+"""
+"""The configuration of a git that talks to a remote, as text."""
+
 _SCHEMES: Final = ("file", "http", "https", "ssh", "git")
 _SCP: Final = re.compile(r"[\w.~-]+@[\w.-]+:(?!/?/)[^:]+|[\w.-]+\.[\w.-]+:(?!/?/)[^:]+")
 _ADDRESS: Final = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://", re.IGNORECASE)

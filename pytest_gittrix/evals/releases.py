@@ -7,7 +7,6 @@ research, sections 4.1 (releases as commits) and 4.4 (drift from the next releas
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -21,7 +20,7 @@ from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.identity import digest_of
 from pytest_gittrix.evals.record import Outcome, Record
 from pytest_gittrix.evals.suite import Suite
-from pytest_gittrix.evals.toml_file import Table
+from pytest_gittrix.evals.toml_file import Table, toml_text
 from pytest_gittrix.evals.wheels import Files, Pins, fetch
 from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.patch import FileChange, Side, patch_bytes
@@ -250,7 +249,7 @@ def _case_files(
     gold = _patch(before.files, change)
     task = _TASK.format(package=package, before=before.version, version=release.version, patch=_as_text(gold, release.version))
     # A file's line endings are not kept by whoever reads text; TOML keeps what is escaped.
-    told = f"task = {_quoted(task)}\n" if "\r" in task else ""
+    told = f"task = {toml_text(task)}\n" if "\r" in task else ""
     files = {
         "case.toml": _CASE.format(task=told, commit=commit).encode(),
         "check.py": _CHECK.format(package=package, version=release.version, files=_released(change)).encode(),
@@ -331,13 +330,8 @@ def _told(expected: Mapping[str, Expected]) -> bytes:
     for id_, one in expected.items():
         lines.append(f'\n[cases."{id_}"]\noutcome = "{one.outcome}"\n')
         if one.overlap:
-            lines.append("overlap = [\n" + "".join(f"  {_quoted(path)},\n" for path in one.overlap) + "]\n")
+            lines.append("overlap = [\n" + "".join(f"  {toml_text(path)},\n" for path in one.overlap) + "]\n")
     return "".join(lines).encode()
-
-
-def _quoted(text: str) -> str:
-    """A text as TOML writes it on one line."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _write(directory: Path, files: Mapping[str, str | bytes]) -> None:

@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.identity import check_id
 from pytest_gittrix.evals.suite import Suite
+from pytest_gittrix.evals.toml_file import toml_text
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _REPOSITORY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]*[A-Za-z0-9_-]")
@@ -138,7 +139,7 @@ def case_files(instance: Instance, repository: Path) -> dict[str, str]:
         files["gold.patch"] = instance.gold
         gold = 'gold = "gold.patch"\n'
     files["case.toml"] = (
-        f"{gold}\n[durable]\npath = {_toml(str(repository))}\ncommit = {_toml(instance.commit)}\n\n"
+        f"{gold}\n[durable]\npath = {toml_text(str(repository))}\ncommit = {toml_text(instance.commit)}\n\n"
         '[check]\npytest = "test_swebench.py"\n\n[limits]\ntimeout = "30m"\n'
     )
     return files
@@ -166,7 +167,7 @@ def import_swebench(file: str | os.PathLike[str], repositories: str | os.PathLik
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
-        _write(draft, {"suite.toml": f"schema = 1\nname = {_toml(_suite_name(target.name))}\n"})
+        _write(draft, {"suite.toml": f"schema = 1\nname = {toml_text(_suite_name(target.name))}\n"})
         for one in found:
             _write(draft / "cases" / one.id, case_files(one, places[one.repository]))
         Suite.load(draft)
@@ -261,10 +262,6 @@ def _wrong(number: int, fact: str, fix: str) -> NoReturn:
 
 def _listed(values: Sequence[str]) -> str:
     return "[\n" + "".join(f"    {value!a},\n" for value in values) + "]" if values else "[]"
-
-
-def _toml(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _suite_name(directory: str) -> str:

@@ -10,34 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from pytest_gittrix.adapters.remote_transport import Answer, Pushed, Transport, pushed
+from pytest_gittrix.adapters.remote_transport import FETCH, PUSH, SETTINGS, Answer, Pushed, Transport, pushed
 from pytest_gittrix.git.borrowing import Borrowing
 from pytest_gittrix.git.files import write_file
 
 _FETCHED: Final = "refs/fetched/"
 _MANY: Final = 100
 _LOOK: Final = ("ls-remote", "-q", "--symref", "--")
-_FETCH: Final = ("fetch", "-q", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--no-auto-maintenance", "--force", "--")
-_PUSH: Final = ("push", "--porcelain", "--no-verify", "--no-signed", "--no-follow-tags", "--recurse-submodules=no")
-
-# A git at the other end reads this too, where that is on this machine: so the hooks of the remote are not switched off here.
-_SETTINGS: Final = b"""\
-[user]
-	name = gittrix
-	email = gittrix@localhost
-[core]
+_SETTINGS: Final = f"""\
+{SETTINGS}[core]
 	alternateRefsCommand = :
-[credential]
-	helper =
-[gc]
-	auto = 0
-	autoDetach = false
-[maintenance]
-	auto = false
-[receive]
-	autogc = false
-[push]
-	gpgSign = false
 [safe]
 	directory = *
 """
@@ -69,7 +51,7 @@ class Deadline:
 
 def write_settings(path: str) -> None:
     """Write the configuration that every git of a finalization reads instead of a person's."""
-    write_file(path, _SETTINGS)
+    write_file(path, _SETTINGS.encode())
 
 
 @dataclass
@@ -125,7 +107,7 @@ class Remote:
         if not missing:
             return
         named = [f"+refs/heads/{name}:{_FETCHED}{name}" for name in missing]
-        self._run([*_FETCH, self.transport.url, *(named if len(named) <= _MANY else [f"+refs/heads/*:{_FETCHED}*"])])
+        self._run([*FETCH, "--", self.transport.url, *(named if len(named) <= _MANY else [f"+refs/heads/*:{_FETCHED}*"])])
         here = self.borrowing.kinds(self.heads.values())
         # One that was replaced between the two calls is not here; nothing can be said of it until the next look.
         self.heads = {name: id_ for name, id_ in self.heads.items() if id_ in here}
@@ -142,7 +124,7 @@ class Remote:
         """
         ref = f"refs/heads/{branch}"
         lease = f"--force-with-lease={ref}:{self.heads.get(branch, '')}"
-        ended = pushed(self._answer([*_PUSH, lease, "--", self.transport.url, f"{commit}:{ref}"]), ref)
+        ended = pushed(self._answer([*PUSH, lease, "--", self.transport.url, f"{commit}:{ref}"]), ref)
         if ended.outcome == "landed":
             self.heads[branch] = commit
         return ended

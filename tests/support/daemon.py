@@ -173,17 +173,18 @@ class Staff:
         home: the engine's home. agents: the scripts' other side. app: the remote.
     """
 
-    def __init__(self, root: Path, agents: AgentKit) -> None:
-        self.home = root / "home"
+    def __init__(self, root: Path, agents: AgentKit, home: Path | None = None) -> None:
+        self.home = home or root / "home"
         self.home.mkdir(parents=True)
         self.agents = agents
         self.app = GitRepo.make(root / "remotes" / "app.git", {"a.txt": "one\n"}, bare=True)
 
     @classmethod
     @contextmanager
-    def open(cls, root: Path) -> Iterator[Staff]:
+    def open(cls, root: Path, home: Path | None = None) -> Iterator[Staff]:
+        """Make one; its home is below ``root`` unless there is to be another. Its agents are gone afterwards."""
         with AgentKit(root / "kit", timeout=LONG) as agents:
-            yield cls(root, agents)
+            yield cls(root, agents, home)
 
     @property
     def settings(self) -> Settings:

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 from cli_support import Cli
-from support.daemon import LONG, Staff, wait_until
-
-from pytest_gittrix.harness.agent_kit import AgentKit
+from support.daemon import Staff, wait_until
 
 
 @pytest.fixture
@@ -20,12 +18,8 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.Cap
 
 @pytest.fixture
 def staff(cli: Cli, tmp_path: Path) -> Iterator[Staff]:
-    with AgentKit(tmp_path / "kit", timeout=LONG) as agents:
-        made = Staff(tmp_path / "staff", agents)
-        made.home.rmdir()
-        made.home = cli.home
-        cli.home.mkdir()
-        made.hires(ada=agents.script("ada").polite().at("up").hang(), bob=made.commits("bob.txt", "bob"))
+    with Staff.open(tmp_path, cli.home) as made:
+        made.hires(ada=made.agents.script("ada").polite().at("up").hang(), bob=made.commits("bob.txt", "bob"))
         yield made
 
 

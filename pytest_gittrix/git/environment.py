@@ -33,6 +33,9 @@ _DROPPED: Final = (
     "LC_MESSAGES",
 )
 
+_GLOBAL_FILE: Final = ".gitconfig"
+_SYSTEM_FILE: Final = ".gitconfig-system"
+
 _SETTINGS: Final = """\
 [init]
 	defaultBranch = main
@@ -120,8 +123,11 @@ def _shared_home() -> str:
 
 
 def _write_settings(home: str) -> None:
-    with open(os.path.join(home, ".gitconfig"), "x", encoding="utf-8") as file:
-        file.write(_SETTINGS)
+    # git changes a configuration file by renaming a new one over it. Were the system's file the null device, which reads as an empty file
+    # just as well, then `git config --system`, run by anybody as root, would put a regular file in the place of the machine's device.
+    for name, text in ((_GLOBAL_FILE, _SETTINGS), (_SYSTEM_FILE, "")):
+        with open(os.path.join(home, name), "w", encoding="utf-8") as file:
+            file.write(text)
 
 
 @lru_cache(maxsize=4)
@@ -137,12 +143,12 @@ def hermetic_env(home: Path | None = None, *, base: Mapping[str, str] | None = N
     """Environment variables for a git that sees nothing of the user's and prompts for nothing.
 
     Args:
-        home: directory to serve as HOME; a generated ``.gitconfig`` is put there. A directory of this process by default.
+        home: directory to serve as HOME, where the configuration files that git reads and changes are put; one of this process by default.
         base: variables to start from, ``os.environ`` by default. Everything named ``GIT_*`` is dropped.
         when: date of authors and committers, and git's own idea of now; the real time by default.
     """
     settled = str(home) if home is not None else _shared_home()
-    if home is not None and not os.path.exists(os.path.join(settled, ".gitconfig")):
+    if home is not None and not os.path.exists(os.path.join(settled, _GLOBAL_FILE)):
         os.makedirs(settled, exist_ok=True)
         _write_settings(settled)
     source = os.environ if base is None else base
@@ -152,8 +158,8 @@ def hermetic_env(home: Path | None = None, *, base: Mapping[str, str] | None = N
         USERPROFILE=settled,
         XDG_CONFIG_HOME=os.path.join(settled, ".config"),
         GNUPGHOME=os.path.join(settled, ".gnupg"),
-        GIT_CONFIG_GLOBAL=os.path.join(settled, ".gitconfig"),
-        GIT_CONFIG_SYSTEM=os.devnull,
+        GIT_CONFIG_GLOBAL=os.path.join(settled, _GLOBAL_FILE),
+        GIT_CONFIG_SYSTEM=os.path.join(settled, _SYSTEM_FILE),
         GIT_CONFIG_NOSYSTEM="1",
         GIT_ATTR_NOSYSTEM="1",
         GIT_TEMPLATE_DIR="",

@@ -116,7 +116,7 @@ def user_environment(home: Path) -> Mapping[str, str]:
         "HOME": str(home / "home"),
         "GITTRIX_HOME": str(home / "gittrix"),
         "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_GLOBAL": str(home / "no-gitconfig"),
         "LC_ALL": "C.UTF-8",
     }
 

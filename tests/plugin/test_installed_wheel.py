@@ -78,7 +78,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
         "PYTHONPATH": str(directory),
         "INSTALLED": str(directory),
         "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_GLOBAL": str(base / "no-gitconfig"),
         "LC_ALL": "C.UTF-8",
     }
     return Installed(wheel, directory, environment)

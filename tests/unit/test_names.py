@@ -181,7 +181,8 @@ class Git:
 
     def run(self, *args: str, stdin: bytes = b"") -> bytes:
         keep = {name: os.environ[name] for name in ("PATH", "SYSTEMROOT") if name in os.environ}
-        env = keep | {"HOME": str(self.root), "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "LC_ALL": "C"}
+        nowhere = str(self.root / ".no-gitconfig")
+        env = keep | {"HOME": str(self.root), "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": nowhere, "LC_ALL": "C"}
         command = ["git", "-C", str(self.root), "-c", "core.protectHFS=true", "-c", "core.protectNTFS=true", *args]
         return subprocess.run(command, input=stdin, env=env, check=True, capture_output=True, timeout=60).stdout
 

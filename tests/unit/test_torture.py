@@ -36,7 +36,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (directory / "save.sh").write_text(IN_PLACE)
     (directory / "safe.sh").write_text(RENAMED)
     monkeypatch.chdir(directory)
-    for name, value in {"HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}.items():
+    for name, value in {"HOME": str(tmp_path), "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": str(tmp_path / "no-gitconfig")}.items():
         monkeypatch.setenv(name, value)
     return directory
 

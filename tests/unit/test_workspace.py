@@ -110,7 +110,7 @@ def test_a_clone_is_on_its_branch_and_the_agent_can_commit(durable: GitRepo, tmp
     workspace = GitRepo(tmp_path / "workspace")
     put(workspace.path, {"app.py": "value = 2\n"})
 
-    workspace.git("commit", "-qam", "mine", env={"GIT_CONFIG_GLOBAL": os.devnull})
+    workspace.git("commit", "-qam", "mine", env={"GIT_CONFIG_GLOBAL": str(tmp_path / "no-gitconfig")})
 
     assert workspace.text("symbolic-ref", "HEAD") == "refs/heads/feature/x"
     assert workspace.text("log", "--format=%an %s", "-1") == "agent mine"

@@ -10,11 +10,12 @@ import sys
 from collections.abc import Sequence
 
 from pytest_gittrix.cli import remote
-from pytest_gittrix.cli.output import OutputLost, error_data, put_error, put_json, say
-from pytest_gittrix.cli.parser import Misuse, parser
+from pytest_gittrix.cli.output import FAILED, OutputLost, error_data, put_error, put_json, say
+from pytest_gittrix.cli.parser import Misuse
+from pytest_gittrix.cli.verbs import command_line
 from pytest_gittrix.errors import GittrixError
 
-FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+MISUSED, INTERRUPTED = 2, 130
 DEBUG_VARIABLE = "GITTRIX_DEBUG"
 
 
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     try:
-        options = parser().parse_args(arguments or ["--help"])
+        options = command_line().parse_args(arguments or ["--help"])
         answer = remote.run(options, arguments)
     except GittrixError as error:
         return _failed(error, as_json=_wants_json(arguments), status=getattr(options, "failure", FAILED))

@@ -30,6 +30,10 @@ _EXTRAS = {
 }
 
 
+FAILED = 1
+"""The exit status of a command that was refused or failed."""
+
+
 class OutputLost(Exception):
     """Standard output cannot take what is written to it, because the disk is full for instance. Nothing more goes there."""
 

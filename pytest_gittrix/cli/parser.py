@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from pytest_gittrix import __version__
-from pytest_gittrix.cli import commands, conform, evals, forge, lines, lists, mcp, member, orchestrated, serve, told, torture
+from pytest_gittrix.cli import commands, forge, lines, lists, member, orchestrated, told
 from pytest_gittrix.cli.output import Answer, put
 from pytest_gittrix.cli.words import PLACE, duration, history, hunks, limit, names, unmarked
 
@@ -53,16 +53,11 @@ _EXAMPLES = {
     ],
     "sweep": ["gittrix sweep"],
     "recover": ["gittrix recover --json"],
-    "torture": torture.EXAMPLES,
-    "conform": conform.EXAMPLES,
-    "mcp": mcp.EXAMPLES,
     **lists.EXAMPLES,
     **lines.EXAMPLES,
     **told.EXAMPLES,
     **member.EXAMPLES,
     **orchestrated.EXAMPLES,
-    "serve": serve.EXAMPLES,
-    **evals.EXAMPLES,
 }
 
 
@@ -108,8 +103,11 @@ class Parser(argparse.ArgumentParser):
             put(message.encode())
 
 
-def parser() -> Parser:
-    """The whole command line. Parsing sets ``run``, the command, and an attribute for each flag.
+def parser(add_more: Callable[[Any], None] | None = None) -> Parser:
+    """The command line: every verb of sessions and members. Parsing sets ``run``, the command, and an attribute for each flag.
+
+    Args:
+        add_more: adds further commands, by ``add_command`` and ``add_group``, to the subparsers that it is given.
 
     Returns:
         A parser whose ``parse_args`` raises Misuse.
@@ -117,51 +115,37 @@ def parser() -> Parser:
     root = Parser(
         prog="gittrix",
         description="Sessions of coding agents on real git: start, look, promote.",
-        epilog=_epilog(""),
+        epilog=_epilog(_EXAMPLES[""]),
         parents=[_common()],
     )
     root.add_argument("--version", action="version", version=f"gittrix {__version__}")
     root.set_defaults(json=False, store=None, direct=False)
     areas = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    what = "start, look into, change and end sessions"
-    session = areas.add_parser("session", aliases=["s"], help=what, description=_sentence(what), parents=[_common()])
-    _session_verbs(session.add_subparsers(title="verbs", metavar="VERB", required=True))
-    _promote(_verb(areas, "promote", commands.promote, "make one commit of a session's work on durable", "p", of_session=True))
-    _verb(areas, "sweep", commands.sweep, "evict every session past its time")
-    _verb(areas, "recover", commands.recover, "put sessions in order after a kill")
+    _session_verbs(add_group(areas, "session", "start, look into, change and end sessions", "s"))
+    _promote(add_command(areas, "promote", commands.promote, "make one commit of a session's work on durable", "p", of_session=True))
+    add_command(areas, "sweep", commands.sweep, "evict every session past its time")
+    add_command(areas, "recover", commands.recover, "put sessions in order after a kill")
     _member_verbs(areas)
-    _eval_verbs(areas)
-    serve.arguments(_verb(areas, "serve", serve.serve, "run the daemon: sessions over HTTP, until it is told to end"))
-    conform.arguments(_verb(areas, "conform", conform.conform, "see which promises a session system keeps"))
-    mcp.arguments(_verb(areas, "mcp", mcp.mcp, "serve a session to an agent, by the Model Context Protocol"))
-    torture.arguments(_verb(areas, "torture", torture.torture, "strike any program at each call that changes a file; see what is left"))
+    if add_more is not None:
+        add_more(areas)
     return root
 
 
 def _member_verbs(areas: Any) -> None:
-    what = "start, stop and look at the agents of a team's members"
-    people = areas.add_parser("member", help=what, description=_sentence(what), parents=[_common()])
-    verbs = people.add_subparsers(title="verbs", metavar="VERB", required=True)
-    member.arguments(lambda name, *rest, **settings: _verb(verbs, name, *rest, examples=f"member {name}", **settings))
-
-
-def _eval_verbs(areas: Any) -> None:
-    what = "run agents on suites of cases, and compare how they did"
-    verbs = areas.add_parser("eval", help=what, description=_sentence(what), parents=[_common()])
-    below = verbs.add_subparsers(title="verbs", metavar="VERB", required=True)
-    evals.arguments(lambda name, *rest: _verb(below, name, *rest, examples=f"eval {name}"))
+    verbs = add_group(areas, "member", "start, stop and look at the agents of a team's members")
+    member.arguments(lambda name, *rest, **settings: add_command(verbs, name, *rest, examples=_EXAMPLES[f"member {name}"], **settings))
 
 
 def _session_verbs(verbs: Any) -> None:
-    _start(_verb(verbs, "start", commands.start, "start a session; prints its id, then its workspace"))
-    _list(_verb(verbs, "list", lists.list_sessions, "list sessions", "ls"))
-    any_verb = partial(_verb, verbs)
+    _start(add_command(verbs, "start", commands.start, "start a session; prints its id, then its workspace"))
+    _list(add_command(verbs, "list", lists.list_sessions, "list sessions", "ls"))
+    any_verb = partial(add_command, verbs)
     lists.arguments(any_verb)
     lines.arguments(any_verb)
     told.arguments(any_verb)
     member.session_arguments(any_verb)
     orchestrated.arguments(any_verb)
-    one = partial(_verb, verbs, of_session=True)
+    one = partial(add_command, verbs, of_session=True)
     one("info", commands.info, "how a session stands; ended ones too").add_argument(
         "--events", action="store_true", help="also what happened to it, in order"
     )
@@ -266,9 +250,36 @@ def _path(verb: Parser) -> None:
     verb.add_argument("path", metavar="PATH", help="from the workspace's root")
 
 
-def _verb(verbs: Any, name: str, run: Run, what: str, *aliases: str, of_session: bool = False, examples: str = "") -> Parser:
+def add_group(areas: Any, name: str, what: str, *aliases: str) -> Any:
+    """Add a command that has verbs; gives the subparsers that they are added to."""
+    group = areas.add_parser(name, aliases=aliases, help=what, description=_sentence(what), parents=[_common()])
+    return group.add_subparsers(title="verbs", metavar="VERB", required=True)
+
+
+def add_command(
+    verbs: Any, name: str, run: Run, what: str, *aliases: str, examples: Sequence[str] | None = None, of_session: bool = False
+) -> Parser:
+    """Add a command.
+
+    Args:
+        verbs: the subparsers that it is added to.
+        name: what is typed.
+        run: does it.
+        what: it does, for the help.
+        aliases: what may be typed instead.
+        examples: command lines, for the help.
+        of_session: its first argument is the id of a session.
+
+    Returns:
+        Its parser, to add arguments to.
+    """
     verb: Parser = verbs.add_parser(
-        name, aliases=aliases, help=what, description=_sentence(what), epilog=_epilog(examples or name), parents=[_common()]
+        name,
+        aliases=aliases,
+        help=what,
+        description=_sentence(what),
+        epilog=_epilog(_EXAMPLES[name] if examples is None else examples),
+        parents=[_common()],
     )
     if of_session:
         verb.add_argument("id", metavar="ID", help="the session's id, or enough of its beginning")
@@ -289,8 +300,8 @@ def _sentence(what: str) -> str:
     return f"{what[0].upper()}{what[1:]}."
 
 
-def _epilog(name: str) -> str:
-    return "\n".join(["examples:", *(f"  {example}" for example in _EXAMPLES[name])])
+def _epilog(examples: Sequence[str]) -> str:
+    return "\n".join(["examples:", *(f"  {example}" for example in examples)])
 
 
 def _marked(arguments: Sequence[str]) -> list[str]:

@@ -6,7 +6,6 @@ directly, with the same functions. Loads nothing but the standard library until 
 
 from __future__ import annotations
 
-import base64
 import io
 import os
 import sys
@@ -15,14 +14,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gittrix.cli.output import Answer, Diff, Table, put_error
+from pytest_gittrix.cli.output import Answer, put_error
+from pytest_gittrix.cli.wire import REMOTE, decoded
 from pytest_gittrix.errors import DaemonLost, GittrixError
 
 if TYPE_CHECKING:
     from pytest_gittrix.server.daemon_file import DaemonFile
 
-REMOTE: Final = frozenset({"session", "promote", "sweep", "recover", "member"})
-"""The areas whose commands a daemon runs."""
 SWITCH: Final = "GITTRIX_DAEMON"
 """Set to 0, it keeps commands away from a daemon."""
 
@@ -86,35 +84,6 @@ def run(options: Namespace, arguments: Sequence[str]) -> Answer:
     finally:
         client.close()
     return _answer(reply)
-
-
-def encoded(answer: Answer) -> dict[str, Any]:
-    """An answer as JSON, from which :func:`decoded` makes the same."""
-    shown = answer.shown
-    told: dict[str, Any]
-    if isinstance(shown, bytes):
-        told = {"bytes": base64.b64encode(shown).decode("ascii")}
-    elif isinstance(shown, Table):
-        told = {"table": shown._asdict()}
-    else:
-        told = {"diff": shown.text} if isinstance(shown, Diff) else {"text": shown}
-    return {"data": answer.data, "shown": told, "notes": list(answer.notes)}
-
-
-def decoded(told: Mapping[str, Any], status: int) -> Answer:
-    """What was encoded."""
-    shown: str | bytes | Table | Diff
-    match told["shown"]:
-        case {"bytes": text}:
-            shown = base64.b64decode(text)
-        case {"table": table}:
-            rows = [tuple(row) for row in table["rows"]]
-            shown = Table(tuple(table["headings"]), rows, table["elastic"], table["styles"])
-        case {"diff": text}:
-            shown = Diff(text)
-        case other:
-            shown = other["text"]
-    return Answer(told["data"], shown, tuple(told["notes"]), status)
 
 
 def _answer(reply: Mapping[str, Any]) -> Answer:

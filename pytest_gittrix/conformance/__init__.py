@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_gittrix.conformance.clauses import Clauses, needs
+    from pytest_gittrix.conformance.clause import needs
+    from pytest_gittrix.conformance.clauses import Clauses
     from pytest_gittrix.conformance.command_system import CommandSystem
     from pytest_gittrix.conformance.suite import SessionSystemSuite
     from pytest_gittrix.harness.own_system import GitTrixSystem
@@ -56,7 +57,7 @@ _HOMES = {
     "Promoted": "harness.system",
     "SessionSystem": "harness.system",
     "SessionSystemSuite": "conformance.suite",
-    "needs": "conformance.clauses",
+    "needs": "conformance.clause",
 }
 
 __all__ = [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from pytest_gittrix.conformance.clauses import Clauses, needs
+from pytest_gittrix.conformance.clause import needs
+from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.expect import NOT_READABLE, NOT_SELECTABLE, NOT_WRITABLE, lands, refused
 from pytest_gittrix.harness.driver import DrivenSession, Stage
 from pytest_gittrix.harness.system import Capability

@@ -10,9 +10,10 @@ from functools import cache
 from importlib import import_module
 from itertools import groupby
 from types import ModuleType
+from typing import Any
 
 from pytest_gittrix.conformance import FAMILY_MODULES
-from pytest_gittrix.conformance.clauses import FAMILIES, Clause, Clauses, clause_of
+from pytest_gittrix.conformance.clause import FAMILIES, Clause, clause_of
 from pytest_gittrix.harness.system import BASE, EXTENDED, Capability
 
 _CAPABILITIES = {
@@ -63,7 +64,7 @@ A clause that needs one that is not declared is skipped, and reported as not cla
 
 
 @cache
-def families() -> tuple[type[Clauses], ...]:
+def families() -> tuple[type[Any], ...]:
     """The classes that hold the clauses, in the order of ``FAMILY_MODULES``."""
     return tuple(family for name in FAMILY_MODULES for family in _families_of(import_module(f"{__package__}.{name}")))
 
@@ -108,9 +109,9 @@ def _cell(text: str) -> str:
     return text.replace("``", "`").replace("|", "\\|")
 
 
-def _families_of(module: ModuleType) -> list[type[Clauses]]:
-    found = (one for one in vars(module).values() if isinstance(one, type) and issubclass(one, Clauses))
-    return [one for one in found if one.__module__ == module.__name__]
+def _families_of(module: ModuleType) -> list[type[Any]]:
+    own = (one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__)
+    return [one for one in own if any(map(clause_of, filter(callable, vars(one).values())))]
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 import pytest
 
-from pytest_gittrix.conformance.clauses import Clauses, needs
+from pytest_gittrix.conformance.clause import needs
+from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.durability import killed, spread
 from pytest_gittrix.conformance.expect import lands, refused
 from pytest_gittrix.harness.blackbox import Ended, calls_of, intrude

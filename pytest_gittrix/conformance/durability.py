@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gittrix.conformance.clauses import Clauses, needs
+from pytest_gittrix.conformance.clause import needs
+from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.expect import lands, refused
 from pytest_gittrix.harness.driver import DrivenEngine, DrivenSession, Stage
 from pytest_gittrix.harness.faults import Call, Fault, Kill, Run, TornKill

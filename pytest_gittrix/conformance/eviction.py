@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gittrix.conformance.clauses import Clauses, needs
+from pytest_gittrix.conformance.clause import needs
+from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.expect import allowed_to_refuse, refused, run
 from pytest_gittrix.harness.driver import DrivenSession, Stage
 from pytest_gittrix.harness.system import Capability

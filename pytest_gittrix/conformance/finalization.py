@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from pytest_gittrix.conformance.clauses import Clauses, needs
+from pytest_gittrix.conformance.clause import needs
+from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.desk import DAY, Desk, at_desk
 from pytest_gittrix.harness.driver import Stage
 from pytest_gittrix.harness.member_workspaces import SECRET, Deed, RepositoryPlan, git

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from pytest_gittrix.conformance.clauses import Clauses, needs
+from pytest_gittrix.conformance.clause import needs
+from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.expect import NOT_WRITABLE, allowed_to_refuse, lands, personal_things_unchanged, run, set_traps
 from pytest_gittrix.harness.driver import DrivenSession, Stage
 from pytest_gittrix.harness.oracle import invariant_workspace_stands_alone

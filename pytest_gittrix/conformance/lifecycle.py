@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import Final
 
-from pytest_gittrix.conformance.clauses import Clauses, needs
+from pytest_gittrix.conformance.clause import needs
+from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.desk import AGENT, APP, Awake, Desk, again_at, at_desk
 from pytest_gittrix.conformance.expect import refused
 from pytest_gittrix.harness.driver import Stage

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
-from pytest_gittrix.conformance.clauses import Clauses, needs
+from pytest_gittrix.conformance.clause import needs
+from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.expect import refused
 from pytest_gittrix.harness.driver import DrivenSession, Stage
 from pytest_gittrix.harness.forked import in_fork

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from pytest_gittrix.conformance.clauses import Clauses, needs
+from pytest_gittrix.conformance.clause import needs
+from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.expect import NOT_READABLE, NOT_WRITABLE, allowed_to_refuse, lands, refused, run
 from pytest_gittrix.harness.driver import Stage
 from pytest_gittrix.harness.system import Capability

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from pytest_gittrix.conformance.clauses import Clauses, needs
+from pytest_gittrix.conformance.clause import needs
+from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.expect import IN_THE_WAY, lands, personal_things_unchanged, refused, run, set_traps
 from pytest_gittrix.harness.driver import DrivenSession, Stage
 from pytest_gittrix.harness.history import Contents, Executable, Submodule, Symlink

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-from pytest_gittrix.conformance.clauses import Clauses, needs
+from pytest_gittrix.conformance.clause import needs
+from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.desk import AGENT, DAY, MOMENT, TWO_DAYS, Desk, again_at, at_desk
 from pytest_gittrix.conformance.expect import refused
 from pytest_gittrix.harness.driver import Stage

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any, Final
 
-from pytest_gittrix.conformance.clauses import Clauses, needs
+from pytest_gittrix.conformance.clause import needs
+from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.harness.driver import Stage
 from pytest_gittrix.harness.matrices import Combination, status_axes
 from pytest_gittrix.harness.system import Capability

@@ -16,7 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.conformance.clauses import Clauses, needs
+from pytest_gittrix.conformance.clause import needs
+from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.expect import allowed_to_refuse, refused
 from pytest_gittrix.harness.driver import DrivenSession, Stage
 from pytest_gittrix.harness.system import Capability, TurnContext

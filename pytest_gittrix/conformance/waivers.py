@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_gittrix.conformance.catalogue import clauses_by_code
-from pytest_gittrix.conformance.clauses import Clauses, clause_of, is_ours
+from pytest_gittrix.conformance.clause import clause_of, is_ours
 from pytest_gittrix.errors import InvalidInput
 
 
@@ -47,7 +47,7 @@ def check_waivers(waivers: Mapping[str, str], owner: str) -> Mapping[str, str]:
     return waivers
 
 
-def check_class(cls: type[Clauses]) -> None:
+def check_class(cls: type[Any]) -> None:
     """See that a user's subclass runs every clause as it stands, or waives it.
 
     A clause that the subclass sets to None, and waives, stays in the report: it is put back as a test that fails.
@@ -79,7 +79,7 @@ def check_class(cls: type[Clauses]) -> None:
             )
 
 
-def _originals(cls: type[Clauses]) -> Iterator[tuple[str, Callable[..., object]]]:
+def _originals(cls: type[Any]) -> Iterator[tuple[str, Callable[..., object]]]:
     for base in cls.__mro__:
         if is_ours(base.__module__):
             yield from ((name, test) for name, test in vars(base).items() if callable(test) and clause_of(test))

@@ -12,12 +12,11 @@ from typing import Any, Final, NoReturn
 
 import pytest
 
-from pytest_gittrix.config import GittrixConfig
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.evals.record import RETRIED
 from pytest_gittrix.evals_pytest.joined import Finding, Joined, TestRun
 from pytest_gittrix.evals_pytest.outcome import EvalSample
-from pytest_gittrix.evals_pytest.plan import Chosen, Plan, forget, plan_of
+from pytest_gittrix.evals_pytest.plan import Chosen, EvalOptions, Plan, forget, plan_of
 
 MARKER: Final = "gittrix_eval"
 FIXTURE: Final = "gittrix_eval"
@@ -33,7 +32,7 @@ _MOST_REASON: Final = 300
 _RUNS = pytest.StashKey["_Runs"]()
 
 
-def generate(metafunc: pytest.Metafunc, options: GittrixConfig) -> None:
+def generate(metafunc: pytest.Metafunc, options: EvalOptions) -> None:
     """Make one test of each sample that a marked function asks for.
 
     Args:
@@ -62,7 +61,7 @@ def generate(metafunc: pytest.Metafunc, options: GittrixConfig) -> None:
     metafunc.parametrize(FIXTURE, chosen, indirect=True, ids=[one.name for one in chosen])
 
 
-def sample_of(request: pytest.FixtureRequest, options: GittrixConfig) -> EvalSample:
+def sample_of(request: pytest.FixtureRequest, options: EvalOptions) -> EvalSample:
     """The sample of a test, done.
 
     Raises:
@@ -158,7 +157,7 @@ class _Runs:
                 found.leave()
 
 
-def _runs(config: pytest.Config, options: GittrixConfig, session: pytest.Session) -> _Runs:
+def _runs(config: pytest.Config, options: EvalOptions, session: pytest.Session) -> _Runs:
     if _RUNS not in config.stash:
         callspecs = [getattr(item, "callspec", None) for item in session.items]
         chosen = [callspec.params[FIXTURE] for callspec in callspecs if callspec is not None and FIXTURE in callspec.params]
@@ -168,7 +167,7 @@ def _runs(config: pytest.Config, options: GittrixConfig, session: pytest.Session
     return config.stash[_RUNS]
 
 
-def _test_run(config: pytest.Config, options: GittrixConfig) -> TestRun:
+def _test_run(config: pytest.Config, options: EvalOptions) -> TestRun:
     # A worker of xdist computes a root directory of its own, which is another one where there is no configuration file.
     worker: dict[str, Any] = getattr(config, "workerinput", {})
     return TestRun(

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, Protocol
 
-from pytest_gittrix.config import GittrixConfig
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.agents import Agent, CallableAgent, agent_of
 from pytest_gittrix.evals.desk import Desk
 from pytest_gittrix.evals.identity import Json
 from pytest_gittrix.evals.manifest import core_of
+from pytest_gittrix.evals.shards import Shard
 from pytest_gittrix.evals.suite import Case, Suite
 
 ARGUMENTS: Final[Mapping[str, str]] = {
@@ -31,6 +31,34 @@ ARGUMENTS: Final[Mapping[str, str]] = {
 """The marker's arguments, and what each takes."""
 
 _LEVELS: Final = ("auto", "off", "guard", "jail")
+
+
+class EvalOptions(Protocol):
+    """The options of a test run that its evals read; they are those of the command line and the configuration."""
+
+    @property
+    def eval_run(self) -> Path | None:
+        """Where the run is kept."""
+
+    @property
+    def eval_resume(self) -> Literal["no", "yes"]:
+        """Whether an interrupted run is gone on with."""
+
+    @property
+    def eval_from(self) -> Path | None:
+        """The run that samples are taken over from."""
+
+    @property
+    def eval_shard(self) -> Shard | None:
+        """Which part of the samples is run."""
+
+    @property
+    def eval_seed(self) -> int | None:
+        """The seed, instead of the markers'."""
+
+    @property
+    def eval_epochs(self) -> int | None:
+        """How often each case is run, instead of the markers'."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +152,7 @@ class Chosen:
         return f"{self.case.id}#{self.epoch}" if self.plan.epochs > 1 else self.case.id
 
 
-def plan_of(arguments: Mapping[str, Any], options: GittrixConfig, beside: Path) -> Plan:
+def plan_of(arguments: Mapping[str, Any], options: EvalOptions, beside: Path) -> Plan:
     """Make a plan.
 
     Args:
@@ -204,7 +232,7 @@ def _patterns(value: object) -> tuple[str, ...]:
     return tuple(patterns)
 
 
-def _samples(suite: Suite, epochs: int, patterns: tuple[str, ...], options: GittrixConfig) -> list[tuple[str, int]]:
+def _samples(suite: Suite, epochs: int, patterns: tuple[str, ...], options: EvalOptions) -> list[tuple[str, int]]:
     """Epoch by epoch, so that a run that is stopped early has seen every case."""
     ids = [case.id for case in suite.cases if not patterns or any(fnmatchcase(case.id, pattern) for pattern in patterns)]
     if not ids:

@@ -15,11 +15,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from pytest_gittrix.errors import InvalidInput, PathNotFound, WriteRejected
 from pytest_gittrix.git import descent
-from pytest_gittrix.git.names import TEMPORARY_PREFIX
+
+TEMPORARY_PREFIX: Final = ".gittrix-tmp-"
+"""How the name of every file begins while it is being written; snapshots and listings pass over such names."""
 
 # O_NONBLOCK: opening a pipe, or a file somebody holds a lease on, must not wait for them.
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | descent.NO_FOLLOW

@@ -13,9 +13,7 @@ import unicodedata
 from functools import lru_cache
 
 from pytest_gittrix.errors import InvalidInput, WriteRejected
-
-TEMPORARY_PREFIX = ".gittrix-tmp-"
-"""What every file is called while it is being written; snapshots and listings pass over such names."""
+from pytest_gittrix.git.guarded import TEMPORARY_PREFIX
 
 MAX_COMPONENT = 255
 MAX_PATH = 4096

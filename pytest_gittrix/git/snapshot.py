@@ -19,7 +19,8 @@ from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, WriteRejected
-from pytest_gittrix.git.names import TEMPORARY_PREFIX, collision_key, is_safe_component
+from pytest_gittrix.git.guarded import TEMPORARY_PREFIX
+from pytest_gittrix.git.names import collision_key, is_safe_component
 from pytest_gittrix.git.seed import Seed
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, parents, write_trees
 

@@ -19,10 +19,9 @@ from typing import Final
 from pytest_gittrix import points
 from pytest_gittrix.errors import PathNotFound, WorktreeDirty, WriteRejected
 from pytest_gittrix.git.files import create_whole, read_text, sync_directory, write_file
-from pytest_gittrix.git.guarded import GuardedDir
+from pytest_gittrix.git.guarded import TEMPORARY_PREFIX, GuardedDir
 from pytest_gittrix.git.index import IndexEntry, IndexFile, stat_numbers
 from pytest_gittrix.git.locks import take
-from pytest_gittrix.git.names import TEMPORARY_PREFIX
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.refs import temporary_prefix
 from pytest_gittrix.git.repository import Checkout

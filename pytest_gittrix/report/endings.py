@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pytest_gittrix.conformance.clauses import PROPERTY
+from pytest_gittrix.conformance.clause import PROPERTY
 
 
 class Ending(NamedTuple):

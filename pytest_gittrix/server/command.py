@@ -15,10 +15,9 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from pytest_gittrix.cli import engine as on
-from pytest_gittrix.cli.main import FAILED
-from pytest_gittrix.cli.output import error_data
+from pytest_gittrix.cli.output import FAILED, error_data
 from pytest_gittrix.cli.parser import Misuse, parser
-from pytest_gittrix.cli.remote import REMOTE, encoded
+from pytest_gittrix.cli.wire import encoded
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.server.answers import Ascii
 from pytest_gittrix.server.schema import Command
@@ -64,12 +63,11 @@ def _parsed(argv: list[str]) -> Namespace:
         raise _Usage(f"That is no command: {misuse}") from None
     except SystemExit:  # --help and --version have been printed here, where nobody reads it
         raise InvalidInput("Help is given where it is asked for.") from None
-    area = options.words.partition(" ")[0]
-    if area not in REMOTE or (options.words == _OWN_ID and options.id is None):
+    if options.words == _OWN_ID and options.id is None:
         raise InvalidInput(
-            f"`gittrix {options.words}` is not run for somebody else.",
-            why="What it looks at, or where it works, is theirs.",
-            fix=f"Here there are: {', '.join(sorted(REMOTE))}.",
+            f"`gittrix {options.words}` is not run for somebody else without an id.",
+            why="Which session is theirs can be told only where they are.",
+            fix="Name the session.",
         )
     return options
 

@@ -22,8 +22,9 @@ from pytest_gittrix.git.files import write_file
 from pytest_gittrix.record.heartbeat import Owner
 from pytest_gittrix.session import agent_keeper
 from pytest_gittrix.session.agent_keeper import GO, INPUT, OUTPUT, RECORD, clear
-from pytest_gittrix.session.agent_tree import MARK, AgentTree, process, seconds
-from pytest_gittrix.session.agents import POLL, AgentProcess
+from pytest_gittrix.session.agent_tree import MARK, POLL, AgentTree, process, seconds
+from pytest_gittrix.session.agents import AgentProcess
+from pytest_gittrix.session.command import check_command
 
 _START_WAIT: Final = 30.0
 _LOADER: Final = ("LD_", "LC_", "LANG", "PYTHONHOME")
@@ -220,27 +221,3 @@ def _executable(program: str, workspace: str, path: str) -> str:
     raise InvalidInput(
         f"There is no program {program!r} {where}.", why="The agent was not started.", fix="Install it, or name it by its whole path."
     )
-
-
-def check_command(command: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Judge what an agent would be started with, before anything is made for it.
-
-    Raises:
-        InvalidInput: it is no command, or a text in it or in the variables cannot be given to a program.
-    """
-    if isinstance(command, str) or not command or not command[0]:
-        raise InvalidInput(f"{command!r} is no command.", fix='Give a list whose first text is a program, such as ["git", "status"].')
-    for text in (*command, *environment, *environment.values()):
-        if not isinstance(text, str) or "\0" in text or not _is_encodable(text):
-            raise InvalidInput(f"{text!r} cannot be given to a program.", fix="Use texts without null bytes.")
-    wrong = [name for name in environment if not name or "=" in name]
-    if wrong:
-        raise InvalidInput(f"{wrong[0]!r} cannot be the name of a variable.", fix="Use one without =, of one character or more.")
-
-
-def _is_encodable(text: str) -> bool:
-    try:
-        os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
-    return True

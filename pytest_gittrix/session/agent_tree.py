@@ -19,6 +19,8 @@ from pytest_gittrix.record.heartbeat import Owner
 
 MARK: Final = "GITTRIX_AGENT_MARK"
 """The variable that every process of an agent inherits; its value is the agent's own."""
+POLL: Final = 0.5
+"""Real seconds between two looks at an agent that was asked to end (BotMinter)."""
 KILL_WAIT: Final = 2.0
 """Real seconds that killed processes have to be gone (BotMinter)."""
 

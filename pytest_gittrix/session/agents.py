@@ -18,14 +18,12 @@ from typing import Any, Final, Literal
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
 from pytest_gittrix.record.heartbeat import Owner
 from pytest_gittrix.session.agent_keeper import EXIT, INPUT, OUTPUT, RECORD
-from pytest_gittrix.session.agent_tree import KILL_WAIT, AgentTree, pause, process, seconds, signal_process
+from pytest_gittrix.session.agent_tree import KILL_WAIT, POLL, AgentTree, pause, process, seconds, signal_process
 
 AgentState = Literal["alive", "exited", "missing", "probe_failed"]
 
 GRACE: Final = 10.0
 """Real seconds from SIGTERM to SIGKILL (BotMinter)."""
-POLL: Final = 0.5
-"""Real seconds between two looks at an agent that was asked to end (BotMinter)."""
 CAPTURED: Final = 100
 """Lines of output that ``capture`` gives (Gas Town)."""
 

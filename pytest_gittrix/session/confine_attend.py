@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from pytest_gittrix.record.heartbeat import Owner
-from pytest_gittrix.session.agent_tree import MARK, AgentTree, process, seconds
-from pytest_gittrix.session.agents import POLL
+from pytest_gittrix.session.agent_tree import MARK, POLL, AgentTree, process, seconds
 
 _BLOCK: Final = 1 << 16
 _MOST_IN_A_PIPE: Final = 1 << 20

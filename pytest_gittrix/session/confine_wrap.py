@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.session import confine_launch
-from pytest_gittrix.session.agent_start import check_command
+from pytest_gittrix.session.command import check_command
 from pytest_gittrix.session.confine_jail import HOST_NAME
 from pytest_gittrix.session.confine_place import Layout, Place, layout
 

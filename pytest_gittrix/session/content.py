@@ -14,8 +14,8 @@ from typing import Literal
 
 from pytest_gittrix.errors import InvalidInput, PathNotFound
 from pytest_gittrix.git.descent import ParentNotDirectory, wrong_kind
+from pytest_gittrix.git.guarded import TEMPORARY_PREFIX
 from pytest_gittrix.git.hunks import Hunk, hunks_of, is_binary
-from pytest_gittrix.git.names import TEMPORARY_PREFIX
 from pytest_gittrix.git.patch import FileChange, Side, patch_text
 from pytest_gittrix.git.seed import Seed
 from pytest_gittrix.git.snapshot import Limits, Snapshot

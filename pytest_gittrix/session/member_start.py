@@ -26,7 +26,8 @@ from pytest_gittrix.git.tree import entry_at
 from pytest_gittrix.record.events import path_fields
 from pytest_gittrix.record.heartbeat import Owner
 from pytest_gittrix.record.life import KINDS, NEVER_SWEPT, Life
-from pytest_gittrix.session.agent_start import check_command, start_agent
+from pytest_gittrix.session.agent_start import start_agent
+from pytest_gittrix.session.command import check_command
 from pytest_gittrix.session.ids import claim
 from pytest_gittrix.session.inputs import check_text
 from pytest_gittrix.session.life_recovery import AGENT, HOME

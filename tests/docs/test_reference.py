@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix import config, plugin
-from pytest_gittrix.cli.parser import parser
+from pytest_gittrix.cli.verbs import command_line
 from pytest_gittrix.evals_pytest.outcome import EvalSample
 from pytest_gittrix.evals_pytest.plan import ARGUMENTS
 from pytest_gittrix.record.events import LIVE, VOCABULARY
@@ -112,7 +112,7 @@ def test_every_fixture_is_listed(where: str) -> None:
 
 def test_every_command_and_flag_is_in_the_reference() -> None:
     told = page("reference/cli.md")
-    commands = dict(verbs(parser()))
+    commands = dict(verbs(command_line()))
     flags = {flag for command in commands.values() for action in command._actions for flag in action.option_strings} - {"-h", "--help"}
 
     assert [name for name in commands if f"| `{name}" not in told] == []

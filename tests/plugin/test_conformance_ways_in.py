@@ -18,7 +18,7 @@ import pytest_gittrix.conformance.under_test
 import pytest_gittrix.harness.own_system  # noqa: F401
 from pytest_gittrix import plugin
 from pytest_gittrix.conformance.catalogue import all_clauses
-from pytest_gittrix.conformance.clauses import PROPERTY, clause_of
+from pytest_gittrix.conformance.clause import PROPERTY, clause_of
 from pytest_gittrix.evals_pytest.nodes import RUN
 from pytest_gittrix.harness.system import Capability
 

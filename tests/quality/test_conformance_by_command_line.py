@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from pytest_gittrix.conformance.catalogue import families
-from pytest_gittrix.conformance.clauses import clause_of
+from pytest_gittrix.conformance.clause import clause_of
 from pytest_gittrix.conformance.command_system import CommandSystem
 from pytest_gittrix.harness.driver import Stage
 

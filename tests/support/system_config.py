@@ -66,9 +66,7 @@ def environments(root: Path) -> Mapping[str, Callable[[], object]]:
         "the fixtures": in_fixtures,
         "an agent of the harness": as_scripted_agent,
         "an eval": in_eval,
-        "one that names the null device": lambda: subprocess.run(
-            git, env=hermetic_env() | {"GIT_CONFIG_SYSTEM": os.devnull}, check=True
-        ),
+        "one that names the null device": lambda: subprocess.run(git, env=hermetic_env() | {"GIT_CONFIG_SYSTEM": os.devnull}, check=True),
     }
 
 

@@ -17,7 +17,8 @@ from pytest_gittrix import __version__
 from pytest_gittrix.cli import commands, lines, lists
 from pytest_gittrix.cli.main import main
 from pytest_gittrix.cli.output import Answer
-from pytest_gittrix.cli.parser import ON_OVERLAP, OUTCOMES, STATES, STRATEGIES, WORKSPACES, Misuse, parser
+from pytest_gittrix.cli.parser import ON_OVERLAP, OUTCOMES, STATES, STRATEGIES, WORKSPACES, Misuse
+from pytest_gittrix.cli.verbs import command_line
 from pytest_gittrix.git.workspace import KINDS
 from pytest_gittrix.record import values
 from pytest_gittrix.record.state import StateName
@@ -57,7 +58,7 @@ HEAVY = ("git", "pygit2", "pydantic", "rich", "hypothesis", "freezegun", "pytest
 
 
 def parsed(line: str) -> Namespace:
-    return parser().parse_args(shlex.split(line))
+    return command_line().parse_args(shlex.split(line))
 
 
 def reaching(line: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, dict[str, Any]]:

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_gittrix.conformance import FAMILY_MODULES, test_conformance
 from pytest_gittrix.conformance.catalogue import all_clauses, clauses_by_code, families, page
-from pytest_gittrix.conformance.clauses import FAMILIES, clause_of, needs
+from pytest_gittrix.conformance.clause import FAMILIES, clause_of, needs
 from pytest_gittrix.harness.system import BASE, EXTENDED, Capability
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "conformance.md"

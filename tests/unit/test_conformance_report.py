@@ -13,7 +13,7 @@ import pytest
 
 from pytest_gittrix.conformance import conclusion
 from pytest_gittrix.conformance.catalogue import all_clauses, clauses_by_code
-from pytest_gittrix.conformance.clauses import LACKING, PROPERTY, SYSTEM, WAIVED
+from pytest_gittrix.conformance.clause import LACKING, PROPERTY, SYSTEM, WAIVED
 from pytest_gittrix.conformance.conclusion import conclude, write_files
 from pytest_gittrix.conformance.page import page
 from pytest_gittrix.conformance.report import Status, SystemReport, one_line, systems_of, to_json

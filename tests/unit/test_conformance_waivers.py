@@ -9,7 +9,8 @@ import pytest
 
 from pytest_gittrix.conformance import SessionSystemSuite
 from pytest_gittrix.conformance.catalogue import all_clauses, families
-from pytest_gittrix.conformance.clauses import Clauses, clause_of
+from pytest_gittrix.conformance.clause import clause_of
+from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.conflict import ConflictClauses
 from pytest_gittrix.conformance.waivers import check_waivers
 from pytest_gittrix.errors import InvalidInput

@@ -18,8 +18,7 @@ import pytest
 
 from pytest_gittrix.errors import PathNotFound, WriteRejected
 from pytest_gittrix.git.descent import Root
-from pytest_gittrix.git.guarded import Found, GuardedDir
-from pytest_gittrix.git.names import TEMPORARY_PREFIX
+from pytest_gittrix.git.guarded import TEMPORARY_PREFIX, Found, GuardedDir
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from cli_support import Cli
 from support.daemon import Asked, Staff, serving, wait_until
 
-from pytest_gittrix.cli.parser import parser
+from pytest_gittrix.cli.verbs import command_line
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ class TestDaemon:
     """The Session Daemon"""
 
     def test_it_listens_on_port_8484_by_default(self) -> None:
-        assert parser().parse_args(["serve"]).port == 8484
+        assert command_line().parse_args(["serve"]).port == 8484
 
     def test_start_and_stop_delegate_to_it(self, cli: Cli, staff: Staff, daemon: Asked) -> None:
         id_ = started(cli, "ada")

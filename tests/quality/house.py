@@ -1,0 +1,259 @@
+"""The house as a table: storeys, rooms, and what a room may not know. ``python -m tests.quality.house`` prints it with its arrows.
+
+A room is a package; what it is for is the first sentence of its docstring. Imports are read from the syntax trees, so one inside a
+function and one for type checkers alone count as much as one at the top. ``docs/explanation/architecture.md`` opens with the picture of
+this table.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+PACKAGE = "pytest_gittrix"
+SOURCE = Path(__file__).resolve().parents[2] / PACKAGE
+
+STOREYS: Mapping[str, tuple[str, ...]] = {
+    "Ground": ("errors", "points", "durations", "doors", "os_level", "clock"),
+    "Material": ("git", "workspaces", "record", "backends", "views", "gastown"),
+    "Engine": ("confine", "engine"),
+    "Systems": ("members", "orchestrator"),
+    "Proof": ("testing", "conformance", "evals", "strategies"),
+    "Ways in": ("report", "integrations", "mcp", "commands", "server", "cli", "plugin", "hookspecs"),
+}
+"""From the ground up: the packages and modules directly under the package that stand on each storey."""
+
+MOST_FILES = 15
+"""Files that one room may have, its ``__init__`` not counted."""
+MORE_FILES: Mapping[str, int] = {"conformance.families": 18, "evals.runs": 16}
+"""Rooms whose idea is a list: a family of clauses a file."""
+
+PYTEST = frozenset({"pytest", "_pytest"})
+GIT_LIBRARIES = frozenset({"git", "gitdb", "pygit2", "dulwich"})
+NEVER: Mapping[str, frozenset[str]] = {
+    "errors": PYTEST | GIT_LIBRARIES | {"hypothesis"},
+    "points": PYTEST | GIT_LIBRARIES | {"hypothesis"},
+    "durations": PYTEST | GIT_LIBRARIES | {"hypothesis"},
+    "os_level": PYTEST | GIT_LIBRARIES | {"hypothesis"},
+    "clock": PYTEST | GIT_LIBRARIES | {"hypothesis"},
+    "git": PYTEST | {"hypothesis"},
+    "workspaces": PYTEST | {"hypothesis", f"{PACKAGE}.record", f"{PACKAGE}.backends"},
+    "record": PYTEST | GIT_LIBRARIES | {"hypothesis", f"{PACKAGE}.git", f"{PACKAGE}.workspaces"},
+    "backends": PYTEST | {"hypothesis", f"{PACKAGE}.record"},
+    "views": PYTEST | GIT_LIBRARIES | {"hypothesis", f"{PACKAGE}.clock", f"{PACKAGE}.git", f"{PACKAGE}.os_level", "os", "pathlib"},
+    "confine": PYTEST | {"hypothesis", f"{PACKAGE}.record", f"{PACKAGE}.backends"},
+    "engine": PYTEST | {"hypothesis"},
+    "members": PYTEST | {"hypothesis"},
+    "orchestrator": PYTEST | {"hypothesis"},
+    "testing": PYTEST,
+}
+"""Libraries and rooms that a room never knows, beyond what its storey already keeps it from."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import: the module it reaches, where it stands, and whether it runs when the importing module is loaded."""
+
+    target: str
+    line: int
+    at_load: bool
+    for_typing: bool
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file, parsed."""
+
+    name: str
+    path: Path
+    is_package: bool
+    tree: ast.Module
+    lines: int
+
+    @property
+    def place(self) -> str:
+        """Its file, from the directory of the package, as a person would type it."""
+        return f"{self.name.replace('.', '/')}{'/__init__' if self.is_package else ''}.py"
+
+    @property
+    def room(self) -> str:
+        """The package that it is in, without the name of the whole; a module directly under the whole is a room of its own."""
+        _, _, rest = self.name.partition(".")
+        folder, _, _ = rest.rpartition(".")
+        return rest if self.is_package else folder or rest
+
+    @property
+    def is_door(self) -> bool:
+        """Whether it only leads to names of other modules: a package's ``__init__`` that loads them when they are asked for."""
+        return self.is_package and any(
+            isinstance(node, ast.Assign | ast.FunctionDef) and _defines(node, "__getattr__") for node in self.tree.body
+        )
+
+
+@dataclass(frozen=True)
+class House:
+    """All modules of a package, and the arrows between them.
+
+    Args:
+        source: directory of the package.
+    """
+
+    source: Path
+
+    @cached_property
+    def modules(self) -> Mapping[str, Module]:
+        """Every module, by its dotted name."""
+        modules = {}
+        for path in sorted(self.source.rglob("*.py")):
+            parts = (self.source.name, *path.relative_to(self.source).with_suffix("").parts)
+            is_package = parts[-1] == "__init__"
+            name = ".".join(parts[:-1] if is_package else parts)
+            text = path.read_text(encoding="utf-8")
+            modules[name] = Module(name, path, is_package, ast.parse(text, str(path)), len(text.splitlines()))
+        return modules
+
+    @cached_property
+    def imports(self) -> Mapping[str, Sequence[Import]]:
+        """Every import of each module, wherever it stands; ``from package import module`` reaches the module."""
+        return {name: [*self._walk(module.tree.body, module, at_load=True, for_typing=False)] for name, module in self.modules.items()}
+
+    @cached_property
+    def rooms(self) -> Mapping[str, Sequence[Module]]:
+        """The modules of each room, in the order of the storeys."""
+        found = defaultdict(list)
+        for module in self.modules.values():
+            if module.name != PACKAGE:
+                found[module.room].append(module)
+        return {room: found[room] for room in sorted(found, key=lambda room: (storey_of(room) or 0, room))}
+
+    @cached_property
+    def arrows(self) -> Mapping[str, Mapping[str, Sequence[tuple[Module, Import]]]]:
+        """The imports from one room into another, by room and room. A door's own are left out: it is no part of what it leads to."""
+        arrows: dict[str, dict[str, list[tuple[Module, Import]]]] = {room: defaultdict(list) for room in self.rooms}
+        for name, imports in self.imports.items():
+            module = self.modules[name]
+            if module.is_door or name == PACKAGE:
+                continue
+            for found in imports:
+                target = self.modules.get(found.target)
+                if target is not None and target.name != PACKAGE and target.room != module.room:
+                    arrows[module.room][target.room].append((module, found))
+        return arrows
+
+    def upward(self) -> list[str]:
+        """The imports that lead to a higher storey, one line each."""
+        return [
+            f"{module.place}:{found.line}: {room} (storey {storey_of(room)}) may not know {found.target} (storey {storey_of(other)})"
+            for room, others in self.arrows.items()
+            for other, imports in others.items()
+            if (storey_of(room) or 0) < (storey_of(other) or 0)
+            for module, found in imports
+        ]
+
+    def circles(self) -> list[str]:
+        """A circle of rooms and a circle of modules, where there are any, one line each."""
+        modules = {
+            name: {found.target for found in imports if found.target in self.modules} - {name, PACKAGE}
+            for name, imports in self.imports.items()
+            if name != PACKAGE and not self.modules[name].is_door
+        }
+        rooms = {room: set(others) for room, others in self.arrows.items()}
+        return [*_circle("rooms", rooms), *_circle("modules", modules)]
+
+    def _walk(self, nodes: Sequence[ast.AST], module: Module, *, at_load: bool, for_typing: bool) -> Iterator[Import]:
+        for node in nodes:
+            for target in self._targets(node, module):
+                yield Import(target, getattr(node, "lineno", 1), at_load and not for_typing, for_typing)
+            if isinstance(node, ast.If) and named(node.test, "TYPE_CHECKING"):
+                yield from self._walk(node.body, module, at_load=at_load, for_typing=True)
+                yield from self._walk(node.orelse, module, at_load=at_load, for_typing=for_typing)
+                continue
+            inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from self._walk(list(ast.iter_child_nodes(node)), module, at_load=at_load and not inside, for_typing=for_typing)
+
+    def _targets(self, node: ast.AST, module: Module) -> list[str]:
+        match node:
+            case ast.Import():
+                return [alias.name for alias in node.names]
+            case ast.ImportFrom():
+                base = _absolute(node, module)
+                names = [f"{base}.{alias.name}" for alias in node.names]
+                return [name if name in self.modules or base == PACKAGE else base for name in names]
+            case ast.Call(func=function, args=[ast.Constant(value=str(name)), *_]) if named(function, "import_module", "__import__"):
+                return [name]
+        return []
+
+
+def storey_of(room: str) -> int | None:
+    """The number of a room's storey, from 1; None for a room that has none."""
+    top = room.partition(".")[0]
+    return next((number for number, names in enumerate(STOREYS.values(), 1) if top in names), None)
+
+
+def never_of(room: str) -> frozenset[str]:
+    """What a room never knows."""
+    return NEVER.get(room.partition(".")[0], frozenset())
+
+
+def named(node: ast.expr, *names: str) -> bool:
+    """Whether an expression is one of these names, or an attribute with one of them."""
+    return (isinstance(node, ast.Name) and node.id in names) or (isinstance(node, ast.Attribute) and node.attr in names)
+
+
+def _absolute(node: ast.ImportFrom, module: Module) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = module.name.split(".")
+    parts = parts[: len(parts) - node.level + module.is_package]
+    return ".".join([*parts, *([node.module] if node.module else [])])
+
+
+def _defines(node: ast.Assign | ast.FunctionDef, name: str) -> bool:
+    if isinstance(node, ast.FunctionDef):
+        return node.name == name
+    return any(named(part, name) for target in node.targets for part in (target.elts if isinstance(target, ast.Tuple) else [target]))
+
+
+def _circle(what: str, graph: Mapping[str, set[str]]) -> list[str]:
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return [f"circle of {what}: " + " -> ".join(reversed(error.args[1]))]
+    return []
+
+
+def main() -> int:
+    """Print each room with its sentence, size and arrows; 1 where an arrow runs up, in a circle, or a room is too large."""
+    house = House(SOURCE)
+    for number, (storey, _) in enumerate(STOREYS.items(), 1):
+        print(f"\n{number} {storey}")
+        for room, modules in house.rooms.items():
+            if storey_of(room) != number:
+                continue
+            front = next((module for module in modules if module.is_package), modules[0])
+            sentence = (ast.get_docstring(front.tree) or "").partition("\n")[0]
+            files, lines = sum(not module.is_package for module in modules), sum(module.lines for module in modules)
+            print(f"  {room:24} {files:3} files {lines:6} lines  {sentence}")
+            if house.arrows[room]:
+                print(f"  {'':24} -> {', '.join(sorted(house.arrows[room]))}")
+    too_large = [
+        f"{room}: {count} files"
+        for room, modules in house.rooms.items()
+        if (count := sum(not module.is_package for module in modules)) > MORE_FILES.get(room, MOST_FILES)
+    ]
+    upward, circles = house.upward(), house.circles()
+    total = sum(module.lines for module in house.modules.values())
+    print(f"\n{len(house.rooms)} rooms, {len(house.modules)} files, {total} lines")
+    print(f"{len(upward)} arrows up, {len(circles)} circles, {len(too_large)} rooms over their limit")
+    print(*upward, *circles, *too_large, sep="\n")
+    return int(bool(upward or circles or too_large))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

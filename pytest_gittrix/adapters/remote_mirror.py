@@ -25,9 +25,9 @@ from pytest_gittrix.adapters.remote_transport import FETCH, PUSH, SETTINGS, Answ
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.git.commit import Built
 from pytest_gittrix.git.environment import hermetic_env, run_git
-from pytest_gittrix.git.files import read_text, write_file
 from pytest_gittrix.git.pack import install_pack
 from pytest_gittrix.git.refs import temporary_prefix
+from pytest_gittrix.os_level.files import read_text, write_file
 
 if sys.platform != "win32":
     import fcntl

@@ -21,8 +21,8 @@ from typing import Any, Final
 from pytest_gittrix import points
 from pytest_gittrix.clock import Clock, SystemClock
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
-from pytest_gittrix.git.files import write_file
 from pytest_gittrix.git.workspace import Trash
+from pytest_gittrix.os_level.files import write_file
 from pytest_gittrix.record.heartbeat import Owner
 from pytest_gittrix.session.agent_tree import AgentTree
 

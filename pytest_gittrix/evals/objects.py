@@ -16,9 +16,9 @@ import pygit2
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, PathNotFound
 from pytest_gittrix.git.commit import parse_commit
-from pytest_gittrix.git.files import write_file
 from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.tree import DIRECTORY, SUBMODULE, Entry, Item, flatten, parse_tree
+from pytest_gittrix.os_level.files import write_file
 
 REFS: Final = "refs/gx"
 _CONFIG: Final = (

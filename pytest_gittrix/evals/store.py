@@ -25,7 +25,7 @@ from pytest_gittrix.evals.identity import KEY_SIZE, canonical
 from pytest_gittrix.evals.manifest import Manifest
 from pytest_gittrix.evals.objects import ObjectStore
 from pytest_gittrix.evals.record import Record, damaged, decode
-from pytest_gittrix.git.files import write_file
+from pytest_gittrix.os_level.files import write_file
 
 PARTS: Final = {"events": ".jsonl", "timing": ".jsonl", "patches": ".diff", "transcripts": ".jsonl"}
 """What belongs to a sample beside its record, with the ends of the files' names."""

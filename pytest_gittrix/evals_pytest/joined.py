@@ -27,7 +27,7 @@ from pytest_gittrix.evals.reuse import reuse
 from pytest_gittrix.evals.store import RunStore
 from pytest_gittrix.evals.worker import Job, Setting, execute, leave
 from pytest_gittrix.evals_pytest.plan import Chosen, Plan
-from pytest_gittrix.git.files import write_file
+from pytest_gittrix.os_level.files import write_file
 from pytest_gittrix.session.confine import confinement
 from pytest_gittrix.timetext import format_instant
 

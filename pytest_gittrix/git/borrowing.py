@@ -18,9 +18,9 @@ from typing import Final
 from pytest_gittrix.errors import GitFailed
 from pytest_gittrix.git.commit import Commit, parse_commit
 from pytest_gittrix.git.environment import git_version, hermetic_env, run_git
-from pytest_gittrix.git.files import write_new
 from pytest_gittrix.git.objects import SHA256, ObjectFormat, Objects, Trees, open_objects
 from pytest_gittrix.git.pack import build_pack, install_pack
+from pytest_gittrix.os_level.files import write_new
 
 _HAVE: Final = "refs/have/"
 _MERGES_TREES: Final = (2, 38)

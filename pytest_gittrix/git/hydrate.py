@@ -24,10 +24,10 @@ from typing import Final
 
 from pytest_gittrix.errors import AdapterUnavailable, GitFailed, InvalidInput
 from pytest_gittrix.git.environment import hermetic_env, run_git
-from pytest_gittrix.git.files import read_text, write_file, write_new
 from pytest_gittrix.git.names import check_path
 from pytest_gittrix.git.objects import SHA1, SHA256, ObjectFormat
 from pytest_gittrix.git.refs import References, short_branch
+from pytest_gittrix.os_level.files import read_text, write_file, write_new
 
 MARKER: Final = ".botminter.workspace"
 """The file at the root of a workspace that says whose it is."""

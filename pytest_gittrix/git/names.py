@@ -13,7 +13,7 @@ import unicodedata
 from functools import lru_cache
 
 from pytest_gittrix.errors import InvalidInput, WriteRejected
-from pytest_gittrix.git.guarded import TEMPORARY_PREFIX
+from pytest_gittrix.os_level.safe_dir import TEMPORARY_PREFIX
 
 MAX_COMPONENT = 255
 MAX_PATH = 4096

@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from pytest_gittrix.git.files import sync_directory, write_file
 from pytest_gittrix.git.objects import ObjectFormat
+from pytest_gittrix.os_level.files import sync_directory, write_file
 
 _TYPES: Final = {"commit": 1, "tree": 2, "blob": 3, "tag": 4}
 _LARGE: Final = 0x80000000

@@ -16,9 +16,9 @@ from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import DurableLocked, InvalidInput, UnsupportedRepository
-from pytest_gittrix.git.files import create_whole, read_text, sync_directory
-from pytest_gittrix.git.locks import take
 from pytest_gittrix.git.objects import ObjectFormat
+from pytest_gittrix.os_level.files import create_whole, read_text, sync_directory
+from pytest_gittrix.os_level.lockfile import take
 
 # Its file and that file's lock must have names a file system takes.
 _MAX_COMPONENT: Final = 255 - len(".lock")

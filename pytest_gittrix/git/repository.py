@@ -19,11 +19,11 @@ import pygit2
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, PathNotFound, UnsupportedRepository
 from pytest_gittrix.git.commit import Built, Commit, Signature, parse_commit
-from pytest_gittrix.git.files import read_text
 from pytest_gittrix.git.objects import MissingObject, ObjectFormat, Trees, object_format, open_objects
 from pytest_gittrix.git.pack import build_pack, install_pack, release_pack
 from pytest_gittrix.git.refs import References
 from pytest_gittrix.git.tree import Entry, entry_at, flatten
+from pytest_gittrix.os_level.files import read_text
 
 _LANDINGS_PER_OPENING: Final = 16
 _CONFIG_FILES: Final = ("config", "config.worktree", "shallow")

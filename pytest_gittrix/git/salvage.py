@@ -17,9 +17,9 @@ from typing import Final
 
 from pytest_gittrix.errors import GitFailed, GittrixError, UnsupportedRepository, WriteRejected
 from pytest_gittrix.git.environment import run_git
-from pytest_gittrix.git.guarded import GuardedDir
 from pytest_gittrix.git.index import IndexFile
 from pytest_gittrix.git.objects import ObjectFormat
+from pytest_gittrix.os_level.safe_dir import GuardedDir
 
 _LARGEST: Final = 256 << 20
 _HEADS: Final = "refs/heads/"

@@ -21,13 +21,13 @@ from typing import Final, Literal
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.commit import Commit, parse_commit
 from pytest_gittrix.git.environment import hermetic_env, run_git
-from pytest_gittrix.git.files import sync_directory, write_file
 from pytest_gittrix.git.ignore import Ignore
 from pytest_gittrix.git.index import IndexEntry, build_index
 from pytest_gittrix.git.objects import ObjectFormat, Objects, Trees, object_format, open_objects
 from pytest_gittrix.git.pack import build_pack, install_pack
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import DIRECTORY, FILE, SUBMODULE, Entry, flatten
+from pytest_gittrix.os_level.files import sync_directory, write_file
 
 History = Literal["none", "full"] | int
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pytest_gittrix.errors import GittrixError, PathNotFound, WriteRejected
-from pytest_gittrix.git.guarded import Found, GuardedDir
 from pytest_gittrix.git.ignore import Ignore
 from pytest_gittrix.git.names import is_safe_component
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Entry, parents
+from pytest_gittrix.os_level.safe_dir import Found, GuardedDir
 
 MAX_FILE: Final = 100 << 20
 """Bytes that one file may have to be committed; forges refuse more."""

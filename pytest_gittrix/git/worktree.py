@@ -18,14 +18,14 @@ from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import PathNotFound, WorktreeDirty, WriteRejected
-from pytest_gittrix.git.files import create_whole, read_text, sync_directory, write_file
-from pytest_gittrix.git.guarded import TEMPORARY_PREFIX, GuardedDir
 from pytest_gittrix.git.index import IndexEntry, IndexFile, stat_numbers
-from pytest_gittrix.git.locks import take
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.refs import temporary_prefix
 from pytest_gittrix.git.repository import Checkout
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Entry, parents
+from pytest_gittrix.os_level.files import create_whole, read_text, sync_directory, write_file
+from pytest_gittrix.os_level.lockfile import take
+from pytest_gittrix.os_level.safe_dir import TEMPORARY_PREFIX, GuardedDir
 
 Sides = Mapping[str, tuple[Entry | None, Entry | None]]
 """Old and new entry of each selected path."""

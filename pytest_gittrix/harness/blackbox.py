@@ -22,8 +22,8 @@ from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.harness.blackbox_trees import Actor, Command, Ended, Tree
 from pytest_gittrix.harness.blackbox_turns import Interleaving, Table
 from pytest_gittrix.harness.faults import Call
-from pytest_gittrix.harness.real_time import real_seconds
 from pytest_gittrix.harness.supervisor import StrPath, supported
+from pytest_gittrix.os_level.monotonic import real_seconds
 
 __all__ = ["Command", "Ended", "Explored", "Interleaving", "Intrusion", "calls_of", "explore_processes", "interleave", "intrude"]
 

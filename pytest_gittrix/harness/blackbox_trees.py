@@ -21,10 +21,10 @@ from typing import Any, Final
 
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.harness.faults import Call, Run
-from pytest_gittrix.harness.real_time import real_seconds
 from pytest_gittrix.harness.seccomp import Effect, Gate, Stopped
 from pytest_gittrix.harness.supervisor import StrPath, call_of, exec_of
 from pytest_gittrix.harness.warden import Failure, Warden, states
+from pytest_gittrix.os_level.monotonic import real_seconds
 
 _LOOK: Final = 0.005  # seconds between looks at whether a tree sleeps
 _LEAST_LOOKS: Final = 8

@@ -15,8 +15,8 @@ from typing import Final, Self
 
 from pytest_gittrix.harness.blackbox_trees import Ended, Tree
 from pytest_gittrix.harness.faults import Call
-from pytest_gittrix.harness.real_time import real_seconds
 from pytest_gittrix.harness.trace import Step, columns
+from pytest_gittrix.os_level.monotonic import real_seconds
 
 _MOST_STEPS: Final = 20_000
 _GRACE: Final = 2.0  # seconds: who waits for something outside the actors may get it yet

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pytest_gittrix import points as named
 from pytest_gittrix.errors import CapabilityMissing, Deadlock, InvalidInput
 from pytest_gittrix.harness.faults import Fault, Run
-from pytest_gittrix.harness.forked import in_fork
 from pytest_gittrix.harness.strikes import Progress, Report, fault_at, strike_all
 from pytest_gittrix.harness.supervisor import StrPath, supervise, supervise_function, supported
+from pytest_gittrix.os_level.forks import in_fork
 
 Program = Callable[[], object] | Sequence[StrPath]
 """A function, which is run in a fork, or the words of a command, which is looked for in PATH."""

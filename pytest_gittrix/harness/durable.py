@@ -19,7 +19,6 @@ from pytest_gittrix.clock_carriers import git_dates
 from pytest_gittrix.errors import CapabilityMissing, DurableLocked, InvalidInput, WorktreeDirty
 from pytest_gittrix.git.commit import Built, Commit, Signature, build_commit
 from pytest_gittrix.git.environment import hermetic_env, run_git
-from pytest_gittrix.git.guarded import GuardedDir
 from pytest_gittrix.git.refs import RefMoved, branch_ref
 from pytest_gittrix.git.repository import Repository, require_head
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Changes, Entry, TreeClash, entry_at
@@ -27,6 +26,7 @@ from pytest_gittrix.git.worktree import Forward, holding
 from pytest_gittrix.harness.fingerprint import Fingerprint
 from pytest_gittrix.harness.history import Contents, check_fit, resolve
 from pytest_gittrix.harness.templates import HUMAN
+from pytest_gittrix.os_level.safe_dir import GuardedDir
 from pytest_gittrix.timetext import ns_of
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, initialize, invariant, precondition, rule
 
-from pytest_gittrix.harness.forked import in_fork
 from pytest_gittrix.harness.log_model import PASSING, REFUSED, SAYINGS, Ear, Saying, Telling, as_stored, line
 from pytest_gittrix.harness.model import FINE
 from pytest_gittrix.harness.oracle import require
 from pytest_gittrix.harness.world_machine import FOREVER, LONG, WorldMachine, ask, at_most, done, require_equal
+from pytest_gittrix.os_level.forks import in_fork
 from pytest_gittrix.record.events import Event, encode
 from pytest_gittrix.record.log import EventLog
 

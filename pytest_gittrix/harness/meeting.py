@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.errors import CapabilityMissing, Deadlock, InvalidInput
-from pytest_gittrix.harness.real_time import real_seconds
+from pytest_gittrix.os_level.monotonic import real_seconds
 
 NEWS: Final = "news"
 STAY: Final = "stay"

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.harness.disk import small_tmpfs, small_tmpfs_supported
-from pytest_gittrix.harness.forked import in_fork
 from pytest_gittrix.harness.seccomp import allow_inspection
+from pytest_gittrix.os_level.forks import in_fork
 
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _NEW_USER, _NEW_MOUNTS = 0x10000000, 0x00020000  # unshare(2)

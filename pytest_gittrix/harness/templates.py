@@ -18,7 +18,6 @@ from functools import lru_cache
 from typing import Final
 
 from pytest_gittrix.clock import EPOCH
-from pytest_gittrix.git.files import write_all
 from pytest_gittrix.git.index import IndexEntry, build_index, stat_numbers
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.objects import object_format as format_named
@@ -26,6 +25,7 @@ from pytest_gittrix.git.pack import Pack, build_pack, install_pack
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Entry, parents
 from pytest_gittrix.harness.history import History, Written
+from pytest_gittrix.os_level.files import write_all
 
 HUMAN: Final = ("Human", "human@example.com")
 """Name and address of the person whose repository it is."""

@@ -25,7 +25,7 @@ from typing import NoReturn, Protocol
 
 from pytest_gittrix.harness import seccomp
 from pytest_gittrix.harness.faults import Call, Errno, Fault, Run, ShortWrite, TornKill, strikes
-from pytest_gittrix.harness.real_time import real_seconds
+from pytest_gittrix.os_level.monotonic import real_seconds
 
 _TICK = 0.02  # seconds; how late the end of a mere orphan may be noticed
 _SHORT_TICK = 0.0005

@@ -21,11 +21,11 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition
 from pytest_gittrix import points
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.harness import profiles
-from pytest_gittrix.harness.forked import Ended, in_fork
 from pytest_gittrix.harness.model import FINE, OK
 from pytest_gittrix.harness.oracle import invariant_answer, require
 from pytest_gittrix.harness.sandbox import Opens, another_engine
 from pytest_gittrix.harness.world import World
+from pytest_gittrix.os_level.forks import Ended, in_fork
 from pytest_gittrix.record.events import Event
 from pytest_gittrix.record.log import EventLog
 from pytest_gittrix.record.model import EvictionPolicy

@@ -16,7 +16,7 @@ from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.evals.record import OUTCOMES, Record, digest
 from pytest_gittrix.evals.store import RunStore
 from pytest_gittrix.evals.summary import Rates, rates
-from pytest_gittrix.git.files import write_file
+from pytest_gittrix.os_level.files import write_file
 from pytest_gittrix.report.plots import Share, histogram, shares
 from pytest_gittrix.report.side_by_side import FileDiff, file_diffs
 

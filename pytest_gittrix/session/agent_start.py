@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
-from pytest_gittrix.git.files import write_file
+from pytest_gittrix.os_level.command import check_command
+from pytest_gittrix.os_level.files import write_file
 from pytest_gittrix.record.heartbeat import Owner
 from pytest_gittrix.session import agent_keeper
 from pytest_gittrix.session.agent_keeper import GO, INPUT, OUTPUT, RECORD, clear
 from pytest_gittrix.session.agent_tree import MARK, POLL, AgentTree, process, seconds
 from pytest_gittrix.session.agents import AgentProcess
-from pytest_gittrix.session.command import check_command
 
 _START_WAIT: Final = 30.0
 _LOADER: Final = ("LD_", "LC_", "LANG", "PYTHONHOME")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.errors import InvalidInput, LogDamaged, PathNotFound
-from pytest_gittrix.git.files import write_file
+from pytest_gittrix.os_level.files import write_file
 
 RESOURCES: Final = "resources"
 _NAME: Final = re.compile(r"sha256:([0-9a-f]{64})")

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.git.commit import Built, Signature, build_commit, parse_commit
-from pytest_gittrix.git.guarded import GuardedDir
 from pytest_gittrix.git.index import IndexEntry, IndexFile, stat_numbers
 from pytest_gittrix.git.objects import MissingObject, Objects, open_objects
 from pytest_gittrix.git.pack import install_pack
@@ -27,6 +26,7 @@ from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.snapshot import Snapshot
 from pytest_gittrix.git.tree import Entry
 from pytest_gittrix.git.workspace import Workspace
+from pytest_gittrix.os_level.safe_dir import GuardedDir
 from pytest_gittrix.session.archive import AGENT, open_bare
 
 _LARGEST_COMMIT = 1 << 20

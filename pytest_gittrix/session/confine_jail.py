@@ -13,8 +13,8 @@ import os
 import struct
 from contextlib import suppress
 
-from pytest_gittrix.session import kernel
-from pytest_gittrix.session.seccomp_filter import INTO_THE_KERNEL, failing, install
+from pytest_gittrix.os_level import landlock
+from pytest_gittrix.os_level.seccomp import INTO_THE_KERNEL, failing, install
 
 TYPE_CHECKING = False  # the module of that name is dear to load
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def leave_namespaces() -> None:
     """Leave the namespaces of the machine, as the user and group that this process has. Raises OSError where that is not allowed."""
     user, group = os.geteuid(), os.getegid()
     # Not the one of mounts: this process goes on with the machine's files, and its number 1 leaves them alone.
-    kernel.unshare(kernel.NEW_USER | kernel.NEW_PID | kernel.NEW_NET | kernel.NEW_IPC | kernel.NEW_UTS | kernel.NEW_CGROUP)
+    landlock.unshare(landlock.NEW_USER | landlock.NEW_PID | landlock.NEW_NET | landlock.NEW_IPC | landlock.NEW_UTS | landlock.NEW_CGROUP)
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"{user} {user} 1")
     _write("/proc/self/gid_map", f"{group} {group} 1")
@@ -55,32 +55,32 @@ def settle(mounts: Iterable[Sequence[str]]) -> None:
     Raises:
         OSError: the kernel refuses something.
     """
-    kernel.die_with_parent()
-    kernel.unshare(kernel.NEW_NS)
-    kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
-    kernel.mount("tmpfs", _BASE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV)
+    landlock.die_with_parent()
+    landlock.unshare(landlock.NEW_NS)
+    landlock.mount("none", "/", None, landlock.MS_REC | landlock.MS_PRIVATE)
+    landlock.mount("tmpfs", _BASE, "tmpfs", landlock.MS_NOSUID | landlock.MS_NODEV)
     os.mkdir(_BASE + _OLD)
     os.mkdir(_BASE + _NEW)
-    kernel.mount(_BASE + _NEW, _BASE + _NEW, None, kernel.MS_BIND)
-    kernel.pivot_root(_BASE, _BASE + _OLD)
+    landlock.mount(_BASE + _NEW, _BASE + _NEW, None, landlock.MS_BIND)
+    landlock.pivot_root(_BASE, _BASE + _OLD)
     os.chdir("/")
     for kind, target, source in mounts:
         _put(kind, _NEW + target, source)
-    kernel.unmount(_OLD)
+    landlock.unmount(_OLD)
     os.chdir(_NEW)
-    kernel.pivot_root(".", ".")
-    kernel.unmount(".")
+    landlock.pivot_root(".", ".")
+    landlock.unmount(".")
     os.chdir("/")
-    kernel.set_mount("/", kernel.READ_ONLY | kernel.NO_SUID | kernel.NO_DEV, below=False)
+    landlock.set_mount("/", landlock.READ_ONLY | landlock.NO_SUID | landlock.NO_DEV, below=False)
     if os.geteuid() == 0:
         # Much in it belongs to root, and some of that asks for no capability: where core dumps go, for one.
-        kernel.set_mount("/proc", kernel.READ_ONLY, below=False)
+        landlock.set_mount("/proc", landlock.READ_ONLY, below=False)
     _raise_loopback()
-    kernel.set_host_name(HOST_NAME)
-    kernel.drop_capabilities()
-    kernel.gain_nothing_by_exec()
+    landlock.set_host_name(HOST_NAME)
+    landlock.drop_capabilities()
+    landlock.gain_nothing_by_exec()
     install(jail_filter())
-    kernel.hide_from_children()
+    landlock.hide_from_children()
 
 
 def _put(kind: str, target: str, source: str) -> None:
@@ -88,26 +88,26 @@ def _put(kind: str, target: str, source: str) -> None:
         return os.symlink(source, target)
     if kind == "proc":
         os.makedirs(target, exist_ok=True)
-        return kernel.mount("proc", target, "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+        return landlock.mount("proc", target, "proc", landlock.MS_NOSUID | landlock.MS_NODEV | landlock.MS_NOEXEC)
     if kind == "dev":
         return _put_devices(target)
-    _bind(source, target, kernel.NO_SUID | kernel.NO_DEV | (kernel.READ_ONLY if kind == "ro" else 0))
+    _bind(source, target, landlock.NO_SUID | landlock.NO_DEV | (landlock.READ_ONLY if kind == "ro" else 0))
     return None
 
 
 def _put_devices(target: str) -> None:
     os.makedirs(target)
-    kernel.mount("tmpfs", target, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV)
+    landlock.mount("tmpfs", target, "tmpfs", landlock.MS_NOSUID | landlock.MS_NODEV)
     for name in DEVICES:
         if os.path.exists(f"{_OLD}/dev/{name}"):
-            _bind(f"/dev/{name}", f"{target}/{name}", kernel.NO_SUID)
+            _bind(f"/dev/{name}", f"{target}/{name}", landlock.NO_SUID)
     for name, leads in _LINKS.items():
         os.symlink(leads, f"{target}/{name}")
     for name in ("shm", "pts"):
         os.mkdir(f"{target}/{name}")
-    kernel.mount("tmpfs", f"{target}/shm", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV)
-    kernel.mount("devpts", f"{target}/pts", "devpts", kernel.MS_NOSUID | kernel.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
-    kernel.set_mount(target, kernel.READ_ONLY | kernel.NO_SUID, below=False)
+    landlock.mount("tmpfs", f"{target}/shm", "tmpfs", landlock.MS_NOSUID | landlock.MS_NODEV)
+    landlock.mount("devpts", f"{target}/pts", "devpts", landlock.MS_NOSUID | landlock.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
+    landlock.set_mount(target, landlock.READ_ONLY | landlock.NO_SUID, below=False)
 
 
 def _bind(source: str, target: str, flags: int) -> None:
@@ -118,8 +118,8 @@ def _bind(source: str, target: str, flags: int) -> None:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         with suppress(FileExistsError):
             os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
-    kernel.mount(real, target, None, kernel.MS_BIND | kernel.MS_REC)
-    kernel.set_mount(target, flags, below=True)
+    landlock.mount(real, target, None, landlock.MS_BIND | landlock.MS_REC)
+    landlock.set_mount(target, flags, below=True)
 
 
 def _write(path: str, text: str) -> None:

@@ -14,7 +14,7 @@ import select
 import sys
 from contextlib import suppress
 
-from pytest_gittrix.session import kernel
+from pytest_gittrix.os_level import landlock
 from pytest_gittrix.session.processes import end_below
 
 TYPE_CHECKING = False  # the module of that name is dear to load
@@ -94,7 +94,7 @@ class Launcher:
 
     def _guarded(self) -> int:
         """Run it as a child that has put itself under guard."""
-        kernel.adopt_orphans()
+        landlock.adopt_orphans()
         attendant = Attendant(self._lifelines, end_descendants)
         pid = os.fork()
         if pid == 0:
@@ -107,7 +107,7 @@ class Launcher:
         from pytest_gittrix.session.confine_guard import guard
 
         try:
-            kernel.die_with_parent()
+            landlock.die_with_parent()
             os.setsid()
             os.chdir(self._spec["cwd"])
             guard(**self._spec["allowed"])
@@ -117,10 +117,10 @@ class Launcher:
 
     def become_bwrap(self) -> NoReturn:
         """Be bubblewrap, behind the filter that a jail has."""
+        from pytest_gittrix.os_level.seccomp import install
         from pytest_gittrix.session.confine_jail import jail_filter
-        from pytest_gittrix.session.seccomp_filter import install
 
-        kernel.gain_nothing_by_exec()
+        landlock.gain_nothing_by_exec()
         install(jail_filter())
         os.execve(self._command[0], self._command, self._environment)
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.os_level.command import check_command
 from pytest_gittrix.session import confine_launch
-from pytest_gittrix.session.command import check_command
 from pytest_gittrix.session.confine_jail import HOST_NAME
 from pytest_gittrix.session.confine_place import Layout, Place, layout
 

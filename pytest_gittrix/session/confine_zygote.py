@@ -17,8 +17,9 @@ import signal
 import struct
 from contextlib import suppress
 
+from pytest_gittrix.os_level import landlock
+
 # What the forks need is loaded once, here.
-from pytest_gittrix.session import confine_guard, confine_jail, kernel  # noqa: F401
 from pytest_gittrix.session.confine_launch import COMMAND as LAUNCHER
 from pytest_gittrix.session.confine_launch import Launcher, end_descendants
 from pytest_gittrix.session.processes import children, end_below
@@ -72,7 +73,7 @@ class _Zygote:
         self._woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        kernel.adopt_orphans()
+        landlock.adopt_orphans()
 
     def serve(self) -> None:
         """Fork an attendant for whoever asks, until the process it works for is gone or lets go."""

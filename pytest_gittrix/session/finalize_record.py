@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from pytest_gittrix.git.files import read_text, write_file
+from pytest_gittrix.os_level.files import read_text, write_file
 from pytest_gittrix.record.life import FinalizationResult, Pushed
 
 Kind = Literal["committed", "pushed", "recovered", "left", "skipped", "failed"]

@@ -19,15 +19,15 @@ from pytest_gittrix.adapters.remote_transport import Transport
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, GittrixError, InvalidInput, WorkItemHeld
 from pytest_gittrix.git.commit import parse_commit
 from pytest_gittrix.git.environment import hermetic_env
-from pytest_gittrix.git.files import sync_file_system
 from pytest_gittrix.git.hydrate import PROTOCOLS, HydratedRepository, Progress, RepositorySpec, clone_path, format_of_clone, hydrate, shown
 from pytest_gittrix.git.objects import MissingObject, Trees, open_objects
 from pytest_gittrix.git.tree import entry_at
+from pytest_gittrix.os_level.command import check_command
+from pytest_gittrix.os_level.files import sync_file_system
 from pytest_gittrix.record.events import path_fields
 from pytest_gittrix.record.heartbeat import Owner
 from pytest_gittrix.record.life import KINDS, NEVER_SWEPT, Life
 from pytest_gittrix.session.agent_start import start_agent
-from pytest_gittrix.session.command import check_command
 from pytest_gittrix.session.ids import claim
 from pytest_gittrix.session.inputs import check_text
 from pytest_gittrix.session.life_recovery import AGENT, HOME

@@ -19,7 +19,7 @@ from typing import IO, Any, Final
 from uuid import uuid4
 
 from pytest_gittrix.errors import GittrixError, InvalidInput, WriteRejected
-from pytest_gittrix.git.guarded import GuardedDir
+from pytest_gittrix.os_level.safe_dir import GuardedDir
 from pytest_gittrix.record.store import ID
 from pytest_gittrix.timetext import instant_at, ns_of, parse_instant
 

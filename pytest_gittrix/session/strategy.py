@@ -19,9 +19,9 @@ from typing import Final, Literal, get_args
 
 from pytest_gittrix.adapters.protocol import Durable
 from pytest_gittrix.errors import InvalidInput, PromoteFailed
-from pytest_gittrix.git.files import write_file
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import parents
+from pytest_gittrix.os_level.files import write_file
 
 Strategy = Literal["auto", "commit", "branch", "pr", "patch"]
 STRATEGIES: Final = get_args(Strategy)

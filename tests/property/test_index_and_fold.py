@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from pytest_gittrix.errors import LogDamaged
-from pytest_gittrix.harness.forked import in_fork
+from pytest_gittrix.os_level.forks import in_fork
 from pytest_gittrix.record import index_tables
 from pytest_gittrix.record.changes import FILE as TOLD
 from pytest_gittrix.record.events import Event, encode, path_fields

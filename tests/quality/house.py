@@ -20,12 +20,24 @@ PACKAGE = "pytest_gittrix"
 SOURCE = Path(__file__).resolve().parents[2] / PACKAGE
 
 STOREYS: Mapping[str, tuple[str, ...]] = {
-    "Ground": ("errors", "points", "durations", "doors", "os_level", "clock"),
-    "Material": ("git", "workspaces", "record", "backends", "views", "gastown"),
-    "Engine": ("confine", "engine"),
+    "Ground": (
+        "errors",
+        "points",
+        "durations",
+        "doors",
+        "os_level",
+        "clock",
+        "timetext",
+        "clock_carriers",
+        "clock_files",
+        "freeze",
+        "timers",
+    ),
+    "Material": ("git", "workspaces", "record", "backends", "views", "gastown", "adapters"),
+    "Engine": ("confine", "engine", "session"),
     "Systems": ("members", "orchestrator"),
-    "Proof": ("testing", "conformance", "evals", "strategies"),
-    "Ways in": ("report", "integrations", "mcp", "commands", "server", "cli", "plugin", "hookspecs"),
+    "Proof": ("testing", "conformance", "evals", "strategies", "harness"),
+    "Ways in": ("report", "integrations", "mcp", "commands", "server", "cli", "plugin", "hookspecs", "config", "fixtures", "evals_pytest"),
 }
 """From the ground up: the packages and modules directly under the package that stand on each storey."""
 
@@ -46,7 +58,7 @@ NEVER: Mapping[str, frozenset[str]] = {
     "workspaces": PYTEST | {"hypothesis", f"{PACKAGE}.record", f"{PACKAGE}.backends"},
     "record": PYTEST | GIT_LIBRARIES | {"hypothesis", f"{PACKAGE}.git", f"{PACKAGE}.workspaces"},
     "backends": PYTEST | {"hypothesis", f"{PACKAGE}.record"},
-    "views": PYTEST | GIT_LIBRARIES | {"hypothesis", f"{PACKAGE}.clock", f"{PACKAGE}.git", f"{PACKAGE}.os_level", "os", "pathlib"},
+    "views": PYTEST | GIT_LIBRARIES | {"hypothesis", f"{PACKAGE}.clock", f"{PACKAGE}.git", f"{PACKAGE}.os_level"},
     "confine": PYTEST | {"hypothesis", f"{PACKAGE}.record", f"{PACKAGE}.backends"},
     "engine": PYTEST | {"hypothesis"},
     "members": PYTEST | {"hypothesis"},

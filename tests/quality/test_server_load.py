@@ -20,7 +20,7 @@ from typing import Any, Final
 import pytest
 from support.daemon import LONG, DaemonProcess, Staff
 
-from pytest_gittrix.harness.real_time import real_seconds
+from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.session.manager import GitTrix
 
 CLIENTS: Final = 200

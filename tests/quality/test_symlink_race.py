@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix.errors import PathNotFound, WriteRejected
-from pytest_gittrix.git.guarded import GuardedDir
+from pytest_gittrix.os_level.safe_dir import GuardedDir
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the attacker swaps names with Linux's renameat2")
 

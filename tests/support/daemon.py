@@ -20,7 +20,7 @@ from support.git import GitRepo
 
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.harness.agent_kit import AgentKit, Script
-from pytest_gittrix.harness.real_time import real_seconds
+from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.server import daemon_file
 from pytest_gittrix.server.daemon_file import DaemonFile
 from pytest_gittrix.server.run import Serving, Settings

@@ -29,8 +29,8 @@ PROGRAM = """
 import errno, json, os, sys
 from pathlib import Path
 from pytest_gittrix.errors import GittrixError
-from pytest_gittrix.session.kernel import gain_nothing_by_exec
-from pytest_gittrix.session.seccomp_filter import failing, install
+from pytest_gittrix.os_level.landlock import gain_nothing_by_exec
+from pytest_gittrix.os_level.seccomp import failing, install
 from pytest_gittrix.session.confine import Confinement, Place, confinement, run
 
 os.environ["PATH"] = sys.argv[2]

@@ -284,8 +284,8 @@ def test_a_process_that_has_other_limits_by_now_passes_them_on(confined: Confine
 
 
 def test_a_thread_that_may_do_less_cannot_do_more_through_the_zygote(confined: Confined) -> None:
-    from pytest_gittrix.session.kernel import gain_nothing_by_exec
-    from pytest_gittrix.session.seccomp_filter import failing, install
+    from pytest_gittrix.os_level.landlock import gain_nothing_by_exec
+    from pytest_gittrix.os_level.seccomp import failing, install
 
     confined.told("true")
     raised: list[Exception] = []

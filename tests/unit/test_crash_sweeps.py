@@ -20,9 +20,9 @@ from pytest_gittrix.errors import CapabilityMissing, GittrixError, InvalidInput
 from pytest_gittrix.harness import small_disk as disks
 from pytest_gittrix.harness.crash import Crash
 from pytest_gittrix.harness.faults import Call, Errno, Kill, Run, ShortWrite, TornKill
-from pytest_gittrix.harness.forked import in_fork
 from pytest_gittrix.harness.small_disk import SmallDisks, byte_count, run_on_small_disk, small_disk
 from pytest_gittrix.harness.strikes import Rejected, fault_at, plan, require_kind, spelled, strike_all, told, verdict
+from pytest_gittrix.os_level.forks import in_fork
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gittrix.git.files import create_whole, read_text, sync_directory, write_all, write_file, write_temporary
+from pytest_gittrix.os_level.files import create_whole, read_text, sync_directory, write_all, write_file, write_temporary
 
 
 @pytest.mark.parametrize("sync", [False, True])

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix.errors import InvalidInput, PathNotFound, WriteRejected
-from pytest_gittrix.git.guarded import Found, GuardedDir
+from pytest_gittrix.os_level.safe_dir import Found, GuardedDir
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from pytest_gittrix.errors import PathNotFound, WriteRejected
-from pytest_gittrix.git.descent import Root
-from pytest_gittrix.git.guarded import TEMPORARY_PREFIX, Found, GuardedDir
+from pytest_gittrix.os_level.open_below import Root
+from pytest_gittrix.os_level.safe_dir import TEMPORARY_PREFIX, Found, GuardedDir
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_a_replaced_file_keeps_its_mode_unless_told(guarded: GuardedDir, root: P
 def test_a_new_file_follows_the_umask() -> None:
     script = """
         import os, stat, sys, tempfile
-        from pytest_gittrix.git.guarded import GuardedDir
+        from pytest_gittrix.os_level.safe_dir import GuardedDir
         os.umask(0o027)
         with tempfile.TemporaryDirectory() as root, GuardedDir.open(root) as guarded:
             for name, told in (("plain", None), ("no", False), ("yes", True)):
@@ -152,7 +152,7 @@ def test_a_full_disk_is_a_typed_error_and_the_old_file_stays(root: Path) -> None
     script = """
         import subprocess, sys
         from pytest_gittrix.errors import WriteRejected
-        from pytest_gittrix.git.guarded import GuardedDir
+        from pytest_gittrix.os_level.safe_dir import GuardedDir
         root = sys.argv[1]
         if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", root], capture_output=True).returncode:
             sys.exit("no tmpfs")
@@ -179,7 +179,7 @@ def test_a_write_over_the_systems_limit_leaves_no_trace(root: Path) -> None:
     script = """
         import resource, sys
         from pytest_gittrix.errors import WriteRejected
-        from pytest_gittrix.git.guarded import GuardedDir
+        from pytest_gittrix.os_level.safe_dir import GuardedDir
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
         with GuardedDir.open(sys.argv[1]) as guarded:
             guarded.write("old", b"old")
@@ -216,7 +216,7 @@ def test_a_planted_temporary_is_not_written_through(
 def test_a_writer_killed_half_way_leaves_only_a_recognisable_file(root: Path) -> None:
     script = """
         import os, signal, sys
-        from pytest_gittrix.git.guarded import GuardedDir
+        from pytest_gittrix.os_level.safe_dir import GuardedDir
         os.rename = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
         with GuardedDir.open(sys.argv[1]) as guarded:
             guarded.write("f", b"new")

@@ -18,8 +18,8 @@ from support.members import Crew
 from pytest_gittrix import points
 from pytest_gittrix.errors import InvalidInput, SessionNotFound
 from pytest_gittrix.harness.crash import Crash
-from pytest_gittrix.harness.forked import in_fork
 from pytest_gittrix.harness.remotes import BareRemote
+from pytest_gittrix.os_level.forks import in_fork
 
 
 @pytest.fixture

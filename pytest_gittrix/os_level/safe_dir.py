@@ -18,14 +18,14 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from pytest_gittrix.errors import InvalidInput, PathNotFound, WriteRejected
-from pytest_gittrix.git import descent
+from pytest_gittrix.os_level import open_below
 
 TEMPORARY_PREFIX: Final = ".gittrix-tmp-"
 """How the name of every file begins while it is being written; snapshots and listings pass over such names."""
 
 # O_NONBLOCK: opening a pipe, or a file somebody holds a lease on, must not wait for them.
-_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | descent.NO_FOLLOW
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | descent.NO_FOLLOW
+_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | open_below.NO_FOLLOW
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | open_below.NO_FOLLOW
 # A writer may find its parent pruned by a concurrent delete; this often in a row is somebody else's doing.
 _ATTEMPTS = 60
 _AT_ONCE = 10
@@ -61,8 +61,8 @@ class GuardedDir:
         WriteRejected: the path is not canonical, a parent on it is a symbolic link, or the system refused (the message has its reason).
     """
 
-    def __init__(self, root: descent.Root, name: str) -> None:
-        self._held: descent.Root | None = root
+    def __init__(self, root: open_below.Root, name: str) -> None:
+        self._held: open_below.Root | None = root
         self._name = name
 
     @classmethod
@@ -78,7 +78,7 @@ class GuardedDir:
             CapabilityMissing: this platform has no descriptor-relative access.
         """
         name = os.fspath(path)
-        return cls(descent.Root(name), name)
+        return cls(open_below.Root(name), name)
 
     def close(self) -> None:
         """Let go of the directory. Closing twice is allowed."""
@@ -131,14 +131,14 @@ class GuardedDir:
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise
-                raise descent.wrong_kind(path, descent.kind_at(parent, name), "symbolic link") from error
+                raise open_below.wrong_kind(path, open_below.kind_at(parent, name), "symbolic link") from error
 
     def lstat(self, path: str) -> os.stat_result | None:
         """The status of what stands at a path, or None where nothing does. A path beyond a link or a file is nothing, as git sees it."""
         try:
             with self._at(path) as (parent, name):
                 return os.stat(name, dir_fd=parent, follow_symlinks=False)
-        except (PathNotFound, descent.ParentNotDirectory):
+        except (PathNotFound, open_below.ParentNotDirectory):
             return None
 
     def exists(self, path: str) -> bool:
@@ -215,17 +215,17 @@ class GuardedDir:
                 try:
                     os.unlink(name, dir_fd=parent)
                 except OSError as error:
-                    if descent.kind_at(parent, name) != "directory":
+                    if open_below.kind_at(parent, name) != "directory":
                         raise
-                    raise descent.wrong_kind(path, "directory", "file") from error
+                    raise open_below.wrong_kind(path, "directory", "file") from error
         except PathNotFound:
             return False
-        root.prune(descent.components(path)[:-1])
+        root.prune(open_below.components(path)[:-1])
         return True
 
     def prune(self, path: str) -> None:
         """Remove a directory if it is empty, and the parents that this leaves empty. One that is not, or is no directory, stays."""
-        self._root.prune(descent.components(path))
+        self._root.prune(open_below.components(path))
 
     def chmod(self, path: str, executable: bool) -> None:
         """Set or clear a regular file's executable bits (set: for whoever may read it).
@@ -246,12 +246,12 @@ class GuardedDir:
 
     def sync(self, path: str) -> None:
         """Write a file, and the names that lead to it, through to the disk. Where nothing is any more, its absence is."""
-        parents = descent.components(path)[:-1]
+        parents = open_below.components(path)[:-1]
         with suppress(PathNotFound, WriteRejected), self._file(path) as (fd, _):
             os.fsync(fd)
         for depth in range(len(parents), -1, -1):
-            with suppress(OSError, descent.ParentNotDirectory):
-                fd = self._root.descend(parents[:depth], last=descent.LIST)
+            with suppress(OSError, open_below.ParentNotDirectory):
+                fd = self._root.descend(parents[:depth], last=open_below.LIST)
                 try:
                     os.fsync(fd)
                 finally:
@@ -276,7 +276,7 @@ class GuardedDir:
             base = pending.pop()
             try:
                 everything = self._list(base)
-            except (PathNotFound, descent.ParentNotDirectory):
+            except (PathNotFound, open_below.ParentNotDirectory):
                 if base == path:
                     raise
                 continue
@@ -286,10 +286,10 @@ class GuardedDir:
 
     def _list(self, base: str) -> list[Found]:
         # The whole directory at once: no descriptor is open while a caller holds the walk, however deep it goes.
-        parts, prefix = ([], "") if base == "." else (descent.components(base), f"{base}/")
+        parts, prefix = ([], "") if base == "." else (open_below.components(base), f"{base}/")
         found = []
-        with descent.typed(base):
-            fd = self._root.descend(parts, last=descent.LIST)
+        with open_below.typed(base):
+            fd = self._root.descend(parts, last=open_below.LIST)
             try:
                 with os.scandir(fd) as entries:
                     for entry in entries:
@@ -303,8 +303,8 @@ class GuardedDir:
     @contextmanager
     def _at(self, path: str) -> Iterator[tuple[int, str]]:
         """The parent's descriptor and the last name, for a body whose ``OSError`` becomes a typed error."""
-        *parents, name = descent.components(path)
-        with descent.typed(path):
+        *parents, name = open_below.components(path)
+        with open_below.typed(path):
             parent = self._root.descend(parents)
             try:
                 yield parent, name
@@ -318,20 +318,20 @@ class GuardedDir:
             try:
                 fd = os.open(name, _READ, dir_fd=parent)
             except OSError as error:
-                kind = descent.kind_at(parent, name)
+                kind = open_below.kind_at(parent, name)
                 if kind in ("", "file"):
                     raise
-                raise descent.wrong_kind(path, kind, "file") from error
+                raise open_below.wrong_kind(path, kind, "file") from error
             try:
                 status = os.fstat(fd)
                 if not stat.S_ISREG(status.st_mode):
-                    raise descent.wrong_kind(path, descent.kind(status), "file")
+                    raise open_below.wrong_kind(path, open_below.kind(status), "file")
                 yield fd, status
             finally:
                 os.close(fd)
 
     @property
-    def _root(self) -> descent.Root:
+    def _root(self) -> open_below.Root:
         if self._held is not None:
             return self._held
         raise InvalidInput(
@@ -342,12 +342,12 @@ class GuardedDir:
 
     def _replace(self, path: str, place: Callable[[int, str, str], _T]) -> _T:
         """Run ``place(parent, name, temporary)``, which makes ``temporary`` and renames it to ``name``; leave nothing if it fails."""
-        root, (*parents, name) = self._root, descent.components(path)
+        root, (*parents, name) = self._root, open_below.components(path)
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return _try_replace(root, parents, name, place)
             except IsADirectoryError as error:
-                raise descent.wrong_kind(path, "directory", "file") from error
+                raise open_below.wrong_kind(path, "directory", "file") from error
             except OSError as error:
                 if not isinstance(error, FileNotFoundError) or attempt == _ATTEMPTS:
                     raise _failed(path, error) from error
@@ -356,7 +356,7 @@ class GuardedDir:
         raise AssertionError("unreachable")
 
 
-def _try_replace(root: descent.Root, parents: list[str], name: str, place: Callable[[int, str, str], _T]) -> _T:
+def _try_replace(root: open_below.Root, parents: list[str], name: str, place: Callable[[int, str, str], _T]) -> _T:
     temporary = TEMPORARY_PREFIX + secrets.token_hex(8)
     made: list[int] = []
     try:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from pytest_gittrix.git.files import read_text
+from pytest_gittrix.os_level.files import read_text
 
 _FIRST_PAUSE: Final = 0.0005
 _LONGEST_PAUSE: Final = 0.02

@@ -1,0 +1,1 @@
+"""The operating system, once: files, locks, processes, forks and kernel filters."""

@@ -130,9 +130,9 @@ def sync_file_system(path: str) -> None:
         os.close(descriptor)
 
 
-def sync_directory(path: str) -> None:
-    """Make renames and new names in a directory durable, which git itself never does (RELIABILITY 0.4)."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def sync_directory(path: str | os.PathLike[str]) -> None:
+    """Make renames and new names in a directory durable: a file's own sync does not cover its name, and git never does it."""
+    descriptor = os.open(os.fspath(path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

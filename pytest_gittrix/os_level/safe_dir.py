@@ -19,6 +19,7 @@ from typing import Final, Self, TypeVar
 
 from pytest_gittrix.errors import InvalidInput, PathNotFound, WriteRejected
 from pytest_gittrix.os_level import open_below
+from pytest_gittrix.os_level.files import write_all
 
 TEMPORARY_PREFIX: Final = ".gittrix-tmp-"
 """How the name of every file begins while it is being written; snapshots and listings pass over such names."""
@@ -169,7 +170,7 @@ class GuardedDir:
                 mode = _mode(_file_mode_at(parent, name, fresh), executable)
                 if mode != fresh:
                     os.fchmod(fd, mode)
-                _write_all(fd, data)
+                write_all(fd, data)
                 os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
                 return os.fstat(fd)  # of this very file, whatever is over it by now; after the rename, which moves its ctime
             finally:
@@ -399,12 +400,6 @@ def _read_rest(fd: int, head: bytes, max_bytes: int | None) -> bytes:
         chunks.append(os.read(fd, 1 << 20))
         size += len(chunks[-1])
     return b"".join(chunks)
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(fd, rest) :]
 
 
 def _failed(path: str, error: OSError) -> WriteRejected:

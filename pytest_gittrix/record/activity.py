@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
+from pytest_gittrix.os_level.files import write_all
 from pytest_gittrix.record.axes import ACTIVITIES, SOURCES, UNKNOWN, Activity
-from pytest_gittrix.record.log import write_all
 from pytest_gittrix.timetext import format_instant, instant_at, ns_of, parse_instant
 
 _SECOND: Final = 1_000_000_000

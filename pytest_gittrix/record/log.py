@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, LogDamaged, MetadataVersionUnsupported
+from pytest_gittrix.os_level.files import sync_directory, write_all
 from pytest_gittrix.record.changes import tell
 from pytest_gittrix.record.events import Actor, Event, check, decode, encode, sealed
 
@@ -413,13 +414,6 @@ def report_ignored(problem: BaseException) -> None:
     threading.excepthook(threading.ExceptHookArgs((type(problem), problem, problem.__traceback__, threading.current_thread())))
 
 
-def write_all(fd: int, data: bytes) -> None:
-    """Write all of ``data``, however little the system takes at a time."""
-    done = os.write(fd, data)
-    while done < len(data):
-        done += os.write(fd, data[done:])
-
-
 def _read_fd(fd: int, offset: int) -> bytes:
     pieces: list[bytes] = []
     while True:
@@ -429,15 +423,6 @@ def _read_fd(fd: int, offset: int) -> bytes:
         offset += len(piece)
         if not piece or len(piece) == known:
             return b"".join(pieces)
-
-
-def sync_directory(path: str | Path) -> None:
-    """Have the names in a directory reach the disk: a new file's own sync does not cover its name."""
-    fd = os.open(path or ".", os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _unavailable(path: str, problem: OSError) -> AdapterUnavailable:

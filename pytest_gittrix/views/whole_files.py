@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
-from pytest_gittrix.record.log import write_all
+from pytest_gittrix.os_level.files import write_all
 
 
 def check_place(path: str | os.PathLike[str]) -> Path:

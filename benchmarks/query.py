@@ -9,10 +9,10 @@ from benchmarks.measure import Measurement, Phases, Variant, interleave, scratch
 from benchmarks.sessions import AGENTS, APART_NS, START_NS, UNITS, fill, id_of
 from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock import FrozenClock
+from pytest_gittrix.durations import instant_at
 from pytest_gittrix.harness.world import World
 from pytest_gittrix.record.store import Store
 from pytest_gittrix.session.manager import GitTrix
-from pytest_gittrix.timetext import instant_at
 
 SESSIONS: Final = 100_000
 _SOME: Final = 50

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
-    from pytest_gittrix.clock import Clock, FrozenClock, SystemClock
+    from pytest_gittrix.clock.clock import Clock, FrozenClock, SystemClock
     from pytest_gittrix.errors import BaselineConflict, GittrixError, PromoteFailed, SessionExpired, SessionNotFound
     from pytest_gittrix.git.tree import Entry
     from pytest_gittrix.harness.durable import DurableRepo, Rival

@@ -240,8 +240,8 @@ def _value(setting: Setting, config: pytest.Config) -> Any:
 
 
 def _epoch(setting: Setting, _config: pytest.Config) -> datetime:
+    from pytest_gittrix.durations import parse_instant
     from pytest_gittrix.errors import InvalidInput
-    from pytest_gittrix.timetext import parse_instant
 
     try:
         return parse_instant(setting.text)
@@ -428,8 +428,8 @@ def _check_argument(item: pytest.Item, name: str, value: object) -> None:
 
 
 def _instant(item: pytest.Item, epoch: datetime | str) -> datetime:
+    from pytest_gittrix.durations import instant_at, ns_of, parse_instant
     from pytest_gittrix.errors import InvalidInput
-    from pytest_gittrix.timetext import instant_at, ns_of, parse_instant
 
     try:
         return parse_instant(epoch) if isinstance(epoch, str) else instant_at(ns_of(epoch))

@@ -16,7 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gittrix.clock import FrozenClock
+    from pytest_gittrix.clock.clock import FrozenClock
     from pytest_gittrix.config import GittrixConfig
     from pytest_gittrix.conformance.under_test import SystemUnderTest
     from pytest_gittrix.evals_pytest.outcome import EvalSample
@@ -422,7 +422,7 @@ def _marker(request: pytest.FixtureRequest) -> dict[str, Any]:
 def _frozen(world: World, mode: Any) -> AbstractContextManager[None]:
     if mode is None or mode == "none":
         return nullcontext()
-    from pytest_gittrix.freeze import process_freeze
+    from pytest_gittrix.clock.freeze import process_freeze
 
     return process_freeze(world.clock, mode)
 

@@ -106,7 +106,7 @@ def diff(options: Namespace) -> Answer:
 
 def log(options: Namespace) -> Answer:
     """The agent's own commits, newest first."""
-    from pytest_gittrix.timetext import format_instant
+    from pytest_gittrix.durations import format_instant
 
     with on.session(options) as session:
         commits = session.log()
@@ -141,7 +141,7 @@ def discard(options: Namespace) -> Answer:
 
 def extend(options: Namespace) -> Answer:
     """Replace the idle time of a session."""
-    from pytest_gittrix.timetext import format_duration
+    from pytest_gittrix.durations import format_duration
 
     with on.session(options) as session:
         session.extend(options.ttl)

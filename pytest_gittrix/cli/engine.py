@@ -68,7 +68,7 @@ def engine(
         GittrixError: whatever the command raises.
     """
     from pytest_gittrix.cli.forge import ForgeSettings
-    from pytest_gittrix.clock_files import clock_from_environment
+    from pytest_gittrix.clock.file_clock import clock_from_environment
     from pytest_gittrix.session.manager import GitTrix
 
     daemon = caller.get()

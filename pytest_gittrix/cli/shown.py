@@ -75,7 +75,7 @@ def info_data(one: SessionInfo) -> dict[str, Any]:
 
 def event_data(event: Event) -> dict[str, Any]:
     """An event for programs, as it is in the log."""
-    from pytest_gittrix.timetext import format_instant, instant_at
+    from pytest_gittrix.durations import format_instant, instant_at
 
     ts = format_instant(instant_at(event.ts))
     return {"seq": event.seq, "ts": ts, "type": event.type, "actor": event.actor, "data": dict(event.data)}
@@ -157,7 +157,7 @@ def brief(span: timedelta) -> str:
     """A duration, rounded to what matters at its size: ``2d5h``, ``3h59m``, ``12m40s``."""
     from datetime import timedelta
 
-    from pytest_gittrix.timetext import format_duration
+    from pytest_gittrix.durations import format_duration
 
     seconds = max(round(span.total_seconds()), 0)
     unit = 3600 if seconds >= 86400 else 60 if seconds >= 3600 else 1
@@ -165,8 +165,8 @@ def brief(span: timedelta) -> str:
 
 
 def _row(one: SessionMetadata, now: datetime, lives: Mapping[str, str]) -> tuple[str, ...]:
+    from pytest_gittrix.durations import instant_at
     from pytest_gittrix.record.state import deadline_ns, state_from_metadata
-    from pytest_gittrix.timetext import instant_at
 
     deadline = deadline_ns(state_from_metadata(one.wire())) if one.state == "active" else None
     left = "" if deadline is None else until(instant_at(deadline), now)
@@ -175,7 +175,7 @@ def _row(one: SessionMetadata, now: datetime, lives: Mapping[str, str]) -> tuple
 
 
 def _activity(one: SessionMetadata, now: datetime) -> str:
-    from pytest_gittrix.timetext import ns_of
+    from pytest_gittrix.durations import ns_of
     from pytest_gittrix.views.gastown import activity
 
     return activity(ns_of(max(one.updated_at, one.last_access_at)), ns_of(now))

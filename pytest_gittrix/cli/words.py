@@ -26,8 +26,8 @@ def unmarked(text: str) -> str:
 
 def duration(text: str) -> timedelta:
     """Read ``4h``, ``30m``, ``2d``."""
+    from pytest_gittrix.durations import parse_duration
     from pytest_gittrix.errors import InvalidInput
-    from pytest_gittrix.timetext import parse_duration
 
     try:
         return parse_duration(unmarked(text))
@@ -53,8 +53,8 @@ def limit(text: str) -> timedelta | None:
 
 def moment(text: str) -> timedelta | datetime:
     """Read a point in time: how long ago it is (``24h``), or an instant with its time zone."""
+    from pytest_gittrix.durations import parse_duration, parse_instant
     from pytest_gittrix.errors import InvalidInput
-    from pytest_gittrix.timetext import parse_duration, parse_instant
 
     for read in (parse_duration, parse_instant):
         with suppress(InvalidInput):

@@ -19,13 +19,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
-from pytest_gittrix.clock_carriers import CLOCK_VARIABLE, faketime_library
+from pytest_gittrix.clock.carriers import CLOCK_VARIABLE, faketime_library
 from pytest_gittrix.conformance.command_line import Answer, CommandBroken, ask
+from pytest_gittrix.durations import format_duration
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.harness.place import Place
 from pytest_gittrix.harness.system import BASE, VERBS, Capability, Promoted
 from pytest_gittrix.record.model import EvictionPolicy
-from pytest_gittrix.timetext import format_duration
 
 HowTimed = Literal["file", "faketime", "none"]
 Dialect = Literal["gittrix", "typescript"]

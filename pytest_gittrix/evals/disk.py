@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from pytest_gittrix.clock import Clock, SystemClock
+from pytest_gittrix.clock.clock import Clock, SystemClock
+from pytest_gittrix.durations import parse_instant
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
 from pytest_gittrix.evals.store import MANIFEST, RunStore, belongs
-from pytest_gittrix.timetext import parse_instant
 
 
 @dataclass(frozen=True, slots=True)

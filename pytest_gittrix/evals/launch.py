@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pytest_gittrix.clock import FrozenClock
+from pytest_gittrix.clock.clock import FrozenClock
 from pytest_gittrix.evals.leases import MARK
 from pytest_gittrix.evals.manifest import PINNED
 from pytest_gittrix.git.environment import hermetic_env

@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.clock.clock import EPOCH
+from pytest_gittrix.durations import format_instant, parse_instant
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.evals.identity import check_id, digest_of
 from pytest_gittrix.evals.toml_file import Table
@@ -23,7 +24,6 @@ from pytest_gittrix.git.seed import History, check_history
 from pytest_gittrix.git.workspace import WorkspaceKind, check_kind
 from pytest_gittrix.os_level.confinement_levels import LEVELS
 from pytest_gittrix.session.selection import OnOverlap, check_on_overlap
-from pytest_gittrix.timetext import format_instant, parse_instant
 
 SCHEMA: Final = 1
 DriftAt = Literal["after-start", "before-promote"]

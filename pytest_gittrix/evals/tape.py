@@ -11,11 +11,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.clock import SystemClock
+from pytest_gittrix.clock.clock import SystemClock
+from pytest_gittrix.durations import format_instant, ns_of
+from pytest_gittrix.os_level.process_tree import seconds
 from pytest_gittrix.record.events import Event
-from pytest_gittrix.session.agent_tree import seconds
 from pytest_gittrix.session.session import UserSession
-from pytest_gittrix.timetext import format_instant, ns_of
 
 # How a pack is compressed is the machine's own affair, and so is its name.
 _PASSING: Final = frozenset({"pack"})

@@ -28,7 +28,7 @@ from pytest_gittrix.evals.sample import Order, Sample
 from pytest_gittrix.evals.store import Belongings, RunStore
 from pytest_gittrix.evals.suite import Case
 from pytest_gittrix.harness.templates import Templates
-from pytest_gittrix.session.agent_tree import AgentTree, seconds
+from pytest_gittrix.os_level.process_tree import AgentTree, seconds
 from pytest_gittrix.session.confine import confinement
 
 _REASON: Final = 300

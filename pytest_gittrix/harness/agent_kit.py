@@ -24,10 +24,10 @@ from pytest_gittrix.git.environment import git_binary, hermetic_env
 from pytest_gittrix.harness import agent_program
 from pytest_gittrix.harness.agent_program import MARK
 from pytest_gittrix.harness.meeting import Meeting
+from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.monotonic import real_seconds
-from pytest_gittrix.record.heartbeat import Owner
+from pytest_gittrix.os_level.process_tree import AgentTree, pause
 from pytest_gittrix.session.agent_start import start_agent
-from pytest_gittrix.session.agent_tree import AgentTree, pause
 from pytest_gittrix.session.agents import AgentProcess
 
 _NAP: Final = 0.005

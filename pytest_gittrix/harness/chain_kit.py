@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gittrix.clock import FrozenClock
+from pytest_gittrix.clock.clock import FrozenClock
+from pytest_gittrix.durations import format_instant, instant_at
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.record.events import Event
 from pytest_gittrix.record.model import EvictionPolicy
 from pytest_gittrix.record.state import SessionState, fold
 from pytest_gittrix.record.store import Store
 from pytest_gittrix.session.manager import GitTrix
-from pytest_gittrix.timetext import format_instant, instant_at
 
 if TYPE_CHECKING:
     from pytest_gittrix.session.session import UserSession

@@ -14,8 +14,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
-from pytest_gittrix.clock import SystemClock
-from pytest_gittrix.clock_carriers import git_dates
+from pytest_gittrix.clock.carriers import git_dates
+from pytest_gittrix.clock.clock import SystemClock
+from pytest_gittrix.durations import ns_of
 from pytest_gittrix.errors import CapabilityMissing, DurableLocked, InvalidInput, WorktreeDirty
 from pytest_gittrix.git.commit import Built, Commit, Signature, build_commit
 from pytest_gittrix.git.environment import hermetic_env, run_git
@@ -27,7 +28,6 @@ from pytest_gittrix.harness.fingerprint import Fingerprint
 from pytest_gittrix.harness.history import Contents, check_fit, resolve
 from pytest_gittrix.harness.templates import HUMAN
 from pytest_gittrix.os_level.safe_dir import GuardedDir
-from pytest_gittrix.timetext import ns_of
 
 if TYPE_CHECKING:
     from git import Repo

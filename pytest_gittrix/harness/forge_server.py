@@ -25,7 +25,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 
 from pytest_gittrix.adapters.forge_github import GitHubForge
 from pytest_gittrix.adapters.forge_http import Patience
-from pytest_gittrix.clock import SystemClock
+from pytest_gittrix.clock.clock import SystemClock
 from pytest_gittrix.git.environment import git_binary, hermetic_env
 from pytest_gittrix.harness.durable import DurableRepo
 from pytest_gittrix.harness.forge_state import ForgeState, Json, Refusal

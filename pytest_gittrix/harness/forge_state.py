@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import pygit2
 
+from pytest_gittrix.durations import format_instant
 from pytest_gittrix.errors import GitFailed, InvalidInput
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.harness.durable import DurableRepo
-from pytest_gittrix.timetext import format_instant
 
 Json = dict[str, Any]
 

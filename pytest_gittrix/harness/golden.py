@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final
 
+from pytest_gittrix.durations import instant_at, ns_of, parse_instant
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.record.events import Event, path_of
-from pytest_gittrix.timetext import instant_at, ns_of, parse_instant
 
 _IDS: Final[Mapping[str, str]] = {
     "child": "session",

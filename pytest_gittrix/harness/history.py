@@ -14,13 +14,13 @@ from datetime import datetime
 from functools import cache, cached_property, partial
 from typing import Final
 
-from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.clock.clock import EPOCH
+from pytest_gittrix.durations import ns_of
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.commit import Signature, build_commit
 from pytest_gittrix.git.names import check_path
 from pytest_gittrix.git.objects import SHA1, ObjectFormat
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, KINDS, SUBMODULE, SYMLINK, Entry, Item, TreeClash, entry_at, flatten, parse_tree
-from pytest_gittrix.timetext import ns_of
 
 AUTHOR: Final = ("Durable Author", "durable@example.com")
 """Name and address of whoever wrote a history, where a step does not say otherwise."""

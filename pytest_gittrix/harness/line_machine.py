@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, initialize, invariant, multiple, precondition, rule
 
+from pytest_gittrix.durations import instant_at
 from pytest_gittrix.harness.line_model import (
     ASKED,
     DEATHS,
@@ -32,7 +33,6 @@ from pytest_gittrix.harness.model import FINE
 from pytest_gittrix.harness.oracle import require
 from pytest_gittrix.harness.world_machine import BASELINE, FOREVER, ask, at_most, die_at, require_equal
 from pytest_gittrix.record.state import fold
-from pytest_gittrix.timetext import instant_at
 
 Joins = Kin | MultipleResults[Kin]
 """What a rule gives to the bundle: a session, or none."""

@@ -14,7 +14,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.clock.clock import EPOCH
+from pytest_gittrix.durations import ns_of
 from pytest_gittrix.errors import InvalidInput, LogDamaged
 from pytest_gittrix.harness.golden import golden
 from pytest_gittrix.harness.log_check import log_problems
@@ -23,7 +24,6 @@ from pytest_gittrix.record.log import ReadPolicy
 from pytest_gittrix.record.state import BIRTHS, SessionState, fold
 from pytest_gittrix.record.store import LOG, Store
 from pytest_gittrix.record.values import Policy
-from pytest_gittrix.timetext import ns_of
 
 if TYPE_CHECKING:
     from pytest_gittrix.session.agent import AgentSession

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.clock.clock import EPOCH
 from pytest_gittrix.errors import Deadlock, InvalidInput
 from pytest_gittrix.harness.durable import DurableRepo, Rival
 from pytest_gittrix.harness.history import Contents, History, Step

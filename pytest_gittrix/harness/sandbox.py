@@ -28,7 +28,7 @@ from pytest_gittrix.session.ids import seeded_ids
 from pytest_gittrix.session.manager import GitTrix
 
 if TYPE_CHECKING:
-    from pytest_gittrix.clock import FrozenClock
+    from pytest_gittrix.clock.clock import FrozenClock
 
 
 class Sandbox(Protocol):

@@ -15,7 +15,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.clock import FrozenClock
+from pytest_gittrix.clock.clock import FrozenClock
+from pytest_gittrix.durations import parse_duration
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.hydrate import Hydrated, RepositorySpec, hydrate
 from pytest_gittrix.harness.log_kit import LogKit
@@ -26,7 +27,6 @@ from pytest_gittrix.record.life import KINDS, NEVER_SWEPT, STATES, TERMINAL, Lif
 from pytest_gittrix.record.model import EvictionPolicy
 from pytest_gittrix.session.finalize import finalize
 from pytest_gittrix.session.manager import GitTrix
-from pytest_gittrix.timetext import parse_duration
 from pytest_gittrix.views.orchestrator import state_in
 
 GITTRIX_STATES: Final = ("active", "promoted", "discarded", "expired")

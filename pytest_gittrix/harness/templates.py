@@ -17,7 +17,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Final
 
-from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.clock.clock import EPOCH
 from pytest_gittrix.git.index import IndexEntry, build_index, stat_numbers
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.objects import object_format as format_named

@@ -21,7 +21,7 @@ from pytest_gittrix.git.workspace import Trash
 from pytest_gittrix.harness.faults import Fault, Run
 from pytest_gittrix.harness.strikes import Progress, Rejected, Report, require_kind, spelled, strike_all
 from pytest_gittrix.harness.supervisor import StrPath, supervise, supported
-from pytest_gittrix.session.processes import end_tree
+from pytest_gittrix.os_level.reaper import end_tree
 
 DEFAULT_KINDS: Final = ("kill", "torn", "ENOSPC", "sticky-EIO")
 """The kinds of fault that are played unless told otherwise."""

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from pytest_gittrix.errors import CapabilityMissing, Deadlock, InvalidInput
-from pytest_gittrix.record.heartbeat import owner_of
-from pytest_gittrix.record.lease import Owner
-from pytest_gittrix.session.processes import end_tree
+from pytest_gittrix.os_level.lease import Owner
+from pytest_gittrix.os_level.lock_owner import owner_of
+from pytest_gittrix.os_level.reaper import end_tree
 from pytest_gittrix.session.turns import TurnContext
 
 _SLICE: Final = 0.01  # seconds between two looks at whether a turn in a thread is to end

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
-from pytest_gittrix.clock import EPOCH, FrozenClock
+from pytest_gittrix.clock.clock import EPOCH, FrozenClock
 from pytest_gittrix.git.seed import History as SeedHistory
 from pytest_gittrix.git.seed import Seed
 from pytest_gittrix.git.workspace import WorkspaceKind

@@ -28,7 +28,7 @@ from inspect_ai.util import (
 )
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.clock.clock import EPOCH
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.integrations.abandoned import forget, remove_abandoned, sample_directory
 from pytest_gittrix.integrations.files import TooLarge

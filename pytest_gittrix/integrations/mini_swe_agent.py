@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.clock.clock import EPOCH
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.integrations.extras import required
 from pytest_gittrix.integrations.workbench import Promotion, Workbench, exit_code

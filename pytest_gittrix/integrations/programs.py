@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from pytest_gittrix.clock import Clock
+from pytest_gittrix.clock.clock import Clock
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.session.agent import AgentSession

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal
 
-from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.clock.clock import EPOCH
 from pytest_gittrix.errors import BaselineConflict, GittrixError, InvalidInput
 from pytest_gittrix.harness.world import World
 from pytest_gittrix.integrations.files import SandboxFiles

@@ -15,9 +15,9 @@ from json.encoder import encode_basestring
 from typing import Any, Literal, cast, get_args
 from zlib import crc32
 
+from pytest_gittrix.durations import instant_at, ns_of, parse_instant
 from pytest_gittrix.errors import InvalidInput, LogDamaged, MetadataVersionUnsupported
 from pytest_gittrix.record.vocabulary import LIVE, VOCABULARY, Kind
-from pytest_gittrix.timetext import instant_at, ns_of, parse_instant
 
 Actor = Literal["human", "agent", "system"]
 ACTORS: tuple[str, ...] = get_args(Actor)

@@ -13,9 +13,9 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Final
 
+from pytest_gittrix.durations import parse_duration
 from pytest_gittrix.errors import InvalidInput, SessionNotFound
 from pytest_gittrix.record.life import Life
-from pytest_gittrix.timetext import parse_duration
 
 _SECOND: Final = 1_000_000_000
 _MINUTE: Final = 60 * _SECOND

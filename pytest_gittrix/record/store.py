@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionNotFound
 from pytest_gittrix.os_level.files import sync_directory, write_all
+from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.changes import FILE as CHANGES
-from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.log import Durability, EventLog, ReadPolicy
 from pytest_gittrix.record.state import SessionState, fold, metadata_of, state_from_metadata
 

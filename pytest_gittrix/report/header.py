@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_gittrix.durations import format_instant
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.git.environment import git_version
-from pytest_gittrix.timetext import format_instant
 
 if TYPE_CHECKING:
     from pytest_gittrix.config import GittrixConfig

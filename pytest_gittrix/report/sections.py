@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from pytest_gittrix.clock import FrozenClock
+from pytest_gittrix.clock.clock import FrozenClock
+from pytest_gittrix.durations import format_instant, instant_at
 from pytest_gittrix.git.commit import Commit
 from pytest_gittrix.git.patch import patch_bytes
 from pytest_gittrix.git.refs import branch_ref
@@ -25,7 +26,6 @@ from pytest_gittrix.record.events import Event
 from pytest_gittrix.record.state import SessionState
 from pytest_gittrix.record.store import LOG, Store
 from pytest_gittrix.session.content import file_changes, snapshot_of
-from pytest_gittrix.timetext import format_instant, instant_at
 
 if TYPE_CHECKING:
     from pytest_gittrix.fixtures import Opened

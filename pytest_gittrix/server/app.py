@@ -15,6 +15,7 @@ from starlette.responses import Response, StreamingResponse
 
 from pytest_gittrix import __version__
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.os_level.process_tree import seconds
 from pytest_gittrix.server import projects, sessions
 from pytest_gittrix.server.answers import FAILURES, catch_all, done
 from pytest_gittrix.server.asked import require_known
@@ -22,7 +23,6 @@ from pytest_gittrix.server.command import run_command
 from pytest_gittrix.server.events import Listener, resumed
 from pytest_gittrix.server.schema import Answered, Command, CommandAnswer
 from pytest_gittrix.server.state import Daemon
-from pytest_gittrix.session.agent_tree import seconds
 
 _GREETERS: Final = 4
 """Threads that are kept for those who ask whether the daemon answers, whatever all others do."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.errors import AdapterUnavailable, DaemonRuns, InvalidInput
-from pytest_gittrix.record.heartbeat import Owner
+from pytest_gittrix.os_level.lock_owner import Owner
 
 FILE: Final = "daemon.json"
 _GUARD: Final = "daemon.lock"

@@ -20,14 +20,14 @@ from typing import Any, Final
 
 from anyio import to_thread
 
+from pytest_gittrix.durations import format_instant
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
-from pytest_gittrix.record.heartbeat import Owner
+from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.record.store import default_home
 from pytest_gittrix.server import daemon_file
 from pytest_gittrix.server.daemon_file import DaemonFile
 from pytest_gittrix.server.guard import read_token, require_token_beyond_loopback
 from pytest_gittrix.server.team import Team, read_team
-from pytest_gittrix.timetext import format_instant
 
 PORT: Final = 8484
 """BotMinter's."""

@@ -14,6 +14,7 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from pytest_gittrix.durations import parse_instant
 from pytest_gittrix.errors import GittrixError, InvalidInput, SessionNotFound, WorkItemHeld
 from pytest_gittrix.record.life import Life
 from pytest_gittrix.record.retention import Selector
@@ -21,7 +22,6 @@ from pytest_gittrix.server.answers import FAILURES, Conflict, done, failed
 from pytest_gittrix.server.managers import cleanup_data, inspection_data, start_member
 from pytest_gittrix.server.schema import Acquired, Answered, CleanUp, Failed, Lock, OneSession, Sessions, Start, Started, Stop, StopMany
 from pytest_gittrix.server.state import Daemon
-from pytest_gittrix.timetext import parse_instant
 from pytest_gittrix.views import botminter
 
 _SECOND: Final = 1_000_000_000

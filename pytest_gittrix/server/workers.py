@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Any, Final
 
-from pytest_gittrix.session.agent_tree import seconds
+from pytest_gittrix.os_level.process_tree import seconds
 
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0

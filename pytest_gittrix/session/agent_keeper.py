@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
-from pytest_gittrix.session.processes import lead
+from pytest_gittrix.os_level.reaper import lead
 
 RECORD: Final = "agent.json"
 OUTPUT: Final = "output"

@@ -20,10 +20,10 @@ from typing import Any, Final
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.command import check_command
 from pytest_gittrix.os_level.files import write_file
-from pytest_gittrix.record.heartbeat import Owner
+from pytest_gittrix.os_level.lock_owner import Owner
+from pytest_gittrix.os_level.process_tree import MARK, POLL, AgentTree, process, seconds
 from pytest_gittrix.session import agent_keeper
 from pytest_gittrix.session.agent_keeper import GO, INPUT, OUTPUT, RECORD, clear
-from pytest_gittrix.session.agent_tree import MARK, POLL, AgentTree, process, seconds
 from pytest_gittrix.session.agents import AgentProcess
 
 _START_WAIT: Final = 30.0

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
-from pytest_gittrix.record.heartbeat import Owner
+from pytest_gittrix.os_level.lock_owner import Owner
+from pytest_gittrix.os_level.process_tree import KILL_WAIT, POLL, AgentTree, pause, process, seconds, signal_process
 from pytest_gittrix.session.agent_keeper import EXIT, INPUT, OUTPUT, RECORD
-from pytest_gittrix.session.agent_tree import KILL_WAIT, POLL, AgentTree, pause, process, seconds, signal_process
 
 AgentState = Literal["alive", "exited", "missing", "probe_failed"]
 

@@ -13,7 +13,7 @@ from pytest_gittrix.adapters.local import LocalEphemeral
 from pytest_gittrix.adapters.protocol import Durable
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.git.workspace import Workspace, check_kind
-from pytest_gittrix.record.lease import Lease
+from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.state import Policy, fold
 from pytest_gittrix.record.store import Store
 from pytest_gittrix.session.fork import FilesOf, Fork, Source, check_files, check_seq, summary_of

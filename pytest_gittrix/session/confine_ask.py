@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.errors import AdapterUnavailable
-from pytest_gittrix.record.heartbeat import Owner
+from pytest_gittrix.os_level.lock_owner import Owner
+from pytest_gittrix.os_level.process_tree import Process, process, signal_process
 from pytest_gittrix.session import confine_zygote
-from pytest_gittrix.session.agent_tree import Process, process, signal_process
 from pytest_gittrix.session.confine_attend import end_tree_of, pipes
 from pytest_gittrix.session.confine_zygote import ENDED, HELLO, REFUSED, request
 

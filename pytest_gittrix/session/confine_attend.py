@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from pytest_gittrix.record.heartbeat import Owner
-from pytest_gittrix.session.agent_tree import MARK, POLL, AgentTree, process, seconds
+from pytest_gittrix.os_level.lock_owner import Owner
+from pytest_gittrix.os_level.process_tree import MARK, POLL, AgentTree, process, seconds
 
 _BLOCK: Final = 1 << 16
 _MOST_IN_A_PIPE: Final = 1 << 20

@@ -15,7 +15,7 @@ import sys
 from contextlib import suppress
 
 from pytest_gittrix.os_level import landlock
-from pytest_gittrix.session.processes import end_below
+from pytest_gittrix.os_level.reaper import end_below
 
 TYPE_CHECKING = False  # the module of that name is dear to load
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
-from pytest_gittrix.session.agent_tree import KILL_WAIT, seconds
+from pytest_gittrix.os_level.process_tree import KILL_WAIT, seconds
 from pytest_gittrix.session.confine_ask import Asked
 from pytest_gittrix.session.confine_attend import Attended, Spawned, Started, attend
 from pytest_gittrix.session.confine_jail import jail_filter

@@ -18,11 +18,11 @@ import struct
 from contextlib import suppress
 
 from pytest_gittrix.os_level import landlock
+from pytest_gittrix.os_level.reaper import children, end_below
 
 # What the forks need is loaded once, here.
 from pytest_gittrix.session.confine_launch import COMMAND as LAUNCHER
 from pytest_gittrix.session.confine_launch import Launcher, end_descendants
-from pytest_gittrix.session.processes import children, end_below
 
 TYPE_CHECKING = False  # the module of that name is dear to load
 if TYPE_CHECKING:

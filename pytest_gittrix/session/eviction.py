@@ -21,7 +21,7 @@ from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError
 from pytest_gittrix.git.snapshot import Limits, Snapshot
 from pytest_gittrix.git.tree import Changes
 from pytest_gittrix.git.workspace import Trash, Workspace
-from pytest_gittrix.record.lease import Lease
+from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.state import SessionState
 from pytest_gittrix.record.store import LOCK, TURN
 from pytest_gittrix.record.values import OUTCOMES

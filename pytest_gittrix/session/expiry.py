@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from pytest_gittrix.clock import Clock
+from pytest_gittrix.clock.clock import Clock
 from pytest_gittrix.git.snapshot import latest_change
 from pytest_gittrix.record.state import SessionState, deadline_ns
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
-from pytest_gittrix.record.lease import Lease
+from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.store import Store
 
 _ALPHABET: Final = string.ascii_letters + string.digits + "_-"

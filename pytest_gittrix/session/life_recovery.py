@@ -16,7 +16,7 @@ from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.git.workspace import Trash
-from pytest_gittrix.record.lease import Lease
+from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.state import SessionState
 from pytest_gittrix.record.store import Store
 from pytest_gittrix.session.eviction import LEAVING

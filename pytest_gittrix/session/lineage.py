@@ -15,8 +15,8 @@ from typing import Any, Final
 from pytest_gittrix import points
 from pytest_gittrix.errors import CapabilityMissing, SessionExpired, SessionNotFound
 from pytest_gittrix.git.workspace import Workspace
+from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.events import path_fields, path_of
-from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.state import SessionState
 from pytest_gittrix.record.store import LOCK
 from pytest_gittrix.record.values import Lineage

@@ -15,7 +15,7 @@ from pytest_gittrix import points
 from pytest_gittrix.adapters.forge import Forge
 from pytest_gittrix.adapters.local import LocalEphemeral
 from pytest_gittrix.adapters.protocol import Durable
-from pytest_gittrix.clock import Clock, SystemClock, Timer
+from pytest_gittrix.clock.clock import Clock, SystemClock, Timer
 from pytest_gittrix.errors import GittrixError, SessionNotFound
 from pytest_gittrix.git.seed import prune_seeds
 from pytest_gittrix.git.workspace import WorkspaceKind

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.errors import InvalidInput, SessionNotFound
 from pytest_gittrix.git.hydrate import TEAM, Hydrated, HydratedRepository, RepositorySpec
+from pytest_gittrix.os_level.lease import Lease
+from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.heartbeat import Owner
-from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.life import Life, life_of
 from pytest_gittrix.record.retention import RetentionPolicy
 from pytest_gittrix.record.state import fold

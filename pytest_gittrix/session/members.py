@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pytest_gittrix.clock import Timer
+from pytest_gittrix.clock.clock import Timer
+from pytest_gittrix.durations import ns_of
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionNotFound
 from pytest_gittrix.git.hydrate import Progress, RepositorySpec
 from pytest_gittrix.record.life import STATES, TERMINAL, Life
@@ -26,7 +27,6 @@ from pytest_gittrix.session.member_inspect import Inspection, RepositoryState
 from pytest_gittrix.session.member_record import RUNNING, Team, check_name
 from pytest_gittrix.session.member_start import Asked, MemberStart
 from pytest_gittrix.session.work_locks import Acquired, WorkLocks
-from pytest_gittrix.timetext import ns_of
 from pytest_gittrix.views import botminter
 
 if TYPE_CHECKING:

@@ -42,7 +42,7 @@ from pytest_gittrix.views.orchestrator_audit import append_audit, audit_of
 from pytest_gittrix.views.orchestrator_status import Dialect, can_restore
 
 if TYPE_CHECKING:
-    from pytest_gittrix.clock import Timer
+    from pytest_gittrix.clock.clock import Timer
     from pytest_gittrix.session.manager import GitTrix
 
 __all__ = [

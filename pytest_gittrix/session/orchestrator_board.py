@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.errors import EvictionRace, GittrixError, InvalidInput, SessionNotFound
+from pytest_gittrix.os_level.atomic_text import is_unfinished, typed_file, write_whole
+from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.axes import Axes, axes_of
 from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.log import report_ignored
 from pytest_gittrix.record.state import SessionState, fold
 from pytest_gittrix.session.orchestrator_config import Project
@@ -28,7 +29,6 @@ from pytest_gittrix.views.orchestrator_audit import DIRECTORY as AUDITS
 from pytest_gittrix.views.orchestrator_files import ARCHIVE, changes_of, retire, session_of, sessions, tidy, update
 from pytest_gittrix.views.orchestrator_files import read as read_file
 from pytest_gittrix.views.orchestrator_status import Dialect, ended, status
-from pytest_gittrix.views.whole_files import is_unfinished, typed_file, write_whole
 
 if TYPE_CHECKING:
     from pytest_gittrix.session.manager import GitTrix

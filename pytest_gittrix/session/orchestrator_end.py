@@ -13,7 +13,7 @@ from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import GittrixError, InvalidInput, SessionExpired, SessionNotRestorable, WorkspaceMissing
-from pytest_gittrix.record.heartbeat import Owner
+from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.session.orchestrator_agents import Agents, alive, runtime_data
 from pytest_gittrix.session.orchestrator_board import RUNTIME, Board, Seen
 from pytest_gittrix.session.orchestrator_session import Cleaned, Killed

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from pytest_gittrix.timetext import format_instant, parse_instant
+from pytest_gittrix.durations import format_instant, parse_instant
 from pytest_gittrix.views.orchestrator_status import (
     NON_RESTORABLE_STATUSES,
     TERMINAL_ACTIVITIES,

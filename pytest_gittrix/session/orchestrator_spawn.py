@@ -18,8 +18,8 @@ from typing import Any, Final
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, SessionNotRestorable, WorkspaceMissing
-from pytest_gittrix.record.heartbeat import Owner
-from pytest_gittrix.session.agent_tree import pause
+from pytest_gittrix.os_level.lock_owner import Owner
+from pytest_gittrix.os_level.process_tree import pause
 from pytest_gittrix.session.orchestrator_agents import Agents, alive, runtime_data, tolerated
 from pytest_gittrix.session.orchestrator_board import RUNTIME, Board, Seen
 from pytest_gittrix.session.orchestrator_config import AgentPlugin, Project, SpawnConfig, branch_for, issue_of, prompt_as

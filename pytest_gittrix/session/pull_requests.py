@@ -16,9 +16,9 @@ from pytest_gittrix.adapters.forge import Forge, ForgeUnavailable, PullRequest
 from pytest_gittrix.adapters.protocol import Durable
 from pytest_gittrix.errors import CapabilityMissing, GittrixError, InvalidInput
 from pytest_gittrix.git.refs import short_branch
+from pytest_gittrix.os_level.process_tree import pause, seconds
 from pytest_gittrix.record.events import Actor
 from pytest_gittrix.record.state import SessionState
-from pytest_gittrix.session.agent_tree import pause, seconds
 from pytest_gittrix.session.inputs import check_text
 from pytest_gittrix.session.recorder import Recorder
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
-from pytest_gittrix.clock import Clock
+from pytest_gittrix.clock.clock import Clock
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, SessionExpired, SessionNotFound
+from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.axes import axes_of
 from pytest_gittrix.record.events import Actor, Event, live_event
-from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.log import EventLog, report_ignored
 from pytest_gittrix.record.state import SessionState, fold
 from pytest_gittrix.record.store import Store

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gittrix.durations import ns_of
 from pytest_gittrix.errors import InvalidInput, SessionNotFound
 from pytest_gittrix.record.index import Index, Query, Row
 from pytest_gittrix.record.state import StateName
 from pytest_gittrix.record.store import Problem
 from pytest_gittrix.record.values import OUTCOMES
-from pytest_gittrix.timetext import ns_of
 
 if TYPE_CHECKING:
     from pytest_gittrix.record.model import SessionMetadata

@@ -19,7 +19,7 @@ from pytest_gittrix.adapters.protocol import MIRROR, Durable
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.git.refs import short_branch
 from pytest_gittrix.git.workspace import Trash, Workspace, adopt_workspace
-from pytest_gittrix.record.lease import Lease
+from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.state import SessionState
 from pytest_gittrix.record.store import Store
 

@@ -16,8 +16,8 @@ from pytest_gittrix.adapters.protocol import Durable
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.git.workspace import Workspace
 from pytest_gittrix.os_level.files import sync_file_system
+from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.events import path_fields
-from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.store import Store
 from pytest_gittrix.record.values import IDENTITY, Lineage, Policy
 from pytest_gittrix.session.detector import note_references

@@ -17,10 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
+from pytest_gittrix.durations import format_instant, instant_at
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
 from pytest_gittrix.record.events import Event
 from pytest_gittrix.session.conversation import check_types
-from pytest_gittrix.timetext import format_instant, instant_at
 
 PATIENCE: Final = 5.0
 """Seconds a listener has to say what it wants."""

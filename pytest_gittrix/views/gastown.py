@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from pytest_gittrix.durations import instant_text
 from pytest_gittrix.record.events import Event
 from pytest_gittrix.record.state import SessionState, fold
-from pytest_gittrix.timetext import instant_text
 
 LEGAL: Final[Mapping[str, frozenset[str]]] = {
     "spawn": frozenset({"active"}),

@@ -14,13 +14,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_gittrix.durations import ns_of
 from pytest_gittrix.errors import GittrixError, InvalidInput
+from pytest_gittrix.os_level.atomic_text import typed_file, write_whole
 from pytest_gittrix.record.events import Event
 from pytest_gittrix.record.state import SessionState, fold
 from pytest_gittrix.record.store import Problem, Store
-from pytest_gittrix.timetext import ns_of
 from pytest_gittrix.views.gastown import INDEX_FIELDS, TOLD, TOWN_TYPES, Step, record_of, steps, time_text, town_event
-from pytest_gittrix.views.whole_files import typed_file, write_whole
 
 EVENTS: Final = ".events.jsonl"
 SESSIONS: Final = ".sessions"

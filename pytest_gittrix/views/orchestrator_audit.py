@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_gittrix.durations import instant_text
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
+from pytest_gittrix.os_level.atomic_text import check_place, write_whole
+from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.axes import Axes, axes_of
 from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.reports import REPORTS
-from pytest_gittrix.timetext import instant_text
 from pytest_gittrix.views.orchestrator_files import LOCK, check_id
 from pytest_gittrix.views.orchestrator_status import Dialect, status
-from pytest_gittrix.views.whole_files import check_place, write_whole
 
 DIRECTORY: Final = ".agent-report-audit"
 MAX_ENTRIES: Final = 200

@@ -15,15 +15,15 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_gittrix.durations import format_instant, instant_text, parse_instant
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
+from pytest_gittrix.os_level.atomic_text import check_place, is_unfinished, typed_file, write_whole
+from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.axes import pull_request_at
 from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.values import IDENTITY
-from pytest_gittrix.timetext import format_instant, instant_text, parse_instant
 from pytest_gittrix.views.orchestrator import pr_info, record
 from pytest_gittrix.views.orchestrator_status import HEAD_STATUSES, STATUSES, Dialect
-from pytest_gittrix.views.whole_files import check_place, is_unfinished, typed_file, write_whole
 
 ARCHIVE: Final = "archive"
 """Where the files of sessions go that are to be forgotten. Their ids stay taken."""

@@ -20,7 +20,7 @@ from support.evals import agent_file, command_file, left_in, ran, suite
 from pytest_gittrix.evals.leases import owners, sweep
 from pytest_gittrix.evals.record import decode
 from pytest_gittrix.evals.store import RunStore
-from pytest_gittrix.session.agent_tree import pause, process, seconds
+from pytest_gittrix.os_level.process_tree import pause, process, seconds
 
 CASES = [f"case-{number}" for number in range(8)]
 STALLS = """

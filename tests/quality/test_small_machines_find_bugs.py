@@ -20,10 +20,10 @@ from pytest_gittrix.harness.machine import steps_of
 from pytest_gittrix.harness.profiles import profile
 from pytest_gittrix.harness.turn_machine import TurnMachine
 from pytest_gittrix.harness.world_machine import WorldMachine, machine_of
+from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record import index, state
 from pytest_gittrix.record.events import Event
 from pytest_gittrix.record.index import Index, Query
-from pytest_gittrix.record.lease import Lease
 from pytest_gittrix.record.log import EventLog
 from pytest_gittrix.record.state import Rule, SessionState
 from pytest_gittrix.session import agent, conversation, lineage, session, turns

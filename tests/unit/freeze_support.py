@@ -20,7 +20,7 @@ SETUP = """
 import datetime, json, sys, threading, time
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.errors import ClockConflict, GittrixError, InvalidInput
-from pytest_gittrix.freeze import process_freeze
+from pytest_gittrix.clock.freeze import process_freeze
 
 def refusal(attempt):
     try:

@@ -7,9 +7,9 @@ from typing import Any
 
 from support.events import CREATED
 
+from pytest_gittrix.durations import ns_of
 from pytest_gittrix.record.events import Event
 from pytest_gittrix.record.store import Store
-from pytest_gittrix.timetext import ns_of
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 TOAST = {"agent": "gastown/polecats/Toast", "rig": "gastown", "role": "polecat", "tmux_session": "gt-Toast"}

@@ -24,9 +24,9 @@ from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
 from pytest_gittrix.harness.agent_kit import AgentKit
 from pytest_gittrix.harness.faults import Fault, Run
 from pytest_gittrix.harness.supervisor import supervise_function, supported, sweep
-from pytest_gittrix.record.heartbeat import Owner
+from pytest_gittrix.os_level.lock_owner import Owner
+from pytest_gittrix.os_level.process_tree import MARK, table
 from pytest_gittrix.session.agent_start import start_agent
-from pytest_gittrix.session.agent_tree import MARK, table
 from pytest_gittrix.session.agents import AgentProcess
 
 pytestmark = on_linux

@@ -19,9 +19,9 @@ from agents_support import ENVIRONMENT, LONG, agents_fixture, hit, keeper_of, on
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.harness.agent_kit import AgentKit, Script
-from pytest_gittrix.record.heartbeat import Owner
+from pytest_gittrix.os_level.lock_owner import Owner
+from pytest_gittrix.os_level.process_tree import AgentTree, Process, marked, process, signal_process, table
 from pytest_gittrix.session.agent_start import start_agent
-from pytest_gittrix.session.agent_tree import AgentTree, Process, marked, process, signal_process, table
 from pytest_gittrix.session.agents import AgentProcess, Stopped
 
 pytestmark = on_linux
@@ -32,7 +32,7 @@ __all__ = ["agents_fixture"]
 OTHER = """
     import json, sys
     from pathlib import Path
-    from pytest_gittrix.record.heartbeat import Owner
+    from pytest_gittrix.os_level.lock_owner import Owner
     from pytest_gittrix.session.agents import AgentProcess
 
     directory, owner, what = sys.argv[1:4]

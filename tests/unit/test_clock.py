@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gittrix.clock import EPOCH, Clock, FrozenClock, SystemClock
+from pytest_gittrix.durations import ns_of
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.timetext import ns_of
 
 MICROSECOND = timedelta(microseconds=1)
 

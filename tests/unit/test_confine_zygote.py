@@ -18,9 +18,9 @@ import pytest
 from support.confined import LONG, PATH, Confined, available
 
 from pytest_gittrix.errors import AdapterUnavailable
-from pytest_gittrix.session.agent_tree import Process, pause, process, seconds
+from pytest_gittrix.os_level.process_tree import Process, pause, process, seconds
+from pytest_gittrix.os_level.reaper import children
 from pytest_gittrix.session.confine_probe import lets_signals_out
-from pytest_gittrix.session.processes import children
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="programs of agents run on Linux")
 

@@ -18,8 +18,8 @@ from support.evals import write
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.evals.leases import MARK, TTL, owners, scratch_root, sweep, take
-from pytest_gittrix.record.heartbeat import Owner
-from pytest_gittrix.session.agent_tree import process
+from pytest_gittrix.os_level.lock_owner import Owner
+from pytest_gittrix.os_level.process_tree import process
 
 OWNER = """
 import os, subprocess, sys

@@ -232,7 +232,7 @@ def test_pytest_and_hypothesis_measure_real_durations(tmp_path: Path, mode: str)
             import pytest
             from hypothesis import given, settings, strategies as st
             from pytest_gittrix.clock import FrozenClock
-            from pytest_gittrix.freeze import process_freeze
+            from pytest_gittrix.clock.freeze import process_freeze
 
             @pytest.fixture(scope="module")
             def clock():

@@ -214,7 +214,7 @@ def test_a_module_that_cannot_be_loaded_does_not_stop_the_freeze(tmp_path: Path)
 def test_the_clock_itself_gives_ordinary_datetimes_during_the_freeze(tmp_path: Path) -> None:
     out = run(
         """
-        from pytest_gittrix.timetext import parse_instant
+        from pytest_gittrix.durations import parse_instant
         ordinary = [datetime.datetime]  # in a list, where the freeze does not replace it
         with process_freeze(clock):
             out["types"] = [type(when) in ordinary for when in (clock.now(), clock.advance(hours=1), parse_instant("2031-01-01T00:00:00Z"))]

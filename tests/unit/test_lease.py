@@ -16,7 +16,7 @@ import pytest
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, InvalidInput
-from pytest_gittrix.record.lease import Lease, Owner
+from pytest_gittrix.os_level.lease import Lease, Owner
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to tell processes apart")
 
@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 
 HOLDER = """
 import sys
-from pytest_gittrix.record.lease import Lease
+from pytest_gittrix.os_level.lease import Lease
 
 with Lease(sys.argv[1]):
     print("held", flush=True)
@@ -194,7 +194,7 @@ def test_a_program_started_while_it_is_held_does_not_keep_it(path: Path) -> None
 FORKED = """
 import os, sys
 from pytest_gittrix.errors import EvictionRace
-from pytest_gittrix.record.lease import Lease
+from pytest_gittrix.os_level.lease import Lease
 
 lease = Lease(sys.argv[1]).acquire()
 if not os.fork():

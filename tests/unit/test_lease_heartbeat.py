@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput, LeaseLost
-from pytest_gittrix.record.heartbeat import Look, time_text
-from pytest_gittrix.record.lease import Lease, LeaseState, Owner
+from pytest_gittrix.os_level.lease import Lease, LeaseState, Owner
+from pytest_gittrix.os_level.lock_owner import Look, time_text
 
 NOW = 1_893_456_000.0
 SECOND = 1_000_000_000

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix.errors import EvictionRace
-from pytest_gittrix.record.lease import Lease
+from pytest_gittrix.os_level.lease import Lease
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs signals that stop a process")
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs signals t
 HOLDER = """
     import sys
     from pytest_gittrix.errors import LeaseLost
-    from pytest_gittrix.record.lease import Lease
+    from pytest_gittrix.os_level.lease import Lease
 
     def has(lease):
         try:
@@ -48,7 +48,7 @@ HOLDER = """
 BREAKER = """
     import sys
     from pytest_gittrix.errors import EvictionRace
-    from pytest_gittrix.record.lease import Lease
+    from pytest_gittrix.os_level.lease import Lease
 
     leases = [Lease(path, wait=0, stale_after=60, on_stale="break") for path in sys.argv[1:]]
     print("ready", flush=True)
@@ -67,7 +67,7 @@ BREAKER = """
 # Takes one lease again and again; each time it works alone for a moment and then goes silent without letting go.
 SILENT = """
     import os, sys
-    from pytest_gittrix.record.lease import Lease
+    from pytest_gittrix.os_level.lease import Lease
 
     path, name, times = sys.argv[1], sys.argv[2], int(sys.argv[3])
     marker = path + ".at-work"

@@ -211,7 +211,7 @@ def test_a_listener_that_raises_neither_undoes_the_event_nor_silences_the_others
 
 APPENDER = """
 import sys
-from pytest_gittrix.record.lease import Lease
+from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.log import EventLog
 
 path, stream, name, count = sys.argv[1:]

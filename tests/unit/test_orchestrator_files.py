@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from support.orchestrator import Watched, at
 
+from pytest_gittrix.durations import format_instant, instant_at
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
-from pytest_gittrix.timetext import format_instant, instant_at
 from pytest_gittrix.views.orchestrator import record
 from pytest_gittrix.views.orchestrator_audit import MAX_BYTES, append_audit, audit_of, audit_path, read_audit
 from pytest_gittrix.views.orchestrator_files import (

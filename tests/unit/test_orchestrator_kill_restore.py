@@ -19,7 +19,7 @@ from pytest_gittrix.errors import (
     SessionNotRestorable,
     WorkspaceMissing,
 )
-from pytest_gittrix.session.agent_tree import process
+from pytest_gittrix.os_level.process_tree import process
 from pytest_gittrix.session.orchestrator import CommandAgent, Killed, SpawnConfig, is_restorable, is_terminal_session
 from pytest_gittrix.views.orchestrator_files import read, sessions
 

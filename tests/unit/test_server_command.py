@@ -20,7 +20,7 @@ from cli_support import Cli, Terminal
 from support.daemon import Asked, serving
 
 from pytest_gittrix.cli.main import main
-from pytest_gittrix.record.heartbeat import Owner
+from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.server import client, daemon_file
 from pytest_gittrix.server.run import Settings
 

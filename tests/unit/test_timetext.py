@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gittrix.durations import distance_ns, format_duration, format_instant, instant_at, ns_of, parse_duration, parse_instant
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.timetext import distance_ns, format_duration, format_instant, instant_at, ns_of, parse_duration, parse_instant
 
 zones = st.integers(-23 * 60, 23 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 instants = st.datetimes(datetime(2, 1, 1), datetime(9998, 12, 31), timezones=zones)

@@ -19,7 +19,7 @@ from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, InvalidInput
 from pytest_gittrix.harness.faults import Fault, Run
 from pytest_gittrix.harness.supervisor import supervise_function, supported, sweep
-from pytest_gittrix.record.lease import Lease
+from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.session.work_locks import MOST_CHARACTERS, Acquired, WorkLock, WorkLocks
 
 LONG = 60.0

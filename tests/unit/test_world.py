@@ -15,7 +15,7 @@ import pytest
 
 from pytest_gittrix.adapters.local import LocalEphemeral
 from pytest_gittrix.clock import EPOCH, FrozenClock
-from pytest_gittrix.clock_carriers import CLOCK_VARIABLE
+from pytest_gittrix.clock.carriers import CLOCK_VARIABLE
 from pytest_gittrix.errors import BaselineConflict, InvalidInput, SessionExpired, UnsupportedRepository, WriteRejected
 from pytest_gittrix.harness.history import SMALL_PROJECT, Executable, Step
 from pytest_gittrix.harness.templates import Templates

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from pytest_gittrix.clock import Clock, SystemClock
-from pytest_gittrix.clock_carriers import CLOCK_VARIABLE, read_instant, read_moves
-from pytest_gittrix.timers import Schedule, Timer
-from pytest_gittrix.timetext import instant_at, ns_of
+from pytest_gittrix.clock.carriers import CLOCK_VARIABLE, read_instant, read_moves
+from pytest_gittrix.clock.clock import Clock, SystemClock
+from pytest_gittrix.clock.timers import Schedule, Timer
+from pytest_gittrix.durations import instant_at, ns_of
 
 
 class FileClock:

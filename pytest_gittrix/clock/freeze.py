@@ -19,9 +19,9 @@ from typing import Any, Literal, get_args
 
 from freezegun import api, config, freeze_time
 
-from pytest_gittrix.clock import FrozenClock
+from pytest_gittrix.clock.clock import FrozenClock
+from pytest_gittrix.durations import format_instant
 from pytest_gittrix.errors import ClockConflict, GittrixError, InvalidInput
-from pytest_gittrix.timetext import format_instant
 
 FreezeMode = Literal["wall", "all", "none"]
 

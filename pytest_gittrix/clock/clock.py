@@ -19,10 +19,10 @@ from itertools import count
 from pathlib import Path
 from typing import Literal, Protocol, get_args
 
-from pytest_gittrix.clock_carriers import CLOCK_VARIABLE, append_move, faketime_environment, git_dates, write_instant, write_moves
+from pytest_gittrix.clock.carriers import CLOCK_VARIABLE, append_move, faketime_environment, git_dates, write_instant, write_moves
+from pytest_gittrix.clock.timers import Schedule, Timer
+from pytest_gittrix.durations import distance_ns, format_instant, instant_at, ns_of
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
-from pytest_gittrix.timers import Schedule, Timer
-from pytest_gittrix.timetext import distance_ns, format_instant, instant_at, ns_of
 
 __all__ = ["EPOCH", "Clock", "FrozenClock", "SystemClock", "Timer"]
 

@@ -11,8 +11,8 @@ from datetime import timedelta
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 
+from pytest_gittrix.durations import format_duration
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.timetext import format_duration
 
 
 class Timer:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from pytest_gittrix.record.heartbeat import Owner
+from pytest_gittrix.os_level.lock_owner import Owner
 
 MARK: Final = "GITTRIX_AGENT_MARK"
 """The variable that every process of an agent inherits; its value is the agent's own."""

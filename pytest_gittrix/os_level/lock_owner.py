@@ -18,9 +18,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+from pytest_gittrix.durations import format_instant, instant_at
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.files import sync_directory, write_all
-from pytest_gittrix.timetext import format_instant, instant_at
 
 if sys.platform != "win32":
     import fcntl

@@ -26,7 +26,7 @@ from typing import Any, Self
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, InvalidInput, LeaseLost
-from pytest_gittrix.record.heartbeat import (
+from pytest_gittrix.os_level.lock_owner import (
     SECOND_NS,
     LeaseState,
     Look,

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from glob import iglob
 from pathlib import Path
 
+from pytest_gittrix.durations import instant_at, ns_of, parse_instant
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.timetext import instant_at, ns_of, parse_instant
 
 CLOCK_VARIABLE = "PYTEST_GITTRIX_CLOCK"
 

@@ -1,0 +1,35 @@
+"""One clock, its timers, and how an instant reaches git, other processes and files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gittrix.doors import door
+
+if TYPE_CHECKING:
+    from pytest_gittrix.clock.clock import EPOCH as EPOCH
+    from pytest_gittrix.clock.clock import Clock as Clock
+    from pytest_gittrix.clock.clock import FrozenClock as FrozenClock
+    from pytest_gittrix.clock.clock import SystemClock as SystemClock
+    from pytest_gittrix.clock.file_clock import FileClock as FileClock
+    from pytest_gittrix.clock.file_clock import clock_from_environment as clock_from_environment
+    from pytest_gittrix.clock.freeze import process_freeze as process_freeze
+    from pytest_gittrix.clock.timers import Timer as Timer
+
+__getattr__, __dir__ = door(
+    __name__,
+    {
+        "clock.clock": (
+            "EPOCH",
+            "Clock",
+            "FrozenClock",
+            "SystemClock",
+        ),
+        "clock.file_clock": (
+            "FileClock",
+            "clock_from_environment",
+        ),
+        "clock.freeze": ("process_freeze",),
+        "clock.timers": ("Timer",),
+    },
+)

@@ -1,0 +1,37 @@
+"""Lazy doors: a package whose public names are loaded from their modules when they are first used.
+
+A door keeps the start of a program cheap. The keeper of an agent and the launcher of confined programs run without site-packages, so a
+door that loaded what it leads to would end every start of an agent.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+
+def door(package: str, modules: Mapping[str, Sequence[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Make the ``__getattr__`` and the ``__dir__`` of a package that leads to other modules.
+
+    Args:
+        package: the package's own name, ``__name__``.
+        modules: the names that each module gives, by the module's name below ``pytest_gittrix``.
+
+    Returns:
+        The two functions, to be assigned at the package's module level.
+    """
+    homes = {name: f"pytest_gittrix.{module}" for module, names in modules.items() for name in names}
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(import_module(homes[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return load, names

@@ -22,8 +22,8 @@ from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.pack import install_pack
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import FILE, Entry
-from pytest_gittrix.git.workspace import KINDS, WorkspaceKind
 from pytest_gittrix.session.manager import GitTrix
+from pytest_gittrix.workspaces.workspace import KINDS, WorkspaceKind
 
 READ_TWICE: Final = "clone, diff() + promote()"
 DELETE: Final = "delete"

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.adapters.local import LocalEphemeral
-from pytest_gittrix.git.workspace import Trash, Workspace
 from pytest_gittrix.harness.race import Race
 from pytest_gittrix.harness.templates import Templates
 from pytest_gittrix.harness.world import World
+from pytest_gittrix.workspaces.workspace import Trash, Workspace
 
 if TYPE_CHECKING:
     from pytest_gittrix.git.tree import Changes

@@ -13,18 +13,18 @@ import pygit2
 from pytest_gittrix import points
 from pytest_gittrix.adapters.protocol import Drift, Landed
 from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.git.checkout_update import Sides, holding
 from pytest_gittrix.git.commit import Built, Commit, Signature, build_commit
 from pytest_gittrix.git.objects import MissingObject
 from pytest_gittrix.git.pack import release_pack
 from pytest_gittrix.git.refs import branch_ref, short_branch, temporary_prefix
 from pytest_gittrix.git.repository import Repository, require_head
-from pytest_gittrix.git.seed import History, Seed, check_history, prepare
-from pytest_gittrix.git.snapshot import Limits
 from pytest_gittrix.git.tree import Changes, Entry, Item, changed_paths, entry_at
-from pytest_gittrix.git.workspace import Workspace, WorkspaceKind, check_kind, create, open_workspace
-from pytest_gittrix.git.worktree import Sides, holding
 from pytest_gittrix.os_level.confinement_levels import Level, check_level
 from pytest_gittrix.os_level.files import read_text
+from pytest_gittrix.workspaces.seed import History, Seed, check_history, prepare
+from pytest_gittrix.workspaces.snapshot import Limits
+from pytest_gittrix.workspaces.workspace import Workspace, WorkspaceKind, check_kind, create, open_workspace
 
 _COUNTED_COMMITS = 1000
 _FALLBACK = ("gittrix", "gittrix@localhost")

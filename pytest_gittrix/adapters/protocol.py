@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pytest_gittrix.git.commit import Built, Commit
-from pytest_gittrix.git.seed import History, Seed
 from pytest_gittrix.git.tree import Changes, Entry, Item
-from pytest_gittrix.git.workspace import Workspace, WorkspaceKind
+from pytest_gittrix.workspaces.seed import History, Seed
+from pytest_gittrix.workspaces.workspace import Workspace, WorkspaceKind
 
 MIRROR = "gitconfig"
 """The file that a mirror of a remote has in its directory, and no repository has."""

@@ -22,8 +22,8 @@ from pytest_gittrix.adapters.remote_transport import Pushed, Transport, pushed
 from pytest_gittrix.errors import AdapterUnavailable, DurableLocked, GittrixError, InvalidInput, PromoteFailed
 from pytest_gittrix.git.commit import Built, Commit
 from pytest_gittrix.git.refs import RefMoved, branch_ref, short_branch
-from pytest_gittrix.git.seed import History, Seed
 from pytest_gittrix.git.tree import Changes, Entry, Item
+from pytest_gittrix.workspaces.seed import History, Seed
 
 __all__ = ["RemoteDurable"]
 

@@ -173,7 +173,7 @@ def standard_input(what: str) -> bytes:
     Raises:
         InvalidInput: it is closed.
     """
-    from pytest_gittrix.git.snapshot import Limits
+    from pytest_gittrix.workspaces.snapshot import Limits
 
     daemon = caller.get()
     if daemon.stdin is None if daemon is not None else sys.stdin is None:

@@ -86,7 +86,7 @@ def _object(raw: bytes) -> dict[str, Any]:
     Raises:
         InvalidInput: it is none, or a name is in it twice.
     """
-    from pytest_gittrix.git.snapshot import Limits
+    from pytest_gittrix.workspaces.snapshot import Limits
 
     if len(raw) > Limits().max_file:
         raise InvalidInput(f"Standard input has more than {Limits().max_file} bytes.", why="Every reader of the log reads all of it.")

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.git.hydrate import Hydrated, HydratedRepository, RepositorySpec
 from pytest_gittrix.harness.driver import DrivenEngine, Stage
 from pytest_gittrix.harness.driver_members import DrivenMember
 from pytest_gittrix.harness.member_witness import Witness
 from pytest_gittrix.harness.member_workspaces import Member, RemoteKind, RepositoryPlan, git
+from pytest_gittrix.workspaces.multi_repo import Hydrated, HydratedRepository, RepositorySpec
 
 APP: Final = RepositoryPlan("app")
 """A repository in which nothing was done."""

@@ -21,10 +21,10 @@ from typing import Any, Final
 from pytest_gittrix import points
 from pytest_gittrix.clock.clock import Clock, SystemClock
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
-from pytest_gittrix.git.workspace import Trash
 from pytest_gittrix.os_level.files import write_file
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.process_tree import AgentTree
+from pytest_gittrix.workspaces.workspace import Trash
 
 MARK: Final = "GITTRIX_EVAL_MARK"
 """The variable that every program of a sample inherits; its value is the name of the directory it works in."""

@@ -20,10 +20,10 @@ from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.evals.identity import check_id, digest_of
 from pytest_gittrix.evals.toml_file import Table
 from pytest_gittrix.git.environment import hermetic_env, run_git
-from pytest_gittrix.git.seed import History, check_history
-from pytest_gittrix.git.workspace import WorkspaceKind, check_kind
 from pytest_gittrix.os_level.confinement_levels import LEVELS
 from pytest_gittrix.session.selection import OnOverlap, check_on_overlap
+from pytest_gittrix.workspaces.seed import History, check_history
+from pytest_gittrix.workspaces.workspace import WorkspaceKind, check_kind
 
 SCHEMA: Final = 1
 DriftAt = Literal["after-start", "before-promote"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pytest_gittrix.git.names import collision_key
+from pytest_gittrix.git.path_rules import collision_key
 
 FILE = 0o100644
 EXECUTABLE = 0o100755

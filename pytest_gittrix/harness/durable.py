@@ -18,12 +18,12 @@ from pytest_gittrix.clock.carriers import git_dates
 from pytest_gittrix.clock.clock import SystemClock
 from pytest_gittrix.durations import ns_of
 from pytest_gittrix.errors import CapabilityMissing, DurableLocked, InvalidInput, WorktreeDirty
+from pytest_gittrix.git.checkout_update import Forward, holding
 from pytest_gittrix.git.commit import Built, Commit, Signature, build_commit
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.git.refs import RefMoved, branch_ref
 from pytest_gittrix.git.repository import Repository, require_head
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Changes, Entry, TreeClash, entry_at
-from pytest_gittrix.git.worktree import Forward, holding
 from pytest_gittrix.harness.fingerprint import Fingerprint
 from pytest_gittrix.harness.history import Contents, check_fit, resolve
 from pytest_gittrix.harness.templates import HUMAN

@@ -18,8 +18,8 @@ from pytest_gittrix.clock.clock import EPOCH
 from pytest_gittrix.durations import ns_of
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.commit import Signature, build_commit
-from pytest_gittrix.git.names import check_path
 from pytest_gittrix.git.objects import SHA1, ObjectFormat
+from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, KINDS, SUBMODULE, SYMLINK, Entry, Item, TreeClash, entry_at, flatten, parse_tree
 
 AUTHOR: Final = ("Durable Author", "durable@example.com")

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.git.environment import run_git
-from pytest_gittrix.git.hydrate import HydratedRepository
 from pytest_gittrix.harness.member_workspaces import SECRET, Member, RepositoryPlan, git
+from pytest_gittrix.workspaces.multi_repo import HydratedRepository
 
 _MESSAGES: Final = "%H%x00%an%x00%ae%x00%at%x00%B%x01"
 

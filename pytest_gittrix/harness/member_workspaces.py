@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from pytest_gittrix.git.environment import hermetic_env, run_git
-from pytest_gittrix.git.hydrate import Hydrated, HydratedRepository, RepositorySpec, hydrate
+from pytest_gittrix.workspaces.multi_repo import Hydrated, HydratedRepository, RepositorySpec, hydrate
 
 RemoteKind = Literal["plain", "trunk", "protected", "rejecting", "gone", "empty"]
 """What a remote does: takes pushes; the same, with a default branch that is not ``main``; takes new branches of no name but recovery ones;

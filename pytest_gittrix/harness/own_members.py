@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.git.hydrate import RepositorySpec
 from pytest_gittrix.harness.own_engine import ShellEngine
 from pytest_gittrix.harness.timeline import Timeline
 from pytest_gittrix.record.axes import Activity, Axes, Progress, PullRequest, Runtime
@@ -19,6 +18,7 @@ from pytest_gittrix.record.retention import RetentionPolicy, Selector
 from pytest_gittrix.session.manager import GitTrix
 from pytest_gittrix.session.members import Members
 from pytest_gittrix.views.orchestrator_status import is_restorable, is_terminal, status, to_poll
+from pytest_gittrix.workspaces.multi_repo import RepositorySpec
 
 GRACE: Final = 0.5
 """Real seconds that an agent has to end in."""

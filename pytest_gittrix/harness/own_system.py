@@ -10,13 +10,13 @@ import sys
 from itertools import count
 
 from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
-from pytest_gittrix.git.workspace import WorkspaceKind
 from pytest_gittrix.harness.own_engine import GitTrixEngine, ShellEngine
 from pytest_gittrix.harness.own_members import WholeEngine
 from pytest_gittrix.harness.place import Place
 from pytest_gittrix.harness.system import Capability
 from pytest_gittrix.session.ids import seeded_ids
 from pytest_gittrix.session.manager import GitTrix
+from pytest_gittrix.workspaces.workspace import WorkspaceKind
 
 __all__ = ["GitTrixEngine", "GitTrixSystem", "ShellEngine", "WholeEngine"]
 

@@ -19,11 +19,11 @@ from pytest_gittrix.clock.clock import EPOCH, FrozenClock
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.git.refs import branch_ref
-from pytest_gittrix.git.workspace import Trash
 from pytest_gittrix.harness.cloned import clone_into
 from pytest_gittrix.harness.durable import DurableRepo, Rival
 from pytest_gittrix.harness.history import Contents, History, Step
 from pytest_gittrix.harness.templates import Templates, shared_templates
+from pytest_gittrix.workspaces.workspace import Trash
 
 
 class Place:

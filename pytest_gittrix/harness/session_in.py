@@ -18,7 +18,6 @@ from typing import Any, Final
 from pytest_gittrix.clock.clock import FrozenClock
 from pytest_gittrix.durations import parse_duration
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.git.hydrate import Hydrated, RepositorySpec, hydrate
 from pytest_gittrix.harness.log_kit import LogKit
 from pytest_gittrix.harness.member_workspaces import git
 from pytest_gittrix.harness.status_scripts import STATUS_SCRIPTS, play
@@ -28,6 +27,7 @@ from pytest_gittrix.record.model import EvictionPolicy
 from pytest_gittrix.session.finalize import finalize
 from pytest_gittrix.session.manager import GitTrix
 from pytest_gittrix.views.orchestrator import state_in
+from pytest_gittrix.workspaces.multi_repo import Hydrated, RepositorySpec, hydrate
 
 GITTRIX_STATES: Final = ("active", "promoted", "discarded", "expired")
 """The states of GitTrix's own sessions."""

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from pytest_gittrix.errors import InvalidInput, WriteRejected
-from pytest_gittrix.git.names import check_path
+from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.git.tree import parents
 from pytest_gittrix.harness.edits import Edits, Tree
 from pytest_gittrix.harness.history import Content, Executable, History, Step, Symlink

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
-from pytest_gittrix.git.workspace import Trash
 from pytest_gittrix.harness.faults import Fault, Run
 from pytest_gittrix.harness.strikes import Progress, Rejected, Report, require_kind, spelled, strike_all
 from pytest_gittrix.harness.supervisor import StrPath, supervise, supported
 from pytest_gittrix.os_level.reaper import end_tree
+from pytest_gittrix.workspaces.workspace import Trash
 
 DEFAULT_KINDS: Final = ("kill", "torn", "ENOSPC", "sticky-EIO")
 """The kinds of fault that are played unless told otherwise."""

@@ -16,9 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock.clock import EPOCH, FrozenClock
-from pytest_gittrix.git.seed import History as SeedHistory
-from pytest_gittrix.git.seed import Seed
-from pytest_gittrix.git.workspace import WorkspaceKind
 from pytest_gittrix.harness.history import Contents, History, Step
 from pytest_gittrix.harness.place import Place
 from pytest_gittrix.harness.race import Race
@@ -26,6 +23,9 @@ from pytest_gittrix.harness.templates import Templates
 from pytest_gittrix.record.log import Durability
 from pytest_gittrix.session.ids import seeded_ids
 from pytest_gittrix.session.manager import GitTrix
+from pytest_gittrix.workspaces.seed import History as SeedHistory
+from pytest_gittrix.workspaces.seed import Seed
+from pytest_gittrix.workspaces.workspace import WorkspaceKind
 
 if TYPE_CHECKING:
     from pytest_gittrix.harness.session_in import SessionsIn

@@ -49,8 +49,8 @@ def members_of(engine: GitTrix, team: Team, environ: Environ = os.environ) -> Me
         InvalidInput, WriteRejected: a repository cannot be one, or a variable that is to hold a token is not there.
         CapabilityMissing: a forge is named, and the client for it is not installed.
     """
-    from pytest_gittrix.git.hydrate import RepositorySpec, check_specs
     from pytest_gittrix.session.members import Members
+    from pytest_gittrix.workspaces.multi_repo import RepositorySpec, check_specs
 
     specs = [RepositorySpec(one.name, one.url, one.branch, one.team) for one in team.repositories]
     check_specs(specs)

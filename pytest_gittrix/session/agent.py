@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.errors import SessionExpired, WriteRejected
-from pytest_gittrix.git.names import check_path
 from pytest_gittrix.git.patch import patch_text
-from pytest_gittrix.git.snapshot import Limits, Snapshot
-from pytest_gittrix.git.workspace import Workspace
+from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.record.events import Actor, Event, passing_event, path_fields
 from pytest_gittrix.record.state import SessionState
 from pytest_gittrix.session.attachments import attach, attached
@@ -40,6 +38,8 @@ from pytest_gittrix.session.info import SessionInfo, info_of
 from pytest_gittrix.session.inputs import check_contents, check_message, check_paths, check_text
 from pytest_gittrix.session.kept import REPOSITORY, keep
 from pytest_gittrix.session.recorder import Recorder, require_live
+from pytest_gittrix.workspaces.snapshot import Limits, Snapshot
+from pytest_gittrix.workspaces.workspace import Workspace
 
 if TYPE_CHECKING:
     from pytest_gittrix.session.confine import Finished

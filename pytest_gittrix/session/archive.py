@@ -16,11 +16,11 @@ from typing import Final
 from pytest_gittrix.git.commit import Signature, build_commit
 from pytest_gittrix.git.pack import install_pack
 from pytest_gittrix.git.patch import patch_text
-from pytest_gittrix.git.seed import Seed
-from pytest_gittrix.git.snapshot import Snapshot
 from pytest_gittrix.git.tree import Changes, Entry, parents
 from pytest_gittrix.os_level.files import sync_directory, sync_tree, write_file
 from pytest_gittrix.session.content import file_changes
+from pytest_gittrix.workspaces.seed import Seed
+from pytest_gittrix.workspaces.snapshot import Snapshot
 
 AGENT: Final = ("agent", "agent@localhost")
 

@@ -12,7 +12,6 @@ from typing import Any
 from pytest_gittrix.adapters.local import LocalEphemeral
 from pytest_gittrix.adapters.protocol import Durable
 from pytest_gittrix.errors import CapabilityMissing
-from pytest_gittrix.git.workspace import Workspace, check_kind
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.state import Policy, fold
 from pytest_gittrix.record.store import Store
@@ -23,6 +22,7 @@ from pytest_gittrix.session.lineage import Handoff, Succession
 from pytest_gittrix.session.recorder import Recorder
 from pytest_gittrix.session.resources import Resources
 from pytest_gittrix.session.starting import Beginning, Start, check_identity, known
+from pytest_gittrix.workspaces.workspace import Workspace, check_kind
 
 Made = tuple[Recorder, Workspace]
 

@@ -23,11 +23,11 @@ from pytest_gittrix.git.index import IndexEntry, IndexFile, stat_numbers
 from pytest_gittrix.git.objects import MissingObject, Objects, open_objects
 from pytest_gittrix.git.pack import install_pack
 from pytest_gittrix.git.refs import branch_ref
-from pytest_gittrix.git.snapshot import Snapshot
 from pytest_gittrix.git.tree import Entry
-from pytest_gittrix.git.workspace import Workspace
 from pytest_gittrix.os_level.safe_dir import GuardedDir
 from pytest_gittrix.session.archive import AGENT, open_bare
+from pytest_gittrix.workspaces.snapshot import Snapshot
+from pytest_gittrix.workspaces.workspace import Workspace
 
 _LARGEST_COMMIT = 1 << 20
 

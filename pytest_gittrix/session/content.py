@@ -15,13 +15,13 @@ from typing import Literal
 from pytest_gittrix.errors import InvalidInput, PathNotFound
 from pytest_gittrix.git.hunks import Hunk, hunks_of, is_binary
 from pytest_gittrix.git.patch import FileChange, Side, patch_text
-from pytest_gittrix.git.seed import Seed
-from pytest_gittrix.git.snapshot import Limits, Snapshot
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Changes, Entry, parents
-from pytest_gittrix.git.workspace import Workspace
 from pytest_gittrix.os_level.open_below import ParentNotDirectory, wrong_kind
 from pytest_gittrix.os_level.safe_dir import TEMPORARY_PREFIX
 from pytest_gittrix.record.state import SessionState
+from pytest_gittrix.workspaces.seed import Seed
+from pytest_gittrix.workspaces.snapshot import Limits, Snapshot
+from pytest_gittrix.workspaces.workspace import Workspace
 
 ListType = Literal["file", "dir", "symlink", "submodule"]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pytest_gittrix.adapters.protocol import Durable
 from pytest_gittrix.errors import AdapterUnavailable
-from pytest_gittrix.git.workspace import json_name
 from pytest_gittrix.os_level.files import write_new
+from pytest_gittrix.workspaces.workspace import json_name
 
 _FOLLOWED = 1000
 _NOTES = "refs.json"

@@ -18,9 +18,7 @@ from typing import Literal, get_args
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput
-from pytest_gittrix.git.snapshot import Limits, Snapshot
 from pytest_gittrix.git.tree import Changes
-from pytest_gittrix.git.workspace import Trash, Workspace
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.state import SessionState
 from pytest_gittrix.record.store import LOCK, TURN
@@ -29,6 +27,8 @@ from pytest_gittrix.session.archive import Archive, unpromoted, write_archive
 from pytest_gittrix.session.content import snapshot_of
 from pytest_gittrix.session.expiry import is_past, resolution_ns
 from pytest_gittrix.session.recorder import Recorder, require_live
+from pytest_gittrix.workspaces.snapshot import Limits, Snapshot
+from pytest_gittrix.workspaces.workspace import Trash, Workspace
 
 EndState = Literal["expired", "discarded", "promoted"]
 _END_STATES = get_args(EndState)

@@ -19,13 +19,13 @@ from typing import Any, Final
 
 from pytest_gittrix.adapters.remote_transport import Transport
 from pytest_gittrix.errors import EvictionRace, GittrixError
-from pytest_gittrix.git.borrowing import Borrowing
-from pytest_gittrix.git.hydrate import Hydrated, HydratedRepository, clone_path, format_of_clone
 from pytest_gittrix.git.refs import short_branch
-from pytest_gittrix.git.salvage import read, repositories_in
 from pytest_gittrix.session.finalize_record import KINDS, NOTES, Action, Finalized, Notes, summed_up
 from pytest_gittrix.session.finalize_remote import Deadline, OutOfTime, Remote, write_settings
 from pytest_gittrix.session.finalize_repository import Saving, Task, lenders
+from pytest_gittrix.workspaces.alternates import Borrowing
+from pytest_gittrix.workspaces.multi_repo import Hydrated, HydratedRepository, clone_path, format_of_clone
+from pytest_gittrix.workspaces.rescue import read, repositories_in
 
 DEADLINE: Final = 160.0
 """Seconds that a finalization may take (BotMinter)."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pytest_gittrix.adapters.remote_transport import FETCH, PUSH, SETTINGS, Answer, Pushed, Transport, pushed
-from pytest_gittrix.git.borrowing import Borrowing
 from pytest_gittrix.os_level.files import write_file
+from pytest_gittrix.workspaces.alternates import Borrowing
 
 _FETCHED: Final = "refs/fetched/"
 _MANY: Final = 100

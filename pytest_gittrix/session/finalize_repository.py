@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pytest_gittrix.errors import GittrixError
-from pytest_gittrix.git.borrowing import Borrowing
 from pytest_gittrix.git.commit import Signature, build_commit
-from pytest_gittrix.git.hydrate import HydratedRepository, clone_path
-from pytest_gittrix.git.salvage import LARGE_FILES, Found
 from pytest_gittrix.git.tree import Entry, flatten
-from pytest_gittrix.git.uncommitted import Uncommitted, uncommitted
 from pytest_gittrix.session.finalize_files import classify, is_credential, is_runtime
 from pytest_gittrix.session.finalize_record import Action, Notes
 from pytest_gittrix.session.finalize_remote import Deadline, OutOfTime, Remote
+from pytest_gittrix.workspaces.alternates import Borrowing
+from pytest_gittrix.workspaces.multi_repo import HydratedRepository, clone_path
+from pytest_gittrix.workspaces.rescue import LARGE_FILES, Found
+from pytest_gittrix.workspaces.uncommitted import Uncommitted, uncommitted
 
 RETRIES: Final = 3
 """How often a branch that moved meanwhile is fetched, and the work replayed onto it (BotMinter)."""

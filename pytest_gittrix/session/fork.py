@@ -13,9 +13,6 @@ from typing import Final, Literal, get_args
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
-from pytest_gittrix.git.seed import Seed
-from pytest_gittrix.git.snapshot import Limits
-from pytest_gittrix.git.workspace import Workspace
 from pytest_gittrix.record.events import Event, path_fields
 from pytest_gittrix.record.state import SessionState
 from pytest_gittrix.record.values import Lineage
@@ -24,6 +21,9 @@ from pytest_gittrix.session.attachments import share
 from pytest_gittrix.session.content import snapshot_of
 from pytest_gittrix.session.kept import REPOSITORY, Files, Moment, files_at, keep, moment_at, put_in
 from pytest_gittrix.session.recorder import Recorder
+from pytest_gittrix.workspaces.seed import Seed
+from pytest_gittrix.workspaces.snapshot import Limits
+from pytest_gittrix.workspaces.workspace import Workspace
 
 FilesOf = Literal["then", "now", "baseline"]
 FILES: Final[tuple[FilesOf, ...]] = get_args(FilesOf)

@@ -9,9 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pytest_gittrix.errors import GittrixError, InvalidInput
-from pytest_gittrix.git.snapshot import Snapshot
 from pytest_gittrix.git.tree import Changes
-from pytest_gittrix.git.workspace import Workspace
 from pytest_gittrix.record.state import SessionState
 from pytest_gittrix.session.content import Review, snapshot_of
 from pytest_gittrix.session.eviction import Evictor
@@ -21,6 +19,8 @@ from pytest_gittrix.session.recorder import Recorder
 from pytest_gittrix.session.resources import Resources
 from pytest_gittrix.session.selection import check_on_overlap
 from pytest_gittrix.session.strategy import Ask, Preferences, Strategy, check_strategy, decide
+from pytest_gittrix.workspaces.snapshot import Snapshot
+from pytest_gittrix.workspaces.workspace import Workspace
 
 
 @dataclass(frozen=True)

@@ -16,14 +16,14 @@ from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
 from pytest_gittrix.git.commit import parse_commit
 from pytest_gittrix.git.objects import MissingObject, Objects, Trees, open_objects
 from pytest_gittrix.git.pack import build_pack, install_pack
-from pytest_gittrix.git.seed import Seed
-from pytest_gittrix.git.snapshot import Snapshot
 from pytest_gittrix.git.tree import SUBMODULE, SYMLINK, Changes, Entry, changed_paths
-from pytest_gittrix.git.workspace import Workspace
 from pytest_gittrix.record.events import Event
 from pytest_gittrix.record.state import SessionState
 from pytest_gittrix.session.archive import open_bare
 from pytest_gittrix.session.recorder import Recorder
+from pytest_gittrix.workspaces.seed import Seed
+from pytest_gittrix.workspaces.snapshot import Snapshot
+from pytest_gittrix.workspaces.workspace import Workspace
 
 REPOSITORY: Final = ("engine", "commits.git")
 # After this event the files are not as they were before.

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import CapabilityMissing, SessionExpired, SessionNotFound
-from pytest_gittrix.git.workspace import Workspace
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.events import path_fields, path_of
 from pytest_gittrix.record.state import SessionState
@@ -22,6 +21,7 @@ from pytest_gittrix.record.store import LOCK
 from pytest_gittrix.record.values import Lineage
 from pytest_gittrix.session.recorder import Recorder
 from pytest_gittrix.session.resources import local_ref
+from pytest_gittrix.workspaces.workspace import Workspace
 
 _MOVED: Final = ("engine", "workspace")
 # Where a session's workspace is, which its child does not begin with.

@@ -17,8 +17,6 @@ from pytest_gittrix.adapters.local import LocalEphemeral
 from pytest_gittrix.adapters.protocol import Durable
 from pytest_gittrix.clock.clock import Clock, SystemClock, Timer
 from pytest_gittrix.errors import GittrixError, SessionNotFound
-from pytest_gittrix.git.seed import prune_seeds
-from pytest_gittrix.git.workspace import WorkspaceKind
 from pytest_gittrix.record.events import Event
 from pytest_gittrix.record.index import Index
 from pytest_gittrix.record.log import Durability
@@ -46,6 +44,8 @@ from pytest_gittrix.session.strategy import Ask, Preferences, check_strategy
 from pytest_gittrix.session.stream import EventStream
 from pytest_gittrix.session.turns import Turns
 from pytest_gittrix.views import view
+from pytest_gittrix.workspaces.seed import prune_seeds
+from pytest_gittrix.workspaces.workspace import WorkspaceKind
 
 if TYPE_CHECKING:
     from pytest_gittrix.record.model import EvictionPolicy, SessionMetadata

@@ -14,7 +14,6 @@ from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import GittrixError
-from pytest_gittrix.git.salvage import files_below
 from pytest_gittrix.record.life import Life
 from pytest_gittrix.record.retention import Selector, chosen, selected
 from pytest_gittrix.session.finalize_record import NOTES, Notes
@@ -23,6 +22,7 @@ from pytest_gittrix.session.member_end import MemberEnd
 from pytest_gittrix.session.member_inspect import RepositoryState, look_into
 from pytest_gittrix.session.member_record import MemberRecord, Team
 from pytest_gittrix.session.recorder import typed
+from pytest_gittrix.workspaces.rescue import files_below
 
 _BLOCK: Final = 512
 _SMALL: Final = 4096

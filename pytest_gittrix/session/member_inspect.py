@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from pytest_gittrix.errors import GittrixError
-from pytest_gittrix.git.borrowing import Borrowing
-from pytest_gittrix.git.hydrate import Hydrated, HydratedRepository, clone_path, format_of_clone
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.refs import References
-from pytest_gittrix.git.salvage import Found, read, repositories_in
 from pytest_gittrix.git.tree import Entry, flatten
-from pytest_gittrix.git.uncommitted import uncommitted
 from pytest_gittrix.record.life import Life
 from pytest_gittrix.session.finalize_files import is_credential, is_runtime
 from pytest_gittrix.session.finalize_record import Saved
 from pytest_gittrix.session.finalize_repository import Task, lenders
+from pytest_gittrix.workspaces.alternates import Borrowing
+from pytest_gittrix.workspaces.multi_repo import Hydrated, HydratedRepository, clone_path, format_of_clone
+from pytest_gittrix.workspaces.rescue import Found, read, repositories_in
+from pytest_gittrix.workspaces.uncommitted import uncommitted
 
 _ORIGIN: Final = "refs/remotes/origin/"
 _SHORT: Final = 12

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.errors import InvalidInput, SessionNotFound
-from pytest_gittrix.git.hydrate import TEAM, Hydrated, HydratedRepository, RepositorySpec
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.record.events import Event
@@ -26,6 +25,7 @@ from pytest_gittrix.session.finalize import CreateIssue, Credentials
 from pytest_gittrix.session.inputs import check_text
 from pytest_gittrix.session.life_recovery import AGENT, FINALIZATION, TURN, WORKSPACE
 from pytest_gittrix.session.work_locks import WorkLocks
+from pytest_gittrix.workspaces.multi_repo import TEAM, Hydrated, HydratedRepository, RepositorySpec
 
 if TYPE_CHECKING:
     from pytest_gittrix.session.manager import GitTrix

@@ -19,7 +19,6 @@ from pytest_gittrix.adapters.remote_transport import Transport
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, GittrixError, InvalidInput, WorkItemHeld
 from pytest_gittrix.git.commit import parse_commit
 from pytest_gittrix.git.environment import hermetic_env
-from pytest_gittrix.git.hydrate import PROTOCOLS, HydratedRepository, Progress, RepositorySpec, clone_path, format_of_clone, hydrate, shown
 from pytest_gittrix.git.objects import MissingObject, Trees, open_objects
 from pytest_gittrix.git.tree import entry_at
 from pytest_gittrix.os_level.command import check_command
@@ -34,6 +33,16 @@ from pytest_gittrix.session.life_recovery import AGENT, HOME
 from pytest_gittrix.session.member_record import Held, MemberRecord, Team, check_name, plain
 from pytest_gittrix.session.recorder import typed
 from pytest_gittrix.session.starting import check_identity, known
+from pytest_gittrix.workspaces.multi_repo import (
+    PROTOCOLS,
+    HydratedRepository,
+    Progress,
+    RepositorySpec,
+    clone_path,
+    format_of_clone,
+    hydrate,
+    shown,
+)
 
 BRAIN: Final = "brain-prompt.md"
 """A file of the team's repository, at its root or below ``members/<member>/``, that makes a brain of a loop."""

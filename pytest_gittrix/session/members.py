@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pytest_gittrix.clock.clock import Timer
 from pytest_gittrix.durations import ns_of
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionNotFound
-from pytest_gittrix.git.hydrate import Progress, RepositorySpec
 from pytest_gittrix.record.life import STATES, TERMINAL, Life
 from pytest_gittrix.record.retention import RetentionPolicy, Selector
 from pytest_gittrix.session.agents import GRACE, AgentProcess
@@ -28,6 +27,7 @@ from pytest_gittrix.session.member_record import RUNNING, Team, check_name
 from pytest_gittrix.session.member_start import Asked, MemberStart
 from pytest_gittrix.session.work_locks import Acquired, WorkLocks
 from pytest_gittrix.views import botminter
+from pytest_gittrix.workspaces.multi_repo import Progress, RepositorySpec
 
 if TYPE_CHECKING:
     from pytest_gittrix.session.manager import GitTrix

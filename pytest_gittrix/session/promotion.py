@@ -30,7 +30,6 @@ from pytest_gittrix.errors import (
 from pytest_gittrix.git.commit import Built
 from pytest_gittrix.git.patch import FileChange, patch_text
 from pytest_gittrix.git.refs import RefMoved, branch_ref
-from pytest_gittrix.git.snapshot import Snapshot
 from pytest_gittrix.git.tree import Item, TreeClash, collisions
 from pytest_gittrix.record.state import SessionState
 from pytest_gittrix.session.content import Review, side
@@ -38,6 +37,7 @@ from pytest_gittrix.session.pull_requests import Opened, Proposal, PrRequest, Pu
 from pytest_gittrix.session.recorder import Recorder
 from pytest_gittrix.session.selection import OnOverlap, Selection, reconcile, select
 from pytest_gittrix.session.strategy import Strategy, branch_names
+from pytest_gittrix.workspaces.snapshot import Snapshot
 
 __all__ = ["PromoteResult", "Promotion", "Review", "digest_of"]
 

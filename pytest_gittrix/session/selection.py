@@ -13,9 +13,9 @@ from typing import Literal, get_args
 from pytest_gittrix.adapters.protocol import Drift
 from pytest_gittrix.errors import BaselineConflict, ConflictKind, InvalidInput, PromoteFailed, WriteRejected
 from pytest_gittrix.git.hunks import choose, merge_text
-from pytest_gittrix.git.snapshot import Snapshot
 from pytest_gittrix.git.tree import SUBMODULE, SYMLINK, Changes, Entry, overlap
 from pytest_gittrix.session.inputs import check_paths
+from pytest_gittrix.workspaces.snapshot import Snapshot
 
 OnOverlap = Literal["refuse", "allow-identical", "merge"]
 _ON_OVERLAP = get_args(OnOverlap)

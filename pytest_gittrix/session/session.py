@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from pytest_gittrix.git.snapshot import Limits
-from pytest_gittrix.git.workspace import Workspace
 from pytest_gittrix.record.events import Actor, Event
 from pytest_gittrix.record.state import metadata_of
 from pytest_gittrix.session.agent import AgentSession
@@ -20,6 +18,8 @@ from pytest_gittrix.session.inputs import check_text, check_ttl
 from pytest_gittrix.session.recorder import Recorder
 from pytest_gittrix.session.starting import check_identity
 from pytest_gittrix.views import view
+from pytest_gittrix.workspaces.snapshot import Limits
+from pytest_gittrix.workspaces.workspace import Workspace
 
 if TYPE_CHECKING:
     from pytest_gittrix.record.model import EvictionPolicy

@@ -14,7 +14,6 @@ from pytest_gittrix import points
 from pytest_gittrix.adapters.local import LocalEphemeral
 from pytest_gittrix.adapters.protocol import Durable
 from pytest_gittrix.errors import GittrixError, InvalidInput
-from pytest_gittrix.git.workspace import Workspace
 from pytest_gittrix.os_level.files import sync_file_system
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.events import path_fields
@@ -25,6 +24,7 @@ from pytest_gittrix.session.inputs import check_text
 from pytest_gittrix.session.recorder import Recorder, typed
 from pytest_gittrix.session.resources import Resources, durable_ref, local_ref
 from pytest_gittrix.session.strategy import check_strategy
+from pytest_gittrix.workspaces.workspace import Workspace
 
 
 def check_identity(facts: Mapping[str, str | None]) -> dict[str, str | None]:

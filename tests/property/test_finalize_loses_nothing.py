@@ -17,10 +17,7 @@ from typing import Any, Final
 import pytest
 from support.finalize import SOAK, scratch
 
-from pytest_gittrix.git.borrowing import Borrowing
 from pytest_gittrix.git.environment import run_git
-from pytest_gittrix.git.salvage import read
-from pytest_gittrix.git.uncommitted import Uncommitted, uncommitted
 from pytest_gittrix.harness.faults import Errno, Fault, Kill
 from pytest_gittrix.harness.member_witness import Witness
 from pytest_gittrix.harness.member_workspaces import Member, RepositoryPlan, drawn
@@ -32,6 +29,9 @@ from pytest_gittrix.session.finalize_files import classify
 from pytest_gittrix.session.finalize_record import Finalized, Notes
 from pytest_gittrix.session.finalize_remote import Remote
 from pytest_gittrix.session.finalize_repository import Saving
+from pytest_gittrix.workspaces.alternates import Borrowing
+from pytest_gittrix.workspaces.rescue import read
+from pytest_gittrix.workspaces.uncommitted import Uncommitted, uncommitted
 
 SEEDS: Final = range(300 if SOAK else 12)
 CALLS: Final = 250

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.git import Content, GitRepo, git, make_workspace, put
 
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK, changed_paths, parse_tree
-from pytest_gittrix.git.workspace import Workspace
+from pytest_gittrix.workspaces.workspace import Workspace
 
 NAMES = ("a", "b", "c.log", "é", os.fsdecode(b"\xff"), " x", "-y", 'q"', "z\n", "A.txt")
 names = st.sampled_from(NAMES)

@@ -13,7 +13,6 @@ from typing import Final
 import pytest
 from support.finalize import SOAK, scratch
 
-from pytest_gittrix.git.hydrate import Hydrated, RepositorySpec, hydrate
 from pytest_gittrix.harness.crash import Crash
 from pytest_gittrix.harness.faults import Run
 from pytest_gittrix.harness.member_witness import Witness, everything_below
@@ -21,6 +20,7 @@ from pytest_gittrix.harness.member_workspaces import Member, RepositoryPlan, git
 from pytest_gittrix.harness.supervisor import supported
 from pytest_gittrix.session.finalize import finalize
 from pytest_gittrix.session.finalize_record import Finalized
+from pytest_gittrix.workspaces.multi_repo import Hydrated, RepositorySpec, hydrate
 
 pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported()))
 

@@ -16,8 +16,8 @@ import pytest
 from support.scene import SOAK, TTL, WORK, Scene, Scenes, Where, do, scratch
 
 from pytest_gittrix.errors import BaselineConflict, GittrixError
-from pytest_gittrix.git.seed import _recent as remembered_seeds
 from pytest_gittrix.harness.supervisor import Fault, Kill, Run, supervise_function, supported, sweep
+from pytest_gittrix.workspaces.seed import _recent as remembered_seeds
 
 Durability = Literal["full", "fast"]
 

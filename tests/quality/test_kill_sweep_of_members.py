@@ -20,7 +20,6 @@ from support.finalize import SOAK, scratch
 from support.git import GitRepo
 
 from pytest_gittrix.clock import FrozenClock
-from pytest_gittrix.git.hydrate import RepositorySpec
 from pytest_gittrix.harness.crash import Crash
 from pytest_gittrix.harness.faults import Run
 from pytest_gittrix.harness.member_witness import Everything, everything_below
@@ -31,6 +30,7 @@ from pytest_gittrix.record.log import Durability
 from pytest_gittrix.record.retention import Selector
 from pytest_gittrix.session.manager import GitTrix
 from pytest_gittrix.session.members import Members
+from pytest_gittrix.workspaces.multi_repo import RepositorySpec
 
 pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported()))
 

@@ -17,9 +17,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from pytest_gittrix.adapters.local import LocalDurable
 from pytest_gittrix.adapters.protocol import Drift
 from pytest_gittrix.git.commit import Built
-from pytest_gittrix.git.snapshot import Snapshot
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK, Changes, Entry
-from pytest_gittrix.git.workspace import Workspace
 from pytest_gittrix.harness.machine import machine_for, steps_of
 from pytest_gittrix.harness.profiles import profile
 from pytest_gittrix.harness.world import World
@@ -27,6 +25,8 @@ from pytest_gittrix.record.state import deadline_ns
 from pytest_gittrix.session import eviction, promotion, recorder, selection
 from pytest_gittrix.session.content import Review
 from pytest_gittrix.session.session import UserSession
+from pytest_gittrix.workspaces.snapshot import Snapshot
+from pytest_gittrix.workspaces.workspace import Workspace
 
 Defect = Callable[[], AbstractContextManager[object]]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from support.git import Content, GitRepo, executable, link, stream
 
+from pytest_gittrix.git.checkout_update import Sides, holding
 from pytest_gittrix.git.repository import Checkout, Repository
 from pytest_gittrix.git.tree import changed_paths
-from pytest_gittrix.git.worktree import Sides, holding
 
 FILES: Mapping[str, Content] = {
     "app.py": "value = 1\n",

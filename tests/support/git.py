@@ -15,10 +15,10 @@ from pathlib import Path
 
 from pytest_gittrix.git.environment import git_binary, hermetic_env
 from pytest_gittrix.git.repository import Repository
-from pytest_gittrix.git.seed import History, prepare
-from pytest_gittrix.git.snapshot import Snapshot
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Entry
-from pytest_gittrix.git.workspace import Workspace, WorkspaceKind, create
+from pytest_gittrix.workspaces.seed import History, prepare
+from pytest_gittrix.workspaces.snapshot import Snapshot
+from pytest_gittrix.workspaces.workspace import Workspace, WorkspaceKind, create
 
 Content = str | bytes | tuple[int, bytes] | None
 """What stands at a path: bytes of a file, (mode, bytes) of anything else, None for nothing."""

@@ -11,7 +11,6 @@ from typing import Any, Final
 from support.git import GitRepo
 
 from pytest_gittrix.clock import FrozenClock
-from pytest_gittrix.git.hydrate import RepositorySpec
 from pytest_gittrix.harness.agent_kit import AgentKit, Script
 from pytest_gittrix.harness.member_workspaces import git
 from pytest_gittrix.harness.world import World
@@ -19,6 +18,7 @@ from pytest_gittrix.record.events import Event
 from pytest_gittrix.record.life import Life
 from pytest_gittrix.session.manager import GitTrix
 from pytest_gittrix.session.members import Members
+from pytest_gittrix.workspaces.multi_repo import RepositorySpec
 
 FILES: Final = {"a.txt": "one\n", "src/b.txt": "two\n"}
 AT: Final = 1_893_456_000

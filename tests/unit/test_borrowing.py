@@ -9,8 +9,8 @@ import pytest
 from support.git import GitRepo, try_git
 
 from pytest_gittrix.errors import GitFailed
-from pytest_gittrix.git.borrowing import Borrowing
 from pytest_gittrix.git.objects import SHA1, object_format
+from pytest_gittrix.workspaces.alternates import Borrowing
 
 LINES = "".join(f"line {number}\n" for number in range(12))
 

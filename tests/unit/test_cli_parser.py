@@ -19,13 +19,13 @@ from pytest_gittrix.cli.main import main
 from pytest_gittrix.cli.output import Answer
 from pytest_gittrix.cli.parser import ON_OVERLAP, OUTCOMES, STATES, STRATEGIES, WORKSPACES, Misuse
 from pytest_gittrix.cli.verbs import command_line
-from pytest_gittrix.git.workspace import KINDS
 from pytest_gittrix.record import values
 from pytest_gittrix.record.state import StateName
 from pytest_gittrix.session.fork import FILES
 from pytest_gittrix.session.selection import OnOverlap
 from pytest_gittrix.session.strategy import Strategy
 from pytest_gittrix.views import VIEWS
+from pytest_gittrix.workspaces.workspace import KINDS
 
 OF_A_SESSION = (
     "start",

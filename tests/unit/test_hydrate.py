@@ -11,7 +11,7 @@ import pytest
 from support.git import GitRepo, try_git
 
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, WriteRejected
-from pytest_gittrix.git.hydrate import MARKER, REFETCH_AFTER, Hydrated, HydratedRepository, RepositorySpec, clone_path, hydrate
+from pytest_gittrix.workspaces.multi_repo import MARKER, REFETCH_AFTER, Hydrated, HydratedRepository, RepositorySpec, clone_path, hydrate
 
 FILES = {"a.txt": "one\n", "src/b.txt": "two\n"}
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from support.members import Crew
 
-from pytest_gittrix.git.hydrate import RepositorySpec
 from pytest_gittrix.harness.member_witness import everything_below
 from pytest_gittrix.record.life import Life
 from pytest_gittrix.record.retention import Selector
 from pytest_gittrix.session.members import RepositoryState
+from pytest_gittrix.workspaces.multi_repo import RepositorySpec
 
 
 @pytest.fixture

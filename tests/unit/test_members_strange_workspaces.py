@@ -14,11 +14,11 @@ import pytest
 from support.members import Crew
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
-from pytest_gittrix.git.hydrate import RepositorySpec
-from pytest_gittrix.git.salvage import repositories_in
 from pytest_gittrix.record.life import Life
 from pytest_gittrix.record.retention import RetentionPolicy, Selector
 from pytest_gittrix.session.finalize_record import Notes
+from pytest_gittrix.workspaces.multi_repo import RepositorySpec
+from pytest_gittrix.workspaces.rescue import repositories_in
 
 DEEP = 1_100  # deeper than a program can call itself by default
 LATER = timedelta(hours=25)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix.errors import InvalidInput, WriteRejected
-from pytest_gittrix.git.names import MAX_COMPONENT, MAX_PATH, check_path, collision_key, is_safe_component
+from pytest_gittrix.git.path_rules import MAX_COMPONENT, MAX_PATH, check_path, collision_key, is_safe_component
 
 # name -> why it is a file like any other, however odd
 ALLOWED = {

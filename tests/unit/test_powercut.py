@@ -12,12 +12,12 @@ import pytest
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.git.environment import hermetic_env
-from pytest_gittrix.git.seed import _recent as remembered_seeds
 from pytest_gittrix.harness import powercut
 from pytest_gittrix.harness.history import SMALL_PROJECT, History
 from pytest_gittrix.harness.powercut import Cut, PowerCuts, power_cuts, supported
 from pytest_gittrix.harness.templates import shared_templates
 from pytest_gittrix.session.manager import GitTrix
+from pytest_gittrix.workspaces.seed import _recent as remembered_seeds
 
 OLD, NEW = b"old contents\n" * 100, b"new contents\n" * 200
 WORK = {"app.py": b"print('by the agent')\n", "new/deep.py": b"x = 1\n" * 50}

@@ -18,11 +18,11 @@ from support.remote import AUTHOR
 from pytest_gittrix.adapters.remote import RemoteDurable
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.errors import DurableLocked, GittrixError
-from pytest_gittrix.git.seed import _recent as remembered_seeds
 from pytest_gittrix.harness.supervisor import Fault, Run, supervise_function, supported, sweep
 from pytest_gittrix.session.ids import seeded_ids
 from pytest_gittrix.session.manager import GitTrix
 from pytest_gittrix.session.session import UserSession
+from pytest_gittrix.workspaces.seed import _recent as remembered_seeds
 
 SOAK = bool(os.environ.get("PYTEST_GITTRIX_SOAK"))
 SESSION = "session-0"

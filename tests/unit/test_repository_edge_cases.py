@@ -15,8 +15,8 @@ from pytest_gittrix.adapters.local import LocalDurable
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.errors import InvalidInput, PromoteFailed
 from pytest_gittrix.git.repository import Repository
-from pytest_gittrix.git.workspace import Trash
 from pytest_gittrix.session.manager import GitTrix
+from pytest_gittrix.workspaces.workspace import Trash
 
 FILES = {"a": "1\n", "src/b": "2\n"}
 NOBODY = 65534

@@ -11,9 +11,9 @@ from support.git import GitRepo
 
 from pytest_gittrix.errors import UnsupportedRepository
 from pytest_gittrix.git.objects import SHA1, SHA256, object_format
-from pytest_gittrix.git.salvage import Found, read, repositories_in
 from pytest_gittrix.git.tree import FILE, Entry
-from pytest_gittrix.git.uncommitted import Uncommitted, uncommitted
+from pytest_gittrix.workspaces.rescue import Found, read, repositories_in
+from pytest_gittrix.workspaces.uncommitted import Uncommitted, uncommitted
 
 FILES = {"a.txt": "one\n", "src/b.txt": "two\n", ".gitignore": "*.o\nbuild/\n!keep.o\n"}
 

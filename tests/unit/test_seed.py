@@ -11,10 +11,10 @@ import pytest
 from support.git import FORMATS, GitRepo, executable, git, link, submodule
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.git import seed as seeds_module
 from pytest_gittrix.git.objects import MissingObject
 from pytest_gittrix.git.repository import Repository
-from pytest_gittrix.git.seed import History, Seed, check_history, open_seed, prepare, prune_seeds
+from pytest_gittrix.workspaces import seed as seeds_module
+from pytest_gittrix.workspaces.seed import History, Seed, check_history, open_seed, prepare, prune_seeds
 
 FILES = {
     "a": "1\n",
@@ -145,7 +145,7 @@ def test_a_removed_seed_is_made_anew(durable: GitRepo, tmp_path: Path) -> None:
 WORKER = """
 import sys
 from pytest_gittrix.git.repository import Repository
-from pytest_gittrix.git.seed import prepare
+from pytest_gittrix.workspaces.seed import prepare
 with Repository.open(sys.argv[1]) as repository:
     sys.stdin.readline()
     seed = prepare(sys.argv[2], repository, repository.head("refs/heads/main"), "full")

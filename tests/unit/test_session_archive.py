@@ -12,9 +12,9 @@ from support.engine import EXECUTABLE, KINDS, SYMLINK, DurableGit, Site, at_poin
 from support.git import git
 
 from pytest_gittrix.adapters.local import LocalEphemeral
-from pytest_gittrix.git.snapshot import Limits
 from pytest_gittrix.session.archive import Archive
 from pytest_gittrix.session.session import UserSession
+from pytest_gittrix.workspaces.snapshot import Limits
 
 
 @pytest.fixture
@@ -242,7 +242,7 @@ class TestAWorkspaceThatCannotBeArchived:
         def unreadable(*_: object, **__: object) -> None:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-        monkeypatch.setattr("pytest_gittrix.git.workspace.take", unreadable)
+        monkeypatch.setattr("pytest_gittrix.workspaces.workspace.take", unreadable)
         session.discard()
         monkeypatch.undo()
         (whole,) = (event.data for event in site.events(session.id) if event.type == "archive.written")

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_gittrix import EvictionPolicy, GittrixError, LocalEphemeral, World, points
 from pytest_gittrix.errors import InvalidInput, SessionExpired
-from pytest_gittrix.git.snapshot import Limits
+from pytest_gittrix.workspaces.snapshot import Limits
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from support.engine import FILES, KINDS, LINES, Site, edited, open_site, shell
 
 from pytest_gittrix.adapters.local import LocalEphemeral
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, PathNotFound, WriteRejected
-from pytest_gittrix.git.snapshot import Limits
 from pytest_gittrix.session.session import ListEntry, UserSession
+from pytest_gittrix.workspaces.snapshot import Limits
 
 
 @pytest.fixture

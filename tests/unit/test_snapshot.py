@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from support.git import Content, Found, GitRepo, executable, found, git, link, make_workspace, moded, put, submodule
 
-from pytest_gittrix.git.snapshot import latest_change, take
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK
-from pytest_gittrix.git.workspace import Workspace, create, open_workspace
+from pytest_gittrix.workspaces.snapshot import latest_change, take
+from pytest_gittrix.workspaces.workspace import Workspace, create, open_workspace
 
 FILES: Mapping[str, Content] = {
     "app.py": "value = 1\n",

@@ -15,9 +15,9 @@ from support.git import GitRepo, found, link, make_workspace, put
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, WriteRejected
-from pytest_gittrix.git.snapshot import Limits, take
 from pytest_gittrix.git.tree import FILE
-from pytest_gittrix.git.workspace import Workspace
+from pytest_gittrix.workspaces.snapshot import Limits, take
+from pytest_gittrix.workspaces.workspace import Workspace
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from hypothesis.stateful import INITIALIZE_RULE_MARKER, RULE_MARKER
 from pytest_gittrix import strategies
 from pytest_gittrix.errors import InvalidInput, WriteRejected
 from pytest_gittrix.git.environment import hermetic_env, run_git
-from pytest_gittrix.git.names import check_path
+from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.git.tree import parents
 from pytest_gittrix.harness import oracle
 from pytest_gittrix.harness.history import Content, Executable, Symlink

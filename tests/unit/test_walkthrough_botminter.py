@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from support.members import Crew
 
-from pytest_gittrix.git.hydrate import clone_path
 from pytest_gittrix.record.retention import RetentionPolicy, Selector, age_ns
 from pytest_gittrix.views import view
+from pytest_gittrix.workspaces.multi_repo import clone_path
 
 HOURS_48 = RetentionPolicy(loop_brain_ns=age_ns("48h"), interactive_failure_ns=age_ns("48h"))
 

@@ -12,8 +12,8 @@ from support.git import FORMATS, Content, GitRepo, executable, link, make_worksp
 
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput, PathNotFound
 from pytest_gittrix.git.repository import Repository
-from pytest_gittrix.git.seed import prepare
-from pytest_gittrix.git.workspace import (
+from pytest_gittrix.workspaces.seed import prepare
+from pytest_gittrix.workspaces.workspace import (
     CAPABILITIES,
     KINDS,
     Trash,

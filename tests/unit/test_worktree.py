@@ -11,8 +11,8 @@ from support.checkout import EDIT, FILES, bring, checkout_at, copied, everything
 from support.git import FORMATS, Content, GitRepo, executable, git, link, put, submodule, try_git
 
 from pytest_gittrix.errors import UnsupportedRepository, WorktreeDirty
+from pytest_gittrix.git.checkout_update import holding
 from pytest_gittrix.git.repository import Repository
-from pytest_gittrix.git.worktree import holding
 
 
 @pytest.fixture

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput, PathNotFound, WriteRejected
-from pytest_gittrix.git.seed import WRITTEN_AT, Seed, open_seed
-from pytest_gittrix.git.snapshot import Limits, Origin, Snapshot, boot_offset, take, vanished
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK
 from pytest_gittrix.os_level.files import write_all, write_new
 from pytest_gittrix.os_level.safe_dir import GuardedDir
+from pytest_gittrix.workspaces.seed import WRITTEN_AT, Seed, open_seed
+from pytest_gittrix.workspaces.snapshot import Limits, Origin, Snapshot, boot_offset, take, vanished
 
 WorkspaceKind = Literal["clone", "lazy", "copy", "worktree"]
 KINDS: Final[tuple[WorkspaceKind, ...]] = get_args(WorkspaceKind)

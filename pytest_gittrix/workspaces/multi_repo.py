@@ -24,8 +24,8 @@ from typing import Final
 
 from pytest_gittrix.errors import AdapterUnavailable, GitFailed, InvalidInput
 from pytest_gittrix.git.environment import hermetic_env, run_git
-from pytest_gittrix.git.names import check_path
 from pytest_gittrix.git.objects import SHA1, SHA256, ObjectFormat
+from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.git.refs import References, short_branch
 from pytest_gittrix.os_level.files import read_text, write_file, write_new
 

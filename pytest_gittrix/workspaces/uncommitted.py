@@ -16,8 +16,8 @@ from typing import Final
 
 from pytest_gittrix.errors import GittrixError, PathNotFound, WriteRejected
 from pytest_gittrix.git.ignore import Ignore
-from pytest_gittrix.git.names import is_safe_component
 from pytest_gittrix.git.objects import ObjectFormat
+from pytest_gittrix.git.path_rules import is_safe_component
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Entry, parents
 from pytest_gittrix.os_level.safe_dir import Found, GuardedDir
 

@@ -19,10 +19,10 @@ from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, WriteRejected
-from pytest_gittrix.git.names import collision_key, is_safe_component
-from pytest_gittrix.git.seed import Seed
+from pytest_gittrix.git.path_rules import collision_key, is_safe_component
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, parents, write_trees
 from pytest_gittrix.os_level.safe_dir import TEMPORARY_PREFIX
+from pytest_gittrix.workspaces.seed import Seed
 
 _TRIES: Final = 5
 _DEEPEST: Final = 400

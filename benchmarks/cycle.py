@@ -15,7 +15,7 @@ from benchmarks.baselines import ByHand, GitCommands, Pygit2Floor
 from benchmarks.measure import TOTAL, Measurement, Phases, Stopwatch, Variant, interleave, scratch, summarise, timed
 from benchmarks.report import BY_HAND, GIT, PYGIT2
 from benchmarks.sample import Copy, Sample
-from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
+from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.git.commit import Signature, build_commit
 from pytest_gittrix.git.objects import SHA1

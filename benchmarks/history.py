@@ -9,7 +9,7 @@ from typing import Final
 
 from benchmarks.measure import TOTAL, Measurement, Phases, Stopwatch, Variant, interleave, scratch, summarise, timed
 from benchmarks.sessions import fill
-from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
+from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.harness.world import World
 from pytest_gittrix.record.events import Event, encode
 from pytest_gittrix.record.index import Index

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from benchmarks.measure import Measurement, Phases, Variant, interleave, scratch, summarise, timed
 from benchmarks.sessions import AGENTS, APART_NS, START_NS, UNITS, fill, id_of
-from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
+from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.durations import instant_at
 from pytest_gittrix.harness.world import World

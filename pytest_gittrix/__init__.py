@@ -5,11 +5,12 @@ Importing the package costs nothing: each public name is loaded from its room wh
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from pytest_gittrix.doors import door
 
 if TYPE_CHECKING:
-    from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
+    from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
     from pytest_gittrix.clock.clock import Clock, FrozenClock, SystemClock
     from pytest_gittrix.errors import BaselineConflict, GittrixError, PromoteFailed, SessionExpired, SessionNotFound
     from pytest_gittrix.git.tree import Entry
@@ -22,29 +23,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "AgentSession": "session.session",
-    "BaselineConflict": "errors",
-    "Clock": "clock",
-    "DurableRepo": "harness.durable",
-    "Entry": "git.tree",
-    "EvictionPolicy": "record.model",
-    "FrozenClock": "clock",
-    "GitTrix": "session.manager",
-    "GittrixError": "errors",
-    "LocalDurable": "adapters.local",
-    "LocalEphemeral": "adapters.local",
-    "PromoteFailed": "errors",
-    "PromoteResult": "session.promotion",
-    "Review": "session.promotion",
-    "Rival": "harness.durable",
-    "SessionExpired": "errors",
-    "SessionMetadata": "record.model",
-    "SessionNotFound": "errors",
-    "SystemClock": "clock",
-    "UserSession": "session.session",
-    "World": "harness.world",
-}
 
 __all__ = [
     "AgentSession",
@@ -71,9 +49,43 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__ = door(
+    __name__,
+    {
+        "pytest_gittrix.backends.local": (
+            "LocalDurable",
+            "LocalEphemeral",
+        ),
+        "pytest_gittrix.clock.clock": (
+            "Clock",
+            "FrozenClock",
+            "SystemClock",
+        ),
+        "pytest_gittrix.errors": (
+            "BaselineConflict",
+            "GittrixError",
+            "PromoteFailed",
+            "SessionExpired",
+            "SessionNotFound",
+        ),
+        "pytest_gittrix.git.tree": ("Entry",),
+        "pytest_gittrix.harness.durable": (
+            "DurableRepo",
+            "Rival",
+        ),
+        "pytest_gittrix.harness.world": ("World",),
+        "pytest_gittrix.record.model": (
+            "EvictionPolicy",
+            "SessionMetadata",
+        ),
+        "pytest_gittrix.session.manager": ("GitTrix",),
+        "pytest_gittrix.session.promotion": (
+            "PromoteResult",
+            "Review",
+        ),
+        "pytest_gittrix.session.session": (
+            "AgentSession",
+            "UserSession",
+        ),
+    },
+)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_gittrix.adapters.local import LocalEphemeral
+    from pytest_gittrix.backends.local import LocalEphemeral
     from pytest_gittrix.evals.shards import Shard
     from pytest_gittrix.harness.history import Contents
     from pytest_gittrix.harness.system import SessionSystem

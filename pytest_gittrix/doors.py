@@ -17,12 +17,12 @@ def door(package: str, modules: Mapping[str, Sequence[str]]) -> tuple[Callable[[
 
     Args:
         package: the package's own name, ``__name__``.
-        modules: the names that each module gives, by the module's name below ``pytest_gittrix``.
+        modules: the names that each module gives, by the module's name.
 
     Returns:
         The two functions, to be assigned at the package's module level.
     """
-    homes = {name: f"pytest_gittrix.{module}" for module, names in modules.items() for name in names}
+    homes = {name: module for module, names in modules.items() for name in names}
 
     def load(name: str) -> Any:
         if name not in homes:

@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gittrix.adapters.local import LocalEphemeral
+from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.harness.race import Race
 from pytest_gittrix.harness.templates import Templates
 from pytest_gittrix.harness.world import World

@@ -25,7 +25,7 @@ _POLICY = ("ttl_idle", "ttl_absolute", "until_promote", "manual")
 
 def start(options: Namespace) -> Answer:
     """Start a session; people get its id and its workspace, a line each, for a shell to take apart."""
-    from pytest_gittrix.adapters.local import LocalEphemeral
+    from pytest_gittrix.backends.local import LocalEphemeral
     from pytest_gittrix.record.model import EvictionPolicy
 
     limits = {name: getattr(options, name) for name in _POLICY if hasattr(options, name)}

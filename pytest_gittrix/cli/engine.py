@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from pytest_gittrix.errors import InvalidInput, SessionNotFound
 
 if TYPE_CHECKING:
-    from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
+    from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
     from pytest_gittrix.server.team import Team
     from pytest_gittrix.session.manager import GitTrix
     from pytest_gittrix.session.members import Members
@@ -210,7 +210,7 @@ def local_durable(path: str | None, branch: str | None) -> LocalDurable:
         AdapterUnavailable, UnsupportedRepository: there is none, or none that can be used.
         InvalidInput: the branch's name is none, or HEAD is on no branch and none was named.
     """
-    from pytest_gittrix.adapters.local import LocalDurable
+    from pytest_gittrix.backends.local import LocalDurable
 
     where = place(path or ".")
     return LocalDurable(where, branch or _current_branch(where))

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from pytest_gittrix.adapters.forge import Forge
-    from pytest_gittrix.adapters.protocol import Durable
+    from pytest_gittrix.backends.forge.protocol import Forge
+    from pytest_gittrix.backends.protocol import Durable
 
 REPO: Final = "GITTRIX_FORGE_REPO"
 URL: Final = "GITTRIX_FORGE_URL"
@@ -68,7 +68,7 @@ class ForgeSettings:
         """
         if self.repo is None or not self._is_of(getattr(durable, "url", None)):
             return None
-        from pytest_gittrix.adapters.forge_github import GitHubForge
+        from pytest_gittrix.backends.forge.github import GitHubForge
 
         return GitHubForge(self.repo, base_url=self.url, token=self.token)
 

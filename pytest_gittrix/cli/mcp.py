@@ -74,7 +74,7 @@ def mcp(options: argparse.Namespace) -> Answer:
 def _engine(options: argparse.Namespace) -> Any:
     if options.task is None:
         return on.engine(options)
-    from pytest_gittrix.adapters.local import LocalEphemeral
+    from pytest_gittrix.backends.local import LocalEphemeral
 
     return on.engine(options, on.durable_named(options.durable, options.branch), LocalEphemeral(options.workspace, options.history))
 

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = door(
     __name__,
     {
-        "clock.clock": (
+        "pytest_gittrix.clock.clock": (
             "EPOCH",
             "Clock",
             "FrozenClock",
             "SystemClock",
         ),
-        "clock.file_clock": (
+        "pytest_gittrix.clock.file_clock": (
             "FileClock",
             "clock_from_environment",
         ),
-        "clock.freeze": ("process_freeze",),
-        "clock.timers": ("Timer",),
+        "pytest_gittrix.clock.freeze": ("process_freeze",),
+        "pytest_gittrix.clock.timers": ("Timer",),
     },
 )

@@ -7,10 +7,11 @@ Run it on a system of your own without a line of code::
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+
+from pytest_gittrix.doors import door
 
 if TYPE_CHECKING:
     from pytest_gittrix.conformance.clause import needs
@@ -45,20 +46,6 @@ FAMILY_MODULES = (
 # Clauses are inherited by test classes, so pytest would not explain their assertions by itself.
 pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in (*FAMILY_MODULES, "desk", "expect")))
 
-_HOMES = {
-    "BASE": "harness.system",
-    "EXTENDED": "harness.system",
-    "GitTrixSystem": "harness.own_system",
-    "Capability": "harness.system",
-    "Clauses": "conformance.clauses",
-    "CommandSystem": "conformance.command_system",
-    "Engine": "harness.system",
-    "Place": "harness.place",
-    "Promoted": "harness.system",
-    "SessionSystem": "harness.system",
-    "SessionSystemSuite": "conformance.suite",
-    "needs": "conformance.clause",
-}
 
 __all__ = [
     "BASE",
@@ -77,9 +64,22 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"pytest_gittrix.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__ = door(
+    __name__,
+    {
+        "pytest_gittrix.conformance.clause": ("needs",),
+        "pytest_gittrix.conformance.clauses": ("Clauses",),
+        "pytest_gittrix.conformance.command_system": ("CommandSystem",),
+        "pytest_gittrix.conformance.suite": ("SessionSystemSuite",),
+        "pytest_gittrix.harness.own_system": ("GitTrixSystem",),
+        "pytest_gittrix.harness.place": ("Place",),
+        "pytest_gittrix.harness.system": (
+            "BASE",
+            "EXTENDED",
+            "Capability",
+            "Engine",
+            "Promoted",
+            "SessionSystem",
+        ),
+    },
+)

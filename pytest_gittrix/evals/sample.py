@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix import points
-from pytest_gittrix.adapters.local import LocalEphemeral
+from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.errors import AdapterUnavailable, BaselineConflict, DurableLocked, PathCollision, PromoteFailed, WriteRejected
 from pytest_gittrix.evals.agents import Agent, AgentFailed, GoldAgent
 from pytest_gittrix.evals.case_repo import BRANCH, contents_of, durable_of, patch_contents

@@ -23,8 +23,8 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self
 from urllib.parse import parse_qsl, quote, urlsplit
 
-from pytest_gittrix.adapters.forge_github import GitHubForge
-from pytest_gittrix.adapters.forge_http import Patience
+from pytest_gittrix.backends.forge.github import GitHubForge
+from pytest_gittrix.backends.forge.http_client import Patience
 from pytest_gittrix.clock.clock import SystemClock
 from pytest_gittrix.git.environment import git_binary, hermetic_env
 from pytest_gittrix.harness.durable import DurableRepo

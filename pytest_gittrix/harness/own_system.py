@@ -9,7 +9,7 @@ import os
 import sys
 from itertools import count
 
-from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
+from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.harness.own_engine import GitTrixEngine, ShellEngine
 from pytest_gittrix.harness.own_members import WholeEngine
 from pytest_gittrix.harness.place import Place

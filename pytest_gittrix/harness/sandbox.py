@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_gittrix import points
-from pytest_gittrix.adapters.local import LocalDurable
+from pytest_gittrix.backends.local import LocalDurable
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.harness.driver import sandbox_of
 from pytest_gittrix.harness.durable import DurableRepo, Rival

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
+from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock.clock import EPOCH, FrozenClock
 from pytest_gittrix.harness.history import Contents, History, Step
 from pytest_gittrix.harness.place import Place

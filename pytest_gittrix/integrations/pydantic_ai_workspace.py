@@ -190,7 +190,7 @@ class GittrixWorkspaceBackend:
             return programs
 
     def _begun(self) -> tuple[UserSession, Programs]:
-        from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
+        from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
         from pytest_gittrix.session.manager import GitTrix
 
         durable = None if self._repository is None else LocalDurable(self._repository, self._branch)

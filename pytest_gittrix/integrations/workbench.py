@@ -22,7 +22,7 @@ from pytest_gittrix.integrations.files import SandboxFiles
 from pytest_gittrix.integrations.programs import MOST_OUTPUT, WORKSPACE, Programs
 
 if TYPE_CHECKING:
-    from pytest_gittrix.adapters.local import LocalEphemeral
+    from pytest_gittrix.backends.local import LocalEphemeral
     from pytest_gittrix.session.confine import Finished
     from pytest_gittrix.session.session import UserSession
 
@@ -126,7 +126,7 @@ class Workbench:
             CapabilityMissing: the confinement cannot be had here.
             AdapterUnavailable: the repository cannot be used.
         """
-        from pytest_gittrix.adapters.local import LocalEphemeral
+        from pytest_gittrix.backends.local import LocalEphemeral
 
         if repository is not None and files is not None:
             raise InvalidInput("A bench was given a repository and its own files.", fix="Give one of them.")

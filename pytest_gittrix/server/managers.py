@@ -14,7 +14,7 @@ from pytest_gittrix.record.retention import RetentionPolicy
 from pytest_gittrix.server.team import ForgePart, MemberPart, Retention, Team
 
 if TYPE_CHECKING:
-    from pytest_gittrix.adapters.forge_github import GitHubForge
+    from pytest_gittrix.backends.forge.github import GitHubForge
     from pytest_gittrix.record.life import Life
     from pytest_gittrix.session.manager import GitTrix
     from pytest_gittrix.session.members import CleanupReport, Inspection, Members
@@ -130,7 +130,7 @@ def _project(team: Team, number: int, environ: Environ) -> Project:
 
 
 def _forge(told: ForgePart, environ: Environ) -> GitHubForge:
-    from pytest_gittrix.adapters.forge_github import GITHUB, GitHubForge
+    from pytest_gittrix.backends.forge.github import GITHUB, GitHubForge
 
     token = None if told.token_env is None else _token(told.token_env, environ)
     return GitHubForge(told.repo, base_url=told.base_url or GITHUB, token=token)

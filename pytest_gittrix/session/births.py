@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pytest_gittrix.adapters.local import LocalEphemeral
-from pytest_gittrix.adapters.protocol import Durable
+from pytest_gittrix.backends.local import LocalEphemeral
+from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.state import Policy, fold

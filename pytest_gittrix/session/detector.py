@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gittrix.adapters.protocol import Durable
+from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.os_level.files import write_new
 from pytest_gittrix.workspaces.workspace import json_name

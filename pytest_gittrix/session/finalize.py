@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.adapters.remote_transport import Transport
+from pytest_gittrix.backends.transport import Transport
 from pytest_gittrix.errors import EvictionRace, GittrixError
 from pytest_gittrix.git.refs import short_branch
 from pytest_gittrix.session.finalize_record import KINDS, NOTES, Action, Finalized, Notes, summed_up

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from pytest_gittrix.adapters.remote_transport import FETCH, PUSH, SETTINGS, Answer, Pushed, Transport, pushed
+from pytest_gittrix.backends.transport import FETCH, PUSH, SETTINGS, Answer, Pushed, Transport, pushed
 from pytest_gittrix.os_level.files import write_file
 from pytest_gittrix.workspaces.alternates import Borrowing
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix import points
-from pytest_gittrix.adapters.forge import Forge
-from pytest_gittrix.adapters.local import LocalEphemeral
-from pytest_gittrix.adapters.protocol import Durable
+from pytest_gittrix.backends.forge.protocol import Forge
+from pytest_gittrix.backends.local import LocalEphemeral
+from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.clock.clock import Clock, SystemClock, Timer
 from pytest_gittrix.errors import GittrixError, SessionNotFound
 from pytest_gittrix.record.events import Event

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix import points
-from pytest_gittrix.adapters.remote_transport import Transport
+from pytest_gittrix.backends.transport import Transport
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, GittrixError, InvalidInput, WorkItemHeld
 from pytest_gittrix.git.commit import parse_commit
 from pytest_gittrix.git.environment import hermetic_env

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
-from pytest_gittrix.adapters.forge import Forge
+from pytest_gittrix.backends.forge.protocol import Forge
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.refs import short_branch
 from pytest_gittrix.record.activity import Query, read_jsonl, read_sqlite

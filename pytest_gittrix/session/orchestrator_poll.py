@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from pytest_gittrix import points
-from pytest_gittrix.adapters.forge import Forge, PullRequest
+from pytest_gittrix.backends.forge.protocol import Forge, PullRequest
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.record.axes import Activity, Runtime, pull_request_at
 from pytest_gittrix.session.expiry import is_past

@@ -17,7 +17,7 @@ from itertools import islice, repeat
 from typing import Any, Final
 
 from pytest_gittrix import points
-from pytest_gittrix.adapters.protocol import Durable, Landed
+from pytest_gittrix.backends.protocol import Durable, Landed
 from pytest_gittrix.errors import (
     AdapterUnavailable,
     BaselineConflict,

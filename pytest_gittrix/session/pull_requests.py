@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from pytest_gittrix import points
-from pytest_gittrix.adapters.forge import Forge, ForgeUnavailable, PullRequest
-from pytest_gittrix.adapters.protocol import Durable
+from pytest_gittrix.backends.forge.protocol import Forge, ForgeUnavailable, PullRequest
+from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.errors import CapabilityMissing, GittrixError, InvalidInput
 from pytest_gittrix.git.refs import short_branch
 from pytest_gittrix.os_level.process_tree import pause, seconds

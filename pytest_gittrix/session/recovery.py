@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pytest_gittrix import points
-from pytest_gittrix.adapters.protocol import Durable
+from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, SessionNotFound
 from pytest_gittrix.git.tree import Changes
 from pytest_gittrix.record.state import Intent, SessionState

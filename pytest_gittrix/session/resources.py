@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
-from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
-from pytest_gittrix.adapters.protocol import MIRROR, Durable
+from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
+from pytest_gittrix.backends.protocol import MIRROR, Durable
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.git.refs import short_branch
 from pytest_gittrix.os_level.lease import Lease
@@ -24,7 +24,7 @@ from pytest_gittrix.record.store import Store
 from pytest_gittrix.workspaces.workspace import Trash, Workspace, adopt_workspace
 
 if TYPE_CHECKING:
-    from pytest_gittrix.adapters.remote import RemoteDurable
+    from pytest_gittrix.backends.remote import RemoteDurable
 
 Credentials = Callable[[str], tuple[str, str] | None]
 """User and password (or token) by the address of a remote; None for one that needs none."""
@@ -77,7 +77,7 @@ class Resources:
 
     def _adapter(self, path: str | os.PathLike[str], branch: str = "main") -> LocalDurable | RemoteDurable:
         if os.path.isfile(os.path.join(path, MIRROR)):
-            from pytest_gittrix.adapters.remote_mirror import mirrored
+            from pytest_gittrix.backends.mirror import mirrored
 
             url = mirrored(path)
             if url is None:
@@ -86,8 +86,8 @@ class Resources:
         return LocalDurable(path, branch, sync=self.store.durability == "full")
 
     def _remote(self, address: str, branch: str, mirror: str | os.PathLike[str]) -> RemoteDurable:
-        from pytest_gittrix.adapters.remote import RemoteDurable  # dear to load, and most have none
-        from pytest_gittrix.adapters.remote_transport import Transport
+        from pytest_gittrix.backends.remote import RemoteDurable  # dear to load, and most have none
+        from pytest_gittrix.backends.transport import Transport
 
         transport = Transport.to(address)
         # By an address alone nobody can say where the agent of their keys listens.
@@ -143,7 +143,7 @@ class Resources:
         Raises:
             InvalidInput: git takes no such address.
         """
-        from pytest_gittrix.adapters.remote_transport import Transport
+        from pytest_gittrix.backends.transport import Transport
 
         url, own = Transport.to(address).url, self.durable
         if own is not None and own.path is not None and getattr(own, "url", None) == url:
@@ -229,7 +229,7 @@ def mirror_of(home: Path, address: str) -> str:
     Raises:
         InvalidInput: git takes no such address.
     """
-    from pytest_gittrix.adapters.remote_transport import Transport
+    from pytest_gittrix.backends.transport import Transport
 
     url = Transport.to(address).url
     name = re.sub(r"[^A-Za-z0-9]+", "-", url.rstrip("/").removesuffix(".git").rpartition("/")[2])[:40].strip("-")
@@ -242,7 +242,7 @@ def is_address(text: str) -> bool:
         return True
     if ":" not in text:
         return False
-    from pytest_gittrix.adapters.remote_transport import is_address
+    from pytest_gittrix.backends.transport import is_address
 
     return is_address(text)
 

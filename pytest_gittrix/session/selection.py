@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from pytest_gittrix.adapters.protocol import Drift
+from pytest_gittrix.backends.protocol import Drift
 from pytest_gittrix.errors import BaselineConflict, ConflictKind, InvalidInput, PromoteFailed, WriteRejected
 from pytest_gittrix.git.hunks import choose, merge_text
 from pytest_gittrix.git.tree import SUBMODULE, SYMLINK, Changes, Entry, overlap

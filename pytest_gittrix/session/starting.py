@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pytest_gittrix import points
-from pytest_gittrix.adapters.local import LocalEphemeral
-from pytest_gittrix.adapters.protocol import Durable
+from pytest_gittrix.backends.local import LocalEphemeral
+from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.os_level.files import sync_file_system
 from pytest_gittrix.os_level.lease import Lease

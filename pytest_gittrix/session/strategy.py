@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from pytest_gittrix.adapters.protocol import Durable
+from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.errors import InvalidInput, PromoteFailed
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import parents

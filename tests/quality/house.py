@@ -28,7 +28,7 @@ STOREYS: Mapping[str, tuple[str, ...]] = {
         "os_level",
         "clock",
     ),
-    "Material": ("git", "workspaces", "record", "backends", "views", "gastown", "adapters"),
+    "Material": ("git", "workspaces", "record", "backends", "views", "gastown"),
     "Engine": ("confine", "engine", "session"),
     "Systems": ("members", "orchestrator"),
     "Proof": ("testing", "conformance", "evals", "strategies", "harness"),

@@ -22,7 +22,7 @@ LIFE = """
     import hashlib, json, os, sys
     from datetime import timedelta
     from pathlib import Path
-    from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
+    from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
     from pytest_gittrix.clock import FrozenClock
     from pytest_gittrix.record.model import EvictionPolicy
     from pytest_gittrix.session.manager import GitTrix

@@ -19,9 +19,9 @@ from support.engine import DurableGit
 from support.remote import AUTHOR
 from support.scene import SOAK
 
-from pytest_gittrix.adapters.forge_github import GitHubForge
-from pytest_gittrix.adapters.local import LocalDurable
-from pytest_gittrix.adapters.remote import RemoteDurable
+from pytest_gittrix.backends.forge.github import GitHubForge
+from pytest_gittrix.backends.local import LocalDurable
+from pytest_gittrix.backends.remote import RemoteDurable
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.errors import DurableLocked, GittrixError
 from pytest_gittrix.harness.forge_server import ForgeServer

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from pytest_gittrix.adapters.local import LocalDurable
-from pytest_gittrix.adapters.protocol import Drift
+from pytest_gittrix.backends.local import LocalDurable
+from pytest_gittrix.backends.protocol import Drift
 from pytest_gittrix.git.commit import Built
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK, Changes, Entry
 from pytest_gittrix.harness.machine import machine_for, steps_of

@@ -20,8 +20,8 @@ from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
 from pytest_gittrix import points
-from pytest_gittrix.adapters.local import LocalEphemeral
-from pytest_gittrix.adapters.protocol import Drift, Durable, Landed
+from pytest_gittrix.backends.local import LocalEphemeral
+from pytest_gittrix.backends.protocol import Drift, Durable, Landed
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.git.commit import Built
 from pytest_gittrix.git.refs import RefMoved

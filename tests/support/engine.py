@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gittrix import points
-from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
+from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.record.events import Event

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from support.engine import FILES, Content, DurableGit, Site, open_site
 
-from pytest_gittrix.adapters.remote import RemoteDurable
+from pytest_gittrix.backends.remote import RemoteDurable
 from pytest_gittrix.harness.forge_server import ForgeServer
 from pytest_gittrix.harness.remotes import BareRemote
 

@@ -20,7 +20,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from support.git import git
 
-from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
+from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.cli.main import main
 from pytest_gittrix.integrations.programs import Programs
 from pytest_gittrix.mcp.server import server

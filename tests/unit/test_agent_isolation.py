@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.engine import KINDS, Site, open_site, shell
 
-from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
+from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.session.manager import GitTrix
 from pytest_gittrix.session.promotion import Promotion

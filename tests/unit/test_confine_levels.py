@@ -16,7 +16,7 @@ import pytest
 from support.confined import LONG, available
 from support.engine import Site, open_site
 
-from pytest_gittrix.adapters.local import LocalEphemeral
+from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput, SessionExpired
 from pytest_gittrix.session.confine import LEVELS, Confinement, Level, confinement
 from pytest_gittrix.session.confine_probe import missing

@@ -9,8 +9,8 @@ import pytest
 from support.engine import Site
 from support.remote import AUTHOR, TOKEN, Far, open_far
 
-from pytest_gittrix.adapters.remote import RemoteDurable
-from pytest_gittrix.adapters.remote_transport import is_address
+from pytest_gittrix.backends.remote import RemoteDurable
+from pytest_gittrix.backends.transport import is_address
 from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, InvalidInput
 from pytest_gittrix.harness.remotes import BareRemote
 from pytest_gittrix.session.manager import GitTrix

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gittrix.adapters.forge import CiFacts, Forge, ForgeUnavailable, Review, ReviewFacts, Verdict
-from pytest_gittrix.adapters.forge_github import GitHubForge
+from pytest_gittrix.backends.forge.github import GitHubForge
+from pytest_gittrix.backends.forge.protocol import CiFacts, Forge, ForgeUnavailable, Review, ReviewFacts, Verdict
 from pytest_gittrix.errors import AuthFailed, CapabilityMissing, GittrixError, InvalidInput
 from pytest_gittrix.harness.forge_server import ForgeServer
 from pytest_gittrix.harness.remotes import BareRemote
@@ -340,6 +340,6 @@ def test_importing_the_adapter_does_not_load_the_client() -> None:
     import subprocess
     import sys
 
-    program = "import sys, pytest_gittrix.adapters.forge_github; sys.exit('httpx' in sys.modules)"
+    program = "import sys, pytest_gittrix.backends.forge.github; sys.exit('httpx' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=60).returncode == 0

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gittrix.adapters.forge import ForgeTimeout, ForgeUnavailable, RateLimited
-from pytest_gittrix.adapters.forge_github import GitHubForge
-from pytest_gittrix.adapters.forge_http import Patience
+from pytest_gittrix.backends.forge.github import GitHubForge
+from pytest_gittrix.backends.forge.http_client import Patience
+from pytest_gittrix.backends.forge.protocol import ForgeTimeout, ForgeUnavailable, RateLimited
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.errors import AuthFailed, InvalidInput
 from pytest_gittrix.harness.forge_server import FaultKind, ForgeServer

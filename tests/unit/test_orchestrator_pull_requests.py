@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.orchestrator import Led, leading, on_linux
 
-from pytest_gittrix.adapters.forge_github import GitHubForge
+from pytest_gittrix.backends.forge.github import GitHubForge
 from pytest_gittrix.errors import InvalidInput, SessionNotRestorable
 from pytest_gittrix.harness.forge_server import ForgeServer
 from pytest_gittrix.harness.remotes import BareRemote

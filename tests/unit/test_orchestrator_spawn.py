@@ -16,7 +16,7 @@ from support.engine import at_point, passed
 from support.orchestrator import ENVIRONMENT, NOTHING, Led, Tracked, leading, on_linux
 
 from pytest_gittrix import points
-from pytest_gittrix.adapters.local import LocalEphemeral
+from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, GittrixError, InvalidInput, SessionNotRestorable
 from pytest_gittrix.session.confine import confinement
 from pytest_gittrix.session.orchestrator import CommandAgent, Orchestrator, Project, SpawnConfig, is_restorable, is_terminal_session

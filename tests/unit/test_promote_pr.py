@@ -12,8 +12,8 @@ import pytest
 from support.engine import Site, at_point, kill_at, open_site, passed
 from support.remote import TOKEN, WIRES, Far, Wire, open_far
 
-from pytest_gittrix.adapters.forge_github import GitHubForge
-from pytest_gittrix.adapters.local import LocalDurable
+from pytest_gittrix.backends.forge.github import GitHubForge
+from pytest_gittrix.backends.local import LocalDurable
 from pytest_gittrix.errors import SessionExpired
 from pytest_gittrix.harness.forge_server import ForgeServer
 from pytest_gittrix.harness.forge_state import Pull

@@ -12,10 +12,10 @@ import pytest
 from support.engine import Site, open_site
 from support.remote import TOKEN, open_far
 
-from pytest_gittrix.adapters.forge import PullRequest
-from pytest_gittrix.adapters.forge_github import GitHubForge
-from pytest_gittrix.adapters.forge_http import Patience
-from pytest_gittrix.adapters.local import LocalDurable
+from pytest_gittrix.backends.forge.github import GitHubForge
+from pytest_gittrix.backends.forge.http_client import Patience
+from pytest_gittrix.backends.forge.protocol import PullRequest
+from pytest_gittrix.backends.local import LocalDurable
 from pytest_gittrix.errors import AuthFailed, BaselineConflict, CapabilityMissing, InvalidInput, PromoteFailed
 from pytest_gittrix.harness.forge_server import ForgeServer
 from pytest_gittrix.harness.remotes import BareRemote

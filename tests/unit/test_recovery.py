@@ -433,6 +433,6 @@ class TestRecovery:
 def _elsewhere(site: Site):  # type: ignore[no-untyped-def]
     from support.engine import DurableGit
 
-    from pytest_gittrix.adapters.local import LocalDurable
+    from pytest_gittrix.backends.local import LocalDurable
 
     return LocalDurable(DurableGit.make(site.root / "elsewhere").path)

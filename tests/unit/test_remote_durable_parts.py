@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.remote import AUTHOR, TOKEN, WIRES, Far, Wire, open_far
 
-from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
-from pytest_gittrix.adapters.remote import RemoteDurable
+from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
+from pytest_gittrix.backends.remote import RemoteDurable
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput, UnsupportedRepository
 from pytest_gittrix.git.environment import run_git
 from pytest_gittrix.git.refs import RefMoved

@@ -15,7 +15,7 @@ import pytest
 from support.engine import DurableGit
 from support.remote import AUTHOR
 
-from pytest_gittrix.adapters.remote import RemoteDurable
+from pytest_gittrix.backends.remote import RemoteDurable
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.errors import DurableLocked, GittrixError
 from pytest_gittrix.harness.supervisor import Fault, Run, supervise_function, supported, sweep

@@ -16,8 +16,8 @@ from support.engine import at_point, kill_at
 from support.remote import AUTHOR, TOKEN, WIRES, Far, Wire, open_far
 
 from pytest_gittrix import points
-from pytest_gittrix.adapters.protocol import Landed
-from pytest_gittrix.adapters.remote import RemoteDurable
+from pytest_gittrix.backends.protocol import Landed
+from pytest_gittrix.backends.remote import RemoteDurable
 from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, BaselineConflict, DurableLocked, GittrixError, InvalidInput, PromoteFailed
 from pytest_gittrix.harness.forge_server import ForgeServer
 from pytest_gittrix.harness.remotes import Hook

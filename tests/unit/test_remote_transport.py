@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gittrix.adapters.remote import RemoteDurable
-from pytest_gittrix.adapters.remote_transport import Answer, Outcome, Transport, pushed
+from pytest_gittrix.backends.remote import RemoteDurable
+from pytest_gittrix.backends.transport import Answer, Outcome, Transport, pushed
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.harness.remotes import BareRemote
 

@@ -11,7 +11,7 @@ import pytest
 from support.engine import DurableGit, Site, at_point, in_child, open_site
 from support.git import GitRepo, git
 
-from pytest_gittrix.adapters.local import LocalDurable
+from pytest_gittrix.backends.local import LocalDurable
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.errors import InvalidInput, PromoteFailed
 from pytest_gittrix.git.repository import Repository

@@ -11,7 +11,7 @@ import pytest
 from support.engine import EXECUTABLE, KINDS, SYMLINK, DurableGit, Site, at_point, edited, kill_at, open_site, shell
 from support.git import git
 
-from pytest_gittrix.adapters.local import LocalEphemeral
+from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.session.archive import Archive
 from pytest_gittrix.session.session import UserSession
 from pytest_gittrix.workspaces.snapshot import Limits

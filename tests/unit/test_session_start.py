@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.engine import FILES, KINDS, LINES, SUBMODULE, DurableGit, Site, at_point, fingerprint, open_site, shell
 
-from pytest_gittrix.adapters.local import LocalDurable, LocalEphemeral
+from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock import EPOCH
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, SessionExpired, SessionNotFound, UnsupportedRepository
 from pytest_gittrix.record.model import EvictionPolicy

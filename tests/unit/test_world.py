@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gittrix.adapters.local import LocalEphemeral
+from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.clock import EPOCH, FrozenClock
 from pytest_gittrix.clock.carriers import CLOCK_VARIABLE
 from pytest_gittrix.errors import BaselineConflict, InvalidInput, SessionExpired, UnsupportedRepository, WriteRejected

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from copy import copy
 from typing import Any, Final, TypeVar, cast
 
-from pytest_gittrix.adapters.forge import (
+from pytest_gittrix.backends.forge.http_client import Json, Patience, RestClient, import_client
+from pytest_gittrix.backends.forge.protocol import (
     Check,
     CheckState,
     CiFacts,
@@ -26,7 +27,6 @@ from pytest_gittrix.adapters.forge import (
     Wanted,
     check_wanted,
 )
-from pytest_gittrix.adapters.forge_http import Json, Patience, RestClient, import_client
 from pytest_gittrix.errors import InvalidInput
 
 __all__ = ["GITHUB", "GitHubForge"]

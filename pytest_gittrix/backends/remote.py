@@ -15,10 +15,10 @@ from functools import cached_property
 from typing import Any, Final
 
 from pytest_gittrix import points
-from pytest_gittrix.adapters.local import LocalDurable
-from pytest_gittrix.adapters.protocol import Drift, Landed
-from pytest_gittrix.adapters.remote_mirror import Mirror, mirrored
-from pytest_gittrix.adapters.remote_transport import Pushed, Transport, pushed
+from pytest_gittrix.backends.local import LocalDurable
+from pytest_gittrix.backends.mirror import Mirror, mirrored
+from pytest_gittrix.backends.protocol import Drift, Landed
+from pytest_gittrix.backends.transport import Pushed, Transport, pushed
 from pytest_gittrix.errors import AdapterUnavailable, DurableLocked, GittrixError, InvalidInput, PromoteFailed
 from pytest_gittrix.git.commit import Built, Commit
 from pytest_gittrix.git.refs import RefMoved, branch_ref, short_branch

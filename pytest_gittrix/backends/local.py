@@ -11,7 +11,7 @@ from functools import cached_property
 import pygit2
 
 from pytest_gittrix import points
-from pytest_gittrix.adapters.protocol import Drift, Landed
+from pytest_gittrix.backends.protocol import Drift, Landed
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.git.checkout_update import Sides, holding
 from pytest_gittrix.git.commit import Built, Commit, Signature, build_commit

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pytest_gittrix.adapters.protocol import MIRROR
-from pytest_gittrix.adapters.remote_transport import FETCH, PUSH, SETTINGS, Answer, Transport
+from pytest_gittrix.backends.protocol import MIRROR
+from pytest_gittrix.backends.transport import FETCH, PUSH, SETTINGS, Answer, Transport
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.git.commit import Built
 from pytest_gittrix.git.environment import hermetic_env, run_git

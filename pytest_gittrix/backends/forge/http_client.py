@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gittrix.adapters.forge import ForgeTimeout, ForgeUnavailable, RateLimited
+from pytest_gittrix.backends.forge.protocol import ForgeTimeout, ForgeUnavailable, RateLimited
 from pytest_gittrix.errors import AuthFailed, CapabilityMissing, GittrixError, InvalidInput
 
 if TYPE_CHECKING:

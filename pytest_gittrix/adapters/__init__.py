@@ -1,1 +1,0 @@
-"""Durable and ephemeral backends behind two protocols. Know no session."""

@@ -1,0 +1,1 @@
+"""Pull requests at a forge, behind one protocol."""

@@ -11,9 +11,9 @@ from benchmarks.measure import TOTAL, Measurement, Phases, Stopwatch, Variant, i
 from benchmarks.sessions import fill
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.harness.world import World
-from pytest_gittrix.record.events import Event, encode
-from pytest_gittrix.record.index import Index
-from pytest_gittrix.record.store import Store
+from pytest_gittrix.record.eventlog.events import Event, encode
+from pytest_gittrix.record.store.index import Index
+from pytest_gittrix.record.store.store import Store
 from pytest_gittrix.session.manager import GitTrix
 
 EVENTS: Final = 50_000

@@ -11,7 +11,7 @@ from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.durations import instant_at
 from pytest_gittrix.harness.world import World
-from pytest_gittrix.record.store import Store
+from pytest_gittrix.record.store.store import Store
 from pytest_gittrix.session.manager import GitTrix
 
 SESSIONS: Final = 100_000

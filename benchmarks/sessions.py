@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.record.events import Event, encode
-from pytest_gittrix.record.state import Policy
+from pytest_gittrix.record.eventlog.events import Event, encode
+from pytest_gittrix.record.state.fold import Policy
 
 START_NS: Final = 1_893_456_000 * 10**9
 APART_NS: Final = 10**9

@@ -10,10 +10,10 @@ from benchmarks.measure import TOTAL, Measurement, Phases, Stopwatch, Variant, i
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.harness.world import World
-from pytest_gittrix.record.log import Durability
-from pytest_gittrix.record.model import EvictionPolicy
-from pytest_gittrix.record.state import Policy
-from pytest_gittrix.record.store import Store
+from pytest_gittrix.record.eventlog.log import Durability
+from pytest_gittrix.record.state.fold import Policy
+from pytest_gittrix.record.state.records import EvictionPolicy
+from pytest_gittrix.record.store.store import Store
 from pytest_gittrix.session.manager import GitTrix
 
 SESSIONS: Final = 5_000

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.git.tree import Entry
     from pytest_gittrix.harness.durable import DurableRepo, Rival
     from pytest_gittrix.harness.world import World
-    from pytest_gittrix.record.model import EvictionPolicy, SessionMetadata
+    from pytest_gittrix.record.state.records import EvictionPolicy, SessionMetadata
     from pytest_gittrix.session.manager import GitTrix
     from pytest_gittrix.session.promotion import PromoteResult, Review
     from pytest_gittrix.session.session import AgentSession, UserSession
@@ -74,7 +74,7 @@ __getattr__, __dir__ = door(
             "Rival",
         ),
         "pytest_gittrix.harness.world": ("World",),
-        "pytest_gittrix.record.model": (
+        "pytest_gittrix.record.state.records": (
             "EvictionPolicy",
             "SessionMetadata",
         ),

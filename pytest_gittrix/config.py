@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.evals.shards import Shard
     from pytest_gittrix.harness.history import Contents
     from pytest_gittrix.harness.system import SessionSystem
-    from pytest_gittrix.record.model import EvictionPolicy
+    from pytest_gittrix.record.state.records import EvictionPolicy
 
 FREEZES: Final = ("wall", "all", "none")
 WORKSPACES: Final = ("clone", "worktree", "copy", "lazy")

@@ -26,7 +26,7 @@ _POLICY = ("ttl_idle", "ttl_absolute", "until_promote", "manual")
 def start(options: Namespace) -> Answer:
     """Start a session; people get its id and its workspace, a line each, for a shell to take apart."""
     from pytest_gittrix.backends.local import LocalEphemeral
-    from pytest_gittrix.record.model import EvictionPolicy
+    from pytest_gittrix.record.state.records import EvictionPolicy
 
     limits = {name: getattr(options, name) for name in _POLICY if hasattr(options, name)}
     policy = EvictionPolicy(**limits) if limits else None

@@ -126,7 +126,7 @@ def orchestrator(gittrix: GitTrix, options: Namespace) -> Orchestrator:
 
 def team(options: Namespace) -> Team:
     """The team whose sessions are managed. Raises InvalidInput for a team file that is not as it must be."""
-    from pytest_gittrix.record.store import default_home
+    from pytest_gittrix.record.store.store import default_home
     from pytest_gittrix.server.team import read_team
 
     daemon = caller.get()

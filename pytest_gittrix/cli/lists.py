@@ -15,8 +15,8 @@ from pytest_gittrix.cli.words import generations, moment, number
 from pytest_gittrix.errors import SessionNotFound
 
 if TYPE_CHECKING:
-    from pytest_gittrix.record.life import Life
-    from pytest_gittrix.record.model import SessionMetadata
+    from pytest_gittrix.record.state.lifecycle import Life
+    from pytest_gittrix.record.state.records import SessionMetadata
     from pytest_gittrix.session.manager import GitTrix
     from pytest_gittrix.session.records import Node
 
@@ -164,7 +164,7 @@ def _found(gittrix: GitTrix, options: Namespace) -> tuple[list[SessionMetadata],
 
 def _lives(gittrix: GitTrix, found: Sequence[SessionMetadata]) -> dict[str, Life]:
     """The lives of those that are members' sessions."""
-    from pytest_gittrix.record.life import life_of
+    from pytest_gittrix.record.state.lifecycle import life_of
 
     members = set(gittrix.records.index.lives())
     lives = ((one.id, life_of(gittrix.store.log(one.id).read())) for one in found if one.id in members)
@@ -177,7 +177,7 @@ def _life_data(life: Life) -> dict[str, Any]:
 
 def _line(gittrix: GitTrix, of: str) -> list[SessionMetadata]:
     """The line of that id; or of the session of that id; or those of the work unit; or of the session whose id begins so."""
-    from pytest_gittrix.record.store import ID
+    from pytest_gittrix.record.store.store import ID
 
     if found := gittrix.chain(of):
         return found

@@ -18,8 +18,8 @@ from pytest_gittrix.cli.words import age, moment
 from pytest_gittrix.errors import InvalidInput, SessionNotFound, WorkItemHeld
 
 if TYPE_CHECKING:
-    from pytest_gittrix.record.life import Life
-    from pytest_gittrix.record.retention import Selector
+    from pytest_gittrix.record.state.lifecycle import Life
+    from pytest_gittrix.record.state.retention import Selector
     from pytest_gittrix.session.manager import GitTrix
 
 KINDS: Final = ("loop", "interactive", "brain")
@@ -134,7 +134,7 @@ def stop(options: Namespace) -> Answer:
 
 def status(options: Namespace) -> Answer:
     """The sessions that run, and for how long they have."""
-    from pytest_gittrix.record.retention import elapsed_text
+    from pytest_gittrix.record.state.retention import elapsed_text
 
     with on.engine(options) as gittrix:
         lives = on.members(gittrix, options).list(member=options.member, states=_RUNS)
@@ -224,7 +224,7 @@ def cleanup(options: Namespace) -> Answer:
 
 
 def _selector(gittrix: GitTrix, options: Namespace) -> Selector:
-    from pytest_gittrix.record.retention import Selector
+    from pytest_gittrix.record.state.retention import Selector
 
     older: timedelta | None = options.older_than
     return Selector(

@@ -14,9 +14,9 @@ from pytest_gittrix.cli.output import Table
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
-    from pytest_gittrix.record.events import Event
-    from pytest_gittrix.record.model import SessionMetadata
-    from pytest_gittrix.record.store import Problem
+    from pytest_gittrix.record.eventlog.events import Event
+    from pytest_gittrix.record.state.records import SessionMetadata
+    from pytest_gittrix.record.store.store import Problem
     from pytest_gittrix.session.session import SessionInfo
 
 _HEADINGS = ("id", "state", "task", "branch", "age", "expires in", "touched")
@@ -166,7 +166,7 @@ def brief(span: timedelta) -> str:
 
 def _row(one: SessionMetadata, now: datetime, lives: Mapping[str, str]) -> tuple[str, ...]:
     from pytest_gittrix.durations import instant_at
-    from pytest_gittrix.record.state import deadline_ns, state_from_metadata
+    from pytest_gittrix.record.state.fold import deadline_ns, state_from_metadata
 
     deadline = deadline_ns(state_from_metadata(one.wire())) if one.state == "active" else None
     left = "" if deadline is None else until(instant_at(deadline), now)

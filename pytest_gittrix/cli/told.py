@@ -65,7 +65,7 @@ def record(options: Namespace) -> Answer:
 
 def export_files(options: Namespace) -> Answer:
     """Write the sessions as Gas Town's document lays them out."""
-    from pytest_gittrix.views.gastown_files import export
+    from pytest_gittrix.gastown.files import export
 
     older = options.archive_older_than
     with working("Exporting"), on.engine(options) as gittrix:

@@ -38,7 +38,7 @@ def duration(text: str) -> timedelta:
 def age(text: str) -> timedelta:
     """Read ``48h``: one whole number with one unit, as BotMinter's commands take it."""
     from pytest_gittrix.errors import InvalidInput
-    from pytest_gittrix.record.retention import age_ns
+    from pytest_gittrix.record.state.retention import age_ns
 
     try:
         return timedelta(microseconds=age_ns(unmarked(text)) // 1000)

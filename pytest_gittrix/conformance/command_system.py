@@ -25,7 +25,7 @@ from pytest_gittrix.durations import format_duration
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.harness.place import Place
 from pytest_gittrix.harness.system import BASE, VERBS, Capability, Promoted
-from pytest_gittrix.record.model import EvictionPolicy
+from pytest_gittrix.record.state.records import EvictionPolicy
 
 HowTimed = Literal["file", "faketime", "none"]
 Dialect = Literal["gittrix", "typescript"]

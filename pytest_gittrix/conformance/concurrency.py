@@ -23,7 +23,7 @@ from pytest_gittrix.harness.driver import DrivenSession, Stage
 from pytest_gittrix.harness.faults import Call
 from pytest_gittrix.harness.supervisor import supported
 from pytest_gittrix.harness.system import Capability
-from pytest_gittrix.record.model import EvictionPolicy
+from pytest_gittrix.record.state.records import EvictionPolicy
 
 BUSY: Final = frozenset({"EVICTION_RACE", "PROMOTE_FAILED", "DURABLE_LOCKED"})
 """What a system may answer while somebody else is at it, if it then does it on a second try."""

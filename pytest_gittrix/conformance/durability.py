@@ -17,7 +17,7 @@ from pytest_gittrix.harness.faults import Call, Fault, Kill, Run, TornKill
 from pytest_gittrix.harness.oracle import invariant_promote_is_one_commit
 from pytest_gittrix.harness.supervisor import supervise_function, supported
 from pytest_gittrix.harness.system import Capability
-from pytest_gittrix.record.model import EvictionPolicy
+from pytest_gittrix.record.state.records import EvictionPolicy
 
 Operation = Callable[[DrivenEngine, DrivenSession], object]
 """What is done with an engine, to a session of it."""

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gittrix.clock.clock import FrozenClock
 from pytest_gittrix.durations import format_instant, instant_at
 from pytest_gittrix.errors import GittrixError, InvalidInput
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.model import EvictionPolicy
-from pytest_gittrix.record.state import SessionState, fold
-from pytest_gittrix.record.store import Store
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.state.fold import SessionState, fold
+from pytest_gittrix.record.state.records import EvictionPolicy
+from pytest_gittrix.record.store.store import Store
 from pytest_gittrix.session.manager import GitTrix
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pytest_gittrix.harness.strategies import edits, eviction_policies, instants
 from pytest_gittrix.harness.strategies_durable import durable_edits
 from pytest_gittrix.harness.system import Capability
 from pytest_gittrix.harness.trial import Trial
-from pytest_gittrix.record.model import EvictionPolicy
+from pytest_gittrix.record.state.records import EvictionPolicy
 
 
 class Player(Protocol):

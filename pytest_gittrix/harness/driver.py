@@ -21,7 +21,7 @@ from pytest_gittrix.harness.driver_members import DrivenMembers, DrivenRules
 from pytest_gittrix.harness.oracle import Judge
 from pytest_gittrix.harness.place import Place
 from pytest_gittrix.harness.system import Capability, Promoted, SessionSystem, TurnHandle, check_system
-from pytest_gittrix.record.model import EvictionPolicy
+from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.session.content import ListEntry
 
 if TYPE_CHECKING:

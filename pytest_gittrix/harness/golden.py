@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pytest_gittrix.durations import instant_at, ns_of, parse_instant
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.record.events import Event, path_of
+from pytest_gittrix.record.eventlog.events import Event, path_of
 
 _IDS: Final[Mapping[str, str]] = {
     "child": "session",

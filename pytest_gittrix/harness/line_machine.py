@@ -32,7 +32,7 @@ from pytest_gittrix.harness.line_world import LineWorld
 from pytest_gittrix.harness.model import FINE
 from pytest_gittrix.harness.oracle import require
 from pytest_gittrix.harness.world_machine import BASELINE, FOREVER, ask, at_most, die_at, require_equal
-from pytest_gittrix.record.state import fold
+from pytest_gittrix.record.state.fold import fold
 
 Joins = Kin | MultipleResults[Kin]
 """What a rule gives to the bundle: a session, or none."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from pytest_gittrix.harness.world_machine import BASELINE
-from pytest_gittrix.record.state import SessionState
+from pytest_gittrix.record.state.fold import SessionState
 
 STILLBORN: Final = "stillborn"
 DEATHS: Final[Mapping[str, Mapping[str, str]]] = {

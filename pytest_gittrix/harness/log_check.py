@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pytest_gittrix.errors import GittrixError
-from pytest_gittrix.record.events import Event, check
-from pytest_gittrix.record.log import EventLog
-from pytest_gittrix.record.state import BIRTHS, RULES, fold
+from pytest_gittrix.record.eventlog.events import Event, check
+from pytest_gittrix.record.eventlog.log import EventLog
+from pytest_gittrix.record.state.fold import BIRTHS, RULES, fold
 
 RELATIONS: Final = ("handoff", "crash", "fork")
 """How a session can have come from another one."""

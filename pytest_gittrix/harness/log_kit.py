@@ -19,11 +19,11 @@ from pytest_gittrix.durations import ns_of
 from pytest_gittrix.errors import InvalidInput, LogDamaged
 from pytest_gittrix.harness.golden import golden
 from pytest_gittrix.harness.log_check import log_problems
-from pytest_gittrix.record.events import Actor, Event, check, decode, encode, path_fields
-from pytest_gittrix.record.log import ReadPolicy
-from pytest_gittrix.record.state import BIRTHS, SessionState, fold
-from pytest_gittrix.record.store import LOG, Store
-from pytest_gittrix.record.values import Policy
+from pytest_gittrix.record.eventlog.events import Actor, Event, check, decode, encode, path_fields
+from pytest_gittrix.record.eventlog.log import ReadPolicy
+from pytest_gittrix.record.state.fold import BIRTHS, SessionState, fold
+from pytest_gittrix.record.state.values import Policy
+from pytest_gittrix.record.store.store import LOG, Store
 
 if TYPE_CHECKING:
     from pytest_gittrix.session.agent import AgentSession

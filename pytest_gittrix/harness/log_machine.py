@@ -20,8 +20,8 @@ from pytest_gittrix.harness.model import FINE
 from pytest_gittrix.harness.oracle import require
 from pytest_gittrix.harness.world_machine import FOREVER, LONG, WorldMachine, ask, at_most, done, require_equal
 from pytest_gittrix.os_level.forks import in_fork
-from pytest_gittrix.record.events import Event, encode
-from pytest_gittrix.record.log import EventLog
+from pytest_gittrix.record.eventlog.events import Event, encode
+from pytest_gittrix.record.eventlog.log import EventLog
 
 _MOST_SESSIONS, _MOST_EARS = 3, 6
 _ENGINES = st.integers(0, 1)

@@ -49,7 +49,7 @@ from pytest_gittrix.harness.strategies import contents
 from pytest_gittrix.harness.system import Capability
 from pytest_gittrix.harness.trial import Trial
 from pytest_gittrix.harness.world import World
-from pytest_gittrix.record.model import EvictionPolicy
+from pytest_gittrix.record.state.records import EvictionPolicy
 
 KINDS = ("lazy", "clone", "copy")
 """The kinds of workspace that are drawn: those that promise isolation."""

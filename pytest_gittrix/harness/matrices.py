@@ -10,8 +10,18 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from pytest_gittrix.record.axes import ACTIVITIES, RUNTIME_STATES, SESSION_STATES, UNKNOWN, Activity, Axes, Progress, PullRequest, Runtime
-from pytest_gittrix.record.life import LEGAL
+from pytest_gittrix.record.state.lifecycle import LEGAL
+from pytest_gittrix.record.state.observations import (
+    ACTIVITIES,
+    RUNTIME_STATES,
+    SESSION_STATES,
+    UNKNOWN,
+    Activity,
+    Axes,
+    Progress,
+    PullRequest,
+    Runtime,
+)
 from pytest_gittrix.views.orchestrator_status import STATUSES
 
 LIFE_STATES: Final = tuple(state for state in LEGAL if state != "removed")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gittrix.harness.system import Promoted
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.model import EvictionPolicy
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.session.manager import GitTrix
 from pytest_gittrix.session.session import UserSession
 from pytest_gittrix.session.turns import Turn

@@ -13,8 +13,8 @@ from typing import Any, Final
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.harness.own_engine import ShellEngine
 from pytest_gittrix.harness.timeline import Timeline
-from pytest_gittrix.record.axes import Activity, Axes, Progress, PullRequest, Runtime
-from pytest_gittrix.record.retention import RetentionPolicy, Selector
+from pytest_gittrix.record.state.observations import Activity, Axes, Progress, PullRequest, Runtime
+from pytest_gittrix.record.state.retention import RetentionPolicy, Selector
 from pytest_gittrix.session.manager import GitTrix
 from pytest_gittrix.session.members import Members
 from pytest_gittrix.views.orchestrator_status import is_restorable, is_terminal, status, to_poll

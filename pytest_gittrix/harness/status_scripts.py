@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pytest_gittrix.durations import ns_of
 from pytest_gittrix.harness.log_kit import LogKit
-from pytest_gittrix.record.axes import UNKNOWN, Activity, Axes, PullRequest, Runtime, axes_of
+from pytest_gittrix.record.state.observations import UNKNOWN, Activity, Axes, PullRequest, Runtime, axes_of
 from pytest_gittrix.views.orchestrator_status import Decision, Observation, decide
 
 _MINUTE: Final = timedelta(minutes=1)

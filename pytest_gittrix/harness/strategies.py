@@ -24,7 +24,7 @@ from pytest_gittrix.harness.edits import Edits, Tree
 from pytest_gittrix.harness.history import Content, Executable, History, Step, Symlink
 
 if TYPE_CHECKING:
-    from pytest_gittrix.record.model import EvictionPolicy
+    from pytest_gittrix.record.state.records import EvictionPolicy
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 
@@ -282,7 +282,7 @@ def eviction_policies(
         until_promote: likewise.
         absolute: draw only policies with an absolute limit, or without; None draws both.
     """
-    from pytest_gittrix.record.model import EvictionPolicy
+    from pytest_gittrix.record.state.records import EvictionPolicy
 
     def switch(value: bool | None, default: bool) -> SearchStrategy[bool]:
         return st.sampled_from([default, not default]) if value is None else st.just(value)

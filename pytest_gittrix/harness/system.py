@@ -18,7 +18,7 @@ from pytest_gittrix.harness.system_members import MemberVerbs, StatusVerbs
 
 if TYPE_CHECKING:
     from pytest_gittrix.harness.place import Place
-    from pytest_gittrix.record.model import EvictionPolicy
+    from pytest_gittrix.record.state.records import EvictionPolicy
 
 
 class Capability(StrEnum):

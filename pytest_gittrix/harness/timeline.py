@@ -17,9 +17,9 @@ from pytest_gittrix.durations import format_duration, parse_duration
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.harness.log_kit import LogKit, open_log
 from pytest_gittrix.harness.status_scripts import Scene, look
-from pytest_gittrix.record.axes import ACTIVITIES, CI_STATES, PR_STATES, REVIEW_STATES, RUNTIME_STATES, PullRequest, axes_of
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.reports import check_report
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.state.agent_reports import check_report
+from pytest_gittrix.record.state.observations import ACTIVITIES, CI_STATES, PR_STATES, REVIEW_STATES, RUNTIME_STATES, PullRequest, axes_of
 from pytest_gittrix.views.orchestrator import notifications, state_in
 from pytest_gittrix.views.orchestrator_status import Dialect
 

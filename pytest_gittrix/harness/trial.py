@@ -36,7 +36,7 @@ from pytest_gittrix.harness.sandbox import Held, another_engine, directory_of
 from pytest_gittrix.harness.system import Capability
 
 if TYPE_CHECKING:
-    from pytest_gittrix.record.model import EvictionPolicy
+    from pytest_gittrix.record.state.records import EvictionPolicy
 
 
 class Trial(Bench):

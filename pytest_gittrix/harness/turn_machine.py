@@ -23,7 +23,7 @@ from pytest_gittrix.harness.puppet import Puppet, Running, at_once
 from pytest_gittrix.harness.turn_model import Talk, require_turns_in_order
 from pytest_gittrix.harness.world_machine import FOREVER, LONG, WorldMachine, ask, at_most, require_equal
 from pytest_gittrix.os_level.forks import in_fork
-from pytest_gittrix.record.state import fold
+from pytest_gittrix.record.state.fold import fold
 from pytest_gittrix.session.turns import TurnContext
 
 _MOST_ALIVE = 2

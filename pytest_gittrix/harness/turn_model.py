@@ -13,7 +13,7 @@ from pytest_gittrix.harness.model import FINE
 from pytest_gittrix.harness.oracle import require
 from pytest_gittrix.harness.puppet import Running
 from pytest_gittrix.harness.world_machine import require_equal
-from pytest_gittrix.record.events import Event
+from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.session.session import UserSession
 
 ENDED: Final = frozenset({"SESSION_EXPIRED"})

@@ -20,7 +20,7 @@ from pytest_gittrix.harness.history import Contents, History, Step
 from pytest_gittrix.harness.place import Place
 from pytest_gittrix.harness.race import Race
 from pytest_gittrix.harness.templates import Templates
-from pytest_gittrix.record.log import Durability
+from pytest_gittrix.record.eventlog.log import Durability
 from pytest_gittrix.session.ids import seeded_ids
 from pytest_gittrix.session.manager import GitTrix
 from pytest_gittrix.workspaces.seed import History as SeedHistory
@@ -30,7 +30,7 @@ from pytest_gittrix.workspaces.workspace import WorkspaceKind
 if TYPE_CHECKING:
     from pytest_gittrix.harness.session_in import SessionsIn
     from pytest_gittrix.harness.timeline import Timeline
-    from pytest_gittrix.record.model import EvictionPolicy
+    from pytest_gittrix.record.state.records import EvictionPolicy
     from pytest_gittrix.session.session import UserSession
 
 

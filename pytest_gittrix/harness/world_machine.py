@@ -26,10 +26,10 @@ from pytest_gittrix.harness.oracle import invariant_answer, require
 from pytest_gittrix.harness.sandbox import Opens, another_engine
 from pytest_gittrix.harness.world import World
 from pytest_gittrix.os_level.forks import Ended, in_fork
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.log import EventLog
-from pytest_gittrix.record.model import EvictionPolicy
-from pytest_gittrix.record.store import LOG
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.eventlog.log import EventLog
+from pytest_gittrix.record.state.records import EvictionPolicy
+from pytest_gittrix.record.store.store import LOG
 from pytest_gittrix.session.manager import GitTrix
 
 LONG: Final = 60.0

@@ -14,9 +14,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.errors import GittrixError, InvalidInput
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.listing import Signature, signatures
-from pytest_gittrix.record.log import EventLog
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.eventlog.log import EventLog
+from pytest_gittrix.record.store.listing import Signature, signatures
 from pytest_gittrix.session.conversation import check_types
 from pytest_gittrix.session.stream import line_of
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.record.retention import RetentionPolicy
+from pytest_gittrix.record.state.retention import RetentionPolicy
 from pytest_gittrix.server.team import ForgePart, MemberPart, Retention, Team
 
 if TYPE_CHECKING:
     from pytest_gittrix.backends.forge.github import GitHubForge
-    from pytest_gittrix.record.life import Life
+    from pytest_gittrix.record.state.lifecycle import Life
     from pytest_gittrix.session.manager import GitTrix
     from pytest_gittrix.session.members import CleanupReport, Inspection, Members
     from pytest_gittrix.session.orchestrator import Orchestrator, Project

@@ -23,7 +23,7 @@ from anyio import to_thread
 from pytest_gittrix.durations import format_instant
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.lock_owner import Owner
-from pytest_gittrix.record.store import default_home
+from pytest_gittrix.record.store.store import default_home
 from pytest_gittrix.server import daemon_file
 from pytest_gittrix.server.daemon_file import DaemonFile
 from pytest_gittrix.server.guard import read_token, require_token_beyond_loopback

@@ -16,8 +16,8 @@ from starlette.responses import Response
 
 from pytest_gittrix.durations import parse_instant
 from pytest_gittrix.errors import GittrixError, InvalidInput, SessionNotFound, WorkItemHeld
-from pytest_gittrix.record.life import Life
-from pytest_gittrix.record.retention import Selector
+from pytest_gittrix.record.state.lifecycle import Life
+from pytest_gittrix.record.state.retention import Selector
 from pytest_gittrix.server.answers import FAILURES, Conflict, done, failed
 from pytest_gittrix.server.managers import cleanup_data, inspection_data, start_member
 from pytest_gittrix.server.schema import Acquired, Answered, CleanUp, Failed, Lock, OneSession, Sessions, Start, Started, Stop, StopMany

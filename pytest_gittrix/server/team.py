@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.record.retention import age_ns
+from pytest_gittrix.record.state.retention import age_ns
 
 FILE: Final = "team.toml"
 """Its name in the engine's home."""

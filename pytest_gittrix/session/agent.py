@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gittrix.errors import SessionExpired, WriteRejected
 from pytest_gittrix.git.patch import patch_text
 from pytest_gittrix.git.path_rules import check_path
-from pytest_gittrix.record.events import Actor, Event, passing_event, path_fields
-from pytest_gittrix.record.state import SessionState
+from pytest_gittrix.record.eventlog.events import Actor, Event, passing_event, path_fields
+from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.session.attachments import attach, attached
 from pytest_gittrix.session.commits import AgentCommits, CommitEntry
 from pytest_gittrix.session.content import (

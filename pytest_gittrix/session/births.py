@@ -13,8 +13,8 @@ from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.os_level.lease import Lease
-from pytest_gittrix.record.state import Policy, fold
-from pytest_gittrix.record.store import Store
+from pytest_gittrix.record.state.fold import Policy, fold
+from pytest_gittrix.record.store.store import Store
 from pytest_gittrix.session.fork import FilesOf, Fork, Source, check_files, check_seq, summary_of
 from pytest_gittrix.session.ids import claim
 from pytest_gittrix.session.inputs import check_text

@@ -18,7 +18,7 @@ from pytest_gittrix.git.patch import FileChange, Side, patch_text
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Changes, Entry, parents
 from pytest_gittrix.os_level.open_below import ParentNotDirectory, wrong_kind
 from pytest_gittrix.os_level.safe_dir import TEMPORARY_PREFIX
-from pytest_gittrix.record.state import SessionState
+from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.workspaces.seed import Seed
 from pytest_gittrix.workspaces.snapshot import Limits, Snapshot
 from pytest_gittrix.workspaces.workspace import Workspace

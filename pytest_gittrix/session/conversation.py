@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.record.events import Actor, Event, check
-from pytest_gittrix.record.state import SessionState, metadata_of
-from pytest_gittrix.record.vocabulary import CONVERSATION, LIVE, VOCABULARY
+from pytest_gittrix.record.eventlog.events import Actor, Event, check
+from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION, LIVE, VOCABULARY
+from pytest_gittrix.record.state.fold import SessionState, metadata_of
 from pytest_gittrix.session.recorder import Recorder
 
 ANNOUNCED: Final = frozenset({"text_delta", "reasoning_delta", "status", "plan", "context_pressure"})

@@ -20,9 +20,9 @@ from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput
 from pytest_gittrix.git.tree import Changes
 from pytest_gittrix.os_level.lease import Lease
-from pytest_gittrix.record.state import SessionState
-from pytest_gittrix.record.store import LOCK, TURN
-from pytest_gittrix.record.values import OUTCOMES
+from pytest_gittrix.record.state.fold import SessionState
+from pytest_gittrix.record.state.values import OUTCOMES
+from pytest_gittrix.record.store.store import LOCK, TURN
 from pytest_gittrix.session.archive import Archive, unpromoted, write_archive
 from pytest_gittrix.session.content import snapshot_of
 from pytest_gittrix.session.expiry import is_past, resolution_ns

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from pytest_gittrix.clock.clock import Clock
-from pytest_gittrix.record.state import SessionState, deadline_ns
+from pytest_gittrix.record.state.fold import SessionState, deadline_ns
 from pytest_gittrix.workspaces.snapshot import latest_change
 
 _MICROSECOND = timedelta(microseconds=1)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from pytest_gittrix.os_level.files import read_text, write_file
-from pytest_gittrix.record.life import FinalizationResult, Pushed
+from pytest_gittrix.record.state.lifecycle import FinalizationResult, Pushed
 
 Kind = Literal["committed", "pushed", "recovered", "left", "skipped", "failed"]
 Status = Literal["Completed", "CompletedDegraded", "Failed", "Skipped"]

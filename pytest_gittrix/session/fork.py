@@ -13,10 +13,10 @@ from typing import Final, Literal, get_args
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
-from pytest_gittrix.record.events import Event, path_fields
-from pytest_gittrix.record.state import SessionState
-from pytest_gittrix.record.values import Lineage
-from pytest_gittrix.record.vocabulary import CONVERSATION
+from pytest_gittrix.record.eventlog.events import Event, path_fields
+from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION
+from pytest_gittrix.record.state.fold import SessionState
+from pytest_gittrix.record.state.values import Lineage
 from pytest_gittrix.session.attachments import share
 from pytest_gittrix.session.content import snapshot_of
 from pytest_gittrix.session.kept import REPOSITORY, Files, Moment, files_at, keep, moment_at, put_in

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.git.tree import Changes
-from pytest_gittrix.record.state import SessionState
+from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.session.content import Review, snapshot_of
 from pytest_gittrix.session.eviction import Evictor
 from pytest_gittrix.session.promotion import PromoteResult, Promotion

@@ -13,7 +13,7 @@ from typing import Final
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.os_level.lease import Lease
-from pytest_gittrix.record.store import Store
+from pytest_gittrix.record.store.store import Store
 
 _ALPHABET: Final = string.ascii_letters + string.digits + "_-"
 _LENGTH: Final = 12

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from pytest_gittrix.durations import format_instant, instant_at
-from pytest_gittrix.record.state import SessionState, deadline_ns
+from pytest_gittrix.record.state.fold import SessionState, deadline_ns
 from pytest_gittrix.workspaces.workspace import Workspace
 
 

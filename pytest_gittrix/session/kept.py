@@ -17,8 +17,8 @@ from pytest_gittrix.git.commit import parse_commit
 from pytest_gittrix.git.objects import MissingObject, Objects, Trees, open_objects
 from pytest_gittrix.git.pack import build_pack, install_pack
 from pytest_gittrix.git.tree import SUBMODULE, SYMLINK, Changes, Entry, changed_paths
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.state import SessionState
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.session.archive import open_bare
 from pytest_gittrix.session.recorder import Recorder
 from pytest_gittrix.workspaces.seed import Seed

@@ -16,8 +16,8 @@ from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.os_level.lease import Lease
-from pytest_gittrix.record.state import SessionState
-from pytest_gittrix.record.store import Store
+from pytest_gittrix.record.state.fold import SessionState
+from pytest_gittrix.record.store.store import Store
 from pytest_gittrix.session.eviction import LEAVING
 from pytest_gittrix.session.recorder import Recorder
 from pytest_gittrix.workspaces.workspace import Trash

@@ -15,10 +15,10 @@ from typing import Any, Final
 from pytest_gittrix import points
 from pytest_gittrix.errors import CapabilityMissing, SessionExpired, SessionNotFound
 from pytest_gittrix.os_level.lease import Lease
-from pytest_gittrix.record.events import path_fields, path_of
-from pytest_gittrix.record.state import SessionState
-from pytest_gittrix.record.store import LOCK
-from pytest_gittrix.record.values import Lineage
+from pytest_gittrix.record.eventlog.events import path_fields, path_of
+from pytest_gittrix.record.state.fold import SessionState
+from pytest_gittrix.record.state.values import Lineage
+from pytest_gittrix.record.store.store import LOCK
 from pytest_gittrix.session.recorder import Recorder
 from pytest_gittrix.session.resources import local_ref
 from pytest_gittrix.workspaces.workspace import Workspace

@@ -17,11 +17,11 @@ from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.clock.clock import Clock, SystemClock, Timer
 from pytest_gittrix.errors import GittrixError, SessionNotFound
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.index import Index
-from pytest_gittrix.record.log import Durability
-from pytest_gittrix.record.state import Policy, StateName
-from pytest_gittrix.record.store import Problem, Store, default_home
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.eventlog.log import Durability
+from pytest_gittrix.record.state.fold import Policy, StateName
+from pytest_gittrix.record.store.index import Index
+from pytest_gittrix.record.store.store import Problem, Store, default_home
 from pytest_gittrix.session.archive import Archive
 from pytest_gittrix.session.births import Births
 from pytest_gittrix.session.conversation import check_types, events_of, picked
@@ -48,7 +48,7 @@ from pytest_gittrix.workspaces.seed import prune_seeds
 from pytest_gittrix.workspaces.workspace import WorkspaceKind
 
 if TYPE_CHECKING:
-    from pytest_gittrix.record.model import EvictionPolicy, SessionMetadata
+    from pytest_gittrix.record.state.records import EvictionPolicy, SessionMetadata
 
 __all__ = ["GitTrix", "MovedRef", "RecoveryReport"]
 

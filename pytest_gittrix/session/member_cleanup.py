@@ -14,8 +14,8 @@ from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import GittrixError
-from pytest_gittrix.record.life import Life
-from pytest_gittrix.record.retention import Selector, chosen, selected
+from pytest_gittrix.record.state.lifecycle import Life
+from pytest_gittrix.record.state.retention import Selector, chosen, selected
 from pytest_gittrix.session.finalize_record import NOTES, Notes
 from pytest_gittrix.session.life_recovery import clear_away, put_back, set_apart
 from pytest_gittrix.session.member_end import MemberEnd

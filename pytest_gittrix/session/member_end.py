@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput
-from pytest_gittrix.record.life import TERMINAL, Life, require_legal
+from pytest_gittrix.record.state.lifecycle import TERMINAL, Life, require_legal
 from pytest_gittrix.session.eviction import LEAVING
 from pytest_gittrix.session.finalize import finalize
 from pytest_gittrix.session.life_recovery import put_back

@@ -17,7 +17,7 @@ from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.refs import References
 from pytest_gittrix.git.tree import Entry, flatten
-from pytest_gittrix.record.life import Life
+from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.session.finalize_files import is_credential, is_runtime
 from pytest_gittrix.session.finalize_record import Saved
 from pytest_gittrix.session.finalize_repository import Task, lenders

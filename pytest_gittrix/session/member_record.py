@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gittrix.errors import InvalidInput, SessionNotFound
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.os_level.lock_owner import Owner
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.life import Life, life_of
-from pytest_gittrix.record.retention import RetentionPolicy
-from pytest_gittrix.record.state import fold
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.state.fold import fold
+from pytest_gittrix.record.state.lifecycle import Life, life_of
+from pytest_gittrix.record.state.retention import RetentionPolicy
 from pytest_gittrix.session.agents import AgentProcess
 from pytest_gittrix.session.finalize import CreateIssue, Credentials
 from pytest_gittrix.session.inputs import check_text

@@ -24,8 +24,8 @@ from pytest_gittrix.git.tree import entry_at
 from pytest_gittrix.os_level.command import check_command
 from pytest_gittrix.os_level.files import sync_file_system
 from pytest_gittrix.os_level.lock_owner import Owner
-from pytest_gittrix.record.events import path_fields
-from pytest_gittrix.record.life import KINDS, NEVER_SWEPT, Life
+from pytest_gittrix.record.eventlog.events import path_fields
+from pytest_gittrix.record.state.lifecycle import KINDS, NEVER_SWEPT, Life
 from pytest_gittrix.session.agent_start import start_agent
 from pytest_gittrix.session.ids import claim
 from pytest_gittrix.session.inputs import check_text

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pytest_gittrix.clock.clock import Timer
 from pytest_gittrix.durations import ns_of
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionNotFound
-from pytest_gittrix.record.life import STATES, TERMINAL, Life
-from pytest_gittrix.record.retention import RetentionPolicy, Selector
+from pytest_gittrix.record.state.lifecycle import STATES, TERMINAL, Life
+from pytest_gittrix.record.state.retention import RetentionPolicy, Selector
 from pytest_gittrix.session.agents import GRACE, AgentProcess
 from pytest_gittrix.session.finalize import DEADLINE, CreateIssue, Credentials
 from pytest_gittrix.session.member_cleanup import CleanupReport, MemberCleanup, looked

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from pytest_gittrix.errors import GittrixError, InvalidInput, SessionNotRestorable
-from pytest_gittrix.record.reports import check_report, report_named
+from pytest_gittrix.record.state.agent_reports import check_report, report_named
 from pytest_gittrix.session.agents import GRACE
 from pytest_gittrix.session.inputs import check_text
 from pytest_gittrix.session.orchestrator_agents import Agents

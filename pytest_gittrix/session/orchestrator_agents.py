@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError
 from pytest_gittrix.os_level.lock_owner import Owner
-from pytest_gittrix.record.axes import ACTIVITIES, SOURCES, UNKNOWN, Activity, Runtime
+from pytest_gittrix.record.state.observations import ACTIVITIES, SOURCES, UNKNOWN, Activity, Runtime
 from pytest_gittrix.session.agent import VARIABLES
 from pytest_gittrix.session.agent_keeper import RECORD
 from pytest_gittrix.session.agent_start import start_agent

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gittrix.errors import EvictionRace, GittrixError, InvalidInput, SessionNotFound
 from pytest_gittrix.os_level.atomic_text import is_unfinished, typed_file, write_whole
 from pytest_gittrix.os_level.lease import Lease
-from pytest_gittrix.record.axes import Axes, axes_of
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.log import report_ignored
-from pytest_gittrix.record.state import SessionState, fold
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.eventlog.log import report_ignored
+from pytest_gittrix.record.state.fold import SessionState, fold
+from pytest_gittrix.record.state.observations import Axes, axes_of
 from pytest_gittrix.session.orchestrator_config import Project
 from pytest_gittrix.session.orchestrator_session import Session, session_from
 from pytest_gittrix.session.recorder import Recorder

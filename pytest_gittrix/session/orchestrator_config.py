@@ -15,8 +15,8 @@ from typing import Final, Literal, Protocol
 from pytest_gittrix.backends.forge.protocol import Forge
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.refs import short_branch
-from pytest_gittrix.record.activity import Query, read_jsonl, read_sqlite
-from pytest_gittrix.record.axes import Activity
+from pytest_gittrix.record.state.agent_activity import Query, read_jsonl, read_sqlite
+from pytest_gittrix.record.state.observations import Activity
 from pytest_gittrix.session.inputs import check_text
 from pytest_gittrix.views.orchestrator_files import check_id, prefix_of
 from pytest_gittrix.workspaces.workspace import WorkspaceKind, check_kind

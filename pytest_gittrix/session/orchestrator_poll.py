@@ -15,7 +15,7 @@ from typing import Any, Final
 from pytest_gittrix import points
 from pytest_gittrix.backends.forge.protocol import Forge, PullRequest
 from pytest_gittrix.errors import GittrixError, InvalidInput
-from pytest_gittrix.record.axes import Activity, Runtime, pull_request_at
+from pytest_gittrix.record.state.observations import Activity, Runtime, pull_request_at
 from pytest_gittrix.session.expiry import is_past
 from pytest_gittrix.session.orchestrator_agents import Agents, runtime_data
 from pytest_gittrix.session.orchestrator_board import Board, Seen

@@ -31,7 +31,7 @@ from pytest_gittrix.git.commit import Built
 from pytest_gittrix.git.patch import FileChange, patch_text
 from pytest_gittrix.git.refs import RefMoved, branch_ref
 from pytest_gittrix.git.tree import Item, TreeClash, collisions
-from pytest_gittrix.record.state import SessionState
+from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.session.content import Review, side
 from pytest_gittrix.session.pull_requests import Opened, Proposal, PrRequest, PullRequests, record_done
 from pytest_gittrix.session.recorder import Recorder

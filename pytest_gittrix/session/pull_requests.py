@@ -17,8 +17,8 @@ from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.errors import CapabilityMissing, GittrixError, InvalidInput
 from pytest_gittrix.git.refs import short_branch
 from pytest_gittrix.os_level.process_tree import pause, seconds
-from pytest_gittrix.record.events import Actor
-from pytest_gittrix.record.state import SessionState
+from pytest_gittrix.record.eventlog.events import Actor
+from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.session.inputs import check_text
 from pytest_gittrix.session.recorder import Recorder
 

@@ -16,12 +16,12 @@ from typing import Any, Final, cast
 from pytest_gittrix.clock.clock import Clock
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, SessionExpired, SessionNotFound
 from pytest_gittrix.os_level.lease import Lease
-from pytest_gittrix.record.axes import axes_of
-from pytest_gittrix.record.events import Actor, Event, live_event
-from pytest_gittrix.record.log import EventLog, report_ignored
-from pytest_gittrix.record.state import SessionState, fold
-from pytest_gittrix.record.store import Store
-from pytest_gittrix.record.vocabulary import CONVERSATION, OBSERVED
+from pytest_gittrix.record.eventlog.events import Actor, Event, live_event
+from pytest_gittrix.record.eventlog.log import EventLog, report_ignored
+from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION, OBSERVED
+from pytest_gittrix.record.state.fold import SessionState, fold
+from pytest_gittrix.record.state.observations import axes_of
+from pytest_gittrix.record.store.store import Store
 from pytest_gittrix.session.expiry import is_past, resolution_ns, unseen_activity
 
 Listener = Callable[[Event], object]

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.durations import ns_of
 from pytest_gittrix.errors import InvalidInput, SessionNotFound
-from pytest_gittrix.record.index import Index, Query, Row
-from pytest_gittrix.record.state import StateName
-from pytest_gittrix.record.store import Problem
-from pytest_gittrix.record.values import OUTCOMES
+from pytest_gittrix.record.state.fold import StateName
+from pytest_gittrix.record.state.values import OUTCOMES
+from pytest_gittrix.record.store.index import Index, Query, Row
+from pytest_gittrix.record.store.store import Problem
 
 if TYPE_CHECKING:
-    from pytest_gittrix.record.model import SessionMetadata
+    from pytest_gittrix.record.state.records import SessionMetadata
 
 
 DEPTH: Final = 4
@@ -232,6 +232,6 @@ def _places(rows: Iterable[Row]) -> dict[str, int]:
 
 
 def _read(rows: Iterable[Row]) -> list[SessionMetadata]:
-    from pytest_gittrix.record.model import SessionMetadata
+    from pytest_gittrix.record.state.records import SessionMetadata
 
     return [SessionMetadata.model_validate(json.loads(row.metadata)) for row in rows]

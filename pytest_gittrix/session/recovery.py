@@ -17,8 +17,8 @@ from pytest_gittrix import points
 from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, SessionNotFound
 from pytest_gittrix.git.tree import Changes
-from pytest_gittrix.record.state import Intent, SessionState
-from pytest_gittrix.record.store import ID, LOCK, LOG, Problem, Store
+from pytest_gittrix.record.state.fold import Intent, SessionState
+from pytest_gittrix.record.store.store import ID, LOCK, LOG, Problem, Store
 from pytest_gittrix.session.eviction import Evictor
 from pytest_gittrix.session.life_recovery import mend_life
 from pytest_gittrix.session.lineage import Handoff, Succession

@@ -19,8 +19,8 @@ from pytest_gittrix.backends.protocol import MIRROR, Durable
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.git.refs import short_branch
 from pytest_gittrix.os_level.lease import Lease
-from pytest_gittrix.record.state import SessionState
-from pytest_gittrix.record.store import Store
+from pytest_gittrix.record.state.fold import SessionState
+from pytest_gittrix.record.store.store import Store
 from pytest_gittrix.workspaces.workspace import Trash, Workspace, adopt_workspace
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from uuid import uuid4
 from pytest_gittrix.durations import instant_at, ns_of, parse_instant
 from pytest_gittrix.errors import GittrixError, InvalidInput, WriteRejected
 from pytest_gittrix.os_level.safe_dir import GuardedDir
-from pytest_gittrix.record.store import ID
+from pytest_gittrix.record.store.store import ID
 
 VARIABLES: Final = ("GITTRIX_SESSION_ID", "GT_SESSION_UUID", "GT_SESSION_ID", "CLAUDE_SESSION_ID")
 """The environment variables that tell an id; the first that is not empty counts."""

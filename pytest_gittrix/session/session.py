@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from pytest_gittrix.record.events import Actor, Event
-from pytest_gittrix.record.state import metadata_of
+from pytest_gittrix.record.eventlog.events import Actor, Event
+from pytest_gittrix.record.state.fold import metadata_of
 from pytest_gittrix.session.agent import AgentSession
 from pytest_gittrix.session.archive import Archive
 from pytest_gittrix.session.commits import CommitEntry
@@ -22,7 +22,7 @@ from pytest_gittrix.workspaces.snapshot import Limits
 from pytest_gittrix.workspaces.workspace import Workspace
 
 if TYPE_CHECKING:
-    from pytest_gittrix.record.model import EvictionPolicy
+    from pytest_gittrix.record.state.records import EvictionPolicy
     from pytest_gittrix.session.fork import FilesOf
     from pytest_gittrix.session.manager import GitTrix, MovedRef
     from pytest_gittrix.session.promotion import PromoteResult

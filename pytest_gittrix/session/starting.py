@@ -16,9 +16,9 @@ from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.os_level.files import sync_file_system
 from pytest_gittrix.os_level.lease import Lease
-from pytest_gittrix.record.events import path_fields
-from pytest_gittrix.record.store import Store
-from pytest_gittrix.record.values import IDENTITY, Lineage, Policy
+from pytest_gittrix.record.eventlog.events import path_fields
+from pytest_gittrix.record.state.values import IDENTITY, Lineage, Policy
+from pytest_gittrix.record.store.store import Store
 from pytest_gittrix.session.detector import note_references
 from pytest_gittrix.session.inputs import check_text
 from pytest_gittrix.session.recorder import Recorder, typed

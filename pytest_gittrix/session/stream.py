@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 
 from pytest_gittrix.durations import format_instant, instant_at
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
-from pytest_gittrix.record.events import Event
+from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.session.conversation import check_types
 
 PATIENCE: Final = 5.0

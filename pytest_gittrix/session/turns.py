@@ -25,10 +25,10 @@ from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput, TurnBusy, TurnOver, WriteRejected
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.os_level.reaper import end_tree, lead
-from pytest_gittrix.record.events import Event, live_event
-from pytest_gittrix.record.log import report_ignored
-from pytest_gittrix.record.state import SessionState
-from pytest_gittrix.record.store import TURN
+from pytest_gittrix.record.eventlog.events import Event, live_event
+from pytest_gittrix.record.eventlog.log import report_ignored
+from pytest_gittrix.record.state.fold import SessionState
+from pytest_gittrix.record.store.store import TURN
 from pytest_gittrix.session.conversation import close_orphans
 from pytest_gittrix.session.kept import keep
 from pytest_gittrix.session.pressure import Pressure

@@ -18,7 +18,7 @@ from typing import Final
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.os_level.files import sync_directory, write_file
 from pytest_gittrix.os_level.lease import Lease
-from pytest_gittrix.record.store import ID
+from pytest_gittrix.record.store.store import ID
 
 MOST_CHARACTERS: Final = 1024
 _SUFFIX: Final = ".item"

@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import Any, Final
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.state import fold
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.state.fold import fold
 
 VIEWS: Final = ("gittrix", "gastown", "pixir", "orchestrator", "botminter")
 """The systems whose reading of a session there is."""

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from pytest_gittrix.durations import instant_text
 from pytest_gittrix.errors import SessionNotFound
-from pytest_gittrix.record import life as lives
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.life import FinalizationResult, Life, Pushed, life_of
-from pytest_gittrix.record.state import SessionState, fold
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.state import lifecycle as lives
+from pytest_gittrix.record.state.fold import SessionState, fold
+from pytest_gittrix.record.state.lifecycle import FinalizationResult, Life, Pushed, life_of
 
 LEGAL: Final[Mapping[str, frozenset[str]]] = {
     old.capitalize(): frozenset(new.capitalize() for new in allowed) for old, allowed in lives.LEGAL.items()

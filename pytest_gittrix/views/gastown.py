@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pytest_gittrix.durations import instant_text
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.state import SessionState, fold
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.state.fold import SessionState, fold
 
 LEGAL: Final[Mapping[str, frozenset[str]]] = {
     "spawn": frozenset({"active"}),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.metadata import metadata_of
-from pytest_gittrix.record.state import SessionState, fold
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.state.fold import SessionState, fold
+from pytest_gittrix.record.state.metadata import metadata_of
 
 LEGAL: Final[Mapping[str, frozenset[str]]] = {
     "active": frozenset({"promoted", "discarded", "expired"}),

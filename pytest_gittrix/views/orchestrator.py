@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pytest_gittrix.durations import instant_text
-from pytest_gittrix.record.activity import AHEAD_NS, aged
-from pytest_gittrix.record.axes import UNKNOWN, Activity, Axes, Progress, PullRequest, Report, axes_of, ended_as, lived_as
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.life import OUTCOMES
-from pytest_gittrix.record.state import RULES, SessionState, fold
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.state.agent_activity import AHEAD_NS, aged
+from pytest_gittrix.record.state.fold import RULES, SessionState, fold
+from pytest_gittrix.record.state.lifecycle import OUTCOMES
+from pytest_gittrix.record.state.observations import UNKNOWN, Activity, Axes, Progress, PullRequest, Report, axes_of, ended_as, lived_as
 from pytest_gittrix.views.orchestrator_status import LEGAL, Dialect, status
 
 __all__ = [

@@ -15,9 +15,9 @@ from pytest_gittrix.durations import instant_text
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.os_level.atomic_text import check_place, write_whole
 from pytest_gittrix.os_level.lease import Lease
-from pytest_gittrix.record.axes import Axes, axes_of
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.reports import REPORTS
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.state.agent_reports import REPORTS
+from pytest_gittrix.record.state.observations import Axes, axes_of
 from pytest_gittrix.views.orchestrator_files import LOCK, check_id
 from pytest_gittrix.views.orchestrator_status import Dialect, status
 

@@ -19,9 +19,9 @@ from pytest_gittrix.durations import format_instant, instant_text, parse_instant
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.os_level.atomic_text import check_place, is_unfinished, typed_file, write_whole
 from pytest_gittrix.os_level.lease import Lease
-from pytest_gittrix.record.axes import pull_request_at
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.values import IDENTITY
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.state.observations import pull_request_at
+from pytest_gittrix.record.state.values import IDENTITY
 from pytest_gittrix.views.orchestrator import pr_info, record
 from pytest_gittrix.views.orchestrator_status import HEAD_STATUSES, STATUSES, Dialect
 

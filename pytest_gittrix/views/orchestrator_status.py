@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from pytest_gittrix.record.activity import AHEAD_NS, IDLE_NS
-from pytest_gittrix.record.axes import Activity, Axes, PullRequest, Runtime
-from pytest_gittrix.record.reports import REPORTS, counts
+from pytest_gittrix.record.state.agent_activity import AHEAD_NS, IDLE_NS
+from pytest_gittrix.record.state.agent_reports import REPORTS, counts
+from pytest_gittrix.record.state.observations import Activity, Axes, PullRequest, Runtime
 
 Dialect = Literal["document", "head"]
 Strength = Literal["strong", "weak", "stale"]

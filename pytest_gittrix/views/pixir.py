@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pytest_gittrix.durations import instant_text
-from pytest_gittrix.record.events import Event, path_of
-from pytest_gittrix.record.state import SessionState, fold
-from pytest_gittrix.record.vocabulary import CONVERSATION
+from pytest_gittrix.record.eventlog.events import Event, path_of
+from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION
+from pytest_gittrix.record.state.fold import SessionState, fold
 
 LEGAL: Final[Mapping[str, frozenset[str]]] = {
     "idle": frozenset({"turn running"}),

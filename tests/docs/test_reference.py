@@ -14,7 +14,7 @@ from pytest_gittrix import config, plugin
 from pytest_gittrix.cli.verbs import command_line
 from pytest_gittrix.evals_pytest.outcome import EvalSample
 from pytest_gittrix.evals_pytest.plan import ARGUMENTS
-from pytest_gittrix.record.events import LIVE, VOCABULARY
+from pytest_gittrix.record.eventlog.events import LIVE, VOCABULARY
 from pytest_gittrix.session.recorder import PUBLIC_NAMES
 
 ROOT = Path(__file__).resolve().parents[2]

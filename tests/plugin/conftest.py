@@ -10,7 +10,7 @@ import pytest_gittrix.clock.freeze
 
 # A run in this process forgets what it was the first to import. These hold C extensions and classes that must not be loaded twice.
 import pytest_gittrix.fixtures
-import pytest_gittrix.record.model
+import pytest_gittrix.record.state.records
 import pytest_gittrix.report.header
 import pytest_gittrix.report.sections  # noqa: F401
 

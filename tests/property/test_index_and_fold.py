@@ -17,13 +17,13 @@ import pytest
 
 from pytest_gittrix.errors import LogDamaged
 from pytest_gittrix.os_level.forks import in_fork
-from pytest_gittrix.record import index_tables
-from pytest_gittrix.record.changes import FILE as TOLD
-from pytest_gittrix.record.events import Event, encode, path_fields
-from pytest_gittrix.record.index import LARGE, Index, Query, Row
-from pytest_gittrix.record.log import EventLog
-from pytest_gittrix.record.state import Policy, SessionState, deadline_ns, fold, metadata_of
-from pytest_gittrix.record.store import LOG, Store
+from pytest_gittrix.record.eventlog.change_feed import FILE as TOLD
+from pytest_gittrix.record.eventlog.events import Event, encode, path_fields
+from pytest_gittrix.record.eventlog.log import EventLog
+from pytest_gittrix.record.state.fold import Policy, SessionState, deadline_ns, fold, metadata_of
+from pytest_gittrix.record.store import index_tables
+from pytest_gittrix.record.store.index import LARGE, Index, Query, Row
+from pytest_gittrix.record.store.store import LOG, Store
 
 SOAK: Final = bool(os.environ.get("PYTEST_GITTRIX_SOAK"))
 STEPS: Final = 100_000 if SOAK else 10_000

@@ -14,9 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.life import HOUR, NOW, Lived
 
 from pytest_gittrix.errors import InvalidInput, LogDamaged
-from pytest_gittrix.record.life import ACTIONS, KINDS, LEGAL, STATES, STATUSES, FinalizationResult, Life, life_of, require_legal
-from pytest_gittrix.record.retention import RetentionPolicy, Selector, chosen, expired, over_budget, selected
-from pytest_gittrix.record.state import fold
+from pytest_gittrix.record.state.fold import fold
+from pytest_gittrix.record.state.lifecycle import ACTIONS, KINDS, LEGAL, STATES, STATUSES, FinalizationResult, Life, life_of, require_legal
+from pytest_gittrix.record.state.retention import RetentionPolicy, Selector, chosen, expired, over_budget, selected
 from pytest_gittrix.views.botminter import history_row, record
 
 # A life under a state machine --------------------------------------------------------------------------------------------------

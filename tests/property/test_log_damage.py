@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 
 from pytest_gittrix.errors import InvalidInput, LogDamaged
-from pytest_gittrix.record.events import Event, path_fields
-from pytest_gittrix.record.log import EventLog, Scan
-from pytest_gittrix.record.state import Policy, fold
-from pytest_gittrix.record.store import Store
+from pytest_gittrix.record.eventlog.events import Event, path_fields
+from pytest_gittrix.record.eventlog.log import EventLog, Scan
+from pytest_gittrix.record.state.fold import Policy, fold
+from pytest_gittrix.record.store.store import Store
 
 NOW = 1_893_456_000_000_000_000
 STREAM = "sess_a"

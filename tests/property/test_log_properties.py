@@ -12,11 +12,11 @@ from hypothesis import given, note
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pytest_gittrix.errors import LogDamaged
-from pytest_gittrix.record.events import ACTORS, VOCABULARY, Event, decode, encode, path_fields, path_of
-from pytest_gittrix.record.index import Index
-from pytest_gittrix.record.log import EventLog, scan
-from pytest_gittrix.record.state import Policy, SessionState, deadline_ns, fold, metadata_of, state_from_metadata
-from pytest_gittrix.record.store import Store
+from pytest_gittrix.record.eventlog.events import ACTORS, VOCABULARY, Event, decode, encode, path_fields, path_of
+from pytest_gittrix.record.eventlog.log import EventLog, scan
+from pytest_gittrix.record.state.fold import Policy, SessionState, deadline_ns, fold, metadata_of, state_from_metadata
+from pytest_gittrix.record.store.index import Index
+from pytest_gittrix.record.store.store import Store
 
 NOW = 1_893_456_000_000_000_000
 STREAM = "sess_a"

@@ -22,7 +22,7 @@ from pytest_gittrix.harness.sandbox import access_to, another_engine, in_another
 from pytest_gittrix.harness.system import BASE, Capability
 from pytest_gittrix.harness.trial import Trial
 from pytest_gittrix.harness.world import World
-from pytest_gittrix.record.model import EvictionPolicy
+from pytest_gittrix.record.state.records import EvictionPolicy
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the systems of the zoo are no part of the package
 from fixtures.broken_systems.plain import PlainSystem

@@ -11,7 +11,8 @@ import hypothesis.strategies as st
 from hypothesis import given
 from support.orchestrator import MINUTE, NOW, Watched, at
 
-from pytest_gittrix.record.axes import (
+from pytest_gittrix.record.state.agent_reports import REPORTS
+from pytest_gittrix.record.state.observations import (
     ACTIVITIES,
     CI_STATES,
     PR_STATES,
@@ -23,7 +24,6 @@ from pytest_gittrix.record.axes import (
     PullRequest,
     axes_of,
 )
-from pytest_gittrix.record.reports import REPORTS
 from pytest_gittrix.views.orchestrator import notifications, record
 from pytest_gittrix.views.orchestrator_files import parse, raw_status, read, render, session_of, update, values_of
 from pytest_gittrix.views.orchestrator_status import (

@@ -24,7 +24,7 @@ LIFE = """
     from pathlib import Path
     from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
     from pytest_gittrix.clock import FrozenClock
-    from pytest_gittrix.record.model import EvictionPolicy
+    from pytest_gittrix.record.state.records import EvictionPolicy
     from pytest_gittrix.session.manager import GitTrix
 
     root, kind = Path(sys.argv[1]), sys.argv[2]

@@ -20,7 +20,7 @@ from support.strikes import FAILURES, Durability, Operation, judge_index, lines_
 
 from pytest_gittrix.errors import GittrixError, TurnBusy
 from pytest_gittrix.harness.supervisor import Kill, supervise_function, supported
-from pytest_gittrix.record.index import SMALL, Index
+from pytest_gittrix.record.store.index import SMALL, Index
 from pytest_gittrix.session.manager import GitTrix
 from pytest_gittrix.session.turns import TurnContext
 

@@ -25,9 +25,9 @@ from pytest_gittrix.harness.faults import Run
 from pytest_gittrix.harness.member_witness import Everything, everything_below
 from pytest_gittrix.harness.member_workspaces import git
 from pytest_gittrix.harness.supervisor import supported
-from pytest_gittrix.record.life import LEGAL, Life
-from pytest_gittrix.record.log import Durability
-from pytest_gittrix.record.retention import Selector
+from pytest_gittrix.record.eventlog.log import Durability
+from pytest_gittrix.record.state.lifecycle import LEGAL, Life
+from pytest_gittrix.record.state.retention import Selector
 from pytest_gittrix.session.manager import GitTrix
 from pytest_gittrix.session.members import Members
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec

@@ -21,7 +21,7 @@ from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK, Changes, Entry
 from pytest_gittrix.harness.machine import machine_for, steps_of
 from pytest_gittrix.harness.profiles import profile
 from pytest_gittrix.harness.world import World
-from pytest_gittrix.record.state import deadline_ns
+from pytest_gittrix.record.state.fold import deadline_ns
 from pytest_gittrix.session import eviction, promotion, recorder, selection
 from pytest_gittrix.session.content import Review
 from pytest_gittrix.session.session import UserSession

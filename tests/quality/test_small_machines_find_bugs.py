@@ -21,11 +21,12 @@ from pytest_gittrix.harness.profiles import profile
 from pytest_gittrix.harness.turn_machine import TurnMachine
 from pytest_gittrix.harness.world_machine import WorldMachine, machine_of
 from pytest_gittrix.os_level.lease import Lease
-from pytest_gittrix.record import index, state
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.index import Index, Query
-from pytest_gittrix.record.log import EventLog
-from pytest_gittrix.record.state import Rule, SessionState
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.eventlog.log import EventLog
+from pytest_gittrix.record.state import fold
+from pytest_gittrix.record.state.fold import Rule, SessionState
+from pytest_gittrix.record.store import index
+from pytest_gittrix.record.store.index import Index, Query
 from pytest_gittrix.session import agent, conversation, lineage, session, turns
 from pytest_gittrix.session.agent import AgentSession
 from pytest_gittrix.session.fork import Fork
@@ -196,13 +197,13 @@ def takes_failures_for_results() -> AbstractContextManager[object]:
 
 
 def _with_rule(type_: str, apply: Callable[[SessionState, Event], object]) -> AbstractContextManager[object]:
-    old = state.RULES[type_]
+    old = fold.RULES[type_]
 
     def change(now: SessionState, event: Event) -> None:
         apply(now, event)
 
     changed = Rule(old.when, use=old.use, apply=change)
-    return patch.object(state, "RULES", {**state.RULES, type_: changed})
+    return patch.object(fold, "RULES", {**fold.RULES, type_: changed})
 
 
 # Lines ---------------------------------------------------------------------------------------------------------------------------

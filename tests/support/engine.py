@@ -24,8 +24,8 @@ from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.git.environment import hermetic_env, run_git
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.state import SessionState
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.session.ids import seeded_ids
 from pytest_gittrix.session.manager import GitTrix
 from pytest_gittrix.session.session import UserSession

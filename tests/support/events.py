@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_gittrix.record.state import Policy
+from pytest_gittrix.record.state.fold import Policy
 
 NOW = 1_893_456_000_000_000_000
 """2030-01-01T00:00:00Z, in nanoseconds since 1970 UTC."""

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pytest_gittrix.harness.member_witness import Everything, everything_below
 from pytest_gittrix.harness.member_workspaces import Member, RemoteKind, RepositoryPlan, git
-from pytest_gittrix.record.life import Pushed
+from pytest_gittrix.record.state.lifecycle import Pushed
 from pytest_gittrix.session.finalize import finalize
 from pytest_gittrix.session.finalize_record import Finalized
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from pytest_gittrix.record.events import Event, check
-from pytest_gittrix.record.life import NEVER_SWEPT, Life, life_of
-from pytest_gittrix.record.state import SessionState, fold
+from pytest_gittrix.record.eventlog.events import Event, check
+from pytest_gittrix.record.state.fold import SessionState, fold
+from pytest_gittrix.record.state.lifecycle import NEVER_SWEPT, Life, life_of
 
 NOW: Final = 1_893_456_000_000_000_000
 SECOND: Final = 1_000_000_000

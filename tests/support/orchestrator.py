@@ -16,9 +16,9 @@ from support.events import CREATED, NOW
 
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.harness.agent_kit import AgentKit, Script
-from pytest_gittrix.record.activity import write_jsonl
-from pytest_gittrix.record.axes import Activity, Axes, PullRequest, Runtime, axes_of
-from pytest_gittrix.record.events import Event, check
+from pytest_gittrix.record.eventlog.events import Event, check
+from pytest_gittrix.record.state.agent_activity import write_jsonl
+from pytest_gittrix.record.state.observations import Activity, Axes, PullRequest, Runtime, axes_of
 from pytest_gittrix.session.agents import AgentProcess
 from pytest_gittrix.session.orchestrator import CommandAgent, Orchestrator, Project, Session, SpawnConfig
 from pytest_gittrix.session.orchestrator_config import ACTIVITY_LOG

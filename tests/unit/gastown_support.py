@@ -8,8 +8,8 @@ from typing import Any
 from support.events import CREATED
 
 from pytest_gittrix.durations import ns_of
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.store import Store
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.store.store import Store
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 TOAST = {"agent": "gastown/polecats/Toast", "rig": "gastown", "role": "polecat", "tmux_session": "gt-Toast"}

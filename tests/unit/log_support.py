@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.log import EventLog
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.eventlog.log import EventLog
 
 NOW = 1_893_456_000_000_000_000
 STREAM = "sess_a"

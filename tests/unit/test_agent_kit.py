@@ -20,7 +20,7 @@ from pytest_gittrix.errors import Deadlock, InvalidInput
 from pytest_gittrix.harness.agent_kit import ACTIVITY, AgentKit, Script
 from pytest_gittrix.os_level.lock_owner import SECOND_NS
 from pytest_gittrix.os_level.process_tree import process, signal_process
-from pytest_gittrix.record.activity import read_jsonl
+from pytest_gittrix.record.state.agent_activity import read_jsonl
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="agents as processes need Linux")
 

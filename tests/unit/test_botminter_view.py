@@ -13,8 +13,8 @@ from support.engine import Site, open_site
 from support.life import ID, WAYS, Lived, at
 
 from pytest_gittrix.errors import SessionNotFound
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.life import STATES
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.state.lifecycle import STATES
 from pytest_gittrix.views import gastown, gittrix, orchestrator, pixir, state_in, view
 from pytest_gittrix.views.botminter import FINALIZATION, LEGAL, LEGAL_AS_CODE, history, history_row, record
 

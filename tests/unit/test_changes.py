@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from pytest_gittrix.record import index as index_module
-from pytest_gittrix.record.changes import FILE, SUPPORTED, Changes, Mark, tell
-from pytest_gittrix.record.index import Index
-from pytest_gittrix.record.log import ReadPolicy
-from pytest_gittrix.record.state import SessionState
-from pytest_gittrix.record.store import Store
+from pytest_gittrix.record.eventlog.change_feed import FILE, SUPPORTED, Changes, Mark, tell
+from pytest_gittrix.record.eventlog.log import ReadPolicy
+from pytest_gittrix.record.state.fold import SessionState
+from pytest_gittrix.record.store import index as index_module
+from pytest_gittrix.record.store.index import Index
+from pytest_gittrix.record.store.store import Store
 from tests.unit.test_index import append, start
 
 pytestmark = pytest.mark.skipif(not SUPPORTED, reason="elsewhere an index looks at every session, each time")
@@ -152,7 +152,7 @@ def test_a_writer_that_began_before_there_was_a_file_is_waited_for(store: Store)
 
 WRITER = """
 import os, sys
-from pytest_gittrix.record.changes import tell
+from pytest_gittrix.record.eventlog.change_feed import tell
 
 log, changes, line = sys.argv[1:]
 fd = os.open(log, os.O_RDWR | os.O_APPEND)
@@ -326,8 +326,8 @@ def test_a_place_that_nobody_knows_is_none(tmp_path: Path) -> None:
 
 SYNCER = """
 import sys
-from pytest_gittrix.record.index import Index
-from pytest_gittrix.record.store import Store
+from pytest_gittrix.record.store.index import Index
+from pytest_gittrix.record.store.store import Store
 
 store, name = Store(sys.argv[1], durability="fast"), sys.argv[2]
 index = Index(store, persist_from=0, trust_from=0)

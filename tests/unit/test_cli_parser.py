@@ -19,8 +19,8 @@ from pytest_gittrix.cli.main import main
 from pytest_gittrix.cli.output import Answer
 from pytest_gittrix.cli.parser import ON_OVERLAP, OUTCOMES, STATES, STRATEGIES, WORKSPACES, Misuse
 from pytest_gittrix.cli.verbs import command_line
-from pytest_gittrix.record import values
-from pytest_gittrix.record.state import StateName
+from pytest_gittrix.record.state import values
+from pytest_gittrix.record.state.fold import StateName
 from pytest_gittrix.session.fork import FILES
 from pytest_gittrix.session.selection import OnOverlap
 from pytest_gittrix.session.strategy import Strategy

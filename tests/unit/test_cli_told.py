@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cli_support import Cli, Terminal
 
-from pytest_gittrix.views.gastown_files import read_index, read_town_events
+from pytest_gittrix.gastown.files import read_index, read_town_events
 
 
 @pytest.fixture

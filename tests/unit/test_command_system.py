@@ -20,7 +20,7 @@ from pytest_gittrix.conformance.command_system import CommandSystem
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.harness.place import Place
 from pytest_gittrix.harness.system import BASE, Capability, Promoted
-from pytest_gittrix.record.model import EvictionPolicy
+from pytest_gittrix.record.state.records import EvictionPolicy
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.harness.driver import Stage
 from pytest_gittrix.harness.place import Place
 from pytest_gittrix.harness.system import BASE, VERBS, Capability, check_system
-from pytest_gittrix.record.model import EvictionPolicy
+from pytest_gittrix.record.state.records import EvictionPolicy
 
 
 @pytest.fixture

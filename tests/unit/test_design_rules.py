@@ -36,7 +36,7 @@ from pytest_gittrix.errors import (
     WriteRejected,
 )
 from pytest_gittrix.git.environment import hermetic_env
-from pytest_gittrix.record.model import EvictionPolicy
+from pytest_gittrix.record.state.records import EvictionPolicy
 
 
 @pytest.fixture

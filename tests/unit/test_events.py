@@ -8,8 +8,8 @@ from zlib import crc32
 import pytest
 
 from pytest_gittrix.errors import InvalidInput, LogDamaged, MetadataVersionUnsupported
-from pytest_gittrix.record.events import Event, check, decode, encode, live_event, path_fields, path_of
-from pytest_gittrix.record.vocabulary import LIVE, VOCABULARY
+from pytest_gittrix.record.eventlog.events import Event, check, decode, encode, live_event, path_fields, path_of
+from pytest_gittrix.record.eventlog.vocabulary import LIVE, VOCABULARY
 
 EPOCH_2030 = 1_893_456_000_000_000_000
 WRITE = Event(7, EPOCH_2030 + 1_500_000, "sess_a", "session.write", "agent", {"path": "src/é.py", "op": "write"})

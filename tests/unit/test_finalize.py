@@ -11,7 +11,7 @@ from support.life import Lived, at
 
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.harness.member_workspaces import RepositoryPlan, git
-from pytest_gittrix.record.retention import RetentionPolicy, expired
+from pytest_gittrix.record.state.retention import RetentionPolicy, expired
 from pytest_gittrix.session.finalize_record import SHOWN, Action
 
 

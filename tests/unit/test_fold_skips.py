@@ -9,8 +9,8 @@ import pytest
 from support.events import CREATED, NOW
 
 from pytest_gittrix.errors import InvalidInput, LogDamaged, MetadataVersionUnsupported
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.state import SessionState, fold
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.state.fold import SessionState, fold
 
 STREAM = "sess_a"
 

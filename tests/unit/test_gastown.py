@@ -10,10 +10,10 @@ from gastown_support import CREATED, TOAST, add, born, events_of, ns_at
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.state import fold, metadata_of
-from pytest_gittrix.record.store import Store
-from pytest_gittrix.record.vocabulary import VOCABULARY
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.eventlog.vocabulary import VOCABULARY
+from pytest_gittrix.record.state.fold import fold, metadata_of
+from pytest_gittrix.record.store.store import Store
 from pytest_gittrix.views import gastown
 from pytest_gittrix.views.gastown import TOLD, TOWN_TYPES, Step, activity, step_events, steps, town_event
 

@@ -15,13 +15,13 @@ from gastown_support import START, TOAST, add, born, events_of, ns_at
 from support.engine import Site, fingerprint, open_site
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
+from pytest_gittrix.gastown.files import Exported, export, read_index, read_town_events
 from pytest_gittrix.harness.crash import Crash
 from pytest_gittrix.harness.faults import Run
 from pytest_gittrix.harness.supervisor import supported
-from pytest_gittrix.record.metadata import metadata_of
-from pytest_gittrix.record.store import Store
+from pytest_gittrix.record.state.metadata import metadata_of
+from pytest_gittrix.record.store.store import Store
 from pytest_gittrix.views import gastown
-from pytest_gittrix.views.gastown_files import Exported, export, read_index, read_town_events
 
 MB = 1 << 20
 

@@ -14,7 +14,7 @@ from support.engine import DurableGit, Site, open_site, shell
 from pytest_gittrix import AgentSession, BaselineConflict, EvictionPolicy, GitTrix, LocalDurable, LocalEphemeral, UserSession
 from pytest_gittrix.clock import EPOCH, FrozenClock
 from pytest_gittrix.errors import SessionExpired
-from pytest_gittrix.record.store import default_home, default_store
+from pytest_gittrix.record.store.store import default_home, default_store
 
 
 @pytest.fixture

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from pytest_gittrix.errors import AdapterUnavailable
-from pytest_gittrix.record import index as index_module
-from pytest_gittrix.record.index import Index
-from pytest_gittrix.record.state import Policy, deadline_ns, metadata_of
-from pytest_gittrix.record.store import Store
+from pytest_gittrix.record.state.fold import Policy, deadline_ns, metadata_of
+from pytest_gittrix.record.store import index as index_module
+from pytest_gittrix.record.store.index import Index
+from pytest_gittrix.record.store.store import Store
 
 NOW = 1_893_456_000_000_000_000
 HOUR = 3_600_000_000_000
@@ -392,8 +392,8 @@ def test_threads_may_share_an_index(store: Store, index: Index) -> None:
 
 SYNCER = """
 import sys
-from pytest_gittrix.record.index import Index
-from pytest_gittrix.record.store import Store
+from pytest_gittrix.record.store.index import Index
+from pytest_gittrix.record.store.store import Store
 
 store = Store(sys.argv[1], durability="fast")
 sys.stdin.read(1)
@@ -426,8 +426,8 @@ def test_processes_may_meet_over_one_file(store: Store, index: Index) -> None:
 def test_a_forked_child_opens_the_file_for_itself(store: Store, index: Index) -> None:
     script = """
 import os, sys
-from pytest_gittrix.record.index import Index
-from pytest_gittrix.record.store import Store
+from pytest_gittrix.record.store.index import Index
+from pytest_gittrix.record.store.store import Store
 
 index = Index(Store(sys.argv[1]), persist_from=0)
 def opened():

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from support.life import OPENED
 
-from pytest_gittrix.record.index import Index
-from pytest_gittrix.record.log import EventLog
-from pytest_gittrix.record.store import Store
+from pytest_gittrix.record.eventlog.log import EventLog
+from pytest_gittrix.record.store.index import Index
+from pytest_gittrix.record.store.store import Store
 from tests.unit.test_index import NOW, start
 
 

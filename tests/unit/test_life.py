@@ -10,12 +10,12 @@ import pytest
 from support.life import OPENED, WAYS, Lived, at
 
 from pytest_gittrix.errors import InvalidInput, LogDamaged
-from pytest_gittrix.record.events import Event, path_fields
-from pytest_gittrix.record.life import LEGAL, STATES, FinalizationResult, Process, Pushed, life_of, require_legal
-from pytest_gittrix.record.metadata import metadata_of, state_from_metadata
-from pytest_gittrix.record.model import load_metadata
-from pytest_gittrix.record.state import Policy, deadline_ns, fold
-from pytest_gittrix.record.vocabulary import LIFE
+from pytest_gittrix.record.eventlog.events import Event, path_fields
+from pytest_gittrix.record.eventlog.vocabulary import LIFE
+from pytest_gittrix.record.state.fold import Policy, deadline_ns, fold
+from pytest_gittrix.record.state.lifecycle import LEGAL, STATES, FinalizationResult, Process, Pushed, life_of, require_legal
+from pytest_gittrix.record.state.metadata import metadata_of, state_from_metadata
+from pytest_gittrix.record.state.records import load_metadata
 
 # The document's states, and the pairs that it and its code allow (session-systems 4.2), written down a second time.
 DOCUMENTED = ("creating", "active", "finalizing", "completed", "failed", "killed", "retained")

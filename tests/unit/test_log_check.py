@@ -13,7 +13,7 @@ from support.engine import open_site
 
 from pytest_gittrix.harness.log_check import event_problems
 from pytest_gittrix.harness.log_kit import LogKit
-from pytest_gittrix.record.events import Event
+from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.session.conversation import orphan_result
 
 LONG = 60.0

@@ -16,9 +16,9 @@ import pytest
 from log_support import NOW, STREAM, write
 
 from pytest_gittrix.errors import LogDamaged
-from pytest_gittrix.record import log as log_module
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.log import EventLog
+from pytest_gittrix.record.eventlog import log as log_module
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.eventlog.log import EventLog
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def python(script: str, *args: object) -> subprocess.Popen[str]:
 FULL_DISK = """
 import json, resource, signal, sys
 from pytest_gittrix.errors import AdapterUnavailable
-from pytest_gittrix.record.log import EventLog
+from pytest_gittrix.record.eventlog.log import EventLog
 
 path, stream, room = sys.argv[1], sys.argv[2], int(sys.argv[3])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -212,7 +212,7 @@ def test_a_listener_that_raises_neither_undoes_the_event_nor_silences_the_others
 APPENDER = """
 import sys
 from pytest_gittrix.os_level.lease import Lease
-from pytest_gittrix.record.log import EventLog
+from pytest_gittrix.record.eventlog.log import EventLog
 
 path, stream, name, count = sys.argv[1:]
 log = EventLog(path, stream, durability="fast")
@@ -236,7 +236,7 @@ def test_four_processes_under_the_lease_leave_no_gap_and_lose_nothing(path: Path
 
 ENDLESS = """
 import sys
-from pytest_gittrix.record.log import EventLog
+from pytest_gittrix.record.eventlog.log import EventLog
 
 log = EventLog(sys.argv[1], sys.argv[2], durability="fast")
 while True:

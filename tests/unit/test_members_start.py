@@ -261,7 +261,7 @@ def test_an_agent_that_is_no_program_leaves_a_session_that_failed_and_says_so(cr
 
 
 def test_a_launch_that_cannot_be_recorded_starts_nothing(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pytest_gittrix.record.log import EventLog
+    from pytest_gittrix.record.eventlog.log import EventLog
 
     stored = EventLog.append
 

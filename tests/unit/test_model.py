@@ -10,8 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from pytest_gittrix.errors import InvalidInput, MetadataVersionUnsupported
-from pytest_gittrix.record.model import EvictionPolicy, SessionMetadata, load_metadata
-from pytest_gittrix.record.state import Policy, metadata_of, state_from_metadata
+from pytest_gittrix.record.state.fold import Policy, metadata_of, state_from_metadata
+from pytest_gittrix.record.state.records import EvictionPolicy, SessionMetadata, load_metadata
 
 HOUR_NS = 3_600_000_000_000
 

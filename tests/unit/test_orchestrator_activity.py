@@ -13,8 +13,8 @@ import pytest
 from support.orchestrator import NOW, SECOND, at
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
-from pytest_gittrix.record.activity import TAIL, Query, read_jsonl, read_sqlite, state_at, write_jsonl
-from pytest_gittrix.record.axes import Activity
+from pytest_gittrix.record.state.agent_activity import TAIL, Query, read_jsonl, read_sqlite, state_at, write_jsonl
+from pytest_gittrix.record.state.observations import Activity
 from pytest_gittrix.views.orchestrator_status import signal
 
 MS = Query("SELECT state, seen FROM sessions")

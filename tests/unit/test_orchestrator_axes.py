@@ -9,7 +9,9 @@ from support.life import Lived
 from support.orchestrator import CREATED, NOW, Watched, at
 
 from pytest_gittrix.errors import LogDamaged
-from pytest_gittrix.record.axes import (
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.state.agent_reports import REPORTS, RESERVED, check_report, counts, report_named
+from pytest_gittrix.record.state.observations import (
     SESSION_REASONS,
     SESSION_STATES,
     Activity,
@@ -23,8 +25,6 @@ from pytest_gittrix.record.axes import (
     ended_as,
     pull_request_at,
 )
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.reports import REPORTS, RESERVED, check_report, counts, report_named
 from pytest_gittrix.views import state_in
 from pytest_gittrix.views.orchestrator import state_of
 

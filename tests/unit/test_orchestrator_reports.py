@@ -10,7 +10,7 @@ import pytest
 from support.orchestrator import Led, leading, on_linux
 
 from pytest_gittrix.errors import InvalidInput, SessionNotFound
-from pytest_gittrix.record.reports import REPORTS, RESERVED
+from pytest_gittrix.record.state.agent_reports import REPORTS, RESERVED
 from pytest_gittrix.session.orchestrator import Reported
 from pytest_gittrix.views.orchestrator_audit import audit_path, read_audit
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.orchestrator import NOW, SECOND, Watched, at, does
 
-from pytest_gittrix.record.axes import (
+from pytest_gittrix.record.state.observations import (
     ACTIVITIES,
     CI_STATES,
     PR_STATES,

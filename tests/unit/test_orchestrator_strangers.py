@@ -11,7 +11,7 @@ import pytest
 from support.orchestrator import ENVIRONMENT, Led, leading, on_linux
 
 from pytest_gittrix.errors import AdapterUnavailable, LogDamaged
-from pytest_gittrix.record.axes import Activity
+from pytest_gittrix.record.state.observations import Activity
 from pytest_gittrix.session.orchestrator import Session
 from pytest_gittrix.session.orchestrator_agents import Agents
 from pytest_gittrix.session.orchestrator_board import Board

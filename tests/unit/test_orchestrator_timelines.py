@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.orchestrator import MINUTE, NOW, Watched, does
 
-from pytest_gittrix.record.axes import Activity, PullRequest
+from pytest_gittrix.record.state.observations import Activity, PullRequest
 
 
 def test_an_agent_that_falls_silent_is_stuck_after_ten_minutes() -> None:

@@ -10,7 +10,7 @@ import pytest
 from support.orchestrator import Watched, at
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.record.activity import Query, write_jsonl
+from pytest_gittrix.record.state.agent_activity import Query, write_jsonl
 from pytest_gittrix.session.orchestrator import (
     CommandAgent,
     PRInfo,

@@ -9,8 +9,8 @@ import pytest
 from support.engine import Site, open_site
 from support.orchestrator import Watched, at, does
 
-from pytest_gittrix.record.axes import Activity, Axes, Progress, PullRequest
-from pytest_gittrix.record.state import fold
+from pytest_gittrix.record.state.fold import fold
+from pytest_gittrix.record.state.observations import Activity, Axes, Progress, PullRequest
 from pytest_gittrix.views import orchestrator, state_in, view
 from pytest_gittrix.views.orchestrator import (
     EVENTS,

@@ -9,8 +9,8 @@ import pytest
 from support.life import HOUR, SECOND, WAYS, Lived, at
 
 from pytest_gittrix.errors import InvalidInput, SessionNotFound
-from pytest_gittrix.record.life import STATES, Life
-from pytest_gittrix.record.retention import (
+from pytest_gittrix.record.state.lifecycle import STATES, Life
+from pytest_gittrix.record.state.retention import (
     Choice,
     RetentionPolicy,
     Selection,

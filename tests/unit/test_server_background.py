@@ -10,7 +10,7 @@ import pytest
 from support.daemon import Staff, wait_until
 
 from pytest_gittrix.clock import FrozenClock
-from pytest_gittrix.record.model import EvictionPolicy
+from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.server import state
 from pytest_gittrix.server.managers import start_member
 from pytest_gittrix.server.state import Daemon

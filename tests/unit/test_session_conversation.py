@@ -9,8 +9,8 @@ import pytest
 from support.engine import Site, open_site
 
 from pytest_gittrix.errors import InvalidInput, SessionExpired
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.vocabulary import CONVERSATION
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION
 from pytest_gittrix.session.conversation import close_orphans
 from pytest_gittrix.session.session import UserSession
 

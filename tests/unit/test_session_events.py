@@ -11,9 +11,9 @@ import pytest
 from support.engine import Site, at_point, open_site, shell
 
 from pytest_gittrix.errors import BaselineConflict
-from pytest_gittrix.record import log as log_module
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.model import EvictionPolicy
+from pytest_gittrix.record.eventlog import log as log_module
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.session.promotion import digest_of
 
 

@@ -30,7 +30,7 @@ from pytest_gittrix.errors import (
     PromoteFailed,
     SessionExpired,
 )
-from pytest_gittrix.record.model import EvictionPolicy
+from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.session.session import UserSession
 
 

@@ -17,7 +17,7 @@ import pytest
 from support.engine import Site, open_site
 
 from pytest_gittrix.errors import InvalidInput, SessionExpired, TurnBusy, TurnOver
-from pytest_gittrix.record.events import Event
+from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.session.session import UserSession
 from pytest_gittrix.session.turns import RUNS, TurnContext
 

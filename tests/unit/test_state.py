@@ -10,8 +10,9 @@ import pytest
 from support.events import CREATED, NOW
 
 from pytest_gittrix.errors import InvalidInput, LogDamaged, MetadataVersionUnsupported
-from pytest_gittrix.record.events import Event, check
-from pytest_gittrix.record.state import (
+from pytest_gittrix.record.eventlog.events import Event, check
+from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION, VOCABULARY
+from pytest_gittrix.record.state.fold import (
     BIRTHS,
     ENDED,
     RULES,
@@ -24,8 +25,7 @@ from pytest_gittrix.record.state import (
     metadata_of,
     state_from_metadata,
 )
-from pytest_gittrix.record.values import Lineage
-from pytest_gittrix.record.vocabulary import CONVERSATION, VOCABULARY
+from pytest_gittrix.record.state.values import Lineage
 
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND

@@ -13,8 +13,8 @@ import pytest
 from support.events import CREATED, NOW
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, LogDamaged, MetadataVersionUnsupported, SessionNotFound
-from pytest_gittrix.record.state import SessionState, metadata_of
-from pytest_gittrix.record.store import Problem, Store, default_home, default_store
+from pytest_gittrix.record.state.fold import SessionState, metadata_of
+from pytest_gittrix.record.store.store import Problem, Store, default_home, default_store
 
 BAD_IDS = ["", ".", "..", "../a", "a/b", "a b", "é", "a\n", "a\0", "x" * 129, ".hidden", "index.sqlite"]
 
@@ -245,6 +245,6 @@ def test_a_relative_home_does_not_move_with_the_working_directory() -> None:
 
 
 def test_working_with_the_store_does_not_load_pydantic_or_sqlite() -> None:
-    script = "import sys; import pytest_gittrix.record.store; print(sorted({'pydantic', 'sqlite3', 'pytest'} & sys.modules.keys()))"
+    script = "import sys; import pytest_gittrix.record.store.store; print(sorted({'pydantic', 'sqlite3', 'pytest'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

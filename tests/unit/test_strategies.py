@@ -217,7 +217,7 @@ def test_a_kind_that_is_impossible_is_named_when_it_is_drawn() -> None:
 
 
 def test_eviction_policies_begin_with_the_documented_one() -> None:
-    from pytest_gittrix.record.model import EvictionPolicy
+    from pytest_gittrix.record.state.records import EvictionPolicy
 
     assert drawn(strategies.eviction_policies(), lambda _: True) == EvictionPolicy()
     assert drawn(strategies.eviction_policies(), lambda policy: policy.ttl_idle is None and policy.ttl_absolute is not None)

@@ -15,7 +15,7 @@ from pytest_gittrix.errors import Deadlock, InvalidInput
 from pytest_gittrix.harness import turn_kit
 from pytest_gittrix.harness.log_kit import LogKit
 from pytest_gittrix.harness.turn_kit import TurnKit
-from pytest_gittrix.record.events import Event
+from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.session.session import UserSession
 from pytest_gittrix.session.turns import RUNS
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.members import Crew
 
-from pytest_gittrix.record.retention import RetentionPolicy, Selector, age_ns
+from pytest_gittrix.record.state.retention import RetentionPolicy, Selector, age_ns
 from pytest_gittrix.views import view
 from pytest_gittrix.workspaces.multi_repo import clone_path
 

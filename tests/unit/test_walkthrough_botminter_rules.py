@@ -12,7 +12,7 @@ import pytest
 from support.members import Crew
 
 from pytest_gittrix.errors import InvalidInput, SessionNotFound, WorkItemHeld
-from pytest_gittrix.record.retention import Selector
+from pytest_gittrix.record.state.retention import Selector
 from pytest_gittrix.views import botminter
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec
 

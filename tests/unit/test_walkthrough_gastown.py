@@ -18,9 +18,10 @@ from walkthrough_support import FILES, NUX, TOAST, in_town
 from pytest_gittrix import UserSession
 from pytest_gittrix.clock import EPOCH
 from pytest_gittrix.errors import InvalidInput, SessionExpired, SessionNotFound
-from pytest_gittrix.record.index import FILE
+from pytest_gittrix.gastown import files
+from pytest_gittrix.record.store.index import FILE
 from pytest_gittrix.session.runtime_id import resolve
-from pytest_gittrix.views import gastown, gastown_files, state_in
+from pytest_gittrix.views import gastown, state_in
 
 
 @pytest.fixture
@@ -227,7 +228,7 @@ class TestStorage:
         first = site.start(**TOAST, work_unit="gt-xyz", id="abc-123")
         site.clock.advance(hours=1)
         second = first.handoff()
-        gastown_files.export(site.engine.store, tmp_path / "town")
+        files.export(site.engine.store, tmp_path / "town")
         lines = [json.loads(line) for line in (tmp_path / "town/.sessions/index.jsonl").read_text().splitlines()]
         common = {"agent": TOAST["agent"], "work_unit": "gt-xyz", "chain_id": "abc-123"}
         assert lines == [
@@ -239,7 +240,7 @@ class TestStorage:
         session = site.start(**TOAST)
         with session.step("build"):
             pass
-        gastown_files.export(site.engine.store, tmp_path / "town")
+        files.export(site.engine.store, tmp_path / "town")
         stored = json.loads((tmp_path / f"town/.sessions/{session.id}.json").read_text())
         (step,) = stored.pop("steps")
         assert stored == session.view("gastown")
@@ -249,7 +250,7 @@ class TestStorage:
         old = ended_as(site, "done")
         site.clock.advance(days=1)
         young = ended_as(site, "done")
-        gastown_files.export(site.engine.store, tmp_path / "town", archive_before=site.clock.now() - timedelta(hours=1))
+        files.export(site.engine.store, tmp_path / "town", archive_before=site.clock.now() - timedelta(hours=1))
         sessions = tmp_path / "town/.sessions"
         assert os.listdir(sessions / "archive") == [f"{old}.json"]
         assert f"{young}.json" in os.listdir(sessions)

@@ -21,13 +21,13 @@ from walkthrough_support import CALL, FILES, LONG, NUX, TOAST, in_town
 from pytest_gittrix import GitTrix
 from pytest_gittrix.clock import EPOCH
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.index import FILE as INDEX
-from pytest_gittrix.record.index import SMALL
+from pytest_gittrix.gastown.files import export, read_town_events
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.store.index import FILE as INDEX
+from pytest_gittrix.record.store.index import SMALL
 from pytest_gittrix.session.runtime_id import resolve
 from pytest_gittrix.session.stream import follow
 from pytest_gittrix.views import gastown
-from pytest_gittrix.views.gastown_files import export, read_town_events
 from pytest_gittrix.views.gastown_names import address_of, name_of
 
 

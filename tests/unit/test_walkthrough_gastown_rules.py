@@ -19,9 +19,9 @@ from walkthrough_support import FILES, LONG, TOAST, in_town
 
 from pytest_gittrix.clock import EPOCH
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, InvalidInput, SessionExpired, SessionNotFound
+from pytest_gittrix.gastown.files import export, read_index, read_town_events
 from pytest_gittrix.os_level.lease import Lease, Owner
 from pytest_gittrix.session.runtime_id import resolve
-from pytest_gittrix.views.gastown_files import export, read_index, read_town_events
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from support.orchestrator import Led, leading, on_linux
 
 from pytest_gittrix.harness.forge_server import ForgeServer
 from pytest_gittrix.harness.remotes import BareRemote
-from pytest_gittrix.record.axes import ACTIVITIES
+from pytest_gittrix.record.state.observations import ACTIVITIES
 from pytest_gittrix.session.orchestrator import (
     NON_RESTORABLE_STATUSES,
     TERMINAL_ACTIVITIES,

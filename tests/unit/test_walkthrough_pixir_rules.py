@@ -16,7 +16,7 @@ from walkthrough_support import CALL, FILES, LONG
 from pytest_gittrix import UserSession
 from pytest_gittrix.errors import EvictionRace, LeaseLost, LogDamaged, MetadataVersionUnsupported, SessionExpired, TurnOver, WriteRejected
 from pytest_gittrix.os_level.lease import Lease
-from pytest_gittrix.record.events import Event, encode
+from pytest_gittrix.record.eventlog.events import Event, encode
 from pytest_gittrix.session.turns import RUNS, TurnContext
 from pytest_gittrix.views import pixir
 

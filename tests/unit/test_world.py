@@ -20,7 +20,7 @@ from pytest_gittrix.errors import BaselineConflict, InvalidInput, SessionExpired
 from pytest_gittrix.harness.history import SMALL_PROJECT, Executable, Step
 from pytest_gittrix.harness.templates import Templates
 from pytest_gittrix.harness.world import World
-from pytest_gittrix.record.model import EvictionPolicy
+from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.session.ids import seeded_ids
 
 FILES = {"app.py": "one\n", "run.sh": Executable("#!/bin/sh\n")}

@@ -23,7 +23,7 @@ from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.errors import PathNotFound, SessionExpired
 from pytest_gittrix.harness.history import SMALL_PROJECT, Executable, History, Step
 from pytest_gittrix.harness.templates import shared_templates
-from pytest_gittrix.record.model import EvictionPolicy
+from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.session.manager import GitTrix
 from pytest_gittrix.session.session import UserSession
 

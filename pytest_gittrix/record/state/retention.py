@@ -15,7 +15,7 @@ from typing import Final
 
 from pytest_gittrix.durations import parse_duration
 from pytest_gittrix.errors import InvalidInput, SessionNotFound
-from pytest_gittrix.record.life import Life
+from pytest_gittrix.record.state.lifecycle import Life
 
 _SECOND: Final = 1_000_000_000
 _MINUTE: Final = 60 * _SECOND

@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_camel
 
 from pytest_gittrix.durations import format_instant, parse_duration, parse_instant
 from pytest_gittrix.errors import InvalidInput, MetadataVersionUnsupported
-from pytest_gittrix.record.state import Policy, SessionState, StateName, metadata_of
+from pytest_gittrix.record.state.fold import Policy, SessionState, StateName, metadata_of
 
 WorkspaceKind = Literal["worktree", "clone", "copy", "remote", "lazy", "repositories"]
 Strategy = Literal["auto", "commit", "branch", "pr", "patch"]

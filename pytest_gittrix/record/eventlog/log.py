@@ -19,8 +19,8 @@ from typing import Any, Literal, get_args
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, LogDamaged, MetadataVersionUnsupported
 from pytest_gittrix.os_level.files import sync_directory, write_all
-from pytest_gittrix.record.changes import tell
-from pytest_gittrix.record.events import Actor, Event, check, decode, encode, sealed
+from pytest_gittrix.record.eventlog.change_feed import tell
+from pytest_gittrix.record.eventlog.events import Actor, Event, check, decode, encode, sealed
 
 Durability = Literal["full", "fast"]
 ReadPolicy = Literal["repair-tail", "strict", "skip"]

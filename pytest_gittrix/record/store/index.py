@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from pytest_gittrix.errors import GittrixError, InvalidInput, LogDamaged, MetadataVersionUnsupported
-from pytest_gittrix.record.changes import LARGEST, Changes, Mark
-from pytest_gittrix.record.index_tables import EVICTABLE, WIDTH, earlier, in_memory, on_disk, set_mark
-from pytest_gittrix.record.listing import Signature, names_of, signatures
-from pytest_gittrix.record.state import SessionState, StateName, deadline_ns, metadata_of
-from pytest_gittrix.record.store import LOG, Problem, Store
+from pytest_gittrix.record.eventlog.change_feed import LARGEST, Changes, Mark
+from pytest_gittrix.record.state.fold import SessionState, StateName, deadline_ns, metadata_of
+from pytest_gittrix.record.store.index_tables import EVICTABLE, WIDTH, earlier, in_memory, on_disk, set_mark
+from pytest_gittrix.record.store.listing import Signature, names_of, signatures
+from pytest_gittrix.record.store.store import LOG, Problem, Store
 
 FILE = "index.sqlite"
 SMALL = 64

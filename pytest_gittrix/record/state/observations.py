@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pytest_gittrix.errors import LogDamaged
-from pytest_gittrix.record.events import Event
+from pytest_gittrix.record.eventlog.events import Event
 
 SESSION_STATES: Final = ("not_started", "working", "idle", "needs_input", "stuck", "detecting", "done", "terminated")
 SESSION_REASONS: Final = (

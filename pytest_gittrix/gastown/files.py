@@ -17,9 +17,9 @@ from typing import Any, Final
 from pytest_gittrix.durations import ns_of
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.os_level.atomic_text import typed_file, write_whole
-from pytest_gittrix.record.events import Event
-from pytest_gittrix.record.state import SessionState, fold
-from pytest_gittrix.record.store import Problem, Store
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.state.fold import SessionState, fold
+from pytest_gittrix.record.store.store import Problem, Store
 from pytest_gittrix.views.gastown import INDEX_FIELDS, TOLD, TOWN_TYPES, Step, record_of, steps, time_text, town_event
 
 EVENTS: Final = ".events.jsonl"

@@ -17,7 +17,7 @@ from zlib import crc32
 
 from pytest_gittrix.durations import instant_at, ns_of, parse_instant
 from pytest_gittrix.errors import InvalidInput, LogDamaged, MetadataVersionUnsupported
-from pytest_gittrix.record.vocabulary import LIVE, VOCABULARY, Kind
+from pytest_gittrix.record.eventlog.vocabulary import LIVE, VOCABULARY, Kind
 
 Actor = Literal["human", "agent", "system"]
 ACTORS: tuple[str, ...] = get_args(Actor)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from pytest_gittrix.errors import GittrixError, InvalidInput, LogDamaged, MetadataVersionUnsupported
-from pytest_gittrix.record.events import Event, path_of
-from pytest_gittrix.record.life import KINDS, OUTCOMES, why_not
-from pytest_gittrix.record.metadata import metadata_of, state_from_metadata
-from pytest_gittrix.record.values import ENDED, Intent, Lineage, Policy, Result, RunEnd, SessionState, StateName, deadline_ns
-from pytest_gittrix.record.vocabulary import CONVERSATION, OBSERVED
+from pytest_gittrix.record.eventlog.events import Event, path_of
+from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION, OBSERVED
+from pytest_gittrix.record.state.lifecycle import KINDS, OUTCOMES, why_not
+from pytest_gittrix.record.state.metadata import metadata_of, state_from_metadata
+from pytest_gittrix.record.state.values import ENDED, Intent, Lineage, Policy, Result, RunEnd, SessionState, StateName, deadline_ns
 
 __all__ = [
     "BIRTHS",

@@ -10,7 +10,7 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
-from pytest_gittrix.record.changes import Mark
+from pytest_gittrix.record.eventlog.change_feed import Mark
 
 VERSION: Final = 7
 """Of the tables; a file of another one is made anew."""

@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import Any
 
 from pytest_gittrix.durations import format_instant, instant_at, ns_of, parse_instant
-from pytest_gittrix.record.life import OUTCOMES
-from pytest_gittrix.record.values import Policy, Result, SessionState, StateName
+from pytest_gittrix.record.state.lifecycle import OUTCOMES
+from pytest_gittrix.record.state.values import Policy, Result, SessionState, StateName
 
 _MILLISECOND = 1_000_000
 

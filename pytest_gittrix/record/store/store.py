@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionNotFound
 from pytest_gittrix.os_level.files import sync_directory, write_all
 from pytest_gittrix.os_level.lease import Lease
-from pytest_gittrix.record.changes import FILE as CHANGES
-from pytest_gittrix.record.log import Durability, EventLog, ReadPolicy
-from pytest_gittrix.record.state import SessionState, fold, metadata_of, state_from_metadata
+from pytest_gittrix.record.eventlog.change_feed import FILE as CHANGES
+from pytest_gittrix.record.eventlog.log import Durability, EventLog, ReadPolicy
+from pytest_gittrix.record.state.fold import SessionState, fold, metadata_of, state_from_metadata
 
 if TYPE_CHECKING:
-    from pytest_gittrix.record.model import SessionMetadata
+    from pytest_gittrix.record.state.records import SessionMetadata
 
 LOG = "events.jsonl"
 METADATA = "metadata.json"
@@ -213,7 +213,7 @@ class Store:
         return self.directory(id) / "workspace"
 
     def _record(self, id: str) -> SessionMetadata:
-        from pytest_gittrix.record.model import load_metadata
+        from pytest_gittrix.record.state.records import load_metadata
 
         path = self.directory(id) / METADATA
         try:

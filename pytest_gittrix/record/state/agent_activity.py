@@ -21,7 +21,7 @@ from typing import Any, Final
 from pytest_gittrix.durations import format_instant, instant_at, ns_of, parse_instant
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.os_level.files import write_all
-from pytest_gittrix.record.axes import ACTIVITIES, SOURCES, UNKNOWN, Activity
+from pytest_gittrix.record.state.observations import ACTIVITIES, SOURCES, UNKNOWN, Activity
 
 _SECOND: Final = 1_000_000_000
 ACTIVE_NS: Final = 30 * _SECOND

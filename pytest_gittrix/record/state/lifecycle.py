@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.record.events import Event, path_of
-from pytest_gittrix.record.values import Policy
+from pytest_gittrix.record.eventlog.events import Event, path_of
+from pytest_gittrix.record.state.values import Policy
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from pytest_gittrix.record.axes import Axes
+from pytest_gittrix.record.state.observations import Axes
 
 REPORTS: Final[Mapping[str, tuple[str, str]]] = {
     "started": ("working", "agent_acknowledged"),

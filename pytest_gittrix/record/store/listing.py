@@ -7,7 +7,7 @@ from collections.abc import Collection, Container
 from pathlib import Path
 
 from pytest_gittrix.errors import AdapterUnavailable
-from pytest_gittrix.record.store import ID, LOG, METADATA
+from pytest_gittrix.record.store.store import ID, LOG, METADATA
 
 Signature = tuple[int, int, int]
 """Size, time of the last change and inode of a file: another one means other contents."""

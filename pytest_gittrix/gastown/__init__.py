@@ -1,0 +1,23 @@
+"""The files that Gas Town keeps of its sessions, written and read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gittrix.doors import door
+
+if TYPE_CHECKING:
+    from pytest_gittrix.gastown.files import export as export
+    from pytest_gittrix.gastown.files import read_index as read_index
+    from pytest_gittrix.gastown.files import read_town_events as read_town_events
+
+__getattr__, __dir__ = door(
+    __name__,
+    {
+        "pytest_gittrix.gastown.files": (
+            "export",
+            "read_index",
+            "read_town_events",
+        ),
+    },
+)

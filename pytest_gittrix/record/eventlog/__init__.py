@@ -1,0 +1,1 @@
+"""One append-only file of events for each session."""

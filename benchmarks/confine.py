@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.measure import Measurement, Variant, interleave, summarise, timed
-from pytest_gittrix.session.confine import Confinement, Place, run
-from pytest_gittrix.session.confine_probe import missing
+from pytest_gittrix.confine.choose import Confinement, Place, run
+from pytest_gittrix.confine.probe import missing
 
 PLAIN: Final = "plain subprocess.run"
 _MEANS: Final = (

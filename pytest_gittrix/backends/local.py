@@ -307,7 +307,7 @@ class LocalEphemeral:
             ``worktree`` (as the original; shares references with durable).
         history: how much of the past a ``clone`` may see: ``none``, a number of commits, or ``full``.
         confine: how programs that the agent runs through its session are confined: ``auto``, ``off``, ``guard`` or ``jail``; see
-            ``session/confine``. ``off`` runs them as they are.
+            ``confine/``. ``off`` runs them as they are.
         limits: how large a session's changes may be.
 
     Raises:

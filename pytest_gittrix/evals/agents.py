@@ -18,12 +18,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Protocol
 
+from pytest_gittrix.confine.choose import toolchain
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.evals.desk import Desk, OutOfTime
 from pytest_gittrix.evals.identity import Json
 from pytest_gittrix.evals.launch import Finished, succeeded
 from pytest_gittrix.evals.transcript import Mismatch
-from pytest_gittrix.session.confine import toolchain
 
 PYTHON: Final = "python:"
 """What a function is told with: ``python:module:name`` or ``python:./file.py:name``."""

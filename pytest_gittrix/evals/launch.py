@@ -1,4 +1,4 @@
-"""Programs of a sample: where they run, what they see, and the environment they get. How they are confined is ``session.confine``'s.
+"""Programs of a sample: where they run, what they see, and the environment they get. How they are confined is ``confine``'s.
 
 Must not know what a sample is.
 """
@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.clock.clock import FrozenClock
+from pytest_gittrix.confine.choose import Confinement, Finished, Place, run, toolchain
 from pytest_gittrix.evals.leases import MARK
 from pytest_gittrix.evals.manifest import PINNED
 from pytest_gittrix.git.environment import hermetic_env
-from pytest_gittrix.session.confine import Confinement, Finished, Place, run, toolchain
 
 __all__ = ["Finished", "Launcher", "succeeded", "surroundings"]
 
@@ -53,7 +53,7 @@ class Launcher:
         timeout: float | None = None,
         most_output: int = 10 << 20,
     ) -> Finished:
-        """Run a program to its end; see ``session.confine.run``, which also says what is raised."""
+        """Run a program to its end; see ``confine.execute.run``, which also says what is raised."""
         if timeout is not None:
             timeout = min(timeout, _LONGEST)
         shown = (*toolchain(), *self.readable)

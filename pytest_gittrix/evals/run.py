@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from pytest_gittrix.clock.clock import SystemClock
+from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.durations import format_instant
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.evals.agents import Agent, agent_of
@@ -30,7 +31,6 @@ from pytest_gittrix.evals.store import RunStore
 from pytest_gittrix.evals.suite import Suite
 from pytest_gittrix.evals.worker import Done, Job, Setting, broken, execute, leave
 from pytest_gittrix.os_level.process_tree import KILL_WAIT, pause, process, seconds, signal_process
-from pytest_gittrix.session.confine import confinement
 
 _NAP = 0.005
 _AHEAD = 2

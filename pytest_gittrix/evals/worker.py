@@ -19,6 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.evals.agents import Agent, agent_of
 from pytest_gittrix.evals.identity import digest_bytes, sample_seed, session_id
 from pytest_gittrix.evals.leases import MARK, Lease, take
@@ -29,7 +30,6 @@ from pytest_gittrix.evals.store import Belongings, RunStore
 from pytest_gittrix.evals.suite import Case
 from pytest_gittrix.harness.templates import Templates
 from pytest_gittrix.os_level.process_tree import AgentTree, seconds
-from pytest_gittrix.session.confine import confinement
 
 _REASON: Final = 300
 _UMASK: Final = 0o022

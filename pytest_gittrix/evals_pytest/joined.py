@@ -19,6 +19,7 @@ from typing import Final
 from filelock import FileLock
 
 from pytest_gittrix.clock.clock import SystemClock
+from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.durations import format_instant
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
 from pytest_gittrix.evals.leases import scratch_root, sweep
@@ -29,7 +30,6 @@ from pytest_gittrix.evals.store import RunStore
 from pytest_gittrix.evals.worker import Job, Setting, execute, leave
 from pytest_gittrix.evals_pytest.plan import Chosen, Plan
 from pytest_gittrix.os_level.files import write_file
-from pytest_gittrix.session.confine import confinement
 
 RUNS: Final = "runs"
 """Where runs are kept, below the root directory of the tests, unless another place is asked for."""

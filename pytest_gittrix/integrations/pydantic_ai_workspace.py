@@ -33,7 +33,7 @@ from pytest_gittrix.integrations.waiting import run_cancellable
 from pytest_gittrix.integrations.workbench import exit_code
 
 if TYPE_CHECKING:
-    from pytest_gittrix.session.confine import Finished
+    from pytest_gittrix.confine.choose import Finished
     from pytest_gittrix.session.session import UserSession
 
 PROVIDER: Final = "gittrix"

@@ -1,6 +1,6 @@
 """The levels at which an agent's programs can be confined, as a workspace's maker names them.
 
-What each keeps in is done in ``session/confine``; here are the words. Source: eval-anchors section 5.
+What each keeps in is done in ``confine/``; here are the words. Source: eval-anchors section 5.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ from pytest_gittrix.workspaces.snapshot import Limits, Snapshot
 from pytest_gittrix.workspaces.workspace import Workspace
 
 if TYPE_CHECKING:
-    from pytest_gittrix.session.confine import Finished
+    from pytest_gittrix.confine.choose import Finished
 
 VARIABLES: Final = ("GITTRIX_SESSION_ID", "GT_SESSION_UUID")
 """What programs of an agent find their session's id in: ours, and Gas Town's."""

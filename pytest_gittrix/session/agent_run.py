@@ -12,9 +12,9 @@ from pathlib import Path
 
 from pytest_gittrix.clock.carriers import CLOCK_VARIABLE
 from pytest_gittrix.clock.clock import Clock, FrozenClock
+from pytest_gittrix.confine.choose import Finished, Place, confinement, run, toolchain
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.git.environment import hermetic_env
-from pytest_gittrix.session.confine import Finished, Place, confinement, run, toolchain
 from pytest_gittrix.workspaces.workspace import Workspace
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_gittrix.confine.choose import Place, confinement, toolchain, wrapped
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.record.state.observations import ACTIVITIES, SOURCES, UNKNOWN, Activity, Runtime
@@ -20,7 +21,6 @@ from pytest_gittrix.session.agent import VARIABLES
 from pytest_gittrix.session.agent_keeper import RECORD
 from pytest_gittrix.session.agent_start import start_agent
 from pytest_gittrix.session.agents import AgentProcess
-from pytest_gittrix.session.confine import Place, confinement, toolchain, wrapped
 from pytest_gittrix.session.orchestrator_board import RUNTIME, Board, Seen
 from pytest_gittrix.session.orchestrator_config import AgentPlugin
 from pytest_gittrix.session.recorder import typed

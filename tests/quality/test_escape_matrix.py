@@ -16,7 +16,7 @@ from support import escapes
 from support.engine import open_site
 from support.escapes import CONFINEMENTS, EXPECTED, LEVELS, Target, open_host
 
-from pytest_gittrix.session.confine_probe import lets_signals_out, missing
+from pytest_gittrix.confine.probe import lets_signals_out, missing
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/reference/confinement.md"
@@ -109,8 +109,8 @@ def test_the_table_of_the_reference_is_the_one_that_is_tested() -> None:
 
 def test_the_launcher_is_the_python_that_runs_this() -> None:
     """What is tried above is what users get: nothing of a launcher is taken from the search path."""
-    from pytest_gittrix.session.confine import Place
-    from pytest_gittrix.session.confine_wrap import Confinement, wrapped
+    from pytest_gittrix.confine.choose import Place
+    from pytest_gittrix.confine.command import Confinement, wrapped
 
     with tempfile.TemporaryDirectory() as root:
         argv = wrapped(["true"], Place(Path(root), Path(root)), Confinement("guard", "landlock"), environment={"PATH": root}).argv

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from support.evals import SOLVES, agent_file, case, command_file, ran, suite, write
 
+from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.evals.compare import compare
 from pytest_gittrix.evals.run import Summary, run
 from pytest_gittrix.evals.store import RunStore
 from pytest_gittrix.evals.suite import Suite
-from pytest_gittrix.session.confine import confinement
 
 DRAWS = """
 import os, random, sys, time

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from support.escapes import CONFINEMENTS
 
-from pytest_gittrix.session.confine import Confinement, Finished, Place, run, toolchain
-from pytest_gittrix.session.confine_probe import missing
+from pytest_gittrix.confine.choose import Confinement, Finished, Place, run, toolchain
+from pytest_gittrix.confine.probe import missing
 
 LONG = 60.0
 """Real seconds after which something that was to end counts as stuck."""

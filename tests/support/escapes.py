@@ -20,9 +20,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_gittrix.confine.choose import Confinement, Finished, Place, run, toolchain, wrapped
+from pytest_gittrix.confine.probe import missing
 from pytest_gittrix.git.environment import hermetic_env, run_git
-from pytest_gittrix.session.confine import Confinement, Finished, Place, run, toolchain, wrapped
-from pytest_gittrix.session.confine_probe import missing
 
 OUT, IN = True, False
 LEVELS = ("off", "guard", "jail")

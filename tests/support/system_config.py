@@ -17,9 +17,9 @@ from pathlib import Path
 from support.evals import ran, suite
 
 from pytest_gittrix import World
+from pytest_gittrix.confine.probe import missing
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.harness.agent_kit import AgentKit
-from pytest_gittrix.session.confine_probe import missing
 
 SETTING = ("config", "--system", "gittrix.test", "changed")
 FIXTURE_TEST = """

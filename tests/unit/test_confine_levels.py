@@ -17,9 +17,9 @@ from support.confined import LONG, available
 from support.engine import Site, open_site
 
 from pytest_gittrix.backends.local import LocalEphemeral
+from pytest_gittrix.confine.choose import LEVELS, Confinement, Level, confinement
+from pytest_gittrix.confine.probe import missing
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput, SessionExpired
-from pytest_gittrix.session.confine import LEVELS, Confinement, Level, confinement
-from pytest_gittrix.session.confine_probe import missing
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="programs of agents run on Linux")
 
@@ -31,7 +31,7 @@ from pathlib import Path
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.os_level.landlock import gain_nothing_by_exec
 from pytest_gittrix.os_level.seccomp import failing, install
-from pytest_gittrix.session.confine import Confinement, Place, confinement, run
+from pytest_gittrix.confine.choose import Confinement, Place, confinement, run
 
 os.environ["PATH"] = sys.argv[2]
 gain_nothing_by_exec()

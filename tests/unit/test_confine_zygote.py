@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from support.confined import LONG, PATH, Confined, available
 
+from pytest_gittrix.confine.probe import lets_signals_out
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.os_level.process_tree import Process, pause, process, seconds
 from pytest_gittrix.os_level.reaper import children
-from pytest_gittrix.session.confine_probe import lets_signals_out
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="programs of agents run on Linux")
 
@@ -33,7 +33,7 @@ WITH_DAEMON = f"env -i PATH=$PATH setsid sh -c 'setsid sh -c \"exec 9<> two; : >
 PROGRAM = """
 import os, sys
 from pathlib import Path
-from pytest_gittrix.session.confine import Confinement, Place, run
+from pytest_gittrix.confine.choose import Confinement, Place, run
 root, level, by, script = sys.argv[1:5]
 place = Place(Path(root, "w"), Path(root, "h"))
 def go(script=script):
@@ -53,7 +53,7 @@ def guarded(tmp_path: Path) -> Confined:
 
 def zygote_of(pid: int) -> Process:
     """The one zygote of a process; two of the same are equal."""
-    found = [process(one) for one in children(pid) if b"confine_zygote" in Path(f"/proc/{one}/cmdline").read_bytes()]
+    found = [process(one) for one in children(pid) if b"confine.zygote" in Path(f"/proc/{one}/cmdline").read_bytes()]
     (only,) = [one for one in found if one is not None and one.alive]
     return replace(only, state="S")
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from support.evals import agent_file, command_file, ran, suite, write
 
+from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.agents import CommandAgent, GoldAgent, NopAgent, agent_of
 from pytest_gittrix.evals.manifest import PINNED
-from pytest_gittrix.session.confine import confinement
 
 TELLS = """
 import json, os, sys

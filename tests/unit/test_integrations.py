@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from support.git import git
 
 from pytest_gittrix.clock import FrozenClock
+from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.harness.world import World
 from pytest_gittrix.integrations import extras
@@ -26,7 +27,6 @@ from pytest_gittrix.integrations.programs import Programs
 from pytest_gittrix.integrations.workbench import Workbench, exit_code
 from pytest_gittrix.mcp.request import MOST_CHARACTERS, promotion_request
 from pytest_gittrix.mcp.tools import SessionTools
-from pytest_gittrix.session.confine import confinement
 
 FILES = {"app.py": "v1\n", "README.md": "# A project\n"}
 STRONGEST = confinement("auto").level

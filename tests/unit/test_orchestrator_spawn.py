@@ -17,8 +17,8 @@ from support.orchestrator import ENVIRONMENT, NOTHING, Led, Tracked, leading, on
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalEphemeral
+from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, GittrixError, InvalidInput, SessionNotRestorable
-from pytest_gittrix.session.confine import confinement
 from pytest_gittrix.session.orchestrator import CommandAgent, Orchestrator, Project, SpawnConfig, is_restorable, is_terminal_session
 from pytest_gittrix.session.orchestrator_config import slug_of
 from pytest_gittrix.views import view

@@ -1,6 +1,6 @@
 """Where a confined program works, and what it sees there: the workspace, a private home, and as little of the machine as it can run on.
 
-Pure: what is to be mounted or allowed is said here, and done in ``confine_jail``, ``confine_guard`` and by bubblewrap. It must not know
+Pure: what is to be mounted or allowed is said here, and done in ``namespace_jail``, ``landlock_guard`` and by bubblewrap. It must not know
 sessions. Source: eval-anchors section 5.
 """
 
@@ -14,8 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal
 
+from pytest_gittrix.confine.namespace_jail import DEVICES
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.session.confine_jail import DEVICES
 
 SYSTEM: Final = "/usr"
 BESIDE: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")

@@ -50,7 +50,7 @@ def settle(mounts: Iterable[Sequence[str]]) -> None:
     """Be number 1 of a jail: its root is put together, and nothing leads out of it any more.
 
     Args:
-        mounts: kind, target and source of each; see ``confine_place.Mount``.
+        mounts: kind, target and source of each; see ``filesystem_layout.Mount``.
 
     Raises:
         OSError: the kernel refuses something.

@@ -19,14 +19,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_gittrix.confine.command import Confinement, Launch, launch, task
+from pytest_gittrix.confine.communicate import Attended, Spawned, Started, attend
+from pytest_gittrix.confine.filesystem_layout import Place, layout
+from pytest_gittrix.confine.launcher import NOT_EXECUTABLE, NOT_FOUND, exit_code
+from pytest_gittrix.confine.namespace_jail import jail_filter
+from pytest_gittrix.confine.zygote_client import Asked
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.process_tree import KILL_WAIT, seconds
-from pytest_gittrix.session.confine_ask import Asked
-from pytest_gittrix.session.confine_attend import Attended, Spawned, Started, attend
-from pytest_gittrix.session.confine_jail import jail_filter
-from pytest_gittrix.session.confine_launch import NOT_EXECUTABLE, NOT_FOUND, exit_code
-from pytest_gittrix.session.confine_place import Place, layout
-from pytest_gittrix.session.confine_wrap import Confinement, Launch, launch, task
 
 MOST_OUTPUT: Final = 10 << 20
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from pytest_gittrix.confine import launcher
+from pytest_gittrix.confine.filesystem_layout import Layout, Place, layout
+from pytest_gittrix.confine.namespace_jail import HOST_NAME
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.command import check_command
-from pytest_gittrix.session import confine_launch
-from pytest_gittrix.session.confine_jail import HOST_NAME
-from pytest_gittrix.session.confine_place import Layout, Place, layout
 
 Means = Literal["bwrap", "namespaces", "landlock", "none"]
 
@@ -152,9 +152,9 @@ def task(argv: Sequence[str], laid: Layout, confinement: Confinement, *, environ
 
 
 def _launcher(spec: dict[str, Any], argv: Sequence[str], environment: dict[str, str]) -> Launch:
-    root = Path(confine_launch.__file__).absolute().parents[1]
-    told = [str(root), confine_launch.spec_text(spec)]
-    return Launch([sys.executable, "-I", "-S", "-c", confine_launch.COMMAND, *told, *argv], environment)
+    root = Path(launcher.__file__).absolute().parents[1]
+    told = [str(root), launcher.spec_text(spec)]
+    return Launch([sys.executable, "-I", "-S", "-c", launcher.COMMAND, *told, *argv], environment)
 
 
 def _bwrap(laid: Layout, directory: str, kept_back: Mapping[str, str]) -> list[str]:

@@ -7,12 +7,12 @@ strongest there is, and says why it is not stronger. Source: eval-anchors sectio
 
 from __future__ import annotations
 
+from pytest_gittrix.confine.command import Confinement, Launch, wrapped
+from pytest_gittrix.confine.execute import Finished, run
+from pytest_gittrix.confine.filesystem_layout import Place, toolchain
+from pytest_gittrix.confine.probe import lets_signals_out, missing
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.os_level.confinement_levels import LEVELS, Level, check_level
-from pytest_gittrix.session.confine_place import Place, toolchain
-from pytest_gittrix.session.confine_probe import lets_signals_out, missing
-from pytest_gittrix.session.confine_run import Finished, run
-from pytest_gittrix.session.confine_wrap import Confinement, Launch, wrapped
 
 __all__ = ["LEVELS", "Confinement", "Finished", "Launch", "Level", "Place", "check_level", "confinement", "run", "toolchain", "wrapped"]
 

@@ -3,7 +3,7 @@
 A fresh launcher costs the start of a Python; a fork of one costs next to nothing. The zygote has one thread, so that its forks may do what
 they like, and never confines itself. Each fork is the launcher of one command, an attendant: it talks with whoever asked on a line of its
 own, so that neither the other commands nor the end of the zygote matter to it. The zygote ends when it is let go of; when the process it
-works for dies, however that happens, everything ends. It must not know sessions, and loads as little as it can. ``confine_ask`` asks it.
+works for dies, however that happens, everything ends. It must not know sessions, and loads as little as it can. ``zygote_client`` asks it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ import signal
 import struct
 from contextlib import suppress
 
+# What the forks need is loaded once, here.
+from pytest_gittrix.confine.launcher import COMMAND as LAUNCHER
+from pytest_gittrix.confine.launcher import Launcher, end_descendants
 from pytest_gittrix.os_level import landlock
 from pytest_gittrix.os_level.reaper import children, end_below
-
-# What the forks need is loaded once, here.
-from pytest_gittrix.session.confine_launch import COMMAND as LAUNCHER
-from pytest_gittrix.session.confine_launch import Launcher, end_descendants
 
 TYPE_CHECKING = False  # the module of that name is dear to load
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-COMMAND = LAUNCHER.replace("confine_launch", "confine_zygote")
+COMMAND = LAUNCHER.replace("confine.launcher", "confine.zygote")
 """What Python is told to be a zygote; as for a launcher. Descriptor 0 is a socket to ask it on, 1 a pidfd of the process it works for."""
 HELLO, REFUSED, ENDED = b"+", b"!", b"="
 """What lines of an attendant begin with: its number and start time, why there is no program, the program's status by ``waitpid``."""

@@ -27,7 +27,7 @@ else:
 
 COMMAND = (
     "import sys; package = type(sys)('pytest_gittrix'); package.__path__ = [sys.argv[1]]; sys.modules['pytest_gittrix'] = package; "
-    "from pytest_gittrix.session.confine_launch import main; main()"
+    "from pytest_gittrix.confine.launcher import main; main()"
 )
 """What Python is told to be a launcher. What the package itself loads would double what a launch costs, and is passed over."""
 NOT_FOUND, NOT_EXECUTABLE, NOT_CONFINED = 127, 126, 125
@@ -104,7 +104,7 @@ class Launcher:
         return status
 
     def _be_guarded(self) -> NoReturn:
-        from pytest_gittrix.session.confine_guard import guard
+        from pytest_gittrix.confine.landlock_guard import guard
 
         try:
             landlock.die_with_parent()
@@ -117,8 +117,8 @@ class Launcher:
 
     def become_bwrap(self) -> NoReturn:
         """Be bubblewrap, behind the filter that a jail has."""
+        from pytest_gittrix.confine.namespace_jail import jail_filter
         from pytest_gittrix.os_level.seccomp import install
-        from pytest_gittrix.session.confine_jail import jail_filter
 
         landlock.gain_nothing_by_exec()
         install(jail_filter())
@@ -126,7 +126,7 @@ class Launcher:
 
     def _jailed(self) -> int:
         """Run it below number 1 of a jail."""
-        from pytest_gittrix.session.confine_jail import leave_namespaces
+        from pytest_gittrix.confine.namespace_jail import leave_namespaces
 
         leave_namespaces()
         # Its processes have other numbers than here: number 1 is killed, and the kernel kills the rest.
@@ -146,7 +146,7 @@ class Launcher:
             return int(lines.read() or status)
 
     def _be_first(self, lifeline: int, telling: int) -> NoReturn:
-        from pytest_gittrix.session.confine_jail import settle
+        from pytest_gittrix.confine.namespace_jail import settle
 
         try:
             settle(self._spec["mounts"])

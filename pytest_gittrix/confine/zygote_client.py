@@ -2,7 +2,7 @@
 
 Whoever asks gets a line to an attendant of its own, so any number of threads may ask at once. A fork of this process has nothing of its
 parent's: it gets a zygote when it asks for one. A zygote that is gone is replaced, and so is one that this process has outgrown, by
-another user, other limits or less rights: what it forks has those that it was born with. It must not know sessions. ``confine_zygote``
+another user, other limits or less rights: what it forks has those that it was born with. It must not know sessions. ``zygote``
 is what is asked.
 """
 
@@ -23,12 +23,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_gittrix.confine import zygote as zygote
+from pytest_gittrix.confine.communicate import end_tree_of, pipes
+from pytest_gittrix.confine.zygote import ENDED, HELLO, REFUSED, request
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.process_tree import Process, process, signal_process
-from pytest_gittrix.session import confine_zygote
-from pytest_gittrix.session.confine_attend import end_tree_of, pipes
-from pytest_gittrix.session.confine_zygote import ENDED, HELLO, REFUSED, request
 
 _WAIT: Final = 60.0
 _FAREWELL: Final = 2.0
@@ -132,7 +132,7 @@ atexit.register(_KEEPER.end)
 
 
 class Asked:
-    """A program that an attendant of the zygote runs; see ``confine_attend.Started``.
+    """A program that an attendant of the zygote runs; see ``communicate.Started``.
 
     Args:
         spec: how it is confined.
@@ -231,8 +231,8 @@ class Asked:
 
 
 def _born(likeness: tuple[object, ...]) -> _Zygote:
-    root = Path(confine_zygote.__file__).absolute().parents[1]
-    argv = [sys.executable, "-I", "-S", "-c", confine_zygote.COMMAND, str(root)]
+    root = Path(zygote.__file__).absolute().parents[1]
+    argv = [sys.executable, "-I", "-S", "-c", zygote.COMMAND, str(root)]
     # Nothing of this process's environment is to be seen in it; but both have to read names of files alike.
     environment = {name: os.environ[name] for name in _LOCALE if name in os.environ}
     control, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,6 +1,6 @@
 """Attending a program that runs: it is fed and read, its time is watched, and nothing of it is left when this is over.
 
-Here is also how a program is started that needs nobody but bubblewrap or the kernel; ``confine_ask`` starts the others. It must not know
+Here is also how a program is started that needs nobody but bubblewrap or the kernel; ``zygote_client`` starts the others. It must not know
 how a program is confined.
 """
 

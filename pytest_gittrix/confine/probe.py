@@ -13,11 +13,11 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from pytest_gittrix.confine.command import BWRAP, Confinement, Means
+from pytest_gittrix.confine.execute import run
+from pytest_gittrix.confine.filesystem_layout import Place
+from pytest_gittrix.confine.landlock_guard import OLDEST_ABI, SIGNALS_ABI, landlock_abi
 from pytest_gittrix.errors import GittrixError
-from pytest_gittrix.session.confine_guard import OLDEST_ABI, SIGNALS_ABI, landlock_abi
-from pytest_gittrix.session.confine_place import Place
-from pytest_gittrix.session.confine_run import run
-from pytest_gittrix.session.confine_wrap import BWRAP, Confinement, Means
 
 _WAIT = 30.0
 

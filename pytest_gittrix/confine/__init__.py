@@ -1,0 +1,45 @@
+"""Runs one program so that it reaches no more than it may; knows no session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gittrix.doors import door
+
+if TYPE_CHECKING:
+    from pytest_gittrix.confine.choose import confinement as confinement
+    from pytest_gittrix.confine.command import Confinement as Confinement
+    from pytest_gittrix.confine.command import Launch as Launch
+    from pytest_gittrix.confine.command import wrapped as wrapped
+    from pytest_gittrix.confine.execute import Finished as Finished
+    from pytest_gittrix.confine.execute import run as run
+    from pytest_gittrix.confine.filesystem_layout import Place as Place
+    from pytest_gittrix.confine.filesystem_layout import toolchain as toolchain
+    from pytest_gittrix.os_level.confinement_levels import LEVELS as LEVELS
+    from pytest_gittrix.os_level.confinement_levels import Level as Level
+    from pytest_gittrix.os_level.confinement_levels import check_level as check_level
+
+__getattr__, __dir__ = door(
+    __name__,
+    {
+        "pytest_gittrix.confine.choose": ("confinement",),
+        "pytest_gittrix.confine.execute": (
+            "Finished",
+            "run",
+        ),
+        "pytest_gittrix.confine.filesystem_layout": (
+            "Place",
+            "toolchain",
+        ),
+        "pytest_gittrix.confine.command": (
+            "Confinement",
+            "Launch",
+            "wrapped",
+        ),
+        "pytest_gittrix.os_level.confinement_levels": (
+            "LEVELS",
+            "Level",
+            "check_level",
+        ),
+    },
+)

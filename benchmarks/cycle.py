@@ -17,12 +17,12 @@ from benchmarks.report import BY_HAND, GIT, PYGIT2
 from benchmarks.sample import Copy, Sample
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock import FrozenClock
+from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.git.commit import Signature, build_commit
 from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.pack import install_pack
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import FILE, Entry
-from pytest_gittrix.session.manager import GitTrix
 from pytest_gittrix.workspaces.workspace import KINDS, WorkspaceKind
 
 READ_TWICE: Final = "clone, diff() + promote()"

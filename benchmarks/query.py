@@ -10,9 +10,9 @@ from benchmarks.sessions import AGENTS, APART_NS, START_NS, UNITS, fill, id_of
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.durations import instant_at
+from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.harness.world import World
 from pytest_gittrix.record.store.store import Store
-from pytest_gittrix.session.manager import GitTrix
 
 SESSIONS: Final = 100_000
 _SOME: Final = 50

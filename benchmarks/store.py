@@ -9,12 +9,12 @@ from typing import Final
 from benchmarks.measure import TOTAL, Measurement, Phases, Stopwatch, Variant, interleave, scratch, summarise, timed
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock import FrozenClock
+from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.harness.world import World
 from pytest_gittrix.record.eventlog.log import Durability
 from pytest_gittrix.record.state.fold import Policy
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.record.store.store import Store
-from pytest_gittrix.session.manager import GitTrix
 
 SESSIONS: Final = 5_000
 SWEEP: Final = "sweep, none due"

@@ -12,14 +12,14 @@ from pytest_gittrix.doors import door
 if TYPE_CHECKING:
     from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
     from pytest_gittrix.clock.clock import Clock, FrozenClock, SystemClock
+    from pytest_gittrix.engine.engine import GitTrix
+    from pytest_gittrix.engine.promotion.promotion import PromoteResult, Review
+    from pytest_gittrix.engine.user_session import AgentSession, UserSession
     from pytest_gittrix.errors import BaselineConflict, GittrixError, PromoteFailed, SessionExpired, SessionNotFound
     from pytest_gittrix.git.tree import Entry
     from pytest_gittrix.harness.durable import DurableRepo, Rival
     from pytest_gittrix.harness.world import World
     from pytest_gittrix.record.state.records import EvictionPolicy, SessionMetadata
-    from pytest_gittrix.session.manager import GitTrix
-    from pytest_gittrix.session.promotion import PromoteResult, Review
-    from pytest_gittrix.session.session import AgentSession, UserSession
 
 __version__ = "0.1.0"
 
@@ -78,12 +78,12 @@ __getattr__, __dir__ = door(
             "EvictionPolicy",
             "SessionMetadata",
         ),
-        "pytest_gittrix.session.manager": ("GitTrix",),
-        "pytest_gittrix.session.promotion": (
+        "pytest_gittrix.engine.engine": ("GitTrix",),
+        "pytest_gittrix.engine.promotion.promotion": (
             "PromoteResult",
             "Review",
         ),
-        "pytest_gittrix.session.session": (
+        "pytest_gittrix.engine.user_session": (
             "AgentSession",
             "UserSession",
         ),

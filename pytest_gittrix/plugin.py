@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pytest_gittrix.clock.clock import FrozenClock
     from pytest_gittrix.config import GittrixConfig
     from pytest_gittrix.conformance.under_test import SystemUnderTest
+    from pytest_gittrix.engine.engine import GitTrix
+    from pytest_gittrix.engine.user_session import AgentSession, UserSession
     from pytest_gittrix.evals_pytest.outcome import EvalSample
     from pytest_gittrix.fixtures import Ephemeral, Worlds
     from pytest_gittrix.harness.agent_kit import AgentKit
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
     from pytest_gittrix.harness.turn_kit import TurnKit
     from pytest_gittrix.harness.world import World
     from pytest_gittrix.report.endings import Ending
-    from pytest_gittrix.session.manager import GitTrix
-    from pytest_gittrix.session.session import AgentSession, UserSession
 
 _CONFIG = pytest.StashKey["GittrixConfig"]()
 _WORLDS = pytest.StashKey["Worlds"]()

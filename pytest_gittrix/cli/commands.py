@@ -17,8 +17,8 @@ from pytest_gittrix.cli.shown import event_data, facts_text, first_line, info_da
 from pytest_gittrix.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from pytest_gittrix.engine.operations.review import Review
     from pytest_gittrix.git.hunks import Hunk
-    from pytest_gittrix.session.content import Review
 
 _POLICY = ("ttl_idle", "ttl_absolute", "until_promote", "manual")
 

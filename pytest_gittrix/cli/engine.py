@@ -20,12 +20,12 @@ from pytest_gittrix.errors import InvalidInput, SessionNotFound
 
 if TYPE_CHECKING:
     from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
+    from pytest_gittrix.engine.engine import GitTrix
+    from pytest_gittrix.engine.promotion.strategy import Question
+    from pytest_gittrix.engine.user_session import UserSession
+    from pytest_gittrix.members.members import Members
+    from pytest_gittrix.orchestrator.orchestrator import Orchestrator
     from pytest_gittrix.server.team import Team
-    from pytest_gittrix.session.manager import GitTrix
-    from pytest_gittrix.session.members import Members
-    from pytest_gittrix.session.orchestrator import Orchestrator
-    from pytest_gittrix.session.session import UserSession
-    from pytest_gittrix.session.strategy import Question
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def engine(
     """
     from pytest_gittrix.cli.forge import ForgeSettings
     from pytest_gittrix.clock.file_clock import clock_from_environment
-    from pytest_gittrix.session.manager import GitTrix
+    from pytest_gittrix.engine.engine import GitTrix
 
     daemon = caller.get()
     if daemon is not None and durable is None and ephemeral is None:
@@ -189,7 +189,7 @@ def durable_named(place: str | None, branch: str | None) -> LocalDurable | str:
     Raises:
         AdapterUnavailable, UnsupportedRepository, InvalidInput: as ``local_durable``; or a branch is named twice.
     """
-    from pytest_gittrix.session.resources import is_address
+    from pytest_gittrix.engine.operations.resources import is_address
 
     url, _, named = (place or "").partition("#")
     if not is_address(url):
@@ -232,7 +232,7 @@ def repository_path(gittrix: GitTrix, path: str) -> str:
         AdapterUnavailable: there is none.
         InvalidInput: git takes no such address.
     """
-    from pytest_gittrix.session.resources import is_address, mirror_of
+    from pytest_gittrix.engine.operations.resources import is_address, mirror_of
 
     address = path.partition("#")[0]
     if is_address(address) and not address.startswith("local://"):

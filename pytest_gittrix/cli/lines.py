@@ -18,8 +18,8 @@ from pytest_gittrix.errors import InvalidInput, SessionNotFound
 if TYPE_CHECKING:
     from argparse import _ActionsContainer
 
-    from pytest_gittrix.session.manager import GitTrix
-    from pytest_gittrix.session.session import SessionInfo
+    from pytest_gittrix.engine.engine import GitTrix
+    from pytest_gittrix.engine.user_session import SessionInfo
 
 FILES = ("then", "now", "baseline")
 IDENTITY = ("agent", "rig", "role", "work_unit")
@@ -106,7 +106,7 @@ def started(one: SessionInfo) -> Answer:
 
 def _own_id(gittrix: GitTrix) -> str:
     """The id of the session that this process belongs to, as its environment, standard input or work directory tells it."""
-    from pytest_gittrix.session.runtime_id import FILE, VARIABLES, resolve
+    from pytest_gittrix.engine.agents.runtime_id import FILE, VARIABLES, resolve
 
     def nobody() -> NoReturn:
         raise SessionNotFound(

@@ -15,10 +15,10 @@ from pytest_gittrix.cli.words import generations, moment, number
 from pytest_gittrix.errors import SessionNotFound
 
 if TYPE_CHECKING:
+    from pytest_gittrix.engine.engine import GitTrix
+    from pytest_gittrix.engine.queries import Node
     from pytest_gittrix.record.state.lifecycle import Life
     from pytest_gittrix.record.state.records import SessionMetadata
-    from pytest_gittrix.session.manager import GitTrix
-    from pytest_gittrix.session.records import Node
 
 VIEWS = ("gittrix", "gastown", "pixir", "orchestrator", "botminter")
 OUTCOMES = ("done", "crash", "killed", "handoff")

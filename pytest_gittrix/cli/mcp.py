@@ -14,9 +14,9 @@ from pytest_gittrix.cli.words import history
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 
 if TYPE_CHECKING:
+    from pytest_gittrix.engine.engine import GitTrix
+    from pytest_gittrix.engine.user_session import UserSession
     from pytest_gittrix.integrations.programs import Programs
-    from pytest_gittrix.session.manager import GitTrix
-    from pytest_gittrix.session.session import UserSession
 
 EXAMPLES = [
     "gittrix mcp sess_V1St",

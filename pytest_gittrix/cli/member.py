@@ -18,9 +18,9 @@ from pytest_gittrix.cli.words import age, moment
 from pytest_gittrix.errors import InvalidInput, SessionNotFound, WorkItemHeld
 
 if TYPE_CHECKING:
+    from pytest_gittrix.engine.engine import GitTrix
     from pytest_gittrix.record.state.lifecycle import Life
     from pytest_gittrix.record.state.retention import Selector
-    from pytest_gittrix.session.manager import GitTrix
 
 KINDS: Final = ("loop", "interactive", "brain")
 EXAMPLES = {

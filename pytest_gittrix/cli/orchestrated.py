@@ -13,7 +13,7 @@ from pytest_gittrix.cli.words import number
 from pytest_gittrix.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from pytest_gittrix.session.orchestrator import Session
+    from pytest_gittrix.orchestrator.orchestrator import Session
 
 EXAMPLES = {
     "spawn": [
@@ -63,7 +63,7 @@ def _team(verb: ArgumentParser) -> None:
 
 def spawn(options: Namespace) -> Answer:
     """Start a session of a project; people get its id and its workspace, a line each."""
-    from pytest_gittrix.session.orchestrator import SpawnConfig
+    from pytest_gittrix.orchestrator.orchestrator import SpawnConfig
 
     config = SpawnConfig(options.project, issue_id=options.issue, branch=options.branch, prompt=options.prompt, agent=options.agent)
     if options.lead and (options.issue is not None or options.branch is not None):

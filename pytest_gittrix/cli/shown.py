@@ -14,10 +14,10 @@ from pytest_gittrix.cli.output import Table
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
+    from pytest_gittrix.engine.user_session import SessionInfo
     from pytest_gittrix.record.eventlog.events import Event
     from pytest_gittrix.record.state.records import SessionMetadata
     from pytest_gittrix.record.store.store import Problem
-    from pytest_gittrix.session.session import SessionInfo
 
 _HEADINGS = ("id", "state", "task", "branch", "age", "expires in", "touched")
 _STYLES = {"active": 32, "promoted": 36, "discarded": 2, "expired": 33, "overdue": 33}

@@ -39,7 +39,7 @@ def arguments(add: Callable[..., ArgumentParser]) -> None:
 
 def history(options: Namespace) -> Answer:
     """What happened in a session, in order."""
-    from pytest_gittrix.session.conversation import check_types, picked
+    from pytest_gittrix.engine.operations.conversation import check_types, picked
 
     with on.engine(options) as gittrix:
         wanted = check_types(options.types)

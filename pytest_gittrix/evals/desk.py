@@ -11,12 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pytest_gittrix.engine.agents.agent_session import AgentSession
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.evals.identity import digest_bytes
 from pytest_gittrix.evals.launch import Finished
 from pytest_gittrix.evals.transcript import Script, Step, begin, data_fields
 from pytest_gittrix.os_level.process_tree import seconds
-from pytest_gittrix.session.agent import AgentSession
 
 Launch = Callable[..., Finished]
 """Runs a program: ``argv``, and by name ``environment``, ``stdin``, ``timeout`` and ``most_output``."""

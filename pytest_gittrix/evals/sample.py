@@ -20,6 +20,8 @@ from typing import Any, Final
 from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.confine.choose import Confinement
+from pytest_gittrix.engine.operations.review import Review, file_changes
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, BaselineConflict, DurableLocked, PathCollision, PromoteFailed, WriteRejected
 from pytest_gittrix.evals.agents import Agent, AgentFailed, GoldAgent
 from pytest_gittrix.evals.case_repo import BRANCH, contents_of, durable_of, patch_contents
@@ -39,8 +41,6 @@ from pytest_gittrix.git.repository import Repository, require_head
 from pytest_gittrix.harness.history import Contents
 from pytest_gittrix.harness.templates import Templates
 from pytest_gittrix.harness.world import World
-from pytest_gittrix.session.content import Review, file_changes
-from pytest_gittrix.session.session import UserSession
 
 _REASON: Final = 300
 _ADDRESS: Final = re.compile(r"\b0x[0-9a-f]{6,}\b")

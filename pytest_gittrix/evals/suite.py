@@ -16,12 +16,12 @@ from typing import Any, Final, Literal, get_args
 
 from pytest_gittrix.clock.clock import EPOCH
 from pytest_gittrix.durations import format_instant, parse_instant
+from pytest_gittrix.engine.promotion.selection import OnOverlap, check_on_overlap
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.evals.identity import check_id, digest_of
 from pytest_gittrix.evals.toml_file import Table
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.os_level.confinement_levels import LEVELS
-from pytest_gittrix.session.selection import OnOverlap, check_on_overlap
 from pytest_gittrix.workspaces.seed import History, check_history
 from pytest_gittrix.workspaces.workspace import WorkspaceKind, check_kind
 

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from pytest_gittrix.clock.clock import SystemClock
 from pytest_gittrix.durations import format_instant, ns_of
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.os_level.process_tree import seconds
 from pytest_gittrix.record.eventlog.events import Event
-from pytest_gittrix.session.session import UserSession
 
 # How a pack is compressed is the machine's own affair, and so is its name.
 _PASSING: Final = frozenset({"pack"})

@@ -19,6 +19,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final, Self
 
+from pytest_gittrix.engine.agents.processes import AgentProcess
+from pytest_gittrix.engine.agents.start import start_agent
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.environment import git_binary, hermetic_env
 from pytest_gittrix.harness import agent_program
@@ -27,8 +29,6 @@ from pytest_gittrix.harness.meeting import Meeting
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.os_level.process_tree import AgentTree, pause
-from pytest_gittrix.session.agent_start import start_agent
-from pytest_gittrix.session.agents import AgentProcess
 
 _NAP: Final = 0.005
 _ROUNDS: Final = 3

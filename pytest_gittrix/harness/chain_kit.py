@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.clock.clock import FrozenClock
 from pytest_gittrix.durations import format_instant, instant_at
+from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.fold import SessionState, fold
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.record.store.store import Store
-from pytest_gittrix.session.manager import GitTrix
 
 if TYPE_CHECKING:
-    from pytest_gittrix.session.session import UserSession
+    from pytest_gittrix.engine.user_session import UserSession
 
 ENDS: Final = ("handoff", "crash", "done", "killed", "active")
 """How a session of a line can end; ``active`` is one that does not."""

@@ -16,13 +16,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from pytest_gittrix.engine.operations.review import ListEntry
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.harness.driver_members import DrivenMembers, DrivenRules
 from pytest_gittrix.harness.oracle import Judge
 from pytest_gittrix.harness.place import Place
 from pytest_gittrix.harness.system import Capability, Promoted, SessionSystem, TurnHandle, check_system
 from pytest_gittrix.record.state.records import EvictionPolicy
-from pytest_gittrix.session.content import ListEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.harness.line_model import STILLBORN, Family, Kin
 from pytest_gittrix.harness.world_machine import FOREVER, WorldMachine, ask, require_equal
-from pytest_gittrix.session.session import UserSession
 
 
 class LineWorld(WorldMachine):

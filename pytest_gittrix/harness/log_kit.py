@@ -26,7 +26,7 @@ from pytest_gittrix.record.state.values import Policy
 from pytest_gittrix.record.store.store import LOG, Store
 
 if TYPE_CHECKING:
-    from pytest_gittrix.session.agent import AgentSession
+    from pytest_gittrix.engine.agents.agent_session import AgentSession
 
 _SECOND: Final = timedelta(seconds=1)
 

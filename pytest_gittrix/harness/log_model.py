@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.record.eventlog.events import Event
-from pytest_gittrix.session.session import UserSession
 
 Line = tuple[str, str, int, dict[str, Any]]
 """What is expected of an event: type, actor, time and data. Its number is its place."""

@@ -10,12 +10,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from pytest_gittrix.engine.agents.turns import Turn
+from pytest_gittrix.engine.engine import GitTrix
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.harness.system import Promoted
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.records import EvictionPolicy
-from pytest_gittrix.session.manager import GitTrix
-from pytest_gittrix.session.session import UserSession
-from pytest_gittrix.session.turns import Turn
 
 
 class GitTrixEngine:

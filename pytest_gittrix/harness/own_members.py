@@ -10,13 +10,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.harness.own_engine import ShellEngine
 from pytest_gittrix.harness.timeline import Timeline
+from pytest_gittrix.members.members import Members
 from pytest_gittrix.record.state.observations import Activity, Axes, Progress, PullRequest, Runtime
 from pytest_gittrix.record.state.retention import RetentionPolicy, Selector
-from pytest_gittrix.session.manager import GitTrix
-from pytest_gittrix.session.members import Members
 from pytest_gittrix.views.orchestrator_status import is_restorable, is_terminal, status, to_poll
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec
 

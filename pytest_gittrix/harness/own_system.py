@@ -10,12 +10,12 @@ import sys
 from itertools import count
 
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
+from pytest_gittrix.engine.engine import GitTrix
+from pytest_gittrix.engine.operations.ids import seeded_ids
 from pytest_gittrix.harness.own_engine import GitTrixEngine, ShellEngine
 from pytest_gittrix.harness.own_members import WholeEngine
 from pytest_gittrix.harness.place import Place
 from pytest_gittrix.harness.system import Capability
-from pytest_gittrix.session.ids import seeded_ids
-from pytest_gittrix.session.manager import GitTrix
 from pytest_gittrix.workspaces.workspace import WorkspaceKind
 
 __all__ = ["GitTrixEngine", "GitTrixSystem", "ShellEngine", "WholeEngine"]

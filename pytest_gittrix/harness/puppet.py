@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from multiprocessing import Pipe
 from typing import Any, Final
 
+from pytest_gittrix.engine.agents.turns import Turn, TurnContext
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.harness.model import OK
 from pytest_gittrix.harness.oracle import require
-from pytest_gittrix.session.turns import Turn, TurnContext
 
 _LONG: Final = 60.0  # real seconds
 

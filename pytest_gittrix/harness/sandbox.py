@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalDurable
+from pytest_gittrix.engine.engine import GitTrix
+from pytest_gittrix.engine.operations.ids import seeded_ids
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.harness.driver import sandbox_of
 from pytest_gittrix.harness.durable import DurableRepo, Rival
 from pytest_gittrix.harness.faults import Kill
 from pytest_gittrix.harness.supervisor import supervise_function, supported
 from pytest_gittrix.harness.system import Capability, SessionSystem, check_system
-from pytest_gittrix.session.ids import seeded_ids
-from pytest_gittrix.session.manager import GitTrix
 
 if TYPE_CHECKING:
     from pytest_gittrix.clock.clock import FrozenClock

@@ -17,15 +17,15 @@ from typing import Any, Final
 
 from pytest_gittrix.clock.clock import FrozenClock
 from pytest_gittrix.durations import parse_duration
+from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.harness.log_kit import LogKit
 from pytest_gittrix.harness.member_workspaces import git
 from pytest_gittrix.harness.status_scripts import STATUS_SCRIPTS, play
+from pytest_gittrix.members.finalize import finalize
 from pytest_gittrix.record.eventlog.events import Event, path_fields
 from pytest_gittrix.record.state.lifecycle import KINDS, NEVER_SWEPT, STATES, TERMINAL, Life, life_of
 from pytest_gittrix.record.state.records import EvictionPolicy
-from pytest_gittrix.session.finalize import finalize
-from pytest_gittrix.session.manager import GitTrix
 from pytest_gittrix.views.orchestrator import state_in
 from pytest_gittrix.workspaces.multi_repo import Hydrated, RepositorySpec, hydrate
 

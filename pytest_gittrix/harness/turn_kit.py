@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
+from pytest_gittrix.engine.agents.turns import TurnContext
 from pytest_gittrix.errors import CapabilityMissing, Deadlock, InvalidInput
 from pytest_gittrix.os_level.lease import Owner
 from pytest_gittrix.os_level.lock_owner import owner_of
 from pytest_gittrix.os_level.reaper import end_tree
-from pytest_gittrix.session.turns import TurnContext
 
 _SLICE: Final = 0.01  # seconds between two looks at whether a turn in a thread is to end
 _GRACE: Final = 5.0  # seconds that a turn may take from its start to the first word of its script

@@ -18,13 +18,13 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, initialize, invariant, precondition, rule
 
+from pytest_gittrix.engine.agents.turns import TurnContext
 from pytest_gittrix.harness.oracle import invariant_answer, require
 from pytest_gittrix.harness.puppet import Puppet, Running, at_once
 from pytest_gittrix.harness.turn_model import Talk, require_turns_in_order
 from pytest_gittrix.harness.world_machine import FOREVER, LONG, WorldMachine, ask, at_most, require_equal
 from pytest_gittrix.os_level.forks import in_fork
 from pytest_gittrix.record.state.fold import fold
-from pytest_gittrix.session.turns import TurnContext
 
 _MOST_ALIVE = 2
 _some_busy = precondition(lambda self: any(talk.running is not None for talk in self.talks))

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.harness.model import FINE
 from pytest_gittrix.harness.oracle import require
 from pytest_gittrix.harness.puppet import Running
 from pytest_gittrix.harness.world_machine import require_equal
 from pytest_gittrix.record.eventlog.events import Event
-from pytest_gittrix.session.session import UserSession
 
 ENDED: Final = frozenset({"SESSION_EXPIRED"})
 Told = tuple[str, dict[str, Any] | None]

@@ -16,22 +16,22 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock.clock import EPOCH, FrozenClock
+from pytest_gittrix.engine.engine import GitTrix
+from pytest_gittrix.engine.operations.ids import seeded_ids
 from pytest_gittrix.harness.history import Contents, History, Step
 from pytest_gittrix.harness.place import Place
 from pytest_gittrix.harness.race import Race
 from pytest_gittrix.harness.templates import Templates
 from pytest_gittrix.record.eventlog.log import Durability
-from pytest_gittrix.session.ids import seeded_ids
-from pytest_gittrix.session.manager import GitTrix
 from pytest_gittrix.workspaces.seed import History as SeedHistory
 from pytest_gittrix.workspaces.seed import Seed
 from pytest_gittrix.workspaces.workspace import WorkspaceKind
 
 if TYPE_CHECKING:
+    from pytest_gittrix.engine.user_session import UserSession
     from pytest_gittrix.harness.session_in import SessionsIn
     from pytest_gittrix.harness.timeline import Timeline
     from pytest_gittrix.record.state.records import EvictionPolicy
-    from pytest_gittrix.session.session import UserSession
 
 
 class World(Place):

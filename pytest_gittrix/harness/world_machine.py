@@ -19,6 +19,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, precondition
 
 from pytest_gittrix import points
+from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.harness import profiles
 from pytest_gittrix.harness.model import FINE, OK
@@ -30,7 +31,6 @@ from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.eventlog.log import EventLog
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.record.store.store import LOG
-from pytest_gittrix.session.manager import GitTrix
 
 LONG: Final = 60.0
 """Real seconds after which what never came is missing."""

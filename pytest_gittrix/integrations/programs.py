@@ -17,9 +17,9 @@ from typing import Final
 
 from pytest_gittrix.clock.clock import Clock
 from pytest_gittrix.confine.choose import Confinement, Finished, Place, confinement, run, toolchain
+from pytest_gittrix.engine.agents.agent_session import AgentSession
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.git.environment import hermetic_env
-from pytest_gittrix.session.agent import AgentSession
 
 WORKSPACE: Final = "/workspace"
 """Where the workspace is for programs in a jail: the same place in every sample of every run."""

@@ -34,7 +34,7 @@ from pytest_gittrix.integrations.workbench import exit_code
 
 if TYPE_CHECKING:
     from pytest_gittrix.confine.choose import Finished
-    from pytest_gittrix.session.session import UserSession
+    from pytest_gittrix.engine.user_session import UserSession
 
 PROVIDER: Final = "gittrix"
 _LOOK: Final = 0.1
@@ -191,7 +191,7 @@ class GittrixWorkspaceBackend:
 
     def _begun(self) -> tuple[UserSession, Programs]:
         from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
-        from pytest_gittrix.session.manager import GitTrix
+        from pytest_gittrix.engine.engine import GitTrix
 
         durable = None if self._repository is None else LocalDurable(self._repository, self._branch)
         ephemeral = LocalEphemeral("clone", self._history)  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ from pytest_gittrix.integrations.programs import MOST_OUTPUT, WORKSPACE, Program
 if TYPE_CHECKING:
     from pytest_gittrix.backends.local import LocalEphemeral
     from pytest_gittrix.confine.choose import Finished
-    from pytest_gittrix.session.session import UserSession
+    from pytest_gittrix.engine.user_session import UserSession
 
 Verdict = Literal["promoted", "nothing", "conflict", "refused"]
 

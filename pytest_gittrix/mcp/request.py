@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pytest_gittrix.engine.operations.validation import check_message
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.session.inputs import check_message
 
 MOST_CHARACTERS: Final = 10_000
 """How long a message may be: a line that is longer is no line that anybody reads before they run it."""

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from pytest_gittrix.durations import format_instant
+from pytest_gittrix.engine.agents.agent_session import AgentSession
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.mcp.request import promotion_request
-from pytest_gittrix.session.agent import AgentSession
 
 if TYPE_CHECKING:
     from pytest_gittrix.integrations.programs import Programs

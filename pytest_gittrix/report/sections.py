@@ -16,6 +16,7 @@ from zlib import crc32
 
 from pytest_gittrix.clock.clock import FrozenClock
 from pytest_gittrix.durations import format_instant, instant_at
+from pytest_gittrix.engine.operations.review import file_changes, snapshot_of
 from pytest_gittrix.git.commit import Commit
 from pytest_gittrix.git.patch import patch_bytes
 from pytest_gittrix.git.refs import branch_ref
@@ -23,7 +24,6 @@ from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.record.store.store import LOG, Store
-from pytest_gittrix.session.content import file_changes, snapshot_of
 from pytest_gittrix.workspaces.snapshot import Limits
 from pytest_gittrix.workspaces.workspace import open_workspace
 

@@ -13,15 +13,15 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gittrix.engine.event_stream import line_of
+from pytest_gittrix.engine.operations.conversation import check_types
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.eventlog.log import EventLog
 from pytest_gittrix.record.store.listing import Signature, signatures
-from pytest_gittrix.session.conversation import check_types
-from pytest_gittrix.session.stream import line_of
 
 if TYPE_CHECKING:
-    from pytest_gittrix.session.manager import GitTrix
+    from pytest_gittrix.engine.engine import GitTrix
 
 HEARTBEAT: Final = 15.0
 """Seconds without an event after which a comment is sent, so that both ends notice when the other is gone."""

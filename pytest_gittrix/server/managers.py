@@ -15,10 +15,10 @@ from pytest_gittrix.server.team import ForgePart, MemberPart, Retention, Team
 
 if TYPE_CHECKING:
     from pytest_gittrix.backends.forge.github import GitHubForge
+    from pytest_gittrix.engine.engine import GitTrix
+    from pytest_gittrix.members.members import CleanupReport, Inspection, Members
+    from pytest_gittrix.orchestrator.orchestrator import Orchestrator, Project
     from pytest_gittrix.record.state.lifecycle import Life
-    from pytest_gittrix.session.manager import GitTrix
-    from pytest_gittrix.session.members import CleanupReport, Inspection, Members
-    from pytest_gittrix.session.orchestrator import Orchestrator, Project
 
 Environ = Mapping[str, str]
 _USER: Final = "x-access-token"
@@ -49,7 +49,7 @@ def members_of(engine: GitTrix, team: Team, environ: Environ = os.environ) -> Me
         InvalidInput, WriteRejected: a repository cannot be one, or a variable that is to hold a token is not there.
         CapabilityMissing: a forge is named, and the client for it is not installed.
     """
-    from pytest_gittrix.session.members import Members
+    from pytest_gittrix.members.members import Members
     from pytest_gittrix.workspaces.multi_repo import RepositorySpec, check_specs
 
     specs = [RepositorySpec(one.name, one.url, one.branch, one.team) for one in team.repositories]
@@ -71,7 +71,7 @@ def members_of(engine: GitTrix, team: Team, environ: Environ = os.environ) -> Me
 
 def orchestrator_of(engine: GitTrix, team: Team, environ: Environ = os.environ) -> Orchestrator:
     """The manager of a team's projects, on an engine. Arguments and errors as of :func:`members_of`."""
-    from pytest_gittrix.session.orchestrator import Orchestrator
+    from pytest_gittrix.orchestrator.orchestrator import Orchestrator
 
     return Orchestrator(engine, [_project(team, number, environ) for number in range(len(team.projects))])
 
@@ -115,7 +115,7 @@ def inspection_data(inspection: Inspection) -> list[dict[str, Any]]:
 
 
 def _project(team: Team, number: int, environ: Environ) -> Project:
-    from pytest_gittrix.session.orchestrator import CommandAgent, Project
+    from pytest_gittrix.orchestrator.orchestrator import CommandAgent, Project
 
     told = team.projects[number]
     return Project(

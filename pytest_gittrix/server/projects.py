@@ -9,10 +9,10 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from pytest_gittrix.errors import SessionNotFound
+from pytest_gittrix.orchestrator.orchestrator import SpawnConfig
 from pytest_gittrix.server.answers import FAILURES, done
 from pytest_gittrix.server.schema import Answered, ClaimPr, Kill, Lead, OrchestratorCleanup, Report, Say, Spawn
 from pytest_gittrix.server.state import Daemon
-from pytest_gittrix.session.orchestrator import SpawnConfig
 
 
 def routes(daemon: Daemon) -> APIRouter:

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pytest_gittrix.cli.output import put_error
 from pytest_gittrix.clock.file_clock import clock_from_environment
+from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.os_level.process_tree import seconds
 from pytest_gittrix.server.events import Feed
 from pytest_gittrix.server.managers import members_of, orchestrator_of
 from pytest_gittrix.server.team import Team
 from pytest_gittrix.server.workers import Workers
-from pytest_gittrix.session.manager import GitTrix
 
 if TYPE_CHECKING:
     from pytest_gittrix.clock.clock import Clock
-    from pytest_gittrix.session.members import Members
-    from pytest_gittrix.session.orchestrator import Orchestrator
+    from pytest_gittrix.members.members import Members
+    from pytest_gittrix.orchestrator.orchestrator import Orchestrator
 
 T = TypeVar("T")
 

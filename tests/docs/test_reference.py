@@ -12,10 +12,10 @@ import pytest
 
 from pytest_gittrix import config, plugin
 from pytest_gittrix.cli.verbs import command_line
+from pytest_gittrix.engine.operations.operation import PUBLIC_NAMES
 from pytest_gittrix.evals_pytest.outcome import EvalSample
 from pytest_gittrix.evals_pytest.plan import ARGUMENTS
 from pytest_gittrix.record.eventlog.events import LIVE, VOCABULARY
-from pytest_gittrix.session.recorder import PUBLIC_NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -14,11 +14,11 @@ from pytest_gittrix.harness.matrices import PULL_REQUESTS, life_pairs, status_ax
 from pytest_gittrix.harness.session_in import GITTRIX_STATES, SessionsIn
 from pytest_gittrix.harness.timeline import Timeline
 from pytest_gittrix.harness.world import World
+from pytest_gittrix.members.members import Members
+from pytest_gittrix.orchestrator.orchestrator import CommandAgent, Orchestrator, Project
 from pytest_gittrix.record.state.lifecycle import STATES, TERMINAL
 from pytest_gittrix.record.state.observations import ACTIVITIES, RUNTIME_STATES, SESSION_STATES
 from pytest_gittrix.record.state.retention import RetentionPolicy, expired
-from pytest_gittrix.session.members import Members
-from pytest_gittrix.session.orchestrator import CommandAgent, Orchestrator, Project
 from pytest_gittrix.views import orchestrator
 from pytest_gittrix.views.orchestrator_status import STATUSES
 

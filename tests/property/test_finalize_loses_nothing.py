@@ -22,13 +22,13 @@ from pytest_gittrix.harness.faults import Errno, Fault, Kill
 from pytest_gittrix.harness.member_witness import Witness
 from pytest_gittrix.harness.member_workspaces import Member, RepositoryPlan, drawn
 from pytest_gittrix.harness.supervisor import supervise_function, supported
-from pytest_gittrix.session import finalize as finalize_module
-from pytest_gittrix.session import finalize_repository
-from pytest_gittrix.session.finalize import finalize
-from pytest_gittrix.session.finalize_files import classify
-from pytest_gittrix.session.finalize_record import Finalized, Notes
-from pytest_gittrix.session.finalize_remote import Remote
-from pytest_gittrix.session.finalize_repository import Saving
+from pytest_gittrix.members import finalize as finalize_module
+from pytest_gittrix.members import finalize_repository
+from pytest_gittrix.members.finalize import finalize
+from pytest_gittrix.members.finalize_files import classify
+from pytest_gittrix.members.finalize_record import Finalized, Notes
+from pytest_gittrix.members.finalize_remote import Remote
+from pytest_gittrix.members.finalize_repository import Saving
 from pytest_gittrix.workspaces.alternates import Borrowing
 from pytest_gittrix.workspaces.rescue import read
 from pytest_gittrix.workspaces.uncommitted import Uncommitted, uncommitted

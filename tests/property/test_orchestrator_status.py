@@ -11,6 +11,7 @@ import hypothesis.strategies as st
 from hypothesis import given
 from support.orchestrator import MINUTE, NOW, Watched, at
 
+from pytest_gittrix.orchestrator.flat_files import parse, raw_status, read, render, session_of, update, values_of
 from pytest_gittrix.record.state.agent_reports import REPORTS
 from pytest_gittrix.record.state.observations import (
     ACTIVITIES,
@@ -25,7 +26,6 @@ from pytest_gittrix.record.state.observations import (
     axes_of,
 )
 from pytest_gittrix.views.orchestrator import notifications, record
-from pytest_gittrix.views.orchestrator_files import parse, raw_status, read, render, session_of, update, values_of
 from pytest_gittrix.views.orchestrator_status import (
     HEAD_LEGAL,
     HEAD_STATUSES,

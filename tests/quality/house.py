@@ -29,9 +29,9 @@ STOREYS: Mapping[str, tuple[str, ...]] = {
         "clock",
     ),
     "Material": ("git", "workspaces", "record", "backends", "views", "gastown"),
-    "Engine": ("confine", "engine", "session"),
+    "Engine": ("confine", "engine"),
     "Systems": ("members", "orchestrator"),
-    "Proof": ("testing", "conformance", "evals", "strategies", "harness"),
+    "Proof": ("testing", "conformance", "evals", "strategies"),
     "Ways in": ("report", "integrations", "mcp", "commands", "server", "cli", "plugin", "hookspecs", "config", "fixtures", "evals_pytest"),
 }
 """From the ground up: the packages and modules directly under the package that stand on each storey."""
@@ -53,7 +53,7 @@ NEVER: Mapping[str, frozenset[str]] = {
     "workspaces": PYTEST | {"hypothesis", f"{PACKAGE}.record", f"{PACKAGE}.backends"},
     "record": PYTEST | GIT_LIBRARIES | {"hypothesis", f"{PACKAGE}.git", f"{PACKAGE}.workspaces"},
     "backends": PYTEST | {"hypothesis", f"{PACKAGE}.record"},
-    "views": PYTEST | GIT_LIBRARIES | {"hypothesis", f"{PACKAGE}.clock", f"{PACKAGE}.git"},
+    "views": PYTEST | GIT_LIBRARIES | {"hypothesis", f"{PACKAGE}.clock", f"{PACKAGE}.git", f"{PACKAGE}.os_level", "pathlib"},
     "confine": PYTEST | {"hypothesis", f"{PACKAGE}.record", f"{PACKAGE}.backends"},
     "engine": PYTEST | {"hypothesis"},
     "members": PYTEST | {"hypothesis"},

@@ -26,7 +26,7 @@ EACH = 500 if SOAK else 20
 PROMOTER = """
     import sys
     from pathlib import Path
-    from pytest_gittrix.session.manager import GitTrix
+    from pytest_gittrix.engine.engine import GitTrix
 
     root, name, each = Path(sys.argv[1]), "p" + sys.argv[2], int(sys.argv[3])
     ids = (f"{name}-{number}" for number in range(10**6))
@@ -168,7 +168,7 @@ WINNER = """
     import sys
     from pathlib import Path
     from pytest_gittrix.errors import BaselineConflict
-    from pytest_gittrix.session.manager import GitTrix
+    from pytest_gittrix.engine.engine import GitTrix
 
     root, name = Path(sys.argv[1]), "rival " + sys.argv[2]
     with GitTrix(root / "durable", home=root / "home", durability="fast", strategy="commit", sweep_interval=None) as engine:
@@ -192,7 +192,7 @@ def test_one_file_that_everybody_wants_goes_to_exactly_one(scene: Scene) -> None
 STARTER = """
     import sys
     from pathlib import Path
-    from pytest_gittrix.session.manager import GitTrix
+    from pytest_gittrix.engine.engine import GitTrix
 
     root, name = Path(sys.argv[1]), sys.argv[2]
     print("ready", flush=True)
@@ -214,7 +214,7 @@ def test_engines_that_recover_do_not_take_a_start_beside_them_for_remains(scene:
 RECORDER = """
     import sys
     from pathlib import Path
-    from pytest_gittrix.session.manager import GitTrix
+    from pytest_gittrix.engine.engine import GitTrix
 
     root, name, each, ids = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:]
     with GitTrix(root / "durable", home=root / "home", durability="fast", sweep_interval=None) as engine:

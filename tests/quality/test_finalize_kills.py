@@ -18,8 +18,8 @@ from pytest_gittrix.harness.faults import Run
 from pytest_gittrix.harness.member_witness import Witness, everything_below
 from pytest_gittrix.harness.member_workspaces import Member, RepositoryPlan, git
 from pytest_gittrix.harness.supervisor import supported
-from pytest_gittrix.session.finalize import finalize
-from pytest_gittrix.session.finalize_record import Finalized
+from pytest_gittrix.members.finalize import finalize
+from pytest_gittrix.members.finalize_record import Finalized
 from pytest_gittrix.workspaces.multi_repo import Hydrated, RepositorySpec, hydrate
 
 pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported()))

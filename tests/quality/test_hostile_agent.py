@@ -13,9 +13,9 @@ from support.bytes import changed, everything_below
 from support.hostile import VECTORS, Trap
 from support.scene import SOAK, TTL, Scene, person, scratch
 
+from pytest_gittrix.engine.engine import GitTrix
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import GittrixError, InvalidInput, PathCollision, WriteRejected
-from pytest_gittrix.session.manager import GitTrix
-from pytest_gittrix.session.session import UserSession
 
 
 @pytest.fixture

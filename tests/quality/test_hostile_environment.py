@@ -25,7 +25,7 @@ LIFE = """
     from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
     from pytest_gittrix.clock import FrozenClock
     from pytest_gittrix.record.state.records import EvictionPolicy
-    from pytest_gittrix.session.manager import GitTrix
+    from pytest_gittrix.engine.engine import GitTrix
 
     root, kind = Path(sys.argv[1]), sys.argv[2]
     clock, ids = FrozenClock(), (f"session-{number}" for number in range(99))

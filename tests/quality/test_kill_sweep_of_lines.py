@@ -16,9 +16,9 @@ from support.bytes import changed, everything_below
 from support.scene import SOAK, WORK, Scene, did, do, person, scratch
 from support.strikes import FAILURES, Durability, Operation, lines_of_logs, listening, log_of, states_of, strike, strike_recovery
 
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import SessionExpired
 from pytest_gittrix.harness.supervisor import supported
-from pytest_gittrix.session.session import UserSession
 from pytest_gittrix.workspaces.workspace import WorkspaceKind
 
 pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported()))

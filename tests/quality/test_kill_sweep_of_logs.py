@@ -18,11 +18,11 @@ import pytest
 from support.scene import SOAK, WORK, Scene, Scenes, did, scratch
 from support.strikes import FAILURES, Durability, Operation, judge_index, lines_of_logs, listening, log_of, settled, strike, strike_recovery
 
+from pytest_gittrix.engine.agents.turns import TurnContext
+from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import GittrixError, TurnBusy
 from pytest_gittrix.harness.supervisor import Kill, supervise_function, supported
 from pytest_gittrix.record.store.index import SMALL, Index
-from pytest_gittrix.session.manager import GitTrix
-from pytest_gittrix.session.turns import TurnContext
 
 pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported()))
 
@@ -295,7 +295,7 @@ PEER: Final = """
     import sys
     from pytest_gittrix.clock import FrozenClock
     from pytest_gittrix.errors import GittrixError, TurnBusy
-    from pytest_gittrix.session.manager import GitTrix
+    from pytest_gittrix.engine.engine import GitTrix
 
     root, session_id, what = sys.argv[1:]
     number = 0

@@ -16,11 +16,11 @@ from support.orchestrator import NOTHING, Led, leading, on_linux
 from support.scene import SOAK, Scene, scratch
 from support.strikes import FAILURES, Durability, Operation, contents, lines_of_logs, listening, states_of, strike, strike_recovery
 
+from pytest_gittrix.engine.agents.processes import AgentProcess
+from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.harness.supervisor import supported
-from pytest_gittrix.session.agents import AgentProcess
-from pytest_gittrix.session.manager import GitTrix
-from pytest_gittrix.session.orchestrator import CommandAgent, Orchestrator, Project, SpawnConfig
-from pytest_gittrix.views.orchestrator_files import read
+from pytest_gittrix.orchestrator.flat_files import read
+from pytest_gittrix.orchestrator.orchestrator import CommandAgent, Orchestrator, Project, SpawnConfig
 
 pytestmark = [on_linux, pytest.mark.skipif(supported() is not None, reason=str(supported()))]
 

@@ -16,15 +16,16 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from pytest_gittrix.backends.local import LocalDurable
 from pytest_gittrix.backends.protocol import Drift
+from pytest_gittrix.engine.operations import eviction, operation
+from pytest_gittrix.engine.operations.review import Review
+from pytest_gittrix.engine.promotion import promotion, selection
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.git.commit import Built
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK, Changes, Entry
 from pytest_gittrix.harness.machine import machine_for, steps_of
 from pytest_gittrix.harness.profiles import profile
 from pytest_gittrix.harness.world import World
 from pytest_gittrix.record.state.fold import deadline_ns
-from pytest_gittrix.session import eviction, promotion, recorder, selection
-from pytest_gittrix.session.content import Review
-from pytest_gittrix.session.session import UserSession
 from pytest_gittrix.workspaces.snapshot import Snapshot
 from pytest_gittrix.workspaces.workspace import Workspace
 
@@ -169,13 +170,13 @@ def expires_at_the_deadline() -> Iterator[None]:
         deadline = deadline_ns(state)
         return deadline is not None and clock.now_ns() >= deadline
 
-    with patch.object(recorder, "is_past", is_past), patch.object(eviction, "is_past", is_past):
+    with patch.object(operation, "is_past", is_past), patch.object(eviction, "is_past", is_past):
         yield
 
 
 def ignores_file_changes() -> AbstractContextManager[object]:
     """Only what goes through the session is use of it."""
-    return patch.object(recorder, "unseen_activity", lambda _state, _clock: None)
+    return patch.object(operation, "unseen_activity", lambda _state, _clock: None)
 
 
 def forgets_archives() -> AbstractContextManager[object]:
@@ -185,7 +186,7 @@ def forgets_archives() -> AbstractContextManager[object]:
 
 def lets_time_run_out_unseen() -> AbstractContextManager[object]:
     """Who holds a session may use it until a sweep comes by."""
-    return patch.object(recorder, "require_in_time", lambda _state, _clock: None)
+    return patch.object(operation, "require_in_time", lambda _state, _clock: None)
 
 
 SHRUNK: list[tuple[Defect, str]] = [

@@ -22,6 +22,9 @@ from hypothesis import strategies as st
 from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.backends.protocol import Drift, Durable, Landed
+from pytest_gittrix.engine.engine import GitTrix
+from pytest_gittrix.engine.operations.ids import seeded_ids
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.git.commit import Built
 from pytest_gittrix.git.refs import RefMoved
@@ -31,9 +34,6 @@ from pytest_gittrix.harness.linearize import History, require_linear
 from pytest_gittrix.harness.schedule import Run, explore, replay, schedules
 from pytest_gittrix.harness.sequential import SessionOp, Sessions, session_calls, sessions_model
 from pytest_gittrix.harness.world import World
-from pytest_gittrix.session.ids import seeded_ids
-from pytest_gittrix.session.manager import GitTrix
-from pytest_gittrix.session.session import UserSession
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorial" / "find-a-lost-update.md"
 FILES = {"a.txt": "a\n", "b.txt": "b\n", "c.txt": "c\n"}

@@ -20,8 +20,8 @@ from typing import Any, Final
 import pytest
 from support.daemon import LONG, DaemonProcess, Staff
 
+from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.os_level.monotonic import real_seconds
-from pytest_gittrix.session.manager import GitTrix
 
 CLIENTS: Final = 200
 SESSIONS: Final = 20

@@ -13,6 +13,15 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from pytest_gittrix.engine import user_session
+from pytest_gittrix.engine.agents import agent_session, turns
+from pytest_gittrix.engine.agents.agent_session import AgentSession
+from pytest_gittrix.engine.agents.turns import Turns
+from pytest_gittrix.engine.lineage import handoff
+from pytest_gittrix.engine.lineage.fork import Fork
+from pytest_gittrix.engine.lineage.handoff import Handoff, Succession
+from pytest_gittrix.engine.operations import conversation
+from pytest_gittrix.engine.operations.operation import Recorder
 from pytest_gittrix.errors import TurnBusy
 from pytest_gittrix.harness.line_machine import LineMachine
 from pytest_gittrix.harness.log_machine import LogMachine
@@ -27,12 +36,6 @@ from pytest_gittrix.record.state import fold
 from pytest_gittrix.record.state.fold import Rule, SessionState
 from pytest_gittrix.record.store import index
 from pytest_gittrix.record.store.index import Index, Query
-from pytest_gittrix.session import agent, conversation, lineage, session, turns
-from pytest_gittrix.session.agent import AgentSession
-from pytest_gittrix.session.fork import Fork
-from pytest_gittrix.session.lineage import Handoff, Succession
-from pytest_gittrix.session.recorder import Recorder
-from pytest_gittrix.session.turns import Turns
 
 Defect = Callable[[], AbstractContextManager[object]]
 
@@ -100,7 +103,7 @@ def announces_what_is_refused() -> AbstractContextManager[object]:
 
 def loses_keys() -> AbstractContextManager[object]:
     """Of two keys that come to the same text the last one counts."""
-    return patch.object(agent, "normalised", lambda data: {str(key): _texts(value) for key, value in data.items()})
+    return patch.object(agent_session, "normalised", lambda data: {str(key): _texts(value) for key, value in data.items()})
 
 
 def _texts(value: Any) -> Any:
@@ -111,7 +114,7 @@ def _texts(value: Any) -> Any:
 
 def hears_everybody() -> AbstractContextManager[object]:
     """Who listens to a session hears all sessions."""
-    return patch.object(session.UserSession, "subscribe", lambda self, listener, types=None: self._engine.on("*", listener))
+    return patch.object(user_session.UserSession, "subscribe", lambda self, listener, types=None: self._engine.on("*", listener))
 
 
 # Turns ---------------------------------------------------------------------------------------------------------------------------
@@ -211,23 +214,23 @@ def _with_rule(type_: str, apply: Callable[[SessionState, Event], object]) -> Ab
 
 def begins_a_line_with_each_handoff() -> AbstractContextManager[object]:
     """A child is the first of a line of its own."""
-    exact = lineage.after
-    return patch.object(lineage, "after", lambda parent, relation: replace(exact(parent, relation), chain=parent.id))
+    exact = handoff.after
+    return patch.object(handoff, "after", lambda parent, relation: replace(exact(parent, relation), chain=parent.id))
 
 
 def lets_two_succeed() -> AbstractContextManager[object]:
     """Whoever crashed may have any number of successors."""
-    exact = lineage.require_crashed
+    exact = handoff.require_crashed
 
     def require_crashed(parent: SessionState) -> SessionState:
         return parent if parent.outcome == "crash" else exact(parent)
 
-    return patch.object(lineage, "require_crashed", require_crashed)
+    return patch.object(handoff, "require_crashed", require_crashed)
 
 
 def lets_the_killed_be_succeeded() -> AbstractContextManager[object]:
     """Any end is as good as a crash."""
-    return patch.object(lineage, "require_crashed", lambda parent: parent)
+    return patch.object(handoff, "require_crashed", lambda parent: parent)
 
 
 def forgets_the_successor() -> AbstractContextManager[object]:

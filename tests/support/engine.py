@@ -23,12 +23,12 @@ from typing import Any
 from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock import FrozenClock
+from pytest_gittrix.engine.engine import GitTrix
+from pytest_gittrix.engine.operations.ids import seeded_ids
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.fold import SessionState
-from pytest_gittrix.session.ids import seeded_ids
-from pytest_gittrix.session.manager import GitTrix
-from pytest_gittrix.session.session import UserSession
 
 KINDS = ("clone", "lazy", "copy", "worktree")
 FILE, EXECUTABLE, SYMLINK, SUBMODULE = "100644", "100755", "120000", "160000"

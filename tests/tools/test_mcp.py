@@ -22,11 +22,11 @@ from support.git import git
 
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.cli.main import main
+from pytest_gittrix.engine.engine import GitTrix
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.integrations.programs import Programs
 from pytest_gittrix.mcp.server import server
 from pytest_gittrix.mcp.tools import SessionTools
-from pytest_gittrix.session.manager import GitTrix
-from pytest_gittrix.session.session import UserSession
 
 ALWAYS = {"read_file", "write_file", "delete_file", "list_files", "touched", "diff", "commit", "log", "request_promotion"}
 ESCAPES = ["../out", "/etc/passwd", "a/../../out", ".git/config", "link/out", "", "a\0b", ".GIT/hooks/post-commit"]

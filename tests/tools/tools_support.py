@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix.confine.choose import confinement
+from pytest_gittrix.engine.agents.agent_session import VARIABLES
 from pytest_gittrix.errors import CapabilityMissing
-from pytest_gittrix.session.agent import VARIABLES
 
 LEVELS = ["off", "guard", "jail"] if os.environ.get("PYTEST_GITTRIX_SOAK") == "1" else ["off", "jail"]
 """Levels at which a framework's whole suite is run; all of them on demand."""

@@ -13,13 +13,13 @@ import pytest
 from support.engine import KINDS, Site, open_site, shell
 
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
+from pytest_gittrix.engine.engine import GitTrix
+from pytest_gittrix.engine.lineage.recovery import Recovery
+from pytest_gittrix.engine.operations.resources import Resources
+from pytest_gittrix.engine.promotion.promotion import Promotion
+from pytest_gittrix.engine.promotion.strategy import Preferences
+from pytest_gittrix.engine.user_session import AgentSession, UserSession
 from pytest_gittrix.git.repository import Repository
-from pytest_gittrix.session.manager import GitTrix
-from pytest_gittrix.session.promotion import Promotion
-from pytest_gittrix.session.recovery import Recovery
-from pytest_gittrix.session.resources import Resources
-from pytest_gittrix.session.session import AgentSession, UserSession
-from pytest_gittrix.session.strategy import Preferences
 
 FORBIDDEN = (LocalDurable, LocalEphemeral, Repository, GitTrix, UserSession, Promotion, Recovery, Resources, Preferences)
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from agents_support import ENVIRONMENT, LONG, agents_fixture, hit, keeper_of, on_linux, owner, place_fixture, start
 
+from pytest_gittrix.engine.agents.processes import AgentProcess, Observation
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
 from pytest_gittrix.harness.agent_kit import AgentKit
 from pytest_gittrix.os_level.lock_owner import SECOND_NS
 from pytest_gittrix.os_level.process_tree import process
-from pytest_gittrix.session.agents import AgentProcess, Observation
 
 pytestmark = on_linux
 
@@ -215,7 +215,7 @@ def test_nothing_can_be_sent_to_the_dead(place: Path) -> None:
 def test_an_agent_goes_on_when_its_starter_is_gone(agents: AgentKit, place: Path) -> None:
     command = agents.script().read().say("heard").exits(2).command
     source = (
-        "import json, sys\nfrom pytest_gittrix.session.agent_start import start_agent\n"
+        "import json, sys\nfrom pytest_gittrix.engine.agents.start import start_agent\n"
         "start_agent(json.loads(sys.argv[1]), directory=sys.argv[2], workspace=sys.argv[3], environment={'PATH': sys.argv[4]})\n"
     )
     directory = place.parent / "agent"

@@ -20,14 +20,14 @@ from typing import Any
 import pytest
 from agents_support import ENVIRONMENT, LONG, SOAK, agents_fixture, hit, keeper_of, on_linux, owner, place_fixture, start
 
+from pytest_gittrix.engine.agents.processes import AgentProcess
+from pytest_gittrix.engine.agents.start import start_agent
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
 from pytest_gittrix.harness.agent_kit import AgentKit
 from pytest_gittrix.harness.faults import Fault, Run
 from pytest_gittrix.harness.supervisor import supervise_function, supported, sweep
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.process_tree import MARK, table
-from pytest_gittrix.session.agent_start import start_agent
-from pytest_gittrix.session.agents import AgentProcess
 
 pytestmark = on_linux
 
@@ -265,7 +265,7 @@ def test_a_starter_that_dies_before_it_knows_starts_nothing(agents: AgentKit, tm
     command = agents.script().write(str(tmp_path / "done"), "").command
     source = """
         import json, os, signal, sys
-        from pytest_gittrix.session.agent_start import start_agent
+        from pytest_gittrix.engine.agents.start import start_agent
 
         start_agent(json.loads(sys.argv[1]), directory=sys.argv[2], workspace="/", environment={}, confirm=lambda who: (
             print(who.pid, flush=True), os.kill(os.getpid(), signal.SIGKILL)))

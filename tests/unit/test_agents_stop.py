@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 from agents_support import ENVIRONMENT, LONG, agents_fixture, hit, keeper_of, on_linux, owner, record, started
 
+from pytest_gittrix.engine.agents.processes import AgentProcess, Stopped
+from pytest_gittrix.engine.agents.start import start_agent
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.harness.agent_kit import AgentKit, Script
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.process_tree import AgentTree, Process, marked, process, signal_process, table
-from pytest_gittrix.session.agent_start import start_agent
-from pytest_gittrix.session.agents import AgentProcess, Stopped
 
 pytestmark = on_linux
 
@@ -33,7 +33,7 @@ OTHER = """
     import json, sys
     from pathlib import Path
     from pytest_gittrix.os_level.lock_owner import Owner
-    from pytest_gittrix.session.agents import AgentProcess
+    from pytest_gittrix.engine.agents.processes import AgentProcess
 
     directory, owner, what = sys.argv[1:4]
     agent = AgentProcess(Path(directory), Owner.from_json(json.loads(owner)))
@@ -341,7 +341,7 @@ def test_many_who_stop_at_once_all_find_it_ended(agents: AgentKit) -> None:
 def test_an_agent_can_end_all_of_itself_but_who_asks(agents: AgentKit, tmp_path: Path) -> None:
     go = tmp_path / "go.py"
     go.write_text(
-        "import sys, pathlib\nfrom pytest_gittrix.session.agents import AgentProcess\n"
+        "import sys, pathlib\nfrom pytest_gittrix.engine.agents.processes import AgentProcess\n"
         "stopped = AgentProcess(pathlib.Path(sys.argv[1])).stop(grace=0)\n"
         "pathlib.Path(sys.argv[2]).write_text(repr(stopped.left))\n"
     )

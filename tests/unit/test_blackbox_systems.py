@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 from blackbox_support import making
 
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.harness.blackbox import Command, Explored, Interleaving, explore_processes, interleave, intrude
 from pytest_gittrix.harness.place import Place
 from pytest_gittrix.harness.supervisor import supervise_function, supported
 from pytest_gittrix.harness.world import World
-from pytest_gittrix.session.session import UserSession
 
 
 @pytest.fixture

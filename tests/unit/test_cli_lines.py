@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cli_support import FILES, NOON, TOAST, WHO, Cli, cells, handed_on, ids
 
-from pytest_gittrix.session.runtime_id import persist
+from pytest_gittrix.engine.agents.runtime_id import persist
 
 
 @pytest.fixture

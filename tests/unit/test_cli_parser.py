@@ -19,11 +19,11 @@ from pytest_gittrix.cli.main import main
 from pytest_gittrix.cli.output import Answer
 from pytest_gittrix.cli.parser import ON_OVERLAP, OUTCOMES, STATES, STRATEGIES, WORKSPACES, Misuse
 from pytest_gittrix.cli.verbs import command_line
+from pytest_gittrix.engine.lineage.fork import FILES
+from pytest_gittrix.engine.promotion.selection import OnOverlap
+from pytest_gittrix.engine.promotion.strategy import Strategy
 from pytest_gittrix.record.state import values
 from pytest_gittrix.record.state.fold import StateName
-from pytest_gittrix.session.fork import FILES
-from pytest_gittrix.session.selection import OnOverlap
-from pytest_gittrix.session.strategy import Strategy
 from pytest_gittrix.views import VIEWS
 from pytest_gittrix.workspaces.workspace import KINDS
 

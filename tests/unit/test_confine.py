@@ -14,9 +14,9 @@ from support.confined import JAILS, LONG, PATH, STRONGER, Confined, available
 from support.escapes import CONFINEMENTS
 
 from pytest_gittrix.confine.choose import Place, run, wrapped
+from pytest_gittrix.engine.agents.start import start_agent
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.process_tree import pause, seconds
-from pytest_gittrix.session.agent_start import start_agent
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="programs of agents run on Linux")
 

@@ -11,10 +11,10 @@ from support.remote import AUTHOR, TOKEN, Far, open_far
 
 from pytest_gittrix.backends.remote import RemoteDurable
 from pytest_gittrix.backends.transport import is_address
+from pytest_gittrix.engine.engine import GitTrix
+from pytest_gittrix.engine.operations.resources import mirror_of
 from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, InvalidInput
 from pytest_gittrix.harness.remotes import BareRemote
-from pytest_gittrix.session.manager import GitTrix
-from pytest_gittrix.session.resources import mirror_of
 
 
 @pytest.fixture

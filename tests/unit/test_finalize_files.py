@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gittrix.session.finalize_files import Disposition, classify, is_credential, is_runtime
+from pytest_gittrix.members.finalize_files import Disposition, classify, is_credential, is_runtime
 
 PATHS = st.lists(
     st.sampled_from(

@@ -17,8 +17,8 @@ from pytest_gittrix.errors import EvictionRace, InvalidInput
 from pytest_gittrix.harness.forge_server import ForgeServer
 from pytest_gittrix.harness.member_workspaces import RemoteKind, RepositoryPlan, git
 from pytest_gittrix.harness.remotes import BareRemote
-from pytest_gittrix.session.finalize import finalize
-from pytest_gittrix.session.finalize_record import Action
+from pytest_gittrix.members.finalize import finalize
+from pytest_gittrix.members.finalize_record import Action
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec, hydrate
 
 

@@ -9,11 +9,11 @@ from uuid import uuid4
 import pytest
 from support.engine import Site, open_site
 
+from pytest_gittrix.engine.operations.ids import random_id
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.harness.golden import golden
 from pytest_gittrix.harness.log_kit import LogKit
-from pytest_gittrix.session.ids import random_id
-from pytest_gittrix.session.session import UserSession
 
 
 @pytest.fixture

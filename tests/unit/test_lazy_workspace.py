@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.engine import SUBMODULE, SYMLINK, Content, Site, open_site
 
+from pytest_gittrix.engine.user_session import ListEntry, UserSession
 from pytest_gittrix.errors import PathNotFound, WriteRejected
-from pytest_gittrix.session.session import ListEntry, UserSession
 
 FILES: dict[str, Content] = {
     "a": "1\n",

@@ -13,11 +13,11 @@ import pytest
 from support.members import Crew
 
 from pytest_gittrix import points
+from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionNotFound, WorkItemHeld
 from pytest_gittrix.harness.crash import Crash
 from pytest_gittrix.harness.forge_server import ForgeServer
 from pytest_gittrix.harness.remotes import BareRemote
-from pytest_gittrix.session.manager import GitTrix
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec
 
 

@@ -14,9 +14,9 @@ import pytest
 from support.members import Crew
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
+from pytest_gittrix.members.finalize_record import Notes
 from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.record.state.retention import RetentionPolicy, Selector
-from pytest_gittrix.session.finalize_record import Notes
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec
 from pytest_gittrix.workspaces.rescue import repositories_in
 

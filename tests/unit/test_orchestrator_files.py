@@ -13,9 +13,8 @@ from support.orchestrator import Watched, at
 
 from pytest_gittrix.durations import format_instant, instant_at
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
-from pytest_gittrix.views.orchestrator import record
-from pytest_gittrix.views.orchestrator_audit import MAX_BYTES, append_audit, audit_of, audit_path, read_audit
-from pytest_gittrix.views.orchestrator_files import (
+from pytest_gittrix.orchestrator.flat_audit import MAX_BYTES, append_audit, audit_of, audit_path, read_audit
+from pytest_gittrix.orchestrator.flat_files import (
     changes_of,
     check_id,
     orchestrator_id,
@@ -33,6 +32,7 @@ from pytest_gittrix.views.orchestrator_files import (
     update,
     values_of,
 )
+from pytest_gittrix.views.orchestrator import record
 
 FORK = multiprocessing.get_context("fork")
 

@@ -19,9 +19,9 @@ from pytest_gittrix.errors import (
     SessionNotRestorable,
     WorkspaceMissing,
 )
+from pytest_gittrix.orchestrator.flat_files import read, sessions
+from pytest_gittrix.orchestrator.orchestrator import CommandAgent, Killed, SpawnConfig, is_restorable, is_terminal_session
 from pytest_gittrix.os_level.process_tree import process
-from pytest_gittrix.session.orchestrator import CommandAgent, Killed, SpawnConfig, is_restorable, is_terminal_session
-from pytest_gittrix.views.orchestrator_files import read, sessions
 
 pytestmark = on_linux
 

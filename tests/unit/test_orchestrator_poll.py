@@ -14,9 +14,9 @@ from support.engine import passed
 from support.orchestrator import Led, leading, on_linux
 
 from pytest_gittrix.errors import InvalidInput, SessionNotFound
+from pytest_gittrix.orchestrator.orchestrator import CommandAgent, Session
 from pytest_gittrix.record.state.agent_activity import Query
 from pytest_gittrix.record.state.observations import Activity
-from pytest_gittrix.session.orchestrator import CommandAgent, Session
 
 pytestmark = on_linux
 

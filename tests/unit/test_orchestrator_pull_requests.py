@@ -14,7 +14,7 @@ from pytest_gittrix.backends.forge.github import GitHubForge
 from pytest_gittrix.errors import InvalidInput, SessionNotRestorable
 from pytest_gittrix.harness.forge_server import ForgeServer
 from pytest_gittrix.harness.remotes import BareRemote
-from pytest_gittrix.session.orchestrator import PRInfo, Session
+from pytest_gittrix.orchestrator.orchestrator import PRInfo, Session
 
 pytestmark = on_linux
 

@@ -10,9 +10,9 @@ import pytest
 from support.orchestrator import Led, leading, on_linux
 
 from pytest_gittrix.errors import InvalidInput, SessionNotFound
+from pytest_gittrix.orchestrator.flat_audit import audit_path, read_audit
+from pytest_gittrix.orchestrator.orchestrator import Reported
 from pytest_gittrix.record.state.agent_reports import REPORTS, RESERVED
-from pytest_gittrix.session.orchestrator import Reported
-from pytest_gittrix.views.orchestrator_audit import audit_path, read_audit
 
 pytestmark = on_linux
 

@@ -19,10 +19,10 @@ from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, GittrixError, InvalidInput, SessionNotRestorable
-from pytest_gittrix.session.orchestrator import CommandAgent, Orchestrator, Project, SpawnConfig, is_restorable, is_terminal_session
-from pytest_gittrix.session.orchestrator_config import slug_of
+from pytest_gittrix.orchestrator.config import slug_of
+from pytest_gittrix.orchestrator.flat_files import read
+from pytest_gittrix.orchestrator.orchestrator import CommandAgent, Orchestrator, Project, SpawnConfig, is_restorable, is_terminal_session
 from pytest_gittrix.views import view
-from pytest_gittrix.views.orchestrator_files import read
 
 pytestmark = on_linux
 FORK = multiprocessing.get_context("fork")

@@ -11,11 +11,11 @@ import pytest
 from support.orchestrator import ENVIRONMENT, Led, leading, on_linux
 
 from pytest_gittrix.errors import AdapterUnavailable, LogDamaged
+from pytest_gittrix.orchestrator.agents import Agents
+from pytest_gittrix.orchestrator.board import Board
+from pytest_gittrix.orchestrator.config import AgentPlugin
+from pytest_gittrix.orchestrator.orchestrator import Session
 from pytest_gittrix.record.state.observations import Activity
-from pytest_gittrix.session.orchestrator import Session
-from pytest_gittrix.session.orchestrator_agents import Agents
-from pytest_gittrix.session.orchestrator_board import Board
-from pytest_gittrix.session.orchestrator_config import AgentPlugin
 
 pytestmark = on_linux
 

@@ -10,8 +10,9 @@ import pytest
 from support.orchestrator import Watched, at
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.record.state.agent_activity import Query, write_jsonl
-from pytest_gittrix.session.orchestrator import (
+from pytest_gittrix.orchestrator.config import branch_for, prompt_as
+from pytest_gittrix.orchestrator.flat_files import session_of
+from pytest_gittrix.orchestrator.orchestrator import (
     CommandAgent,
     PRInfo,
     Project,
@@ -20,10 +21,9 @@ from pytest_gittrix.session.orchestrator import (
     is_restorable,
     is_terminal_session,
 )
-from pytest_gittrix.session.orchestrator_config import branch_for, prompt_as
-from pytest_gittrix.session.orchestrator_session import Session, session_from
+from pytest_gittrix.orchestrator.session import Session, session_from
+from pytest_gittrix.record.state.agent_activity import Query, write_jsonl
 from pytest_gittrix.views.orchestrator import record
-from pytest_gittrix.views.orchestrator_files import session_of
 from pytest_gittrix.views.orchestrator_status import STATUSES
 
 AGENT = CommandAgent("sh", ("sh", "-c"))

@@ -14,13 +14,13 @@ from support.remote import TOKEN, WIRES, Far, Wire, open_far
 
 from pytest_gittrix.backends.forge.github import GitHubForge
 from pytest_gittrix.backends.local import LocalDurable
+from pytest_gittrix.engine.engine import GitTrix
+from pytest_gittrix.engine.promotion.strategy import branch_names
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import SessionExpired
 from pytest_gittrix.harness.forge_server import ForgeServer
 from pytest_gittrix.harness.forge_state import Pull
 from pytest_gittrix.harness.remotes import BareRemote
-from pytest_gittrix.session.manager import GitTrix
-from pytest_gittrix.session.session import UserSession
-from pytest_gittrix.session.strategy import branch_names
 
 
 @dataclass

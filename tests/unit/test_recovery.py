@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.engine import KINDS, LINES, Site, at_point, edited, in_child, kill_at, open_site, passed
 
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import DurableLocked, SessionExpired, SessionNotFound, WorktreeDirty
-from pytest_gittrix.session.session import UserSession
 
 START = ("start:head-read", "start:created", "start:seeded", "start:ready")
 BEFORE_SWAP = (

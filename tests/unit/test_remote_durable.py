@@ -10,8 +10,8 @@ import pytest
 from support.engine import FILES, at_point, edited
 from support.remote import WIRES, Far, Wire, open_far
 
+from pytest_gittrix.engine.operations.ids import seeded_ids
 from pytest_gittrix.errors import BaselineConflict
-from pytest_gittrix.session.ids import seeded_ids
 from pytest_gittrix.workspaces.workspace import WorkspaceKind
 
 

@@ -10,12 +10,12 @@ from support.remote import AUTHOR, TOKEN, WIRES, Far, Wire, open_far
 
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.backends.remote import RemoteDurable
+from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput, UnsupportedRepository
 from pytest_gittrix.git.environment import run_git
 from pytest_gittrix.git.refs import RefMoved
 from pytest_gittrix.git.tree import Entry
 from pytest_gittrix.harness.remotes import BareRemote
-from pytest_gittrix.session.manager import GitTrix
 
 
 @pytest.fixture(params=WIRES)

@@ -18,11 +18,11 @@ from support.remote import AUTHOR, TOKEN, WIRES, Far, Wire, open_far
 from pytest_gittrix import points
 from pytest_gittrix.backends.protocol import Landed
 from pytest_gittrix.backends.remote import RemoteDurable
+from pytest_gittrix.engine.engine import GitTrix
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, BaselineConflict, DurableLocked, GittrixError, InvalidInput, PromoteFailed
 from pytest_gittrix.harness.forge_server import ForgeServer
 from pytest_gittrix.harness.remotes import Hook
-from pytest_gittrix.session.manager import GitTrix
-from pytest_gittrix.session.session import UserSession
 
 PUSH = "POST /acme/app.git/git-receive-pack"
 ASK_TO_PUSH = "service=git-receive-pack"

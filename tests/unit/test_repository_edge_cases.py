@@ -13,9 +13,9 @@ from support.git import GitRepo, git
 
 from pytest_gittrix.backends.local import LocalDurable
 from pytest_gittrix.clock import FrozenClock
+from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import InvalidInput, PromoteFailed
 from pytest_gittrix.git.repository import Repository
-from pytest_gittrix.session.manager import GitTrix
 from pytest_gittrix.workspaces.workspace import Trash
 
 FILES = {"a": "1\n", "src/b": "2\n"}

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from support.daemon import Asked, Staff, serving
 
+from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.server import events
-from pytest_gittrix.session.manager import GitTrix
 
 LONG = 60.0
 

@@ -12,8 +12,8 @@ from support.engine import EXECUTABLE, KINDS, SYMLINK, DurableGit, Site, at_poin
 from support.git import git
 
 from pytest_gittrix.backends.local import LocalEphemeral
-from pytest_gittrix.session.archive import Archive
-from pytest_gittrix.session.session import UserSession
+from pytest_gittrix.engine.operations.archive import Archive
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.workspaces.snapshot import Limits
 
 

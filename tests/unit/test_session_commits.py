@@ -10,8 +10,8 @@ import pytest
 from support.engine import KINDS, Site, edited, open_site, shell
 
 from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import InvalidInput, SessionExpired
-from pytest_gittrix.session.session import UserSession
 
 EMPTY = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 

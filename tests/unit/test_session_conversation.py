@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from support.engine import Site, open_site
 
+from pytest_gittrix.engine.operations.conversation import close_orphans
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import InvalidInput, SessionExpired
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION
-from pytest_gittrix.session.conversation import close_orphans
-from pytest_gittrix.session.session import UserSession
 
 CALL = {"call_id": "c1", "name": "grep", "args": {"pattern": "main"}}
 

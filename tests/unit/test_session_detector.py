@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.engine import Site, open_site, shell
 
+from pytest_gittrix.engine.operations.moved_refs import MovedRef
 from pytest_gittrix.errors import AdapterUnavailable
-from pytest_gittrix.session.detector import MovedRef
 
 
 @pytest.fixture

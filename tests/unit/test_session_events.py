@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from support.engine import Site, at_point, open_site, shell
 
+from pytest_gittrix.engine.promotion.promotion import digest_of
 from pytest_gittrix.errors import BaselineConflict
 from pytest_gittrix.record.eventlog import log as log_module
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.records import EvictionPolicy
-from pytest_gittrix.session.promotion import digest_of
 
 
 @pytest.fixture

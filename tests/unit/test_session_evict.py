@@ -13,10 +13,10 @@ import pytest
 from support.engine import KINDS, Site, at_point, in_child, open_site, shell
 
 from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import EvictionRace, InvalidInput, SessionExpired, SessionNotFound
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.records import EvictionPolicy
-from pytest_gittrix.session.session import UserSession
 
 FOUR_HOURS = timedelta(hours=4)
 MICROSECOND = timedelta(microseconds=1)

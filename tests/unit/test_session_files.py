@@ -10,8 +10,8 @@ import pytest
 from support.engine import FILES, KINDS, LINES, Site, edited, open_site, shell
 
 from pytest_gittrix.backends.local import LocalEphemeral
+from pytest_gittrix.engine.user_session import ListEntry, UserSession
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, PathNotFound, WriteRejected
-from pytest_gittrix.session.session import ListEntry, UserSession
 from pytest_gittrix.workspaces.snapshot import Limits
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.engine import FILES, KINDS, Site, open_site, shell
 
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, SessionNotFound
-from pytest_gittrix.session.session import UserSession
 from pytest_gittrix.views import pixir
 
 

@@ -11,9 +11,9 @@ import pytest
 from support.engine import KINDS, Site, open_site, shell
 
 from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.engine.user_session import AgentSession, UserSession
 from pytest_gittrix.errors import SessionNotFound
 from pytest_gittrix.record.state.records import SessionMetadata
-from pytest_gittrix.session.session import AgentSession, UserSession
 
 
 @pytest.fixture

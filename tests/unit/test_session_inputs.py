@@ -11,9 +11,9 @@ import pytest
 from support.engine import Site, open_site
 
 from pytest_gittrix.clock import EPOCH, FrozenClock
+from pytest_gittrix.engine.operations.validation import LONGEST_TTL, check_contents, check_message, check_paths, check_text, check_ttl
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import InvalidInput, PromoteFailed, WriteRejected
-from pytest_gittrix.session.inputs import LONGEST_TTL, check_contents, check_message, check_paths, check_text, check_ttl
-from pytest_gittrix.session.session import UserSession
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ import pytest
 from support.engine import Site, open_site, shell
 
 from pytest_gittrix import points
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput, SessionExpired, SessionNotFound, TurnBusy
 from pytest_gittrix.record.eventlog.events import Event, encode
 from pytest_gittrix.record.state.records import EvictionPolicy
-from pytest_gittrix.session.session import UserSession
 
 FILES = {"app.py": "v1\n", ".gitignore": "*.log\n"}
 STEPS = ("handoff:intent-logged", "handoff:child-created", "handoff:moved", "handoff:child-ready")

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from support.engine import Site, open_site
 
+from pytest_gittrix.engine.agents.turns import TurnContext
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionExpired, TurnBusy
-from pytest_gittrix.session.turns import TurnContext
 
 FILES = {"app.py": "v1\n"}
 CALL = {"call_id": "c1", "name": "shell", "args": {}}

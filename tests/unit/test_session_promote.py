@@ -24,6 +24,7 @@ from support.engine import (
 )
 
 from pytest_gittrix import points
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import (
     BaselineConflict,
     InvalidInput,
@@ -31,7 +32,6 @@ from pytest_gittrix.errors import (
     SessionExpired,
 )
 from pytest_gittrix.record.state.records import EvictionPolicy
-from pytest_gittrix.session.session import UserSession
 
 
 @pytest.fixture
@@ -340,7 +340,7 @@ class TestDrift:
         assert names.index("promote:intent-logged") < names.index("promote:lost-race")
 
     def test_that_never_stops_is_given_up_on_in_the_end(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("pytest_gittrix.session.promotion._ATTEMPTS", 3)
+        monkeypatch.setattr("pytest_gittrix.engine.promotion.promotion._ATTEMPTS", 3)
         session = site.start()
         session.write("app.py", "agent\n")
         commits: list[str] = []

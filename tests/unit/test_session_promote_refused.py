@@ -12,9 +12,9 @@ from support.engine import Site, at_point, edited, open_site, shell
 
 from pytest_gittrix import points
 from pytest_gittrix.backends import local
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import GittrixError, InvalidInput, PathCollision, PromoteFailed, WorktreeDirty, WriteRejected
 from pytest_gittrix.record.eventlog import log as log_module
-from pytest_gittrix.session.session import UserSession
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.engine import EXECUTABLE, FILES, LINES, SUBMODULE, SYMLINK, Content, Site, edited, open_site, shell
 
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import BaselineConflict, InvalidInput, PromoteFailed
-from pytest_gittrix.session.session import UserSession
 
 
 @pytest.fixture

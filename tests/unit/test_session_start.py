@@ -14,10 +14,10 @@ from support.engine import FILES, KINDS, LINES, SUBMODULE, DurableGit, Site, at_
 
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.engine.engine import GitTrix
+from pytest_gittrix.engine.operations.ids import random_id, seeded_ids
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, SessionExpired, SessionNotFound, UnsupportedRepository
 from pytest_gittrix.record.state.records import EvictionPolicy
-from pytest_gittrix.session.ids import random_id, seeded_ids
-from pytest_gittrix.session.manager import GitTrix
 
 
 @pytest.fixture

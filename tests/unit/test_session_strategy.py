@@ -9,9 +9,9 @@ import pytest
 from support.engine import SUBMODULE, DurableGit, Site, edited, open_site, shell
 
 from pytest_gittrix.backends.local import LocalDurable
+from pytest_gittrix.engine.promotion.strategy import Question, slug
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import BaselineConflict, CapabilityMissing, InvalidInput, PromoteFailed
-from pytest_gittrix.session.session import UserSession
-from pytest_gittrix.session.strategy import Question, slug
 
 
 @pytest.fixture

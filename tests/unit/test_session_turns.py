@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from support.engine import Site, open_site
 
+from pytest_gittrix.engine.agents.turns import RUNS, TurnContext
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import InvalidInput, SessionExpired, TurnBusy, TurnOver
 from pytest_gittrix.record.eventlog.events import Event
-from pytest_gittrix.session.session import UserSession
-from pytest_gittrix.session.turns import RUNS, TurnContext
 
 LONG = 60.0
 CALL = {"call_id": "c1", "name": "grep", "args": {}}

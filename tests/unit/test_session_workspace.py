@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from support.engine import FILES, KINDS, SUBMODULE, Site, open_site, shell
 
+from pytest_gittrix.engine.user_session import ListEntry, UserSession
 from pytest_gittrix.errors import AdapterUnavailable, WriteRejected
 from pytest_gittrix.git.objects import ObjectFormat, Objects, open_objects
-from pytest_gittrix.session.session import ListEntry, UserSession
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ class TestTheLog:
             opened.append(os.fspath(directory))
             return open_objects(directory, format_)
 
-        monkeypatch.setattr("pytest_gittrix.session.commits.open_objects", counting)
+        monkeypatch.setattr("pytest_gittrix.engine.operations.agent_commits.open_objects", counting)
 
         assert [entry.message for entry in session.log()] == [f"commit {number}" for number in reversed(range(5))]
         assert len(opened) == 1

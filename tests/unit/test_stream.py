@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from support.engine import Site, open_site
 
+from pytest_gittrix.engine.event_stream import EventStream, follow
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
-from pytest_gittrix.session.session import UserSession
-from pytest_gittrix.session.stream import EventStream, follow
 
 LISTENER = """
 import json, sys
-from pytest_gittrix.session.stream import follow
+from pytest_gittrix.engine.event_stream import follow
 lines = follow(sys.argv[1], types=sys.argv[2:] or None)
 print("listening", flush=True)
 for line in lines:

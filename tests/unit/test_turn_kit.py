@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from support.engine import Site, open_site
 
+from pytest_gittrix.engine.agents.turns import RUNS
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import Deadlock, InvalidInput
 from pytest_gittrix.harness import turn_kit
 from pytest_gittrix.harness.log_kit import LogKit
 from pytest_gittrix.harness.turn_kit import TurnKit
 from pytest_gittrix.record.eventlog.events import Event
-from pytest_gittrix.session.session import UserSession
-from pytest_gittrix.session.turns import RUNS
 
 LONG = 60.0
 

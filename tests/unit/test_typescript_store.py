@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from support.engine import Site, open_site, shell
 
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import CapabilityMissing, GittrixError, InvalidInput, MetadataVersionUnsupported, SessionExpired
-from pytest_gittrix.session.session import UserSession
 
 ID = "sess_V1StGXR8_Z5j"
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.engine import Site, open_site
 
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.session.session import UserSession
 from pytest_gittrix.views import VIEWS, botminter, gastown, orchestrator, pixir, state_in, view
 from pytest_gittrix.views import gittrix as gittrix_view
 

@@ -17,10 +17,10 @@ from walkthrough_support import FILES, NUX, TOAST, in_town
 
 from pytest_gittrix import UserSession
 from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.engine.agents.runtime_id import resolve
 from pytest_gittrix.errors import InvalidInput, SessionExpired, SessionNotFound
 from pytest_gittrix.gastown import files
 from pytest_gittrix.record.store.index import FILE
-from pytest_gittrix.session.runtime_id import resolve
 from pytest_gittrix.views import gastown, state_in
 
 

@@ -20,13 +20,13 @@ from walkthrough_support import CALL, FILES, LONG, NUX, TOAST, in_town
 
 from pytest_gittrix import GitTrix
 from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.engine.agents.runtime_id import resolve
+from pytest_gittrix.engine.event_stream import follow
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.gastown.files import export, read_town_events
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.store.index import FILE as INDEX
 from pytest_gittrix.record.store.index import SMALL
-from pytest_gittrix.session.runtime_id import resolve
-from pytest_gittrix.session.stream import follow
 from pytest_gittrix.views import gastown
 from pytest_gittrix.views.gastown_names import address_of, name_of
 

@@ -18,10 +18,10 @@ from support.engine import Site, kill_at, open_site
 from walkthrough_support import FILES, LONG, TOAST, in_town
 
 from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.engine.agents.runtime_id import resolve
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, InvalidInput, SessionExpired, SessionNotFound
 from pytest_gittrix.gastown.files import export, read_index, read_town_events
 from pytest_gittrix.os_level.lease import Lease, Owner
-from pytest_gittrix.session.runtime_id import resolve
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from support.orchestrator import Led, leading, on_linux
 
 from pytest_gittrix.harness.forge_server import ForgeServer
 from pytest_gittrix.harness.remotes import BareRemote
-from pytest_gittrix.record.state.observations import ACTIVITIES
-from pytest_gittrix.session.orchestrator import (
+from pytest_gittrix.orchestrator.flat_files import read
+from pytest_gittrix.orchestrator.orchestrator import (
     NON_RESTORABLE_STATUSES,
     TERMINAL_ACTIVITIES,
     TERMINAL_STATUSES,
@@ -22,7 +22,7 @@ from pytest_gittrix.session.orchestrator import (
     is_restorable,
     is_terminal_session,
 )
-from pytest_gittrix.views.orchestrator_files import read
+from pytest_gittrix.record.state.observations import ACTIVITIES
 from pytest_gittrix.views.orchestrator_status import STATUSES
 
 pytestmark = on_linux
@@ -352,6 +352,6 @@ class TestNotes:
 
 def shown(wire: dict[str, object], status: str, activity: str | None) -> Session:
     """A session as it would be shown with another status."""
-    from pytest_gittrix.session.orchestrator_session import session_from
+    from pytest_gittrix.orchestrator.session import session_from
 
     return session_from({**wire, "status": status, "activity": activity})

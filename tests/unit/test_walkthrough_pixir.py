@@ -15,12 +15,12 @@ from walkthrough_support import CALL, FILES, LONG
 
 from pytest_gittrix import GitTrix, UserSession
 from pytest_gittrix.clock import EPOCH
+from pytest_gittrix.engine.agents.turns import RUNS, TurnContext
+from pytest_gittrix.engine.operations.conversation import ANNOUNCED
+from pytest_gittrix.engine.operations.ids import sortable_id
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, LogDamaged, SessionExpired, SessionNotFound, TurnBusy
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION, LIVE
-from pytest_gittrix.session.conversation import ANNOUNCED
-from pytest_gittrix.session.ids import sortable_id
-from pytest_gittrix.session.turns import RUNS, TurnContext
 from pytest_gittrix.views import pixir, state_in
 
 everywhere = pytest.mark.parametrize("runs", RUNS)

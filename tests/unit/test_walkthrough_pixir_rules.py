@@ -14,10 +14,10 @@ from support.engine import Site, open_site
 from walkthrough_support import CALL, FILES, LONG
 
 from pytest_gittrix import UserSession
+from pytest_gittrix.engine.agents.turns import RUNS, TurnContext
 from pytest_gittrix.errors import EvictionRace, LeaseLost, LogDamaged, MetadataVersionUnsupported, SessionExpired, TurnOver, WriteRejected
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.events import Event, encode
-from pytest_gittrix.session.turns import RUNS, TurnContext
 from pytest_gittrix.views import pixir
 
 everywhere = pytest.mark.parametrize("runs", RUNS)

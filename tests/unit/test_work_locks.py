@@ -19,8 +19,8 @@ from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, InvalidInput
 from pytest_gittrix.harness.faults import Fault, Run
 from pytest_gittrix.harness.supervisor import supervise_function, supported, sweep
+from pytest_gittrix.members.work_locks import MOST_CHARACTERS, Acquired, WorkLock, WorkLocks
 from pytest_gittrix.os_level.lease import Lease
-from pytest_gittrix.session.work_locks import MOST_CHARACTERS, Acquired, WorkLock, WorkLocks
 
 LONG = 60.0
 SOAK = os.environ.get("PYTEST_GITTRIX_SOAK") == "1"
@@ -28,7 +28,7 @@ SOAK = os.environ.get("PYTEST_GITTRIX_SOAK") == "1"
 # Each of them asks for each item once all are there, and says which it got; some release at once and count how often they were alone.
 WORKER = """
     import os, sys
-    from pytest_gittrix.session.work_locks import WorkLocks
+    from pytest_gittrix.members.work_locks import WorkLocks
 
     directory, session, mode, items = sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4:]
     locks = WorkLocks(directory, is_live=lambda id: id != "gone", now_ns=lambda: 1, wait=60)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.engine import SUBMODULE, Content, DurableGit, Site, at_point, kill_at, open_site, shell
 
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import UnsupportedRepository, WorktreeDirty
-from pytest_gittrix.session.session import UserSession
 
 LIBRARY = "1" * 40
 

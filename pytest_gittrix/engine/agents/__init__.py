@@ -1,0 +1,1 @@
+"""What an agent holds of a session, and its code: started, watched and stopped."""

@@ -1,0 +1,332 @@
+"""A session as its agent holds it: its files, its log, and nothing that decides about them.
+
+It is built from the workspace, the seed and the log alone, so no chain of references leads from it to durable or to a promotion
+(DESIGN 4.3, rule 6).
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gittrix.engine.operations.agent_commits import AgentCommits, CommitEntry
+from pytest_gittrix.engine.operations.attachments import attach, attached
+from pytest_gittrix.engine.operations.checkpoints import REPOSITORY, keep
+from pytest_gittrix.engine.operations.conversation import check_announceable, check_recordable, check_types, events_of, normalised, picked
+from pytest_gittrix.engine.operations.info import SessionInfo, info_of
+from pytest_gittrix.engine.operations.operation import Recorder, require_live
+from pytest_gittrix.engine.operations.review import (
+    ListEntry,
+    baseline_entry,
+    deleted_paths,
+    file_changes,
+    file_exists,
+    is_executable_below,
+    list_files,
+    read_file,
+    require_no_directory,
+    require_place,
+    snapshot_of,
+)
+from pytest_gittrix.engine.operations.validation import check_contents, check_message, check_paths, check_text
+from pytest_gittrix.errors import SessionExpired, WriteRejected
+from pytest_gittrix.git.patch import patch_text
+from pytest_gittrix.git.path_rules import check_path
+from pytest_gittrix.record.eventlog.events import Actor, Event, passing_event, path_fields
+from pytest_gittrix.record.state.fold import SessionState
+from pytest_gittrix.workspaces.snapshot import Limits, Snapshot
+from pytest_gittrix.workspaces.workspace import Workspace
+
+if TYPE_CHECKING:
+    from pytest_gittrix.confine.choose import Finished
+
+VARIABLES: Final = ("GITTRIX_SESSION_ID", "GT_SESSION_UUID")
+"""What programs of an agent find their session's id in: ours, and Gas Town's."""
+
+
+class AgentSession:
+    """What an agent gets: its files, and nothing that decides about them.
+
+    Paths are relative, with ``/``; what would leave the workspace or could be taken for a git directory is refused. Every method raises
+    ``SessionExpired`` once the session has ended, and slides its idle deadline while it has not.
+    """
+
+    _actor: Actor = "agent"
+
+    def __init__(self, recorder: Recorder, workspace: Workspace, limits: Limits) -> None:
+        self._recorder = recorder
+        self._workspace = workspace
+        self._limits = limits
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} in {self._workspace.path}>"
+
+    @property
+    def id(self) -> str:
+        """The session's id."""
+        return self._recorder.id
+
+    @property
+    def workspace_path(self) -> Path | None:
+        """The workspace's root, fit as a working directory; None where the kind has no files to work on (``lazy``)."""
+        return Path(self._workspace.path) if self._workspace.capabilities.shell else None
+
+    def info(self) -> SessionInfo:
+        """What the session is now."""
+        with self._recorder.working("info", self._actor) as state:
+            self._recorder.derive()
+            return info_of(state, self._workspace, self._snapshot(state).changes)
+
+    def read(self, path: str) -> bytes:
+        """The bytes of a file as the agent has it; a symlink gives its target.
+
+        Raises:
+            PathNotFound: there is none, or it was deleted.
+            WriteRejected: the path leaves the workspace, or is no file.
+        """
+        name = check_path(path)
+        with self._recorder.working("read", self._actor) as state:
+            return read_file(self._workspace, name, self._deleted(state), self._limits.max_file)
+
+    def write(self, path: str, data: bytes | str) -> None:
+        """Create or replace a file, whole or not at all; text is written as UTF-8. An executable file stays executable.
+
+        Raises:
+            InvalidInput: the data is neither text nor bytes.
+            WriteRejected: the path is not allowed, something else is in the way, the disk refused, or it is over the limit.
+        """
+        name, contents = check_path(path), self._contents(path, data)
+        with self._recorder.working("write", self._actor) as state:
+            self._write(state, name, contents)
+
+    def _contents(self, path: str, data: bytes | str) -> bytes:
+        contents = check_contents(data, f"the data of {path!r}")
+        if len(contents) > self._limits.max_file:
+            raise WriteRejected(
+                f"{path!r} would have {len(contents)} bytes; the limit is {self._limits.max_file}.",
+                why="Everything promoted goes into a repository for good.",
+                fix="Keep large files out of the session.",
+                opt_out="Raise it with LocalEphemeral(limits=Limits(max_file=...)).",
+            )
+        return contents
+
+    def _write(self, state: SessionState, name: str, contents: bytes) -> None:
+        deleted = self._deleted(state)
+        require_place(self._workspace, name, deleted)
+        self._workspace.files.write(name, contents, executable=is_executable_below(self._workspace, name, deleted) or None)
+        self._recorder.append("session.write", {**path_fields(name), "op": "write"}, actor=self._actor)
+
+    def delete(self, path: str) -> None:
+        """Delete a file; one that is not there is no error.
+
+        Raises:
+            WriteRejected: the path is not allowed, or is a directory.
+        """
+        name = check_path(path)
+        with self._recorder.working("delete", self._actor) as state:
+            deleted = self._deleted(state)
+            require_no_directory(self._workspace, name, deleted)
+            below = baseline_entry(self._workspace, name, deleted)
+            if self._workspace.files.delete(name) or below is not None:
+                self._recorder.append("session.write", {**path_fields(name), "op": "delete"}, actor=self._actor)
+
+    def list(self, path: str = ".") -> list[ListEntry]:
+        """Everything below a directory, sorted by path.
+
+        Raises:
+            PathNotFound: there is no such directory.
+        """
+        name = "." if path in ("", ".", "./") else check_path(path)
+        with self._recorder.working("list", self._actor) as state:
+            return list_files(self._workspace, name, self._deleted(state))
+
+    def exists(self, path: str) -> bool:
+        """Whether a file (or symlink) is at a path."""
+        name = check_path(path)
+        with self._recorder.working("exists", self._actor) as state:
+            return file_exists(self._workspace, name, self._deleted(state))
+
+    def _deleted(self, state: SessionState) -> frozenset[str]:
+        """Paths deleted through the session, where absence alone does not say so."""
+        return frozenset(deleted_paths(state)) if self._workspace.kind == "lazy" else frozenset()
+
+    def _snapshot(self, state: SessionState) -> Snapshot:
+        return snapshot_of(state, self._workspace, self._limits)
+
+    def touched_files(self) -> builtins.list[str]:
+        """The paths that differ from the baseline, sorted, however they came to (names that are not UTF-8 by surrogateescape)."""
+        with self._recorder.working("touched", self._actor) as state:
+            return [*self._snapshot(state).changes]
+
+    def diff(self, paths: Iterable[str] | None = None) -> str:
+        """A unified diff from the baseline, of everything or of some paths; ``git apply`` accepts it."""
+        names = None if paths is None else [check_path(path) for path in check_paths(paths, "paths")]
+        with self._recorder.working("diff", self._actor) as state:
+            return patch_text(file_changes(self._snapshot(state), names))
+
+    def commit(self, message: str) -> str:
+        """Commit everything that differs from the baseline, as the agent; gives the sha.
+
+        Raises:
+            InvalidInput: the message is empty, or no text.
+        """
+        check_message(message)
+        with self._recorder.working("commit", self._actor) as state:
+            return self._commit(state, message)
+
+    def _commit(self, state: SessionState, message: str) -> str:
+        sha = self._commits(state).make(self._snapshot(state), message, self._recorder.clock.now_ns() // 10**9)
+        self._recorder.append("session.commit", {"sha": sha, "message": message[:2000]}, actor=self._actor)
+        return sha
+
+    def _commits(self, state: SessionState) -> AgentCommits:
+        return AgentCommits(self._workspace, self._recorder.directory.joinpath(*REPOSITORY), state.commits)
+
+    def write_and_commit(self, files: Mapping[str, bytes | str], message: str) -> str:
+        """Write several files and commit; gives the sha. Raises as ``write`` and ``commit``, before anything is written where it can."""
+        check_message(message)
+        contents = {check_path(path): self._contents(path, data) for path, data in files.items()}
+        for name, data in contents.items():
+            self.write(name, data)
+        return self.commit(message)
+
+    def record(self, type: str, data: Mapping[str, Any]) -> Event:
+        """Store something that was said or done in the session, then announce it (Pixir: canonical events).
+
+        Args:
+            type: ``user_message``, ``assistant_message``, ``tool_call`` and so on; ``vocabulary.CONVERSATION`` has them all.
+            data: JSON, with the keys that the type asks for.
+
+        Returns:
+            The event as stored, with its place (``seq``) in the session's log.
+
+        Raises:
+            InvalidInput: there is no such type, a key is missing or has no place, or it is not JSON. Nothing was stored or announced.
+        """
+        plain = normalised(data)
+        with self._recorder.working("record", self._actor, marks=False) as state:
+            if state.unkept and type == "user_message":
+                keep(self._recorder, state, self._snapshot(state))
+            self._recorder.append(check_recordable(type, plain), plain, actor=self._actor)
+            stored = self._recorder.last
+        assert stored is not None
+        return stored
+
+    def emit(self, type: str, data: Mapping[str, Any]) -> None:
+        """Announce something without storing it (Pixir: ephemeral events); it has no place in the log, and its ``seq`` is -1.
+
+        Raises:
+            InvalidInput: there is no such type, or a key is missing or has no place.
+        """
+        require_live(self._recorder.read())
+        now = self._recorder.clock.now_ns()
+        self._recorder.emit(passing_event(check_announceable(type), normalised(data), ts=now, stream=self.id, actor=self._actor))
+
+    def history(self, types: Iterable[str] | None = None) -> builtins.list[Event]:
+        """Every stored event of the session, or those of some types, in order; also once it has ended. Nobody waits.
+
+        Raises:
+            InvalidInput: a type is none that there is.
+            LogDamaged: the log is damaged before its last line.
+        """
+        return picked(self._recorder.log.twin().read() or events_of(self._recorder.twin()), check_types(types))
+
+    def checkpoint(self) -> str:
+        """Keep the files as they are now, so that a fork can begin with them later; gives their tree.
+
+        Where turns begin and end, commits, and before what a user says, that is done without asking.
+        """
+        with self._recorder.working("checkpoint", self._actor) as state:
+            snapshot = self._snapshot(state)
+            keep(self._recorder, state, snapshot)
+            return snapshot.tree
+
+    @contextmanager
+    def step(self, name: str, *, molecule_id: str | None = None) -> Iterator[None]:
+        """Record a step of the agent's workflow around a block; one that raises is ``failed`` (Gas Town).
+
+        Args:
+            name: of the step.
+            molecule_id: the workflow that it is of.
+
+        Raises:
+            InvalidInput: an argument is no text.
+        """
+        told = {} if molecule_id is None else {"molecule_id": check_text(molecule_id, "molecule_id")}
+        self._note("step.started", {"step": check_text(name, "name"), **told})
+        outcome = "failed"
+        try:
+            yield
+            outcome = "done"
+        finally:
+            with suppress(SessionExpired):  # its end, within the step, says how that ended too
+                self._note("step.completed", {"step": name, "outcome": outcome})
+
+    def _note(self, type: str, data: Mapping[str, Any]) -> None:
+        with self._recorder.working("note", self._actor, marks=False):
+            self._recorder.append(type, data, actor=self._actor)
+
+    def attach(self, data: bytes | str) -> str:
+        """Keep bytes beside the log, to be referred to by events (``resources`` of a ``user_message``); gives their name.
+
+        Raises:
+            InvalidInput: it is neither bytes nor text.
+        """
+        contents = check_contents(data, "data")
+        with self._recorder.working("attach", self._actor):
+            return attach(self._recorder.directory, contents, sync=self._recorder.store.durability == "full")
+
+    def attached(self, name: str) -> bytes:
+        """What was attached under a name; also once the session has ended.
+
+        Raises:
+            InvalidInput: it is no such name.
+            PathNotFound: nothing of that name is attached.
+        """
+        return attached(self._recorder.directory, name)
+
+    def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The environment for a program of the agent, which tells it its session; ``base`` is this process's by default."""
+        return {**(os.environ if base is None else base), **dict.fromkeys(VARIABLES, self.id)}
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        confine: str | None = None,
+        timeout: float | None = None,
+        stdin: bytes = b"",
+        environment: Mapping[str, str] | None = None,
+    ) -> Finished:
+        """Run a program in the workspace, to its end; what it started ends with it.
+
+        It has git's hermetic environment with a home directory of its own for this once, the engine's time, the session's id, and nothing
+        else of this process's variables but ``PATH``. The session may be used meanwhile.
+
+        Args:
+            argv: the program and its arguments.
+            confine: ``auto``, ``off``, ``guard`` or ``jail``; what ``LocalEphemeral(confine=...)`` says by default.
+            timeout: real seconds it has; None for ever.
+            stdin: what it reads.
+            environment: more variables, or others.
+
+        Raises:
+            CapabilityMissing: the workspace has no files to work on (``lazy``), or this machine has no such confinement.
+            InvalidInput: the command is none, or there is no such level.
+            AdapterUnavailable: it could not be confined; it was not started.
+        """
+        from pytest_gittrix.engine.agents.run import run_in
+
+        with self._recorder.working("run", self._actor):
+            where, level = self._workspace, self._workspace.confine if confine is None else confine
+        told = {**dict.fromkeys(VARIABLES, self.id), **(environment or {})}
+        return run_in(where, argv, level, self._recorder.clock, environment=told, timeout=timeout, stdin=stdin)
+
+    def log(self) -> builtins.list[CommitEntry]:
+        """The agent's commits, newest first."""
+        with self._recorder.working("log", self._actor) as state:
+            return [*self._commits(state).log()]

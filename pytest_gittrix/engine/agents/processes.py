@@ -1,0 +1,269 @@
+"""Agents as real processes: looked at, told something, and ended with everything they started, by whichever process.
+
+``agent_start`` starts them. Each has a directory with its files (who it is, its output, its input, how it ended), so that any process
+can do all this, also after the one that started it is gone. It must not know sessions.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pytest_gittrix.engine.agents.keeper import EXIT, INPUT, OUTPUT, RECORD
+from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
+from pytest_gittrix.os_level.lock_owner import Owner
+from pytest_gittrix.os_level.process_tree import KILL_WAIT, POLL, AgentTree, pause, process, seconds, signal_process
+
+AgentState = Literal["alive", "exited", "missing", "probe_failed"]
+
+GRACE: Final = 10.0
+"""Real seconds from SIGTERM to SIGKILL (BotMinter)."""
+CAPTURED: Final = 100
+"""Lines of output that ``capture`` gives (Gas Town)."""
+
+_MOST_CAPTURED: Final = 1 << 20
+_NAP: Final = 0.005
+_LONGEST_NAP: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What became of an agent.
+
+    Attributes:
+        state: ``alive``, stopped or not; ``exited``: it is dead, and it is known to have run; ``missing``: there is no such process,
+            and nothing tells that there was; ``probe_failed``: it cannot be told from here.
+        code: its exit status; None if a signal ended it, or nobody could see how it ended.
+        signal: the number of the signal that ended it.
+        ended_ns: when it ended, in nanoseconds since 1970 UTC, if its keeper saw it.
+        reason: more about it, for people.
+    """
+
+    state: AgentState
+    code: int | None = None
+    signal: int | None = None
+    ended_ns: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """What was done to stop an agent.
+
+    Attributes:
+        observation: what became of it.
+        asked: pids that got SIGTERM, in that order.
+        killed: pids that got SIGKILL.
+        left: pids that run all the same; none, unless they belong to another user or hang in the kernel.
+    """
+
+    observation: Observation
+    asked: tuple[int, ...] = ()
+    killed: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()
+
+    @property
+    def idle(self) -> bool:
+        """Whether there was nothing to do."""
+        return not (self.asked or self.killed or self.left)
+
+
+@dataclass(frozen=True)
+class AgentProcess:
+    """An agent that was started, by whichever process.
+
+    Args:
+        directory: where its files are; it may be gone.
+        owner: who it is, as it was stored when it was started; what its directory tells by default.
+    """
+
+    directory: Path
+    owner: Owner | None = None
+    _keeper: Owner | None = field(default=None, init=False, repr=False)
+    _mark: str | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        told = _json_file(self.directory / RECORD)
+        try:
+            written, keeper, mark = Owner.from_json(told.get("owner")), Owner.from_json(told.get("keeper")), str(told["mark"])
+        except (InvalidInput, KeyError):
+            return
+        if self.owner is None:
+            object.__setattr__(self, "owner", written)
+        if self.owner == written:  # the files of another agent say nothing about this one
+            object.__setattr__(self, "_keeper", keeper)
+            object.__setattr__(self, "_mark", mark)
+
+    def observe(self) -> Observation:
+        """What became of it; never taken for alive is another process that has its number now, nor one that is dead but not waited for."""
+        owner = self.owner
+        if owner is None:
+            return Observation("missing", reason="nothing tells that an agent was started here")
+        lives = owner.alive()
+        if lives:
+            return Observation("alive")
+        if lives is None:
+            return Observation("probe_failed", reason=_unseen(owner))
+        return self._ended(owner)
+
+    def wait(self, timeout: float) -> Observation:
+        """Wait until it runs no more, for some real seconds at most; what became of it then."""
+        deadline, nap = seconds() + timeout, _NAP
+        while (seen := self.observe()).state == "alive" and seconds() < deadline:
+            pause(min(nap, max(deadline - seconds(), 0)))
+            nap = min(nap * 2, _LONGEST_NAP)
+        return seen
+
+    def _ended(self, owner: Owner) -> Observation:
+        # Dead but not waited for, it tells itself how it ended; its keeper writes that down before it waits.
+        seen = self._written(owner) or _seen_dead(owner) or self._written(owner)
+        if seen is not None:
+            return seen
+        if self._keeper is None:
+            return Observation("missing", reason=f"process {owner.pid} is not there, and nothing tells how it ended")
+        return Observation("exited", reason="nobody was left to see how it ended")
+
+    def _written(self, owner: Owner) -> Observation | None:
+        told = _json_file(self.directory / EXIT)
+        if (told.get("pid"), told.get("start_time")) != (owner.pid, owner.start_time):
+            return None
+        return Observation("exited", told.get("code"), told.get("signal"), told.get("at_ns"))
+
+    def stop(self, *, grace: float = GRACE, poll: float = POLL) -> Stopped:
+        """End it, with everything it started: SIGTERM for the agent, then for what it left behind, then SIGKILL for what is left.
+
+        Whoever started it, and wherever its children went. Again, it does nothing.
+
+        Args:
+            grace: real seconds from the first SIGTERM to SIGKILL; 0 kills at once.
+            poll: the longest time between two looks, in real seconds.
+
+        Returns:
+            What was done. Killed processes have 2 seconds to be gone, and then the keeper has 2 to write down what it saw.
+
+        Raises:
+            InvalidInput: grace is below 0, or poll not above.
+            CapabilityMissing: it runs on another machine or in another container, or this system does not show its processes.
+        """
+        if not grace >= 0 or not poll > 0:
+            raise InvalidInput(f"grace is {grace!r} and poll {poll!r}.", fix="Use seconds: grace from 0, poll above 0.")
+        before = self.observe()
+        if before.state == "probe_failed":
+            raise CapabilityMissing(
+                f"The agent in {self.directory} cannot be stopped from here: {before.reason}.",
+                why="A signal could meet a process that has nothing to do with it.",
+                fix="Stop it on the machine and in the container where it runs.",
+            )
+        if self.owner is None or self.owner.boot_id != Owner.current().boot_id:
+            return Stopped(before)
+        ended = AgentTree(self.owner, self._keeper, self._mark).end(grace=grace, poll=poll)
+        if not ended.left:
+            self._await_keeper()
+        return Stopped(self.observe(), ended.asked, ended.killed, ended.left)
+
+    def capture(self, lines: int = CAPTURED) -> str:
+        """The last lines of its output and errors, as they came; of very long ones, the last million bytes of them all.
+
+        What is not UTF-8 is shown as U+FFFD. Empty if there is none.
+
+        Raises:
+            InvalidInput: fewer than 0 lines.
+        """
+        if lines < 0:
+            raise InvalidInput(f"{lines} lines cannot be shown.", fix="Use 0 or more.")
+        try:
+            with open(self.directory / OUTPUT, "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - _MOST_CAPTURED))
+                data = file.read(_MOST_CAPTURED)
+        except OSError:
+            return ""
+        shown = data.removesuffix(b"\n").split(b"\n")[-lines:] if lines and data else []
+        return b"\n".join(shown).decode("utf-8", "replace") + ("\n" if shown and data.endswith(b"\n") else "")
+
+    def send(self, text: str, *, wait: float = 5.0) -> None:
+        """Write a text to its standard input, whole, after what others write.
+
+        Args:
+            text: as it is; most programs want a line end.
+            wait: real seconds to wait for an agent that does not read.
+
+        Raises:
+            AdapterUnavailable: nothing of it reads any more, or it did not read in time; the message says how much of the text it got.
+        """
+        data = text.encode("utf-8", "surrogateescape")
+        try:
+            fd = os.open(self.directory / INPUT, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                written = _write_in_turn(fd, data, seconds() + wait)
+            finally:
+                os.close(fd)
+        except OSError as problem:
+            raise AdapterUnavailable(
+                f"The agent in {self.directory} reads nothing any more.",
+                why=f"It is {self.observe().state}; of its input the system says: {problem.strerror}.",
+                fix="Start it again.",
+            ) from problem
+        if written < len(data):
+            raise AdapterUnavailable(
+                f"The agent in {self.directory} did not read within {wait:g} s, and {written} of {len(data)} bytes were written to it.",
+                why="What was sent before fills its input.",
+                fix="See whether it hangs, with observe() and capture().",
+            )
+
+    def _await_keeper(self) -> None:
+        """Let the keeper write down what it saw; one that does not come to it is killed."""
+        if self._keeper is None or self.owner is None:
+            return
+        deadline = seconds() + KILL_WAIT
+        while (keeper := process(self._keeper.pid)) and keeper.is_(self._keeper) and keeper.alive:
+            if seconds() > deadline:
+                if self._written(self.owner) is None:
+                    signal_process(keeper, signal.SIGKILL)
+                return
+            pause(_NAP)
+
+
+def _seen_dead(owner: Owner) -> Observation | None:
+    dead = process(owner.pid)
+    if dead is None or not dead.is_(owner) or dead.status is None:
+        return None
+    code = os.waitstatus_to_exitcode(dead.status)
+    return Observation("exited", code if code >= 0 else None, -code if code < 0 else None)
+
+
+def _write_in_turn(fd: int, data: bytes, deadline: float) -> int:
+    """Write all that can be written until a deadline, one sender at a time; gives how much. Raises OSError if nobody reads any more."""
+    mine, written = False, 0
+    while written < len(data):
+        try:
+            if not mine:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                mine = True
+            written += os.write(fd, data[written : written + select.PIPE_BUF])
+        except BlockingIOError:
+            if seconds() > deadline:
+                break
+            pause(_NAP)
+    return written
+
+
+def _json_file(path: Path) -> dict[str, Any]:
+    try:
+        told = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _unseen(owner: Owner) -> str:
+    here = Owner.current()
+    if owner.host != here.host:
+        return f"it runs on {owner.host}, and this is {here.host}"
+    return f"whether process {owner.pid} is it cannot be seen from here"

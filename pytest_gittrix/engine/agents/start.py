@@ -1,0 +1,222 @@
+"""How an agent's process is started: by a keeper of its own, and not before it is known on the disk who it is.
+
+The keeper (``keeper``) starts nothing if this process goes away meanwhile, so that no agent runs of which nobody knows. It must
+not know sessions. Linux only.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_gittrix.engine.agents.keeper import GO, INPUT, OUTPUT, RECORD, clear
+from pytest_gittrix.engine.agents.processes import AgentProcess
+from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
+from pytest_gittrix.os_level.command import check_command
+from pytest_gittrix.os_level.files import write_file
+from pytest_gittrix.os_level.lock_owner import Owner
+from pytest_gittrix.os_level.process_tree import MARK, POLL, AgentTree, process, seconds
+
+_START_WAIT: Final = 30.0
+_LOADER: Final = ("LD_", "LC_", "LANG", "PYTHONHOME")
+_KEEPER: Final = "import sys; sys.path.append(sys.argv[2]); from pytest_gittrix.engine.agents.keeper import main; main(sys.argv[1])"
+
+
+def start_agent(
+    command: Sequence[str],
+    *,
+    directory: Path | str,
+    workspace: Path | str,
+    environment: Mapping[str, str],
+    confirm: Callable[[Owner], object] | None = None,
+) -> AgentProcess:
+    """Start an agent: a command that leads a session and process group of its own.
+
+    Its output and errors go to one file, its input comes from ``AgentProcess.send``. It is no child of this process, which may end; it
+    hears no signal of this process's terminal and has none of its open files.
+
+    Args:
+        command: the program, looked for in the ``PATH`` of the environment, and its arguments.
+        directory: where its files are; made here.
+        workspace: where it works.
+        environment: all its variables; one is added, ``GITTRIX_AGENT_MARK``, by which its processes are known.
+        confirm: called with who it is before it does anything, to store that; if it raises, nothing was started.
+
+    Raises:
+        InvalidInput: there is no such program or workspace, the directory is there already, or a text has a null byte.
+        CapabilityMissing: this system does not show its processes in ``/proc``.
+        AdapterUnavailable: the system refused. Whatever is raised, no process and no file is left.
+    """
+    if not sys.platform.startswith("linux") or process(os.getpid()) is None:
+        raise CapabilityMissing(
+            "Agents as processes need Linux and its /proc.",
+            why="Elsewhere nobody could tell an agent from a later process with its number.",
+            fix="Run them on Linux.",
+        )
+    where, place = Path(os.path.abspath(directory)), os.path.abspath(workspace)
+    check_command(command, environment)
+    if not os.path.isdir(place):
+        raise InvalidInput(f"There is no workspace {place}.", why="An agent works in one.", fix="Make it first.")
+    mark = os.urandom(8).hex()
+    spec = {
+        "command": [*command],
+        "executable": _executable(command[0], place, environment.get("PATH", os.defpath)),
+        "environment": {**environment, MARK: mark},
+        "workspace": place,
+    }
+    _make_files(where)
+    try:
+        return _Starting(where, spec, mark).run(confirm)
+    except BaseException:
+        clear(str(where))
+        raise
+
+
+class _Starting:
+    """The engine's side of a start."""
+
+    def __init__(self, directory: Path, spec: Mapping[str, Any], mark: str) -> None:
+        self.directory = directory
+        self.spec = spec
+        self.mark = mark
+        self._rest = b""
+
+    def run(self, confirm: Callable[[Owner], object] | None) -> AgentProcess:
+        """Start the keeper, and by it the agent; when this raises, both are gone."""
+        root = Path(__file__).absolute().parents[3]
+        argv = [sys.executable, "-I", "-S", "-c", _KEEPER, str(self.directory), str(root)]
+        try:
+            keeper = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                env={**_keepers(os.environ), MARK: self.mark},
+                cwd="/",
+            )
+        except OSError as problem:
+            raise self._refused(f"its keeper could not be started: {problem.strerror}") from problem
+        agent: AgentProcess | None = None
+        with keeper:  # the process that was started ends at once; what goes on is a child of it, and no child of ours
+            assert keeper.stdin is not None
+            assert keeper.stdout is not None
+            orders, news = keeper.stdin.fileno(), keeper.stdout.fileno()
+            try:
+                self._tell(orders, json.dumps(self.spec).encode() + b"\n")
+                agent = self._record(self._hear(news))
+                if confirm is not None:
+                    assert agent.owner is not None
+                    confirm(agent.owner)
+                self._tell(orders, GO)
+                self._check_executed(self._hear(news))
+                return agent
+            except BaseException:
+                keeper.stdin.close()
+                self._await_end(news, agent)
+                raise
+
+    def _record(self, told: Mapping[str, Any]) -> AgentProcess:
+        here = Owner.current()
+        owner = replace(here, pid=told["pid"], start_time=told["start_time"])
+        keeper = replace(here, pid=told["keeper"], start_time=told["keeper_start_time"])
+        record = {"version": 1, "owner": owner.to_json(), "keeper": keeper.to_json(), "mark": self.mark}
+        try:
+            write_file(str(self.directory / RECORD), json.dumps(record, indent=2).encode() + b"\n", sync=True)
+        except OSError as problem:
+            raise self._refused(f"{self.directory / RECORD} cannot be written: {problem.strerror}") from problem
+        return AgentProcess(self.directory, owner)
+
+    def _tell(self, orders: int, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(orders, view) :]
+        except OSError as problem:
+            raise self._refused("its keeper ended early") from problem
+
+    def _hear(self, news: int) -> dict[str, Any]:
+        deadline = seconds() + _START_WAIT
+        while b"\n" not in self._rest:
+            if not select.select([news], [], [], max(0, deadline - seconds()))[0]:
+                raise self._refused(f"its keeper said nothing for {_START_WAIT:g} s")
+            chunk = os.read(news, 65536)
+            if not chunk:
+                raise self._refused("its keeper ended early")
+            self._rest += chunk
+        line, _, self._rest = self._rest.partition(b"\n")
+        told: dict[str, Any] = json.loads(line)
+        return told
+
+    def _await_end(self, news: int, agent: AgentProcess | None) -> None:
+        """Return when the keeper has cleared everything away, or can do so no more."""
+        deadline = seconds() + _START_WAIT
+        while select.select([news], [], [], max(0, deadline - seconds()))[0] and os.read(news, 65536):
+            pass
+        if agent is not None:
+            agent.stop(grace=0)
+        AgentTree(None, mark=self.mark).end(grace=0, poll=POLL)
+
+    def _check_executed(self, told: Mapping[str, Any]) -> None:
+        if "failed" not in told:
+            return
+        number, text = told["failed"]["errno"], told["failed"]["text"]
+        if number not in (errno.ENOENT, errno.ENOEXEC, errno.EACCES, errno.ENOTDIR, errno.E2BIG):
+            raise self._refused(str(text))
+        raise InvalidInput(
+            f"{self.spec['executable']} cannot be executed: {text}.",
+            why="The agent was not started.",
+            fix="See that it is a program for this machine, and that the one in its first line is there.",
+        )
+
+    def _refused(self, what: str) -> AdapterUnavailable:
+        return AdapterUnavailable(
+            f"The agent in {self.directory} was not started: {what}.",
+            why="Nothing of it runs.",
+            fix="See to the memory, processes and disk of this machine, and try again.",
+        )
+
+
+def _keepers(environment: Mapping[str, str]) -> dict[str, str]:
+    """What a keeper needs to be a program at all. It outlives who started it, and its agent can read what it was given."""
+    return {name: value for name, value in environment.items() if name == "PATH" or name.startswith(_LOADER)}
+
+
+def _make_files(directory: Path) -> None:
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir()
+    except OSError as problem:
+        if os.path.lexists(directory):
+            raise InvalidInput(
+                f"{directory} is there already.", why="The files of two agents would be one.", fix="Name a directory for this agent alone."
+            ) from None
+        raise AdapterUnavailable(f"{directory} cannot be made: {problem.strerror}.", fix="See that the disk is writable.") from problem
+    try:
+        os.mkfifo(directory / INPUT, 0o600)
+        os.close(os.open(directory / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+    except OSError as problem:
+        clear(str(directory))
+        raise AdapterUnavailable(
+            f"The files of an agent cannot be made in {directory}: {problem.strerror}.", fix="Keep them on a local file system with space."
+        ) from problem
+
+
+def _executable(program: str, workspace: str, path: str) -> str:
+    folders = [""] if os.sep in program else path.split(os.pathsep)
+    for folder in folders:
+        found = os.path.join(workspace, folder, program)
+        if os.path.isfile(found) and os.access(found, os.X_OK):
+            return found
+    where = "in the workspace" if os.sep in program else f"in the PATH {path}"
+    raise InvalidInput(
+        f"There is no program {program!r} {where}.", why="The agent was not started.", fix="Install it, or name it by its whole path."
+    )

@@ -1,0 +1,441 @@
+"""Turns: the agent's code, run so that it can be ended at any moment without harm to its session (Pixir, session-systems 3.3).
+
+What is promised depends on where a turn runs. In a ``process`` (the default) it is ended for certain, with every process it started, be
+it in a system call or deaf to signals. In a ``thread`` it is asked to end, and from then on can do nothing to the session any more; Python
+cannot do more to a thread. One session has one turn at a time, whichever process it runs in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pytest_gittrix import points
+from pytest_gittrix.engine.agents.context_pressure import Pressure
+from pytest_gittrix.engine.operations.checkpoints import keep
+from pytest_gittrix.engine.operations.conversation import close_orphans
+from pytest_gittrix.engine.operations.operation import Listener, Recorder
+from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput, TurnBusy, TurnOver, WriteRejected
+from pytest_gittrix.os_level.lease import Lease
+from pytest_gittrix.os_level.reaper import end_tree, lead
+from pytest_gittrix.record.eventlog.events import Event, live_event
+from pytest_gittrix.record.eventlog.log import report_ignored
+from pytest_gittrix.record.state.fold import SessionState
+from pytest_gittrix.record.store.store import TURN
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
+    from pytest_gittrix.engine.agents.agent_session import AgentSession
+
+Runs = Literal["process", "thread"]
+Status = Literal["running", "done", "failed", "interrupted"]
+
+RUNS: Final = ("process", "thread")
+DEFAULT_ROLE: Final = "build"
+
+
+@dataclass(frozen=True)
+class TurnContext:
+    """What a turn's function is given.
+
+    Attributes:
+        session: the session, as its agent has it.
+        turn: the turn's name.
+        role: what the agent is, as whoever started the turn says.
+        fork_root_session_id: the first ancestor that the session was forked from; itself if from none.
+        cancelled: set once the turn is to end; only a turn in a thread lives to see it.
+    """
+
+    session: AgentSession
+    turn: str
+    role: str
+    fork_root_session_id: str
+    cancelled: threading.Event
+
+    _warn: Callable[[int | None, str], str]
+
+    @property
+    def session_id(self) -> str:
+        """The session's id."""
+        return self.session.id
+
+    @property
+    def workspace(self) -> Path | None:
+        """Where its files are; None where the kind has none to work on."""
+        return self.session.workspace_path
+
+    def record(self, type: str, data: dict[str, Any]) -> Event:
+        """``AgentSession.record``."""
+        return self.session.record(type, data)
+
+    def emit(self, type: str, data: dict[str, Any]) -> None:
+        """``AgentSession.emit``."""
+        self.session.emit(type, data)
+
+    def register_pressure_warning(self, checkpoint_to_seq: int | None, tier: str) -> str:
+        """``UserSession.register_pressure_warning``, remembered for all turns of the session."""
+        return self._warn(checkpoint_to_seq, tier)
+
+
+TurnFunction = Callable[[TurnContext], Any]
+
+
+@dataclass(eq=False)
+class Turn:
+    """A turn that was started.
+
+    Attributes:
+        ref: its name, as the log has it.
+        runs: where.
+        status: how it goes, or how it ended.
+        value: what its function returned, if it is done.
+        error: what its function raised, as text.
+    """
+
+    ref: str
+    runs: Runs
+    status: Status = "running"
+    value: Any = None
+    error: str | None = None
+    _over: threading.Event = field(default_factory=threading.Event, repr=False)
+    _interrupted: bool = field(default=False, repr=False)
+    _kill: Callable[[], None] = field(default=lambda: None, repr=False)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait, in real seconds, until it is over and recorded; whether it is."""
+        return self._over.wait(timeout)
+
+
+class Turns:
+    """The turns that one engine runs. Safe to use from several threads. A session that ends takes its turn along.
+
+    Args:
+        on: has a listener called for each stored event of a name, as ``GitTrix.on``.
+
+    Attributes:
+        pressure: which warnings were given in its sessions.
+    """
+
+    def __init__(self, on: Callable[[str, Listener], Callable[[], None]]) -> None:
+        self.pressure = Pressure()
+        self._on: Callable[[str, Listener], object] | None = on
+        self._running: dict[str, Turn] = {}
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def running(self, id_: str) -> Turn | None:
+        """The turn of a session that this engine runs, if it does."""
+        return self._running.get(id_)
+
+    def is_running(self, recorder: Recorder) -> bool:
+        """Whether a turn of a session runs, in whichever process."""
+        return recorder.id in self._running or Lease(recorder.directory / TURN).state() != "available"
+
+    def start(self, recorder: Recorder, agent: AgentSession, fn: TurnFunction, *, runs: str, role: str | None) -> Turn:
+        """Start a turn; ``UserSession.start_turn`` says how, and what is raised.
+
+        Args:
+            recorder: of the session; from here on the turn's own.
+            agent: the session as its agent has it, for the function.
+            fn: a function or coroutine function of the context.
+            runs: where.
+            role: for the context.
+        """
+        if runs not in RUNS:
+            raise InvalidInput(f"A turn cannot run in {runs!r}.", fix=f"Use one of: {', '.join(RUNS)}.")
+        if self._closed:
+            raise AdapterUnavailable(
+                "The engine was closed.", why="Nobody would end the turn.", fix="Start turns before close(), or open another engine."
+            )
+        lease = self._claim(recorder)
+        self._hear_of_ends()
+        try:
+            with recorder.working("turn", "agent", marks=False) as state:
+                if state.turn is not None:
+                    state = recorder.append("turn.ended", {"turn": state.turn, "status": "lost"})
+                state = close_orphans(recorder, state, "before_start_turn")
+                state = _kept(recorder, state, agent)
+                turn = Turn(f"t{state.seq + 1}", runs)  # type: ignore[arg-type]
+                recorder.append("turn.started", {"turn": turn.ref, "runs": runs}, actor="agent")
+            warn = partial(self.pressure.register, recorder.id)
+            role = role if role is not None else state.identity.get("role", DEFAULT_ROLE)
+            context = TurnContext(agent, turn.ref, role, state.root, threading.Event(), warn)
+            begin = _in_process if runs == "process" else _in_thread
+            with self._lock:  # or somebody would interrupt a turn that cannot be ended yet
+                await_end = begin(turn, context, fn, recorder.emit)
+                self._running[recorder.id] = turn
+        except BaseException:
+            self._running.pop(recorder.id, None)
+            lease.release()
+            raise
+
+        def supervise() -> None:
+            try:
+                await_end()
+            finally:
+                self._end(recorder, agent, turn, lease)
+
+        threading.Thread(target=supervise, name=f"gittrix-turn-{recorder.id}", daemon=True).start()
+        return turn
+
+    def interrupt(self, recorder: Recorder) -> bool:
+        """End a session's turn, if this engine runs one, and answer its open calls; whether there was one."""
+        with self._lock:
+            turn = self._running.get(recorder.id)
+        if turn is None:
+            # Only while nobody runs one: its calls are its own to answer.
+            with self.pausing(recorder), recorder.working("interrupt", "human", marks=False) as state:
+                if state.turn is not None:
+                    state = recorder.append("turn.ended", {"turn": state.turn, "status": "lost"})
+                close_orphans(recorder, state, "interrupt_no_turn")
+            return False
+        turn._interrupted = True
+        turn._kill()
+        turn.wait()
+        return True
+
+    @contextmanager
+    def pausing(self, recorder: Recorder) -> Iterator[None]:
+        """Let no turn of a session start while the block runs.
+
+        Raises:
+            TurnBusy: one is running.
+        """
+        lease = self._claim(recorder)
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                os.unlink(lease.path)
+            lease.release()
+
+    def close(self) -> None:
+        """Interrupt every turn, and start none any more."""
+        self._closed = True
+        for turn in [*self._running.values()]:
+            turn._interrupted = True
+            turn._kill()
+            turn.wait()
+
+    def _hear_of_ends(self) -> None:
+        on, self._on = self._on, None
+        if on is not None:
+            on("session.ended", self._drop)
+            on("promote.done", self._drop)
+
+    def _drop(self, event: Event) -> None:
+        """End the turn of a session that has ended; who ended it holds the lease, so that the turn's end is recorded later."""
+        turn = self._running.get(event.stream)
+        if turn is not None:
+            turn._interrupted = True
+            turn._kill()
+
+    def _claim(self, recorder: Recorder) -> Lease:
+        # A turn that is being killed lets go when the last of its threads is gone, which is a little later than it looks.
+        lease = Lease(recorder.directory / TURN, wait=0.1)
+        with self._lock:
+            try:
+                return lease.acquire()
+            except EvictionRace:
+                raise TurnBusy(
+                    f"Session {recorder.id} has a turn running.",
+                    why="A session is one conversation: two turns at once would answer each other's calls.",
+                    fix="Wait for it, or interrupt() it.",
+                ) from None
+            except GittrixError:
+                recorder.read()  # says that there is no such session, if there is none
+                raise
+
+    def _end(self, recorder: Recorder, agent: AgentSession, turn: Turn, lease: Lease) -> None:
+        """Record how a turn ended. That it cannot be recorded now leaves it open, and the next start finds it lost."""
+        status: Status = "interrupted" if turn._interrupted else "failed" if turn.error is not None else "done"
+        try:
+            with recorder.leased() as state:
+                if not state.ended:
+                    state = _kept(recorder, state, agent)
+                if state.turn == turn.ref:
+                    told = {"reason": turn.error[:500]} if turn.error and status == "failed" else {}
+                    state = recorder.append("turn.ended", {"turn": turn.ref, "status": status, **told}, actor="agent")
+                if status == "interrupted" and not state.ended:
+                    close_orphans(recorder, state, "interrupt")
+        except (GittrixError, OSError) as problem:
+            report_ignored(problem)
+        finally:
+            turn.status = status
+            self._running.pop(recorder.id, None)
+            with suppress(OSError):
+                os.unlink(lease.path)
+            lease.release()
+            if status == "interrupted":
+                now = recorder.clock.now_ns()
+                recorder.emit(live_event("status", {"status": "interrupted"}, ts=now, stream=recorder.id))
+            turn._over.set()
+
+
+def _kept(recorder: Recorder, state: SessionState, agent: AgentSession) -> SessionState:
+    """Keep this moment for forks; a workspace that cannot be read just now keeps no turn from starting, nor from ending."""
+    try:
+        return keep(recorder, state, agent._snapshot(state))
+    except (AdapterUnavailable, WriteRejected, OSError) as problem:
+        report_ignored(problem)
+        return state
+
+
+def call(fn: TurnFunction, context: TurnContext) -> Any:
+    """Run a turn's function to its end, on an event loop of its own if it is a coroutine function."""
+    result = fn(context)
+    return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+
+
+async def _awaited(result: Any) -> Any:
+    return await result
+
+
+# In a process ------------------------------------------------------------------------------------------------------------------
+
+
+def _in_process(turn: Turn, context: TurnContext, fn: TurnFunction, emit: Callable[[Event], None]) -> Callable[[], None]:
+    from multiprocessing import Pipe
+
+    news, tell = Pipe(duplex=False)
+    alive, hold = Pipe(duplex=False)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid == 0:
+        news.close()
+        hold.close()
+        _child(context, fn, tell, alive)
+    tell.close()
+    alive.close()
+    turn._kill = lambda: end_tree(pid)
+    points.reached("turn:forked")
+
+    def await_end() -> None:
+        try:
+            turn.value, turn.error = _listen(news, emit, lambda asked: hold.send(context.register_pressure_warning(*asked)))
+        finally:
+            end_tree(pid)
+            _, status = os.waitpid(pid, 0)
+            hold.close()
+            news.close()
+        if turn.error == _SILENT:
+            turn.error = f"its process ended with {os.waitstatus_to_exitcode(status)}"
+
+    return await_end
+
+
+_SILENT: Final = "its process said nothing more"
+
+
+def _listen(news: Connection, emit: Callable[[Event], None], warn: Callable[[tuple[Any, Any]], None]) -> tuple[Any, str | None]:
+    """Pass on what happens in a turn's process, until it says how it ended, or is gone."""
+    while True:
+        try:
+            what, told = news.recv()
+        except (EOFError, OSError):
+            return None, _SILENT
+        except Exception as problem:  # noqa: BLE001  (a value whose class cannot be made again here)
+            return None, f"what it returned cannot be read: {problem}"
+        if what == "event":
+            emit(told)
+            continue
+        if what == "pressure":
+            with suppress(OSError):  # it is gone, which the next look finds
+                warn(told)
+            continue
+        return (told, None) if what == "done" else (None, told)
+
+
+def _child(context: TurnContext, fn: TurnFunction, tell: Connection, alive: Connection) -> None:
+    """The turn's process: it ends by being killed, so that nothing it started is left without its parent."""
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        lead()
+        answers: SimpleQueue[str] = SimpleQueue()
+        threading.Thread(target=_follow_parent, args=(alive, answers), daemon=True).start()
+        saying = threading.Lock()
+
+        def say(what: str, told: Any) -> None:
+            with saying:
+                tell.send((what, told))
+
+        context.session._recorder.emit = partial(say, "event")
+        context = replace(context, _warn=partial(_ask, say, answers))
+        os.environ.update(context.session.environment({}))
+        try:
+            said: tuple[str, Any] = ("done", call(fn, context))
+        except BaseException as problem:  # noqa: BLE001  (whatever it is, it ends this turn and nothing else)
+            said = ("failed", f"{type(problem).__name__}: {problem}")
+        try:
+            say(*said)
+        except Exception as problem:  # noqa: BLE001
+            say("failed", f"what it returned cannot be sent: {problem}")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        signal.pause()
+    finally:
+        os._exit(1)
+
+
+def _ask(say: Callable[[str, Any], None], answers: SimpleQueue[str], checkpoint_to_seq: int | None, tier: str) -> str:
+    Pressure().register("", checkpoint_to_seq, tier)  # what is wrong with them is said here
+    say("pressure", (checkpoint_to_seq, tier))
+    return answers.get()
+
+
+def _follow_parent(alive: Connection, answers: SimpleQueue[str]) -> None:
+    """Take what the engine answers; when it is gone, end with it."""
+    with suppress(EOFError, OSError):
+        while True:
+            answers.put(alive.recv())
+    end_tree(os.getpid())
+
+
+# In a thread -------------------------------------------------------------------------------------------------------------------
+
+
+def _in_thread(turn: Turn, context: TurnContext, fn: TurnFunction, _emit: Callable[[Event], None]) -> Callable[[], None]:
+    ended = threading.Event()
+
+    def body() -> None:
+        try:
+            value, error = call(fn, context), None
+        except BaseException as problem:  # noqa: BLE001
+            value, error = None, f"{type(problem).__name__}: {problem}"
+        if not context.cancelled.is_set():
+            turn.value, turn.error = value, error
+        ended.set()
+
+    def stop() -> None:
+        context.cancelled.set()
+        context.session._recorder.revoke(lambda: _over(context))
+        ended.set()
+
+    turn._kill = stop
+    threading.Thread(target=body, name=f"gittrix-turn-body-{context.session_id}", daemon=True).start()
+
+    def await_end() -> None:
+        ended.wait()
+
+    return await_end
+
+
+def _over(context: TurnContext) -> TurnOver:
+    return TurnOver(
+        f"Turn {context.turn} of session {context.session_id} was interrupted.",
+        why="Its calls have been answered; what came later would contradict that.",
+        fix="Look at context.cancelled, and return.",
+    )

@@ -1,0 +1,248 @@
+"""What happens in an engine's sessions, as it happens, for programs that listen on a Unix socket (Gas Town, phase 3).
+
+A listener connects, writes one line that says what it wants (``{}`` for everything), and reads one JSON object a line from then on. What
+was before, it finds in the logs. One that does not keep up is told so and let go: an engine waits for nobody. Who may connect, the
+socket's directory says. It must not know what events mean.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Self
+
+from pytest_gittrix.durations import format_instant, instant_at
+from pytest_gittrix.engine.operations.conversation import check_types
+from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
+from pytest_gittrix.record.eventlog.events import Event
+
+PATIENCE: Final = 5.0
+"""Seconds a listener has to say what it wants."""
+
+_LONGEST: Final = 100  # bytes that the system takes for a socket's path, with some to spare
+_LARGEST: Final = 1 << 16
+_KEYS: Final = ("session", "types")
+
+Subscribe = Callable[[Callable[[Event], object]], Callable[[], None]]
+
+
+def line_of(event: Event) -> dict[str, Any]:
+    """An event as listeners get it: ``seq`` is null for what is only announced."""
+    return {
+        "session": event.stream,
+        "seq": event.seq if event.seq >= 0 else None,
+        "ts": format_instant(instant_at(event.ts)),
+        "type": event.type,
+        "actor": event.actor,
+        "data": dict(event.data),
+    }
+
+
+class EventStream:
+    """A socket that tells what happens. Use it as a context manager, or ``close`` it.
+
+    Args:
+        subscribe: has a function called with each event; gives a function that ends that.
+        path: of the socket; one that nobody listens on any more is replaced.
+        backlog: how many events a listener may be behind.
+
+    Raises:
+        AdapterUnavailable: somebody listens there, or the system refused.
+        InvalidInput: the path is too long for a socket.
+    """
+
+    def __init__(self, subscribe: Subscribe, path: str | os.PathLike[str], *, backlog: int = 10_000) -> None:
+        self.path = Path(path)
+        self._backlog = backlog
+        self._listeners: set[_Listener] = set()
+        self._closed = False
+        self._lock = threading.Lock()
+        self._socket = _bound(self.path)
+        self._unsubscribe = subscribe(self._tell)
+        threading.Thread(target=self._accept, name="gittrix-stream", daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let every listener go, once it has what there was, and take the socket away. Closing again does nothing."""
+        self._unsubscribe()
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        with self._lock:
+            self._closed = True
+            listeners, self._listeners = self._listeners, set()
+        for listener in listeners:
+            listener.put(None)
+        for listener in listeners:
+            listener.thread.join(PATIENCE)
+        with suppress(FileNotFoundError):
+            self.path.unlink()
+
+    def _tell(self, event: Event) -> None:
+        with self._lock:
+            for listener in tuple(self._listeners):
+                if not listener.wants(event):
+                    continue
+                if listener.behind >= self._backlog:
+                    self._listeners.discard(listener)
+                    listener.put(
+                        {"error": "TOO_SLOW", "message": f"More than {self._backlog} events behind; what was missed is in the logs."}
+                    )
+                    listener.put(None)
+                    continue
+                listener.put(line_of(event))
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), name="gittrix-listener", daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            connection.settimeout(PATIENCE)
+            try:
+                listener = _Listener(_asked(connection))
+            except GittrixError as problem:
+                connection.sendall(_line({"error": problem.code, "message": problem.fact}))
+                return
+            listener.put({"listening": True})
+            with self._lock:
+                if self._closed:
+                    return
+                self._listeners.add(listener)
+            try:
+                for told in listener.lines():
+                    connection.sendall(_line(told))
+            finally:
+                with self._lock:
+                    self._listeners.discard(listener)
+
+
+class _Listener:
+    """One that listens, in the thread that serves it.
+
+    Attributes:
+        thread: that one.
+    """
+
+    def __init__(self, asked: Mapping[str, Any]) -> None:
+        self._session = asked.get("session")
+        self._types = check_types(asked.get("types"))
+        self._queue: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self.thread = threading.current_thread()
+
+    @property
+    def behind(self) -> int:
+        return self._queue.qsize()
+
+    def wants(self, event: Event) -> bool:
+        return self._session in (None, event.stream) and (self._types is None or event.type in self._types)
+
+    def put(self, told: dict[str, Any] | None) -> None:
+        self._queue.put(told)
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        while (told := self._queue.get()) is not None:
+            yield told
+
+
+def follow(path: str | os.PathLike[str], *, session: str | None = None, types: list[str] | None = None) -> Iterator[dict[str, Any]]:
+    """Listen to an engine: what happens from now on, until it closes its stream.
+
+    Args:
+        path: of the socket.
+        session: only what happens in this one.
+        types: only these events.
+
+    Raises:
+        AdapterUnavailable: nobody listens there.
+        InvalidInput: a type is none that there is, or the engine let this listener go because it was too slow.
+    """
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(os.fspath(path))
+    except OSError as problem:
+        connection.close()
+        raise AdapterUnavailable(
+            f"No engine is to be heard at {path}: {problem.strerror}.", fix="Have one call stream() with this path."
+        ) from problem
+    asked = {name: value for name, value in (("session", session), ("types", types)) if value is not None}
+    connection.sendall(_line(asked))
+    lines = _told(connection)
+    next(lines, None)  # it listens from here on
+    return lines
+
+
+def _told(connection: socket.socket) -> Iterator[dict[str, Any]]:
+    with connection, connection.makefile("rb") as file:
+        for line in file:
+            told = json.loads(line)
+            if "error" in told:
+                raise InvalidInput(f"The engine does not tell: {told['message']}")
+            yield told
+
+
+def _asked(connection: socket.socket) -> dict[str, Any]:
+    """What a listener wants. Raises InvalidInput if that cannot be understood."""
+    raw = b""
+    while not raw.endswith(b"\n") and len(raw) < _LARGEST and (piece := connection.recv(4096)):
+        raw += piece
+    try:
+        asked = json.loads(raw)
+    except ValueError:
+        asked = None
+    if not isinstance(asked, dict) or any(name not in _KEYS for name in asked) or not isinstance(asked.get("types") or [], list):
+        raise InvalidInput(f"What is wanted is not said in one line of JSON with any of {', '.join(_KEYS)}.")
+    return asked
+
+
+def _line(told: Mapping[str, Any]) -> bytes:
+    return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"
+
+
+def _bound(path: Path) -> socket.socket:
+    if len(os.fsencode(path)) > _LONGEST:
+        raise InvalidInput(
+            f"{path} is too long for a socket.",
+            why=f"The system takes {_LONGEST} bytes.",
+            fix="Put it into a directory with a shorter name.",
+        )
+    server = socket.socket(socket.AF_UNIX)
+    try:
+        if path.is_socket() and not _is_heard(path):
+            path.unlink()
+        server.bind(os.fspath(path))
+        os.chmod(path, 0o600)
+        server.listen()
+    except OSError as problem:
+        server.close()
+        raise AdapterUnavailable(
+            f"The socket {path} cannot be made: {problem.strerror}.",
+            fix="See that its directory is there and yours to write, and that nothing else listens at that path.",
+        ) from problem
+    return server
+
+
+def _is_heard(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as trial:
+        try:
+            trial.connect(os.fspath(path))
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return True
+        return True

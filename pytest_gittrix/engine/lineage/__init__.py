@@ -1,0 +1,1 @@
+"""How sessions begin, are handed on and forked, and are mended after a kill."""

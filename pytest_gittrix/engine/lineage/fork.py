@@ -1,0 +1,171 @@
+"""Forking a session: another one that begins as this one was after some event, and goes its own way (Pixir, session-systems 3.3).
+
+The child's log begins with where it comes from, then what was said up to that event, with its times and under new numbers. Its workspace
+is the parent's at that moment, on the parent's baseline. The parent is only read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from pytest_gittrix import points
+from pytest_gittrix.engine.operations.attachments import share
+from pytest_gittrix.engine.operations.checkpoints import REPOSITORY, Files, Moment, files_at, keep, moment_at, put_in
+from pytest_gittrix.engine.operations.operation import Recorder
+from pytest_gittrix.engine.operations.review import snapshot_of
+from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
+from pytest_gittrix.record.eventlog.events import Event, path_fields
+from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION
+from pytest_gittrix.record.state.fold import SessionState
+from pytest_gittrix.record.state.values import Lineage
+from pytest_gittrix.workspaces.seed import Seed
+from pytest_gittrix.workspaces.snapshot import Limits
+from pytest_gittrix.workspaces.workspace import Workspace
+
+FilesOf = Literal["then", "now", "baseline"]
+FILES: Final[tuple[FilesOf, ...]] = get_args(FilesOf)
+
+REPLAYED: Final = frozenset({*CONVERSATION, "step.started", "step.completed"}) - {
+    "branch_summary",
+    "history_compaction",
+    "provider_usage",
+    "turn_failed",
+}
+"""What a fork takes along of what was said and done: what a model can be shown again."""
+
+Take = Callable[[], Files]
+
+
+def check_files(value: object) -> FilesOf:
+    """Validate which files a fork begins with. Raises InvalidInput, listing what there is."""
+    if value in FILES:
+        return value
+    raise InvalidInput(f"files={value!r} is not a way to begin a fork.", fix=f"Use one of: {', '.join(FILES)}.")
+
+
+def check_seq(value: int | None, state: SessionState) -> int:
+    """Validate the event to fork after; the last one by default. Raises InvalidInput, saying which there are."""
+    if value is None:
+        return state.seq
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= state.seq:
+        raise InvalidInput(f"Session {state.id} has no event {value!r}.", fix=f"Its events are 0 to {state.seq}; history() shows them.")
+    return value
+
+
+def summary_of(events: Sequence[Event]) -> str:
+    """What a stretch of a conversation came to, in one line: how much was said, and which tools were called."""
+    counts = Counter(event.type for event in events if event.type in CONVERSATION)
+    tools = Counter(event.data["name"] for event in events if event.type == "tool_call")
+    said = ", ".join(f"{count} {type_.replace('_', ' ')}{'s' * (count > 1)}" for type_, count in sorted(counts.items()))
+    called = ", ".join(f"{name} ({count})" for name, count in sorted(tools.items()))
+    return f"Left out: {said or 'nothing'}." + (f" Tools called: {called}." if called else "")
+
+
+@dataclass(frozen=True)
+class Fork:
+    """What a fork takes along.
+
+    Attributes:
+        parent: the record of the session it is made from.
+        root: of the parent: the first ancestor by forks.
+        events: of the parent, up to the one it is made after.
+        take: reads the files it begins with.
+        limits: sizes a snapshot may have.
+        summary: what the part that is left out came to, if that is to be said.
+    """
+
+    parent: Recorder
+    root: str
+    events: Sequence[Event]
+    take: Take
+    limits: Limits
+    summary: str | None = None
+
+    def check(self) -> None:
+        """Any session can be forked; what its files were is known by now."""
+
+    def lineage(self, id_: str) -> Lineage:
+        """The child's: of the parent's root, and the first of a line of its own."""
+        forked = self.events[0].data.get("lineage", {}).get("relation") == "fork"  # which a conversation begins with, too
+        said = sum(event.type in CONVERSATION for event in self.events) + forked
+        return Lineage(self.parent.id, "fork", id_, self.root, self.events[-1].seq, said)
+
+    def fill(self, child: Recorder, workspace: Workspace) -> None:
+        """What was said, what is attached to it, and the files."""
+        child.take_over(event for event in self.events if event.type in REPLAYED)
+        if self.summary is not None:
+            left_out = {"parent_session_id": self.parent.id, "to_seq": self.events[-1].seq}
+            child.append("branch_summary", {"summary": self.summary, **left_out}, actor="human")
+        share(self.parent.directory, child.directory)
+        points.reached("fork:said")
+        files = self.take()
+        put_in(workspace, files)
+        for path, entry in files.changes.items():
+            child.append("session.write", {**path_fields(path), "op": "write" if entry is not None else "delete"}, actor="agent")
+        points.reached("fork:filled")
+        if files.changes:
+            state = child.read()
+            keep(child, state, snapshot_of(state, workspace, self.limits))
+
+    def undo(self, id_: str) -> None:
+        """Nothing but the child knows of it."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A session as forks are made from it.
+
+    Attributes:
+        recorder: its record.
+        state: its state now.
+        events: all of its events.
+        workspace: opens its workspace.
+        seed: gives its baseline.
+        limits: sizes a snapshot may have.
+    """
+
+    recorder: Recorder
+    state: SessionState
+    events: list[Event]
+    workspace: Callable[[], Workspace]
+    seed: Callable[[], Seed]
+    limits: Limits
+
+    def files(self, seq: int, which: FilesOf) -> Take:
+        """How to read the files that a fork after an event begins with; what cannot be is refused here, before anything is made.
+
+        Raises:
+            InvalidInput: the files of that moment were not kept.
+            AdapterUnavailable: the session has ended, and they went with its workspace.
+        """
+        if which == "baseline":
+            return lambda: Files({}, {})
+        moment = moment_at(self.events, seq) if which == "then" and seq != self.state.seq else None
+        if moment is not None and moment.id is None:
+            return lambda: Files({}, {})
+        if self.state.ended:
+            return self._set_aside(moment)
+        if moment is None:
+            return self._now
+        repository, id_ = self.recorder.directory.joinpath(*REPOSITORY), moment.id or ""
+        return lambda: files_at(repository, self.seed(), id_)
+
+    def _now(self) -> Files:
+        with self.recorder.leased() as state:
+            snapshot = snapshot_of(state, self.workspace(), self.limits)
+        return Files(snapshot.changes, snapshot.blobs)
+
+    def _set_aside(self, moment: Moment | None) -> Take:
+        archive, ended = self.state.archive, self.state.state
+        if moment is None and archive is not None and "commit" in archive:
+            return lambda: files_at(self.recorder.directory / "archive.git", self.seed(), archive["commit"])
+        if moment is None and ended != "promoted" and self.state.successor is None and archive is None:
+            return lambda: Files({}, {})
+        raise AdapterUnavailable(
+            f"The files of session {self.state.id} are gone: it is {self.state.outcome or ended}.",
+            why="They went with its workspace.",
+            fix=f"Fork {self.state.successor or 'a session that lives'}, or begin with files='baseline'.",
+        )

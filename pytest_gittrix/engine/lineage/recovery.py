@@ -1,0 +1,199 @@
+"""After a kill: every session is brought to a state that somebody meant (DESIGN rule 9).
+
+A logged intent without an end is rolled forward if its commit is in, and back if it is not; an eviction that stopped
+half-way goes on; a start that never finished is ended. Recovery takes each session's lease without waiting: what somebody
+works on is not broken. Run twice, it does nothing the second time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from pytest_gittrix import points
+from pytest_gittrix.backends.protocol import Durable
+from pytest_gittrix.engine.lineage.handoff import Handoff, Succession
+from pytest_gittrix.engine.lineage.member_recovery import mend_life
+from pytest_gittrix.engine.operations.eviction import Evictor
+from pytest_gittrix.engine.operations.operation import Recorder
+from pytest_gittrix.engine.promotion.pull_requests import Proposal, PullRequests, record_done
+from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, SessionNotFound
+from pytest_gittrix.git.tree import Changes
+from pytest_gittrix.record.state.fold import Intent, SessionState
+from pytest_gittrix.record.store.store import ID, LOCK, LOG, Problem, Store
+
+_STILLBORN: Final = (LOCK, LOG)
+
+
+@dataclass
+class RecoveryReport:
+    """What a recovery did.
+
+    Attributes:
+        rolled_forward: sessions whose promotion had landed and is now recorded.
+        rolled_back: sessions whose promotion had not landed and are active again.
+        removed: sessions whose workspace was still to be removed, or whose start never finished.
+        problems: records that could not be read or mended, each with the reason; they were left as they are.
+    """
+
+    rolled_forward: list[str] = field(default_factory=list)
+    rolled_back: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """One recovery of one store.
+
+    Attributes:
+        store: the store.
+        recorder_of: makes the recorder of a session.
+        durable_of: opens the durable repository of a session.
+        evictor: ends what was being ended.
+        pull_requests: opens what a killed promotion did not come to open.
+        report: what was done, filled by ``run``.
+    """
+
+    store: Store
+    recorder_of: Callable[[str], Recorder]
+    durable_of: Callable[[SessionState], Durable]
+    evictor: Evictor
+    pull_requests: PullRequests = field(default_factory=PullRequests)
+    report: RecoveryReport = field(default_factory=RecoveryReport)
+
+    def run(self, unsettled: list[str]) -> RecoveryReport:
+        """Mend the sessions given, and directories that never became a session."""
+        for id_ in unsettled:
+            try:
+                self._mend(id_)
+            except EvictionRace:
+                continue
+            except Exception as problem:  # noqa: BLE001  (one odd record must not stop the others from being mended)
+                self.report.problems.append(Problem(id_, str(problem)))
+        self._orphans()
+        self.evictor.trash.empty_soon()
+        return self.report
+
+    def _mend(self, id_: str) -> None:
+        recorder = self.recorder_of(id_)
+        self._mend_parent(recorder.read())
+        with recorder.leased(wait=0) as state:
+            points.reached("recover:leased")
+            if state.life is not None:
+                if mend_life(recorder, state, self.evictor.trash):
+                    self.report.removed.append(id_)
+                return
+            if state.handoff is not None:
+                state = Handoff(self.recorder_of).finish(recorder, state)
+            if state.intent is not None:
+                state = self._settle(recorder, state, state.intent)
+            if state.ended and state.workspace_present:
+                self._finish(recorder, state)
+            elif not state.ended and not state.workspace_present:
+                if state.lineage is not None and state.lineage.relation == "crash":
+                    Succession(self.recorder_of(state.lineage.parent)).undo(id_)
+                state = recorder.append("session.ended", {"state": "discarded", "reason": "its start never finished"}, commit_point=True)
+                if state.workspace is not None:
+                    self.evictor.trash.put(state.workspace)
+                self.evictor.trash.put(str(recorder.directory / "engine"))
+                self.evictor.evict(recorder, state, "discarded")
+                self.report.removed.append(id_)
+            recorder.derive()
+
+    def _mend_parent(self, state: SessionState) -> None:
+        """A child that waits for the workspace of its parent is ended by nobody: the parent is what is to be mended."""
+        if state.ended or state.workspace_present or state.lineage is None or state.lineage.relation != "handoff":
+            return
+        with suppress(SessionNotFound):
+            if self.recorder_of(state.lineage.parent).read().handoff == state.id:
+                self._mend(state.lineage.parent)
+
+    def _settle(self, recorder: Recorder, state: SessionState, intent: Intent) -> SessionState:
+        """The branch says how an open intent ended."""
+        durable = self.durable_of(state)
+        branch = intent.data.get("branch") or intent.ref.removeprefix("refs/heads/")
+        proposal = Proposal.of_intent(intent.data)
+        # A pull request may have been merged since, and its branch deleted.
+        places = (branch,) if proposal is None else (branch, proposal.base)
+        landed = any(durable.contains(place, intent.commit) for place in places)
+        if landed:
+            self._forward_checkouts(recorder, durable, branch, intent)
+        durable.repair(branch, intent.commit, intent.data.get("pack"))
+        points.reached("recover:repaired")
+        if not landed:
+            self.report.rolled_back.append(state.id)
+            reason = "found unfinished after a crash; the commit is not on the branch"
+            return recorder.append("promote.aborted", {"commit": intent.commit, "reason": reason}, commit_point=True)
+        self.report.rolled_forward.append(state.id)
+        done = {"commit": intent.commit, "ref": intent.ref, "branch": branch, "strategy": intent.data.get("strategy", "commit")}
+        opened = None if proposal is None else self.pull_requests.open_again(durable, branch, proposal, intent.commit)
+        return record_done(recorder, done, opened, actor="system")
+
+    def _forward_checkouts(self, recorder: Recorder, durable: Durable, branch: str, intent: Intent) -> None:
+        durable.repair(branch, intent.commit, None)
+        landed = durable.bring_forward(branch, intent.commit)
+        for _ in landed.forwarded:
+            recorder.append("worktree.updated", {"commit": intent.commit})
+        for reason in (landed.stale or {}).values():
+            recorder.append("worktree.stale", {"commit": intent.commit, "reason": reason[:500]})
+
+    def _finish(self, recorder: Recorder, state: SessionState) -> None:
+        """An eviction that was cut short goes on; a promoted session may keep its workspace if its policy says so."""
+        if state.state == "promoted" and not state.policy.until_promote:
+            return
+        self.evictor.evict(recorder, state, "promoted", promoted=self._promoted(state))
+        self.report.removed.append(state.id)
+
+    def _promoted(self, state: SessionState) -> Changes | None:
+        """What a promotion put into durable, so that only the rest is archived; None where that cannot be told any more."""
+        if state.result is None or not state.result.sha:
+            return None
+        with suppress(GittrixError):
+            durable = self.durable_of(state)
+            parents = durable.commit(state.result.sha).parents
+            return {path: new for path, (_, new) in durable.drift(parents[0], state.result.sha).items()} if parents else None
+        return None
+
+    def _orphans(self) -> None:
+        """Directories in which no event was ever stored whole: a start was killed at its very first steps.
+
+        Only what such a start can have left is removed, file by file: whatever else lies in the store is somebody's.
+        """
+        for name in sorted(os.listdir(self.store.root)) if self.store.root.is_dir() else ():
+            directory = self.store.root / name
+            if not ID.fullmatch(name) or directory.is_symlink() or not directory.is_dir() or not self._is_stillborn(name):
+                continue
+            with suppress(GittrixError, OSError), self.store.lease(name, wait=0):
+                if self._is_stillborn(name):
+                    for left in _STILLBORN:
+                        (directory / left).unlink(missing_ok=True)
+                    directory.rmdir()
+                    self.report.removed.append(name)
+
+    def _is_stillborn(self, name: str) -> bool:
+        if {entry.name for entry in self.store.directory(name).iterdir()} - set(_STILLBORN):
+            return False
+        with suppress(GittrixError):
+            return not self.store.log(name).read()  # of a torn first line nothing counts
+        return False
+
+
+def settled(recorder: Recorder, recovery: Recovery) -> Recorder:
+    """A session's recorder, once a promotion that a kill left open is settled: to end a session needs nobody's help.
+
+    Raises:
+        AdapterUnavailable: it cannot be settled now.
+    """
+    state = recorder.read()
+    if state.intent is not None or state.handoff is not None:
+        for problem in recovery.run([recorder.id]).problems:
+            raise AdapterUnavailable(
+                f"What a killed promotion of session {recorder.id} left cannot be settled: {problem.message.partition(chr(10))[0]}",
+                why="Until then nobody knows whether it is promoted.",
+                fix="Bring its durable repository back, then try again.",
+            )
+    return recorder

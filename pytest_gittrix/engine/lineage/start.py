@@ -1,0 +1,172 @@
+"""Starting a session: a record, a workspace, and nothing left behind if it fails.
+
+The record comes first, so that a kill leaves something that says what it was going to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pytest_gittrix import points
+from pytest_gittrix.backends.local import LocalEphemeral
+from pytest_gittrix.backends.protocol import Durable
+from pytest_gittrix.engine.operations.moved_refs import note_references
+from pytest_gittrix.engine.operations.operation import Recorder, typed
+from pytest_gittrix.engine.operations.resources import Resources, durable_ref, local_ref
+from pytest_gittrix.engine.operations.validation import check_text
+from pytest_gittrix.engine.promotion.strategy import check_strategy
+from pytest_gittrix.errors import GittrixError, InvalidInput
+from pytest_gittrix.os_level.files import sync_file_system
+from pytest_gittrix.os_level.lease import Lease
+from pytest_gittrix.record.eventlog.events import path_fields
+from pytest_gittrix.record.state.values import IDENTITY, Lineage, Policy
+from pytest_gittrix.record.store.store import Store
+from pytest_gittrix.workspaces.workspace import Workspace
+
+
+def check_identity(facts: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Validate what is told of who works in a session, and on what; None takes a fact away.
+
+    Raises:
+        InvalidInput: a name is none of ``IDENTITY``, or a value is no text.
+    """
+    unknown = [name for name in facts if name not in IDENTITY]
+    if unknown:
+        raise InvalidInput(f"{unknown[0]!r} is nothing that a session says of itself.", fix=f"Use: {', '.join(IDENTITY)}.")
+    return {name: value if value is None else check_text(value, name) for name, value in facts.items()}
+
+
+def known(facts: Mapping[str, str | None]) -> dict[str, str]:
+    """Those that have a value."""
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+class Origin(Protocol):
+    """Another session that one comes from, and what it takes along."""
+
+    def check(self) -> None:
+        """See that a session may come from it, before anything is made. Raises SessionExpired if none may."""
+
+    def lineage(self, id_: str) -> Lineage:
+        """Where the child of that id comes from. Raises as ``check``."""
+
+    def fill(self, child: Recorder, workspace: Workspace) -> None:
+        """Give the child what it takes along, before anybody may use it."""
+
+    def undo(self, id_: str) -> None:
+        """The child never came to be: see that nothing says so."""
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a session begins with.
+
+    Attributes:
+        task: what the agent is to do.
+        durable: the repository.
+        branch: of it; the session starts from its head.
+        ephemeral: how its workspace is made.
+        policy: when it is evicted.
+        strategy: what ``auto`` means for it.
+        identity: who works in it, and on what.
+        origin: the session it comes from.
+        baseline: the commit it starts from; the branch's head by default.
+    """
+
+    task: str
+    durable: Durable
+    branch: str
+    ephemeral: LocalEphemeral
+    policy: Policy
+    strategy: str | None = None
+    identity: Mapping[str, str] = field(default_factory=dict)
+    origin: Origin | None = None
+    baseline: str | None = None
+
+    def created(self, id_: str, baseline: str, space: str) -> dict[str, Any]:
+        """The data of ``session.created``, of an id and for a workspace at ``space``. Raises InvalidInput for a strategy that is none."""
+        data: dict[str, Any] = {
+            "task": self.task,
+            "durable_ref": durable_ref(self.durable, self.branch),
+            **path_fields(self.durable.path or "", "durable_path"),
+            "durable_branch": self.branch,
+            "baseline": baseline,
+            "ephemeral_ref": local_ref(space),
+            **path_fields(space, "workspace"),
+            "workspace_kind": self.ephemeral.kind,
+            "git_backed": self.ephemeral.kind in ("clone", "worktree"),
+            "policy": self.policy.to_data(),
+            "format": "sha256" if len(baseline) == 64 else "sha1",
+            "history": self.ephemeral.history,
+        }
+        if self.strategy is not None:
+            data["strategy"] = check_strategy(self.strategy)
+        if self.identity:
+            data["identity"] = dict(self.identity)
+        if self.origin is not None:
+            data["lineage"] = self.origin.lineage(id_).to_data()
+        return data
+
+
+@dataclass(frozen=True)
+class Start:
+    """Starting sessions, in one store.
+
+    Attributes:
+        store: the store.
+        recorder_of: makes the recorder of a session.
+        resources: durable repositories, seeds and trash.
+        claimed: makes the directory of the session to be, and leases it.
+    """
+
+    store: Store
+    recorder_of: Callable[[str], Recorder]
+    resources: Resources
+    claimed: Callable[[], tuple[str, Lease]]
+
+    def run(self, beginning: Beginning) -> tuple[Recorder, Workspace]:
+        """Start a session; gives its record and its workspace. ``GitTrix.start_session`` says what is raised."""
+        if beginning.origin is not None:
+            beginning.origin.check()
+        baseline = beginning.baseline or beginning.durable.head(beginning.branch)
+        points.reached("start:head-read")
+        id_, lease = self.claimed()
+        recorder = self.recorder_of(id_)
+        try:
+            with typed(), ExitStack() as held:
+                held.callback(lease.release)
+                return recorder, self._make(recorder, beginning, baseline)
+        except BaseException:
+            with suppress(OSError, GittrixError):  # the next recovery takes it away
+                if beginning.origin is not None:
+                    beginning.origin.undo(id_)
+                self.resources.trash.put(str(recorder.directory))
+            raise
+
+    def _make(self, recorder: Recorder, beginning: Beginning, baseline: str) -> Workspace:
+        directory, durable, ephemeral = recorder.directory, beginning.durable, beginning.ephemeral
+        space = str(directory / "workspace")
+        recorder.append("session.created", beginning.created(recorder.id, baseline, space), actor="human", commit_point=True)
+        points.reached("start:created")
+        seed = durable.seed(self.resources.seeds(), baseline, ephemeral.history)
+        points.reached("start:seeded")
+        engine = directory / "engine"
+        made = ephemeral.create(space, str(engine), seed, branch=beginning.branch, durable_objects=durable.objects_dir, name=recorder.id)
+        try:
+            note_references(engine, durable.references())
+            if beginning.origin is not None:
+                beginning.origin.fill(recorder, made)
+                points.reached("start:filled")
+            if self.store.durability == "full":
+                # A workspace that a power cut emptied would look as if the agent had emptied it.
+                sync_file_system(str(directory))
+            recorder.append("workspace.ready", path_fields(space), commit_point=True)
+            recorder.derive()
+            points.reached("start:ready")
+        except BaseException:
+            made.remove(self.resources.trash)  # of a worktree, durable knows
+            raise
+        return made

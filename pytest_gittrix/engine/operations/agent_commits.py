@@ -1,0 +1,177 @@
+"""Real commits by the agent: made from a snapshot, kept in the engine's own repository, and shown to the agent's.
+
+The engine runs no git in the agent's ``.git`` and reads no configuration there. What it needs to know (where HEAD is)
+it reads as plain files by descriptor, and what
+it adds (a pack, a branch, an index) it writes the same way; if the agent made its git directory unusable, the commit is
+kept all the same. Knows no durable repository.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from pytest_gittrix.engine.operations.archive import AGENT, open_bare
+from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.git.commit import Built, Signature, build_commit, parse_commit
+from pytest_gittrix.git.index import IndexEntry, IndexFile, stat_numbers
+from pytest_gittrix.git.objects import MissingObject, Objects, open_objects
+from pytest_gittrix.git.pack import install_pack
+from pytest_gittrix.git.refs import branch_ref
+from pytest_gittrix.git.tree import Entry
+from pytest_gittrix.os_level.safe_dir import GuardedDir
+from pytest_gittrix.workspaces.snapshot import Snapshot
+from pytest_gittrix.workspaces.workspace import Workspace
+
+_LARGEST_COMMIT = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CommitEntry:
+    """One commit of the agent's.
+
+    Attributes:
+        sha: its id.
+        author_name: who made it.
+        author_email: that person's address.
+        timestamp: when, aware, UTC.
+        message: its message, without the final newline.
+    """
+
+    sha: str
+    author_name: str
+    author_email: str
+    timestamp: datetime
+    message: str
+
+
+class AgentCommits:
+    """The commits of one session.
+
+    Args:
+        workspace: the session's workspace.
+        directory: where the engine's own repository for it is, outside the workspace.
+        recorded: shas of the commits made through the session, oldest first.
+    """
+
+    def __init__(self, workspace: Workspace, directory: Path, recorded: list[str]) -> None:
+        self._workspace = workspace
+        self._seed = workspace.seed
+        self._directory = directory
+        self._recorded = recorded
+
+    def head(self) -> str:
+        """Where the agent is: HEAD of its own repository if it has one that can be read, else the last commit made here."""
+        return self._agent_head()[1] or (self._recorded[-1] if self._recorded else self._seed.commit)
+
+    def _agent_head(self) -> tuple[str | None, str | None]:
+        """The branch (full reference) and commit of the agent's own HEAD, as far as plain files say."""
+        if self._workspace.kind != "clone":
+            return None, None
+        size = self._seed.format.hex_size
+        try:
+            head = self._text(".git/HEAD")
+            if not head.startswith("ref:"):
+                return None, head if re.fullmatch(rf"[0-9a-f]{{{size}}}", head) else None
+            ref = branch_ref(head.removeprefix("ref:").strip())
+            with suppress(GittrixError):
+                loose = self._text(f".git/{ref}")
+                return ref, loose if re.fullmatch(rf"[0-9a-f]{{{size}}}", loose) else None
+            packed = re.search(rf"^([0-9a-f]{{{size}}}) {re.escape(ref)}$", self._text(".git/packed-refs"), re.MULTILINE)
+            return ref, packed[1] if packed else None
+        except GittrixError:
+            return None, None
+
+    def _text(self, path: str) -> str:
+        return os.fsdecode(self._workspace.files.read(path, max_bytes=_LARGEST_COMMIT)[0]).strip()
+
+    def make(self, snapshot: Snapshot, message: str, seconds: int) -> str:
+        """Commit a snapshot on top of where the agent is; gives the sha."""
+        ref, there = self._agent_head()
+        parent = there or self.head()
+        built = build_commit(
+            self._seed.trees.read,
+            self._seed.root,
+            snapshot.changes,
+            snapshot.blobs,
+            parent=parent,
+            author=Signature(*AGENT, seconds),
+            message=message,
+            format_=self._seed.format,
+        )
+        open_bare(self._directory, self._seed.format.name, self._seed.objects_dir)
+        install_pack(str(self._directory / "objects"), built.pack)
+        if self._workspace.kind == "clone":
+            # The commit is made; an agent that broke its own repository just does not find it there.
+            with suppress(GittrixError):
+                self._show(built, ref, snapshot)
+        return built.id
+
+    def _show(self, built: Built, ref: str | None, snapshot: Snapshot) -> None:
+        """Put the commit into the agent's own repository: objects, then index, then branch."""
+        files = self._workspace.files
+        files.write(f".git/objects/pack/pack-{built.pack.name}.pack", built.pack.data)
+        files.write(f".git/objects/pack/pack-{built.pack.name}.idx", built.pack.index)
+        # The commit is the baseline and what changed, so its index is too; the agent's own could hold anything.
+        staged = {path: self._staged(files, path, entry, snapshot) for path, entry in snapshot.changes.items()}
+        files.write(".git/index", IndexFile(self._seed.index, self._seed.format).replaced(staged))
+        files.write(f".git/{ref or 'HEAD'}", built.id.encode() + b"\n")
+
+    def _staged(self, files: GuardedDir, path: str, entry: Entry | None, snapshot: Snapshot) -> IndexEntry | None:
+        if entry is None:
+            return None
+        status = files.lstat(path)
+        if status is None:
+            return IndexEntry(entry.mode, entry.id)
+        data = snapshot.blobs.get(entry.id)
+        numbers = stat_numbers(status, entry.mode)
+        # Times of a file that is written just now would make the index racy; git then reads the file once more, which is right.
+        return IndexEntry(entry.mode, entry.id, (*numbers[:9], len(data)) if data is not None else numbers)
+
+    def log(self) -> Iterator[CommitEntry]:
+        """The agent's commits, newest first, down to the baseline; those made with its own git too, while they are loose objects."""
+        next_id: str | None = self.head()
+        with self._kept() as kept:
+            while next_id is not None and next_id != self._seed.commit:
+                try:
+                    commit = parse_commit(next_id, self._loose(next_id, "commit") or _read(kept, next_id) or b"")
+                    author, when = commit.author, commit.author.when
+                except (LookupError, ValueError, OverflowError, OSError):
+                    return  # not to be had, or forged: what the agent's git holds can be anything
+                yield CommitEntry(commit.id, author.name, author.email, when, commit.message.rstrip("\n"))
+                next_id = commit.parents[0] if commit.parents else None
+
+    @contextmanager
+    def _kept(self) -> Iterator[Objects | None]:
+        """The objects of the engine's own repository, opened once for many; None while there is none."""
+        if not (self._directory / "objects").is_dir():
+            yield None
+            return
+        objects = open_objects(self._directory / "objects", self._seed.format)
+        try:
+            yield objects
+        finally:
+            objects.close()
+
+    def _loose(self, id_: str, kind: str) -> bytes | None:
+        """An object's data from a loose file of the agent's, if it is what its name says; the engine writes none there."""
+        try:
+            packed = self._workspace.files.read(f".git/objects/{id_[:2]}/{id_[2:]}", max_bytes=_LARGEST_COMMIT)[0]
+            raw = zlib.decompressobj().decompress(packed, _LARGEST_COMMIT)
+        except (GittrixError, zlib.error):
+            return None
+        data = raw.partition(b"\0")[2]
+        return data if self._seed.format.hash_object(kind, data) == id_ else None
+
+
+def _read(objects: Objects | None, id_: str) -> bytes | None:
+    try:
+        return objects.read(id_)[1] if objects is not None else None
+    except MissingObject:
+        return None

@@ -1,0 +1,180 @@
+"""A workspace as it was at earlier moments, so that a fork can begin there.
+
+A moment is kept as a tree in the engine's own repository beside the workspace; what it costs grows with what the agent changed. Knows no
+durable repository, and not when moments are worth keeping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pytest_gittrix.engine.operations.archive import open_bare
+from pytest_gittrix.engine.operations.operation import Recorder
+from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
+from pytest_gittrix.git.commit import parse_commit
+from pytest_gittrix.git.objects import MissingObject, Objects, Trees, open_objects
+from pytest_gittrix.git.pack import build_pack, install_pack
+from pytest_gittrix.git.tree import SUBMODULE, SYMLINK, Changes, Entry, changed_paths
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.state.fold import SessionState
+from pytest_gittrix.workspaces.seed import Seed
+from pytest_gittrix.workspaces.snapshot import Snapshot
+from pytest_gittrix.workspaces.workspace import Workspace
+
+REPOSITORY: Final = ("engine", "commits.git")
+# After this event the files are not as they were before.
+_CHANGE: Final = "session.write"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A moment that was kept.
+
+    Attributes:
+        seq: the event after which the files were so.
+        id: the tree, or the agent's commit; None for the baseline.
+    """
+
+    seq: int
+    id: str | None
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files as their difference from a baseline, with the bytes of the new ones by id."""
+
+    changes: Changes
+    blobs: Mapping[str, bytes]
+
+
+def keep(recorder: Recorder, state: SessionState, snapshot: Snapshot) -> SessionState:
+    """Keep this moment, unless the files are as they were the last time. The caller holds the lease.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    began_at_baseline = state.lineage is None or state.lineage.relation == "crash"
+    last = state.kept or (snapshot.seed.root if began_at_baseline else None)
+    if snapshot.tree == last and not state.unkept:
+        return state
+    repository = recorder.directory.joinpath(*REPOSITORY)
+    objects = snapshot.objects
+    if state.kept is not None:
+        known = _blobs_of(repository, snapshot.seed, state.kept)
+        objects = {id_: value for id_, value in objects.items() if id_ not in known}
+    open_bare(repository, snapshot.seed.format.name, snapshot.seed.objects_dir)
+    if objects:
+        install_pack(str(repository / "objects"), build_pack(objects, snapshot.seed.format))
+    return recorder.append("workspace.kept", {"tree": snapshot.tree})
+
+
+def _blobs_of(repository: Path, seed: Seed, tree: str) -> set[str]:
+    """What a kept tree has and the baseline has not; nothing, where a power cut took it."""
+    with suppress(MissingObject), _reading(repository, seed) as reader:
+        return {entry.id for entry in _changes(reader, seed, tree).values() if entry is not None}
+    return set()
+
+
+def moments(events: Iterable[Event]) -> list[Moment]:
+    """The moments of a session that were kept, oldest first."""
+    found: list[Moment] = []
+    began_at_baseline = True
+    for event in events:
+        if event.type == "session.created":
+            began_at_baseline = event.data.get("lineage", {}).get("relation", "crash") == "crash"
+        elif event.type == "workspace.ready" and began_at_baseline:
+            found.append(Moment(event.seq, None))
+        elif event.type == "workspace.kept":
+            found.append(Moment(event.seq, event.data["tree"]))
+        elif event.type == "session.commit":
+            found.append(Moment(event.seq, event.data["sha"]))
+    return found
+
+
+def moment_at(events: list[Event], seq: int) -> Moment:
+    """The kept moment that shows the files as they were after an event.
+
+    Raises:
+        InvalidInput: there is none, or files were written between it and the event; the message says which events will do.
+    """
+    kept = moments(events)
+    before = [moment for moment in kept if moment.seq <= seq]
+    if before and not any(event.type == _CHANGE for event in events[before[-1].seq + 1 : seq + 1]):
+        return before[-1]
+    possible = sorted({_last_like(events, moment) for moment in kept})
+    raise InvalidInput(
+        f"The files as they were after event {seq} were not kept.",
+        why="Only some moments are: where turns begin and end, commits, checkpoints, and before what a user says.",
+        fix=f"Fork after one of the events {', '.join(map(str, possible[-8:])) or '(none yet)'}; or call checkpoint() where it matters.",
+        opt_out="files='now' takes the files as they are, files='baseline' none of the changes.",
+    )
+
+
+def _last_like(events: list[Event], moment: Moment) -> int:
+    """The last event after which the files were still as at a kept moment."""
+    return next((event.seq - 1 for event in events[moment.seq + 1 :] if event.type == _CHANGE), events[-1].seq)
+
+
+def files_at(repository: Path, seed: Seed, id_: str) -> Files:
+    """The files of a kept moment.
+
+    Args:
+        repository: where it is kept.
+        seed: the baseline.
+        id_: of a tree or a commit.
+
+    Raises:
+        AdapterUnavailable: it is not there any more.
+    """
+    with _reading(repository, seed) as reader:
+        changes = _changes(reader, seed, id_)
+        wanted = {entry.id for entry in changes.values() if entry is not None and entry.mode != SUBMODULE}
+        return Files(changes, {blob: reader.objects.read(blob)[1] for blob in wanted})
+
+
+@dataclass(frozen=True)
+class _Reader:
+    objects: Objects
+    trees: Trees
+
+
+@contextmanager
+def _reading(repository: Path, seed: Seed) -> Iterator[_Reader]:
+    """Read a repository of kept moments."""
+    try:
+        objects = open_objects(repository / "objects", seed.format)
+    except (GittrixError, OSError, ValueError) as problem:
+        raise AdapterUnavailable(f"What was kept in {repository} cannot be read: {problem}.") from problem
+    try:
+        yield _Reader(objects, Trees(objects))
+    finally:
+        objects.close()
+
+
+def _changes(reader: _Reader, seed: Seed, id_: str) -> dict[str, Entry | None]:
+    kind, data = reader.objects.read(id_)
+    tree = parse_commit(id_, data).tree if kind == "commit" else id_
+    return {path: new for path, (_, new) in changed_paths(reader.trees.read, seed.root, tree).items()}
+
+
+def put_in(workspace: Workspace, files: Files) -> None:
+    """Bring a workspace that is its baseline to the files of a moment.
+
+    Raises:
+        WriteRejected: the disk refused.
+    """
+    for path, entry in files.changes.items():
+        if entry is None and workspace.kind != "lazy":
+            workspace.files.delete(path)
+    for path, entry in files.changes.items():
+        if entry is None or entry.mode == SUBMODULE:
+            continue
+        data = files.blobs[entry.id]
+        if entry.mode == SYMLINK:
+            workspace.files.make_link(path, data)
+        else:
+            workspace.files.write(path, data, executable=entry.kind == "executable")

@@ -1,0 +1,211 @@
+"""Eviction: a session ends, what it holds and did not promote is set aside, its workspace goes; and the sweep that does so by TTL.
+
+A session is expired if and only if now is strictly past its deadline (GitTrix). The order is for what may happen in
+between: the end is recorded, the
+workspace is taken out of the agent's reach by a rename, and only what is found then decides what is archived, so
+nothing that was written before that is lost (DESIGN
+rule 8). What cannot be archived as a change of the baseline is kept whole. A kill anywhere leaves work that recovery
+goes on with. Knows no durable repository.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from pytest_gittrix import points
+from pytest_gittrix.engine.operations.archive import Archive, unpromoted, write_archive
+from pytest_gittrix.engine.operations.expiry import is_past, resolution_ns
+from pytest_gittrix.engine.operations.operation import Recorder, require_live
+from pytest_gittrix.engine.operations.review import snapshot_of
+from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput
+from pytest_gittrix.git.tree import Changes
+from pytest_gittrix.os_level.lease import Lease
+from pytest_gittrix.record.state.fold import SessionState
+from pytest_gittrix.record.state.values import OUTCOMES
+from pytest_gittrix.record.store.store import LOCK, TURN
+from pytest_gittrix.workspaces.snapshot import Limits, Snapshot
+from pytest_gittrix.workspaces.workspace import Trash, Workspace
+
+EndState = Literal["expired", "discarded", "promoted"]
+_END_STATES = get_args(EndState)
+
+LEAVING = "leaving"
+"""What a workspace is called in its session's directory, once it is out of the agent's reach and before it is gone."""
+
+OpenWorkspace = Callable[[SessionState], Workspace]
+
+
+def check_end(state: str) -> EndState:
+    """Validate how an eviction is to end a session. Raises InvalidInput, listing what there is."""
+    if state in _END_STATES:
+        return state  # type: ignore[return-value]
+    raise InvalidInput(f"A session cannot end as {state!r}.", fix=f"Use one of: {', '.join(_END_STATES)}.")
+
+
+def check_outcome(outcome: str | None) -> str | None:
+    """Validate how an agent did. Raises InvalidInput, listing what there is; a handoff is made with ``handoff()``."""
+    if outcome is None or outcome in OUTCOMES:
+        return outcome
+    raise InvalidInput(
+        f"An agent cannot have ended as {outcome!r}.", fix=f"Use one of: {', '.join(OUTCOMES)}; or hand the session on with handoff()."
+    )
+
+
+def require_evictable(state: SessionState) -> None:
+    """Refuse to evict what has ended, unless its workspace was kept until now (a promotion without ``until_promote``).
+
+    Raises:
+        SessionExpired: there is nothing left to evict.
+        InvalidInput: it is a member's, whose work is finalized and retained (BotMinter).
+    """
+    if state.life is not None and not state.ended:
+        raise InvalidInput(
+            f"Session {state.id} is a member's, and {state.life}: it can be neither evicted nor discarded.",
+            why="What its agent did is saved to the remotes when it ends, and not archived.",
+            fix="Stop it; once it is retained, clean it up.",
+        )
+    if not state.workspace_present:
+        require_live(state)
+
+
+def is_repeated(state: SessionState, how: EndState, outcome: str | None) -> bool:
+    """Whether an end is told once more that has been, with the outcome that was told then (Gas Town, session-systems 2.3)."""
+    return state.ended and not state.workspace_present and outcome is not None and (state.state, state.outcome) == (how, outcome)
+
+
+@dataclass(frozen=True)
+class Evictor:
+    """Ends sessions of one engine. Every method's caller holds the session's lease, but for ``sweep_one``.
+
+    Attributes:
+        open_workspace: finds a session's workspace.
+        trash: where workspaces go.
+        limits: sizes a snapshot may have.
+    """
+
+    open_workspace: OpenWorkspace
+    trash: Trash
+    limits: Limits = field(default_factory=Limits)
+
+    def set_aside(self, recorder: Recorder, state: SessionState, workspace: Workspace) -> Archive | None:
+        """Archive what a workspace holds and differs from the baseline; None if there is nothing.
+
+        Raises:
+            AdapterUnavailable: the workspace cannot be read.
+            OSError: the archive cannot be written.
+        """
+        return self._archive(recorder, state, self._snapshot(state, workspace), None)
+
+    def _snapshot(self, state: SessionState, workspace: Workspace) -> Snapshot:
+        return snapshot_of(state, workspace, self.limits)
+
+    def _archive(self, recorder: Recorder, state: SessionState, snapshot: Snapshot, promoted: Changes | None) -> Archive | None:
+        left = unpromoted(snapshot, promoted)
+        if not left:
+            return None
+        archive = write_archive(
+            recorder.directory,
+            state.id,
+            state.task,
+            snapshot,
+            left,
+            seconds=recorder.clock.now_ns() // 10**9,
+            sync=recorder.store.durability == "full",
+        )
+        recorder.append(
+            "archive.written", {"touched": len(left), "commit": archive.commit, "patch": archive.patch.name, "ref": archive.ref}
+        )
+        points.reached("evict:archived")
+        return archive
+
+    def evict(
+        self, recorder: Recorder, state: SessionState, how: EndState, *, promoted: Changes | None = None, outcome: str | None = None
+    ) -> None:
+        """End a session, set aside what it did not promote, and take its workspace away.
+
+        Called again on a session whose eviction was cut short, it goes on where that stopped.
+
+        Args:
+            recorder: the session's record.
+            state: its state, read under the lease.
+            how: the state it ends in; one that has ended already stays as it is.
+            promoted: the changes that were promoted, if any were.
+            outcome: how its agent did, if somebody said.
+
+        Raises:
+            AdapterUnavailable, OSError: what it holds can be neither archived nor kept; it is all still there, and recovery tries again.
+        """
+        if not state.ended:
+            state = recorder.append("session.ended", {"state": how} | ({"outcome": outcome} if outcome else {}), commit_point=True)
+            points.reached("evict:ended")
+        if state.workspace_present:
+            self._clear(recorder, state, promoted)
+            self.trash.put(str(recorder.directory / "engine"))
+            recorder.append("workspace.removed", {})
+        # Still held: whoever waits for it finds that the name is gone, and looks again.
+        with suppress(FileNotFoundError):
+            os.unlink(recorder.directory / LOCK)
+        turn = recorder.directory / TURN
+        if turn.exists():  # of a killed one; whoever runs one takes it away himself
+            with suppress(GittrixError), Lease(turn, wait=0) as left:
+                left.remove()
+
+    def _clear(self, recorder: Recorder, state: SessionState, promoted: Changes | None) -> None:
+        leaving = str(recorder.directory / LEAVING)
+        try:
+            workspace = self.open_workspace(state)
+        except GittrixError as problem:
+            self._keep_whole(recorder, state, state.workspace or leaving, problem)
+            return
+        workspace.set_apart(leaving)
+        points.reached("evict:apart")
+        try:
+            snapshot = self._snapshot(state, workspace)
+        except (GittrixError, OSError) as problem:
+            self._keep_whole(recorder, state, leaving, problem)
+        else:
+            self._archive(recorder, state, snapshot, promoted)
+            if snapshot.refused:
+                path, reason = next(iter(snapshot.refused.items()))
+                self._keep_whole(recorder, state, leaving, AdapterUnavailable(f"{path!r} is not archived: {reason}."))
+        workspace.remove(self.trash)
+        points.reached("evict:workspace-gone")
+
+    def _keep_whole(self, recorder: Recorder, state: SessionState, path: str, problem: Exception) -> None:
+        """What cannot be kept as a change of the baseline is kept as it is."""
+        kept = recorder.directory / "archive.workspace"
+        if not os.path.isdir(path) or kept.exists():
+            return
+        os.rename(path, kept)
+        reason = str(problem).partition("\n")[0][:500]
+        recorder.append("archive.written", {"touched": len(state.api_touched), "patch": kept.name, "reason": reason})
+        points.reached("evict:kept-whole")
+
+    def sweep_one(self, recorder: Recorder) -> bool:
+        """Evict one session if it is past its TTL, judged under its lease; whether it was.
+
+        A session that somebody works on right now is left for the next sweep.
+        """
+        try:
+            with recorder.leased(wait=0) as state:
+                if (state.ended and not state.workspace_present) or not is_past(state, recorder.clock):
+                    return False
+                points.reached("sweep:past-deadline")
+                if not state.ended:
+                    state = recorder.with_activity(state)
+                if not is_past(state, recorder.clock):
+                    return False
+                self.evict(recorder, state, "expired")
+                return True
+        except EvictionRace:
+            return False
+
+    def rebase_one(self, recorder: Recorder) -> None:
+        """Have a session that was last used in the future, since the clock was set back, count its idle time from now."""
+        with suppress(EvictionRace), recorder.leased(wait=0) as state:
+            if not state.ended and state.last_access_ns > recorder.clock.now_ns() + resolution_ns(recorder.clock):
+                recorder.append("session.accessed", {"op": "clock set back"})

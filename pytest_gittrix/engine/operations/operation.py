@@ -1,0 +1,338 @@
+"""One session's log, state and lease in one hand: how every operation begins and how what it did is recorded.
+
+An operation takes the lease, reads the state anew, is refused if the session has ended, does its work, and appends one
+event (DESIGN rule 7).
+Holds nothing that leads to durable, since the agent's object is built on it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, cast
+
+from pytest_gittrix.clock.clock import Clock
+from pytest_gittrix.engine.operations.expiry import is_past, resolution_ns, unseen_activity
+from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, SessionExpired, SessionNotFound
+from pytest_gittrix.os_level.lease import Lease
+from pytest_gittrix.record.eventlog.events import Actor, Event, live_event
+from pytest_gittrix.record.eventlog.log import EventLog, report_ignored
+from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION, OBSERVED
+from pytest_gittrix.record.state.fold import SessionState, fold
+from pytest_gittrix.record.state.observations import axes_of
+from pytest_gittrix.record.store.store import Store
+
+Listener = Callable[[Event], object]
+Emit = Callable[[Event], None]
+
+PUBLIC_NAMES: Final[Mapping[str, str]] = {
+    "workspace.ready": "session.start",
+    "session.write": "session.write",
+    "session.commit": "session.commit",
+    "promote.done": "session.promote",
+    "workspace.removed": "session.evict",
+}
+"""The names GitTrix gives its events, by the stored event that stands for each."""
+
+_DERIVE_EVERY_NS: Final = 60 * 10**9
+# What changes nothing in metadata.json but times and the list of touched files: a session can hold thousands of these.
+_QUIET: Final = frozenset({"session.accessed", "session.write", *CONVERSATION})
+
+
+class Emitter:
+    """Listeners of one engine. What a listener raises is reported and never reaches the operation: that has happened already."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[str, list[Listener]] = {}
+
+    def on(self, name: str, listener: Listener) -> Callable[[], None]:
+        """Call ``listener(event)`` for events of that name; gives a function that ends it."""
+        listeners = self._listeners.setdefault(name, [])
+        listeners.append(listener)
+        return lambda: listeners.remove(listener) if listener in listeners else None
+
+    def emit(self, event: Event) -> None:
+        """Tell everyone who asked for the event's stored name, its GitTrix name, or ``*``."""
+        if not self._listeners:
+            return
+        for name in dict.fromkeys((event.type, PUBLIC_NAMES.get(event.type, event.type), "*")):
+            for listener in tuple(self._listeners.get(name, ())):
+                try:
+                    listener(event)
+                except Exception as problem:  # noqa: BLE001  (a listener is a stranger: nothing it raises may undo what is stored)
+                    report_ignored(problem)
+
+    def complain(self, id_: str, problem: Exception, *, ts: int) -> None:
+        """Announce a failure of background work, which has no caller to raise to, as ``engine.error``."""
+        code = problem.code if isinstance(problem, GittrixError) else "OS_ERROR"
+        self.emit(live_event("engine.error", {"code": code, "message": str(problem)}, ts=ts, stream=id_))
+
+
+def _weak(emit: Emit) -> Emit:
+    """The same emitter, as long as its engine lives."""
+    if not inspect.ismethod(emit):
+        return emit
+    reference = weakref.WeakMethod(emit)
+
+    def emit_if_alive(event: Event) -> None:
+        alive = reference()
+        if alive is not None:
+            alive(event)
+
+    return emit_if_alive
+
+
+class Recorder:
+    """The record of one session, for operations on it.
+
+    Args:
+        store: where the session is kept.
+        id_: its id.
+        clock: the engine's clock.
+        emit: told of each event, once it is stored.
+        wait: real seconds to wait for the session's lease.
+
+    Attributes:
+        last: the event that this recorder stored last.
+    """
+
+    def __init__(self, store: Store, id_: str, clock: Clock, emit: Emit, *, wait: float = 10.0) -> None:
+        self.store = store
+        self.id = id_
+        self.clock = clock
+        self.emit = emit
+        self.wait = wait
+        self.directory = store.directory(id_)
+        self.log: EventLog = store.log(id_)
+        self._lease = store.lease(id_, wait=wait)
+        self.last: Event | None = None
+        self._refusal: Callable[[], GittrixError] | None = None
+        self._state: SessionState | None = None
+        self._resolution_ns = resolution_ns(clock)
+        self._derived_ns = 0
+        self._underived = False
+
+    def revoke(self, refusal: Callable[[], GittrixError]) -> None:
+        """Let this recorder do nothing any more; whoever tries is told what ``refusal`` gives."""
+        self._refusal = refusal
+
+    def twin(self) -> Recorder:
+        """Another recorder of the same session, which goes on from what this one knows.
+
+        It shares nothing that changes and holds no listener, so that what it is given to (an agent) cannot follow one to the engine.
+        """
+        twin = Recorder(self.store, self.id, self.clock, _weak(self.emit), wait=self.wait)
+        twin._state, twin._derived_ns = self._state, self._derived_ns
+        twin.log = self.log.twin()
+        return twin
+
+    def read(self) -> SessionState:
+        """The session's state as the log has it now.
+
+        Raises:
+            SessionNotFound: there is no such session.
+            LogDamaged: the log is damaged in the middle.
+            MetadataVersionUnsupported: it, or the record of a TypeScript store, is of a version this engine does not know.
+        """
+        events = self.log.refresh()
+        if self._state is None or self._state.legacy:
+            self._state = fold(events) if events else self.store.load(self.id)
+        elif events:
+            self._state = fold(events, self._state)
+        return self._state
+
+    def append(self, type_: str, data: Mapping[str, Any], *, actor: Actor = "system", commit_point: bool = False) -> SessionState:
+        """Store an event, fold it, tell the listeners. The caller holds the lease; the record is derived when it lets go.
+
+        Raises:
+            AdapterUnavailable: it could not be stored; nothing happened.
+            LogDamaged: it cannot happen to a session in this state, or says what none of its kind can; nothing was stored.
+        """
+        now = self.clock.now_ns()
+        # What cannot happen must not be stored either: no reader would get past it.
+        event = Event(0 if self._state is None else self._state.seq + 1, now - now % 1000, self.id, type_, actor, data)
+        if type_ in OBSERVED:
+            axes_of([event])
+        meant = self._state and fold([event], self._state)
+        if self._refusal is not None:
+            raise self._refusal()
+        event = self.last = self.log.append(type_, data, ts=now, actor=actor, commit_point=commit_point)
+        unseen = self.log.refresh() if self.log.behind else []
+        self._state = meant if meant is not None and not unseen else fold(unseen or [event], self._state)
+        self._underived = self._underived or type_ not in _QUIET or now - self._derived_ns >= _DERIVE_EVERY_NS
+        self.emit(event)
+        return self._state
+
+    def take_over(self, events: Iterable[Event]) -> None:
+        """Store what happened in another session as this one's, with its times; nobody is told. The caller holds the lease.
+
+        Raises:
+            AdapterUnavailable: it could not be stored.
+        """
+        for event in events:
+            self._state = fold([self.log.append(event.type, event.data, ts=event.ts, actor=cast(Actor, event.actor))], self._state)
+
+    def with_activity(self, state: SessionState) -> SessionState:
+        """Count changes of files in the workspace as use of the session. The caller holds the lease."""
+        observed = unseen_activity(state, self.clock)
+        return state if observed is None else self.append("session.activity", {"observed_ns": observed})
+
+    def derive(self) -> None:
+        """Write ``metadata.json`` from the state. It is derived: that it cannot be written is no failure of what happened."""
+        if self._state is None:
+            return
+        self._derived_ns, self._underived = self.clock.now_ns(), False
+        try:
+            self.store.write_metadata(self.id, self._state)
+        except GittrixError as problem:
+            report_ignored(problem)
+
+    @contextmanager
+    def leased(self, *, wait: float | None = None) -> Iterator[SessionState]:
+        """Hold the session's lease, with its state read under it; a torn end of the log is mended first.
+
+        Args:
+            wait: real seconds to wait for it; the recorder's own by default.
+
+        Raises:
+            EvictionRace: somebody else held it for longer than ``wait``.
+            SessionNotFound: there is no such session (nor will one be made by asking).
+            AdapterUnavailable: the system refused something in the block.
+        """
+        lease = self._lease if wait is None else self.store.lease(self.id, wait=wait)
+        self._take(lease)
+        try:
+            with typed():
+                yield self._read_under_lease()
+        finally:
+            self._let_go(lease)
+
+    @contextmanager
+    def working(self, op: str, actor: Actor, *, marks: bool = True) -> Iterator[SessionState]:
+        """As ``leased``, for an operation on a live session; using it slides the idle deadline.
+
+        Args:
+            op: what is done, for the record.
+            actor: who does it.
+            marks: record the use, if it was not used just now; not for an operation that stores an event of its own in any case.
+
+        Raises:
+            SessionExpired: the session has ended, or its TTL has passed and only the sweep is missing.
+        """
+        if self._state is not None:
+            require_live(self._state)
+        lease = self._lease
+        try:
+            self._take(lease)
+        except (AdapterUnavailable, EvictionRace):
+            require_live(self.read())
+            raise
+        try:
+            with typed():
+                state = self._read_under_lease()
+                require_live(state)
+                yield self._used(state, op, actor, marks=marks)
+        finally:
+            self._let_go(lease)
+
+    def _take(self, lease: Lease) -> None:
+        if self._refusal is not None:
+            raise self._refusal()
+        try:
+            lease.acquire()
+        except AdapterUnavailable:
+            if not self.directory.is_dir():
+                raise not_found(self.id, str(self.store.root)) from None
+            raise
+
+    def _let_go(self, lease: Lease) -> None:
+        if self._underived:
+            self.derive()
+        if self._state is not None and self._state.ended:
+            lease.remove()  # an ended session keeps no lock, and is not to be given one by asking
+        lease.release()
+
+    def _read_under_lease(self) -> SessionState:
+        state = self.read()
+        if self.log.torn and self.log.repair(ts=self.clock.now_ns()) is not None:
+            self._state = state = fold(self.log.read())
+        if state.legacy:
+            self._state = state = self.store.import_legacy(self.id, ts=self.clock.now_ns())
+            self.log.refresh()
+        return state
+
+    def _used(self, state: SessionState, op: str, actor: Actor, *, marks: bool) -> SessionState:
+        now, resolution = self.clock.now_ns(), self._resolution_ns
+        if state.last_access_ns > now + resolution:
+            # The clock was set back: idle time counts from now, or the session would outlive every TTL.
+            state = self.append("session.accessed", {"op": op}, actor=actor)
+        if is_past(state, self.clock):
+            state = self.with_activity(state)
+            require_in_time(state, self.clock)
+        if marks and now - state.last_access_ns > resolution:
+            state = self.append("session.accessed", {"op": op}, actor=actor)
+        return state
+
+
+@contextmanager
+def typed() -> Iterator[None]:
+    """What the operating system refuses in this block becomes an error that callers expect.
+
+    Raises:
+        AdapterUnavailable: a disk is full, a directory is not writable.
+    """
+    try:
+        yield
+    except GittrixError:
+        raise  # some of ours are OSErrors too
+    except OSError as problem:
+        raise _refused(problem) from problem
+
+
+def _refused(problem: OSError) -> AdapterUnavailable:
+    return AdapterUnavailable(
+        f"The system refused: {problem.strerror or problem}{f' ({problem.filename})' if problem.filename else ''}.",
+        why="The operation stopped there; what was stored before stays true.",
+        fix="See that the disk has space and that its files are yours to write, then try again.",
+    )
+
+
+def require_in_time(state: SessionState, clock: Clock) -> None:
+    """Refuse to work on a session whose time is up, swept or not, so that what it can do never depends on when a sweep ran.
+
+    Raises:
+        SessionExpired: its deadline has passed.
+    """
+    if not is_past(state, clock):
+        return
+    raise SessionExpired(
+        f"The TTL of session {state.id} has passed.",
+        state="expired",
+        why="The next sweep evicts it; until then it can do nothing any more.",
+        fix="Start a new session; its work will be in its archive.",
+        opt_out="Give sessions a longer TTL with EvictionPolicy(ttl_idle=...), or extend() them in time.",
+    )
+
+
+def not_found(id_: str, root: str) -> SessionNotFound:
+    """The error for an id that is not in the store."""
+    return SessionNotFound(f"There is no session {id_!r} in {root}.", fix="List them with `gittrix session list`.")
+
+
+def require_live(state: SessionState) -> None:
+    """Refuse to work on a session that has ended.
+
+    Raises:
+        SessionExpired: it has; ``.state`` says how.
+    """
+    if not state.ended:
+        return
+    what = {"promoted": "was promoted", "discarded": "was discarded", "expired": "has expired"}[state.state]
+    raise SessionExpired(
+        f"Session {state.id} {what}.",
+        state=state.state,
+        why="An ended session can do nothing any more, so that its record stays what it was.",
+        fix="Start a new session; what was not promoted is in its archive, if there was anything.",
+    )

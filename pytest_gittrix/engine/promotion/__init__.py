@@ -1,0 +1,1 @@
+"""A choice of changes becomes one commit on durable."""

@@ -1,0 +1,275 @@
+"""The pull request of a promotion: what it says, and opening it once the commit is on its branch.
+
+A forge may be slow, full or closed to us, and the promotion is in by then: so opening raises nothing, ends in bounded time, and
+may be done again, by a recovery or by hand. Must not know how commits land.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from pytest_gittrix import points
+from pytest_gittrix.backends.forge.protocol import Forge, ForgeUnavailable, PullRequest
+from pytest_gittrix.backends.protocol import Durable
+from pytest_gittrix.engine.operations.operation import Recorder
+from pytest_gittrix.engine.operations.validation import check_text
+from pytest_gittrix.errors import CapabilityMissing, GittrixError, InvalidInput
+from pytest_gittrix.git.refs import short_branch
+from pytest_gittrix.os_level.process_tree import pause, seconds
+from pytest_gittrix.record.eventlog.events import Actor
+from pytest_gittrix.record.state.fold import SessionState
+
+ForgeOf = Callable[[Durable], Forge | None]
+
+PATIENCE: Final = 20.0
+"""Real seconds that a promotion, or a recovery, waits for the forge in all."""
+
+_PAUSES: Final = (0.5, 1.0)
+_TITLE: Final = 200
+_REASON: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class PrRequest:
+    """What a promotion asks of its pull request; what is None follows from the promotion.
+
+    Attributes:
+        base: the branch it goes to; the session's durable branch by default.
+        title: the first line of the commit message by default.
+        body: by default the rest of the message, and which session it is of.
+        draft: not meant to be merged yet.
+    """
+
+    base: str | None = None
+    title: str | None = None
+    body: str | None = None
+    draft: bool = False
+
+    def check(self) -> None:
+        """Judge the texts. Raises InvalidInput: one cannot be what it says."""
+        for name, text in (("title", self.title), ("body", self.body)):
+            if text is not None and "\0" in check_text(text, name):
+                raise InvalidInput(f"{name} holds a NUL.", why="No forge takes it.", fix="Leave it out.")
+        if self.title is not None and (not self.title.strip() or "\n" in self.title):
+            raise InvalidInput(f"title={self.title[:80]!r} is no title.", fix="Give one line that says something.")
+        if self.base is not None:
+            short_branch(check_text(self.base, "base"))
+
+    def refuse_unless_pr(self, strategy: str) -> None:
+        """Refuse what a promotion without a pull request has no use for. Raises InvalidInput, which names it."""
+        asked = {"base": self.base, "title": self.title, "body": self.body, "draft": self.draft or None}
+        given = [f"{name}=" for name, value in asked.items() if value is not None]
+        if strategy == "pr" or not given:
+            return
+        raise InvalidInput(
+            f"{', '.join(given)} is of a pull request, and this promotion opens none: its strategy is {strategy!r}.",
+            why="What was asked for would be lost without a word.",
+            fix="Promote with strategy='pr', or leave it out.",
+        )
+
+    def proposal(self, message: str, branch: str, session: str, task: str) -> Proposal:
+        """The pull request as it is to be opened.
+
+        Args:
+            message: the commit message.
+            branch: the session's durable branch.
+            session: its id.
+            task: its task.
+        """
+        first, _, rest = message.strip().partition("\n")
+        title = first if len(first) <= _TITLE else f"{first[: _TITLE - 1]}…"
+        said = [rest.strip() if title == first else message.strip(), f"Promoted by gittrix from session `{session}`."]
+        return Proposal(
+            short_branch(self.base) if self.base is not None else branch,
+            self.title if self.title is not None else title or task.strip()[:_TITLE] or f"Session {session}",
+            self.body if self.body is not None else "\n\n".join(part for part in said if part),
+            self.draft,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A pull request that is to be opened: the branch it goes to, its text, and whether it is a draft."""
+
+    base: str
+    title: str
+    body: str
+    draft: bool
+
+    def to_data(self) -> dict[str, Any]:
+        """The keys of ``promote.intent``, by which a recovery opens the same."""
+        return {"base": self.base, "title": self.title, "body": self.body, "draft": self.draft}
+
+    @classmethod
+    def of_intent(cls, data: Mapping[str, Any]) -> Proposal | None:
+        """What an intent says; None if it is not that of a pull request."""
+        if "base" not in data:
+            return None
+        return cls(data["base"], data.get("title", ""), data.get("body", ""), bool(data.get("draft", False)))
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What came of opening one.
+
+    Attributes:
+        pull: the pull request; None if there is none.
+        problem: why there is none, and what to do.
+    """
+
+    pull: PullRequest | None = None
+    problem: str | None = None
+
+    @property
+    def url(self) -> str | None:
+        """Address of its page."""
+        return self.pull.url if self.pull is not None else None
+
+    def done(self) -> dict[str, str]:
+        """What ``promote.done`` says of it."""
+        if self.pull is not None:
+            return {"pr_url": _plain(self.pull.url)}
+        return {"pr_failed": _plain(self.problem or "")[:_REASON]}
+
+    def observed(self) -> dict[str, Any] | None:
+        """The data of ``pr.observed``; None if there is nothing to observe."""
+        pull = self.pull
+        if pull is None:
+            return None
+        shown = {"url": pull.url, "title": pull.title, "branch": pull.head, "base_branch": pull.base}
+        return {"state": pull.state, "number": pull.number, "draft": pull.draft} | {name: _plain(text) for name, text in shown.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class PullRequests:
+    """Opening pull requests for the durable repositories of one engine.
+
+    Attributes:
+        forge_of: the forge of a repository; None where there is none.
+    """
+
+    forge_of: ForgeOf = lambda _durable: None
+
+    def require(self, durable: Durable) -> Forge:
+        """The forge of a repository.
+
+        Raises:
+            CapabilityMissing: it has none, or the client of a forge is not installed.
+        """
+        forge = self.forge_of(durable)
+        if forge is not None:
+            return forge
+        raise CapabilityMissing(
+            "This durable repository cannot open pull requests: the engine knows no forge of it.",
+            why="A pull request is a forge's, not git's.",
+            fix="Give the engine one, such as GitTrix(..., forge=GitHubForge('owner/name', token=...)), or use strategy='branch' and open "
+            "the pull request by hand.",
+        )
+
+    def open(self, durable: Durable, branch: str, proposal: Proposal) -> Opened:
+        """Open the pull request of a branch that has its commit. Raises nothing: a failure is told in what is returned."""
+        return self._opened(durable, branch, proposal, lambda forge: _open(forge, branch, proposal))
+
+    def open_again(self, durable: Durable, branch: str, proposal: Proposal, commit: str) -> Opened:
+        """The same after a kill, when nobody knows whether it was opened, or merged since: then it is given as it is now.
+
+        Args:
+            durable: the repository.
+            branch: the branch.
+            proposal: the pull request.
+            commit: what the promotion put on the branch.
+        """
+
+        def find_or_open(forge: Forge) -> PullRequest:
+            known = forge.find_prs(head=branch, base=proposal.base, state="all")
+            return next((pull for pull in known if pull.head_sha == commit), None) or _open(forge, branch, proposal)
+
+        return self._opened(durable, branch, proposal, find_or_open)
+
+    def _opened(self, durable: Durable, branch: str, proposal: Proposal, act: Callable[[Forge], PullRequest]) -> Opened:
+        points.reached("pr:opening")
+        where = ""
+        try:
+            forge = self.require(durable)
+            where = f" at {forge.url}"
+            with forge.within(PATIENCE) as hasty:
+                pull = _checked(act(hasty))
+        except Exception as problem:  # noqa: BLE001  (the commit is in: whatever a forge raises must not say that it is not)
+            reason = problem.fact if isinstance(problem, GittrixError) else f"{type(problem).__name__}: {problem}."
+            push = f"push {branch!r} there, then " if durable.objects_dir is not None and isinstance(problem, InvalidInput) else ""
+            by_hand = f"{push}open it by hand from {branch!r} to {proposal.base!r}{where}"
+            return Opened(problem=f"the commit is on {branch!r}, but no pull request of it is known: {reason} To have one, {by_hand}.")
+        points.reached("pr:opened")
+        return Opened(pull)
+
+
+def forges_of(forge: Forge | ForgeOf | None, is_own: Callable[[Durable], bool]) -> ForgeOf:
+    """How to find the forge of a repository, from what the engine was given.
+
+    Args:
+        forge: a forge, which is that of the engine's own repository; or what tells one by repository; or None.
+        is_own: whether a repository is the engine's own.
+
+    Raises:
+        InvalidInput: it is neither.
+    """
+    if forge is None:
+        return lambda _durable: None
+    if hasattr(forge, "open_pr"):
+        given = cast(Forge, forge)
+        return lambda durable: given if is_own(durable) else None
+    if not callable(forge):
+        raise InvalidInput(
+            f"forge={forge!r} is no forge.", fix="Give a Forge, such as GitHubForge('owner/name'), or a function from a durable to one."
+        )
+    return forge
+
+
+def record_done(recorder: Recorder, done: Mapping[str, Any], opened: Opened | None, *, actor: Actor) -> SessionState:
+    """Store the end of a promotion, and what was seen of its pull request.
+
+    Args:
+        recorder: of the session; the caller holds its lease.
+        done: the data of ``promote.done``, but for the pull request.
+        opened: what came of opening one; None where none was asked for.
+        actor: who promoted.
+
+    Raises:
+        AdapterUnavailable: the end could not be stored. That what was seen of the pull request could not is no failure: its address is
+            in the end.
+    """
+    told = opened.done() if opened is not None else {}
+    state = recorder.append("promote.done", {**done, **told}, actor=actor, commit_point=True)
+    seen = opened.observed() if opened is not None else None
+    if seen is not None:
+        with suppress(GittrixError):
+            state = recorder.append("pr.observed", seen)
+    return state
+
+
+def _checked(pull: PullRequest) -> PullRequest:
+    """A pull request, if a forge's stranger gave one that can be told of. Raises TypeError if not."""
+    if not isinstance(pull, PullRequest) or not all(isinstance(text, str) for text in (pull.url, pull.title, pull.head, pull.base)):
+        raise TypeError(f"the forge answered {str(pull)[:200]!r}")
+    return pull
+
+
+def _plain(text: str) -> str:
+    """A text of a forge's as UTF-8 can hold it: what is stored must be read back."""
+    return text.encode(errors="replace").decode()
+
+
+def _open(forge: Forge, branch: str, proposal: Proposal) -> PullRequest:
+    """Open it, again while the forge fails in ways that pass; it opens one only."""
+    ends = seconds() + PATIENCE
+    for wait in _PAUSES:
+        try:
+            return forge.open_pr(branch, proposal.base, proposal.title, proposal.body, draft=proposal.draft)
+        except ForgeUnavailable as problem:
+            if not problem.uncertain or seconds() + wait > ends:
+                raise
+        pause(wait)
+    return forge.open_pr(branch, proposal.base, proposal.title, proposal.body, draft=proposal.draft)

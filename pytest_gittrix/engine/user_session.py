@@ -1,0 +1,269 @@
+"""A session as the person in charge holds it: everything that its agent has, and the decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from pytest_gittrix.engine.agents.agent_session import AgentSession
+from pytest_gittrix.engine.lineage.start import check_identity
+from pytest_gittrix.engine.operations.agent_commits import CommitEntry
+from pytest_gittrix.engine.operations.archive import Archive
+from pytest_gittrix.engine.operations.conversation import check_types
+from pytest_gittrix.engine.operations.info import SessionInfo
+from pytest_gittrix.engine.operations.operation import Recorder
+from pytest_gittrix.engine.operations.review import ListEntry, Review
+from pytest_gittrix.engine.operations.validation import check_text, check_ttl
+from pytest_gittrix.record.eventlog.events import Actor, Event
+from pytest_gittrix.record.state.fold import metadata_of
+from pytest_gittrix.views import view
+from pytest_gittrix.workspaces.snapshot import Limits
+from pytest_gittrix.workspaces.workspace import Workspace
+
+if TYPE_CHECKING:
+    from pytest_gittrix.engine.agents.turns import Turn, TurnFunction
+    from pytest_gittrix.engine.engine import GitTrix, MovedRef
+    from pytest_gittrix.engine.lineage.fork import FilesOf
+    from pytest_gittrix.engine.promotion.promotion import PromoteResult
+    from pytest_gittrix.record.state.records import EvictionPolicy
+
+__all__ = ["AgentSession", "CommitEntry", "ListEntry", "Review", "SessionInfo", "UserSession"]
+
+
+class UserSession(AgentSession):
+    """What the person in charge gets: everything the agent has, and the decisions."""
+
+    _actor: Actor = "human"
+
+    def __init__(self, recorder: Recorder, workspace: Workspace, limits: Limits, engine: GitTrix) -> None:
+        super().__init__(recorder, workspace, limits)
+        self._engine = engine
+
+    def for_agent(self) -> AgentSession:
+        """The object to hand to the agent."""
+        return AgentSession(self._recorder.twin(), self._workspace, self._limits)
+
+    def review(self, files: Iterable[str] | None = None) -> Review:
+        """Fix a snapshot to look at; ``promote(review)`` promotes exactly its bytes.
+
+        Args:
+            files: touched paths to review; everything touched by default.
+
+        Raises:
+            PromoteFailed: a path was not touched.
+        """
+        from pytest_gittrix.engine.promotion.selection import select
+
+        with self._recorder.working("review", self._actor) as state:
+            snapshot = self._snapshot(state)
+            changes = snapshot.changes if files is None else select(snapshot, files, None).changes
+            return Review(self.id, state.baseline, changes, snapshot)
+
+    def promote(
+        self,
+        what: Review | Iterable[str] | None = None,
+        *,
+        files: Iterable[str] | None = None,
+        hunks: Mapping[str, Collection[int]] | None = None,
+        strategy: str = "auto",
+        message: str | None = None,
+        on_overlap: str = "refuse",
+        base: str | None = None,
+        title: str | None = None,
+        body: str | None = None,
+        draft: bool = False,
+    ) -> PromoteResult:
+        """Make the selection one commit in durable, or change nothing.
+
+        With ``pr``, a pull request is opened once the commit is in. That the forge fails then is a warning of the result, and its
+        ``pr_url`` is None.
+
+        Args:
+            what: a review, whose bytes are promoted; or paths, as ``files``; everything touched by default.
+            files: touched paths to promote.
+            hunks: for a path, numbers (from 1) of the hunks to promote; the rest of that file stays as durable has it.
+            strategy: ``commit`` on the branch, ``branch`` (``gittrix/<task>``), ``pr`` (such a branch, by the session's fact ``branch``
+                if that name is free, and a pull request), ``patch``, or ``auto``.
+            message: the commit message; ``gittrix: <task>`` by default.
+            on_overlap: ``refuse`` if durable drifted over the selection, ``allow-identical`` bytes, or ``merge`` as text.
+            base: only with ``pr``: the branch it goes to; the session's durable branch by default.
+            title: likewise; the first line of the message by default.
+            body: likewise; the rest of it, and which session it is of, by default.
+            draft: likewise; not to be merged yet.
+
+        Raises:
+            BaselineConflict: durable drifted over the selection; the session stays active.
+            PromoteFailed: nothing is selected, a path was not touched, a checkout is in the way (``WorktreeDirty``), names collide
+                (``PathCollision``), or durable is locked (``DurableLocked``).
+            InvalidInput: an argument has a value that is not allowed.
+            CapabilityMissing: strategy ``pr``, and the engine has no forge of the repository.
+        """
+        from pytest_gittrix.engine.promotion.promoter import Choice
+        from pytest_gittrix.engine.promotion.pull_requests import PrRequest
+
+        if message is not None:
+            check_text(message, "message")
+        request = PrRequest(base, title, body, draft)
+        return self._engine.promote_session(self, Choice(what, files, hunks, strategy, message, on_overlap, request))
+
+    def discard(self, outcome: str | None = None) -> None:
+        """End the session without promoting; its work is archived and its workspace removed.
+
+        Args:
+            outcome: how its agent did, for those who ask later: ``done``, ``crash`` or ``killed`` (Gas Town).
+        """
+        self._engine.evict(self.id, "discarded", outcome=outcome)
+        self._workspace.close()
+
+    def handoff(
+        self, task: str | None = None, *, eviction: EvictionPolicy | None = None, id: str | None = None, **identity: str
+    ) -> UserSession:
+        """End this session and go on in a new one of the same line, with this one's workspace as it is (Gas Town).
+
+        Args:
+            task: of the new one; this one's by default.
+            eviction: likewise.
+            id: of the new one, where somebody else chose it; see ``GitTrix.start_session``.
+            identity: who works in it, and on what, as for ``start_session``; what is not told is as in this one.
+
+        Raises:
+            TurnBusy: a turn is running.
+            CapabilityMissing: the workspace is a ``worktree``, which durable knows by its place.
+            InvalidInput: an argument is not allowed.
+        """
+        return self._engine.hand_off(self, task, eviction, id, identity)
+
+    def fork(
+        self,
+        at_seq: int | None = None,
+        *,
+        task: str | None = None,
+        summary: str | bool | None = None,
+        files: FilesOf = "then",
+        eviction: EvictionPolicy | None = None,
+        id: str | None = None,
+        **identity: str,
+    ) -> UserSession:
+        """Start another session that begins as this one was after an event; this one is only read (Pixir).
+
+        Args:
+            at_seq: the event; the last one by default. ``history()`` shows their numbers.
+            task: of the new one; this one's by default.
+            summary: what the part that is left out came to, as its last ``branch_summary``; True has it counted up.
+            files: ``then`` (as they were after the event), ``now``, or ``baseline`` (without the agent's changes). Commits of the agent
+                come along as changed files.
+            eviction: of the new one; this one's by default.
+            id: of the new one, where somebody else chose it; see ``GitTrix.start_session``.
+            identity: who works in it, and on what; what is not told is as it was in this one then.
+
+        Raises:
+            InvalidInput: there is no such event, its files were not kept (the message says of which they were), or an argument is not
+                allowed.
+            AdapterUnavailable: this one has ended, and its files went with its workspace.
+        """
+        return self._engine.fork(self.id, at_seq, task=task, summary=summary, files=files, eviction=eviction, id=id, **identity)
+
+    def identify(self, **identity: str | None) -> None:
+        """Tell anew who works in the session, or on what; None takes a fact away (Gas Town).
+
+        Args:
+            identity: ``agent``, ``rig``, ``role``, ``work_unit`` and so on; see ``values.IDENTITY``.
+
+        Raises:
+            InvalidInput: there is no such fact, or it is no text.
+        """
+        self._note("session.identified", {"identity": check_identity(identity)})
+
+    def subscribe(self, listener: Callable[[Event], object], types: Iterable[str] | None = None) -> Callable[[], None]:
+        """Have ``listener(event)`` called for what happens in this session, from now on, once it is stored, in order.
+
+        Args:
+            listener: also told of what is only announced. What it raises is reported and changes nothing.
+            types: only of these; of all by default.
+
+        Returns:
+            A function that ends the subscription.
+
+        Raises:
+            InvalidInput: a type is none that there is.
+        """
+        wanted = check_types(types)
+
+        def tell(event: Event) -> None:
+            if event.stream == self.id and (wanted is None or event.type in wanted):
+                listener(event)
+
+        return self._engine.on("*", tell)
+
+    def view(self, name: str) -> dict[str, Any]:
+        """The session's record in another system's own schema; ``views.VIEWS`` has the names.
+
+        Raises:
+            InvalidInput: there is no such view.
+        """
+        return view(self.history(), name)
+
+    def start_turn(self, fn: TurnFunction, *, runs: str = "process", role: str | None = None) -> Turn:
+        """Let the agent take a turn: run ``fn(context)`` beside this program (Pixir).
+
+        Calls that an earlier turn left without an answer are answered first, so that the history can be shown to a model.
+
+        Args:
+            fn: a function or coroutine function of a ``TurnContext``. In a process it is a fork of this one: it sees what is here now,
+                and of what it changes in memory nothing comes back but what it returns, which must be fit for pickling.
+            runs: ``process`` (can be ended for certain) or ``thread`` (can be asked to end).
+            role: what the agent is, for the context; as told of the session, or ``build``, by default.
+
+        Raises:
+            TurnBusy: a turn is running, here or in another process.
+            SessionExpired: the session has ended.
+            InvalidInput: ``runs`` is neither.
+        """
+        return self._engine._turns.start(self._recorder.twin(), self.for_agent(), fn, runs=runs, role=role)
+
+    @property
+    def turn_running(self) -> bool:
+        """Whether a turn of the session runs, here or in another process."""
+        return self._engine._turns.is_running(self._recorder)
+
+    def interrupt(self) -> bool:
+        """End the running turn, with all it started, and answer its open calls; the session goes on. Whether there was a turn.
+
+        Raises:
+            TurnBusy: one runs in another process, which alone can end it.
+        """
+        return self._engine._turns.interrupt(self._recorder)
+
+    def register_pressure_warning(self, checkpoint_to_seq: int | None, tier: str) -> str:
+        """Whether to warn that the model's context fills up: ``warn`` the first time for a checkpoint and a tier, then ``already_warned``.
+
+        Remembered by this engine and not stored, so a new one warns again (Pixir).
+
+        Args:
+            checkpoint_to_seq: the last event of the latest compaction; None if there was none.
+            tier: how full it is, such as ``warning``.
+        """
+        return self._engine._turns.pressure.register(self.id, checkpoint_to_seq, tier)
+
+    def extend(self, ttl: timedelta) -> None:
+        """Replace the idle TTL (it is not added), and start it anew from now.
+
+        Raises:
+            InvalidInput: it is no timedelta, not positive, or longer than a hundred years.
+        """
+        check_ttl(ttl)
+        with self._recorder.working("extend", self._actor):
+            self._recorder.append("session.extended", {"ttl_idle_ns": ttl // timedelta(microseconds=1) * 1000}, actor=self._actor)
+
+    def archive(self) -> Archive | None:
+        """Set aside what the session holds, without ending it; None if nothing differs from the baseline."""
+        return self._engine.archive_session(self)
+
+    def moved_refs(self) -> list[MovedRef]:
+        """The branches and tags of durable that moved since the session started and that no promotion moved."""
+        return self._engine.moved_refs(self.id)
+
+    def metadata(self) -> dict[str, Any]:
+        """The documented version-1 record, as JSON."""
+        return metadata_of(self._recorder.read())

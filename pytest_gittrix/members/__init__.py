@@ -1,0 +1,45 @@
+"""BotMinter's way of working: members of a team, workspaces of several repositories, finalization and retention."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gittrix.doors import door
+
+if TYPE_CHECKING:
+    from pytest_gittrix.members.members import (
+        CleanupReport as CleanupReport,
+    )
+    from pytest_gittrix.members.members import (
+        Inspection as Inspection,
+    )
+    from pytest_gittrix.members.members import (
+        Members as Members,
+    )
+    from pytest_gittrix.members.members import (
+        RepositoryState as RepositoryState,
+    )
+    from pytest_gittrix.members.members import (
+        StopSummary as StopSummary,
+    )
+    from pytest_gittrix.record.state.retention import RetentionPolicy as RetentionPolicy
+    from pytest_gittrix.record.state.retention import expired as expired
+    from pytest_gittrix.workspaces.multi_repo import RepositorySpec as RepositorySpec
+
+__getattr__, __dir__ = door(
+    __name__,
+    {
+        "pytest_gittrix.members.members": (
+            "CleanupReport",
+            "Inspection",
+            "Members",
+            "RepositoryState",
+            "StopSummary",
+        ),
+        "pytest_gittrix.workspaces.multi_repo": ("RepositorySpec",),
+        "pytest_gittrix.record.state.retention": (
+            "RetentionPolicy",
+            "expired",
+        ),
+    },
+)

@@ -1,0 +1,222 @@
+"""One session of a member: where its things are, and its record with its life, read or written (BotMinter, session-systems 4).
+
+What its parts share who start, end, clean up and inspect such sessions. It must not decide what becomes of a session.
+"""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gittrix.engine.agents.processes import AgentProcess
+from pytest_gittrix.engine.lineage.member_recovery import AGENT, FINALIZATION, TURN, WORKSPACE
+from pytest_gittrix.engine.operations.validation import check_text
+from pytest_gittrix.errors import InvalidInput, SessionNotFound
+from pytest_gittrix.members.finalize import CreateIssue, Credentials
+from pytest_gittrix.members.work_locks import WorkLocks
+from pytest_gittrix.os_level.lease import Lease
+from pytest_gittrix.os_level.lock_owner import Owner
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.state.fold import fold
+from pytest_gittrix.record.state.lifecycle import Life, life_of
+from pytest_gittrix.record.state.retention import RetentionPolicy
+from pytest_gittrix.workspaces.multi_repo import TEAM, Hydrated, HydratedRepository, RepositorySpec
+
+if TYPE_CHECKING:
+    from pytest_gittrix.engine.engine import GitTrix
+    from pytest_gittrix.engine.operations.operation import Recorder
+
+RUNNING: Final[frozenset[str]] = frozenset({"creating", "active", "finalizing"})
+"""The states in which a session holds what it alone works on."""
+
+_SPARE: Final = 30.0
+
+
+@dataclass(frozen=True)
+class Team:
+    """What the sessions of one team's members have in common; see ``Members`` for what each part is.
+
+    Attributes:
+        clones: the directory of shared clones.
+        locks: the work items that sessions hold.
+        fails_dead: whether an agent that is found dead is a failure, and nothing of its work is saved.
+    """
+
+    engine: GitTrix
+    name: str
+    repositories: tuple[RepositorySpec, ...]
+    commands: Mapping[str, Sequence[str]]
+    retention: RetentionPolicy
+    forge: CreateIssue | None
+    credentials: Credentials
+    environment: Mapping[str, str]
+    grace: float
+    deadline: float
+    fails_dead: bool
+    clones: Path
+    locks: WorkLocks
+
+    def record(self, id_: str) -> MemberRecord:
+        """The record of a session, which may not be there. Raises InvalidInput for what is no id."""
+        return MemberRecord(self.engine._recorder(id_), self.clones)
+
+    def complain(self, id_: str, problem: Exception) -> None:
+        """Announce that something went wrong that stops nothing else."""
+        self.engine._emitter.complain(id_, problem, ts=self.engine.clock.now_ns())
+
+
+class MemberRecord:
+    """One session of a member, as it is on the disk.
+
+    Attributes:
+        id: its id.
+        directory: its directory.
+        recorder: what writes its log.
+    """
+
+    def __init__(self, recorder: Recorder, clones: Path) -> None:
+        self.recorder = recorder
+        self.id = recorder.id
+        self.directory = recorder.directory
+        self._clones = clones
+
+    @property
+    def workspace(self) -> Path:
+        """Where its workspace is, made or not."""
+        return self.directory / WORKSPACE
+
+    @property
+    def finalization(self) -> Path:
+        """Where its finalizations keep their notes."""
+        return self.directory / FINALIZATION
+
+    def events(self) -> list[Event]:
+        """All that happened to it.
+
+        Raises:
+            SessionNotFound: there is no such session.
+            LogDamaged, MetadataVersionUnsupported: it cannot be read.
+        """
+        events = self.recorder.log.twin().read()
+        if events:
+            fold(events)
+        else:
+            self.recorder.read()  # which says what there is instead
+        return events
+
+    def life(self) -> Life:
+        """Its life as it is now.
+
+        Raises:
+            SessionNotFound: there is no such session, or its start never finished.
+            InvalidInput: it has no life.
+            LogDamaged, MetadataVersionUnsupported: it cannot be read.
+        """
+        return self._life(self.events())
+
+    def _life(self, events: Sequence[Event]) -> Life:
+        life = life_of(events)
+        if life is None:
+            raise InvalidInput(
+                f"Session {self.id} is not a member's: it has no life cycle.",
+                why="Its work is promoted or discarded, not finalized and retained.",
+                fix="Use its own verbs, such as `gittrix promote` and `gittrix session discard`.",
+            )
+        if life.state == "creating" and self.recorder.read().ended:
+            raise SessionNotFound(f"There is no session {self.id!r}: its start never finished.", fix="Start another one.")
+        return life
+
+    @contextmanager
+    def held(self, *, wait: float | None = None) -> Iterator[Held]:
+        """Hold its lease, to store what happens to it.
+
+        Args:
+            wait: real seconds to wait for others; the recorder's own by default.
+
+        Raises:
+            EvictionRace: somebody else held it for longer.
+            SessionNotFound, InvalidInput, LogDamaged, MetadataVersionUnsupported: as ``life``.
+        """
+        with self.recorder.leased(wait=wait):
+            yield Held(self.recorder, self._life(self.events()))
+
+    def turn(self, *, wait: float = 0.0) -> Lease:
+        """The right to save what is in the workspace, or to take that away: one at a time, and not the lease, since it takes long."""
+        return Lease(self.directory / TURN, wait=wait)
+
+    def busy(self) -> bool:
+        """Whether somebody is at it at this moment."""
+        leases = (self.turn(), self.recorder.store.lease(self.id))
+        return any(lease.state() != "available" for lease in leases)
+
+    def hydrated(self) -> Hydrated:
+        """Its workspace as it was planned. Raises as ``life``."""
+        told = self.events()[0].data.get("repositories", ())
+        repositories = tuple(
+            HydratedRepository(one["name"], one["url"], one["place"], one["branch"], one["commit"], one["place"] == TEAM) for one in told
+        )
+        return Hydrated(str(self.workspace), str(self._clones), repositories)
+
+    def process(self, life: Life) -> AgentProcess | None:
+        """The agent that was started in it last; what the log says of it goes before what its files say."""
+        if life.agent is None:
+            return None
+        known = (life.agent.pid, life.agent.start_time)
+        found = AgentProcess(self.directory / AGENT)
+        if found.owner is not None and (found.owner.pid, found.owner.start_time) == known:
+            return found
+        return AgentProcess(self.directory / AGENT, replace(Owner.current(), pid=life.agent.pid, start_time=life.agent.start_time))
+
+
+class Held:
+    """A session of a member whose lease is held.
+
+    Attributes:
+        life: what it comes to, with all that was added.
+    """
+
+    def __init__(self, recorder: Recorder, life: Life) -> None:
+        self._recorder = recorder
+        self.life = life
+
+    def add(self, type_: str, data: Mapping[str, Any], *, commit_point: bool = False) -> Life:
+        """Store an event. Raises AdapterUnavailable or LogDamaged, as ``Recorder.append``."""
+        self._recorder.append(type_, {name: value for name, value in data.items() if value is not None}, commit_point=commit_point)
+        assert self._recorder.last is not None
+        self.life = life_of([self._recorder.last], self.life) or self.life
+        return self.life
+
+    def move(self, to: str, *, reason: str | None = None, result: str | None = None) -> Life:
+        """Go on to another state. Raises as ``add``."""
+        return self.add("life.moved", {"to": to, "reason": reason, "result": result}, commit_point=True)
+
+
+def turn_wait(team: Team) -> float:
+    """Real seconds to wait for whoever saves a workspace: as long as that may take, and some to write it down."""
+    return team.deadline + _SPARE
+
+
+def check_name(value: str, what: str) -> str:
+    """Judge a name of one line.
+
+    Raises:
+        InvalidInput: it is no text, empty, has a space at an end, or a control character.
+    """
+    name = check_text(value, what)
+    if not name or name != name.strip() or any(unicodedata.category(one) in ("Cc", "Zl", "Zp") for one in name):
+        raise InvalidInput(
+            f"{name[:80]!r} cannot be the {what}.",
+            why="It is written on a line of its own.",
+            fix="Use printable characters, such as alice.",
+        )
+    return name
+
+
+def plain(text: str) -> str:
+    """A text that any log can hold: bytes that are not UTF-8 as ``\\xe9``."""
+    return os.fsencode(text).decode(errors="backslashreplace")

@@ -1,0 +1,270 @@
+"""What an orchestrator is told: its projects, their agents and trackers, and what a session is to be spawned with (agent-orchestrator).
+
+Values and protocols only, and the rules for names that follow from them (session-systems 5.3). It must not know sessions.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, Protocol
+
+from pytest_gittrix.backends.forge.protocol import Forge
+from pytest_gittrix.engine.operations.validation import check_text
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.git.refs import short_branch
+from pytest_gittrix.orchestrator.flat_files import check_id, prefix_of
+from pytest_gittrix.record.state.agent_activity import Query, read_jsonl, read_sqlite
+from pytest_gittrix.record.state.observations import Activity
+from pytest_gittrix.workspaces.workspace import WorkspaceKind, check_kind
+
+PromptAs = Literal["argument", "input"]
+
+ACTIVITY_LOG: Final = ".ao/activity.jsonl"
+"""Where an agent writes down what it does, in its workspace. A project does well to ignore ``.ao/`` in its ``.gitignore``."""
+_SLUG: Final = 60
+_SAFE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class AgentPlugin(Protocol):
+    """What an agent is, for an orchestrator.
+
+    A plugin may have ``prompt_as``: ``argument`` (the default: ``command`` puts the prompt into the command) or ``input`` (the prompt is
+    written to the agent's standard input once it runs, and ``command`` is asked without one).
+    """
+
+    @property
+    def name(self) -> str:
+        """What projects and configurations call it."""
+
+    def command(self, prompt: str | None, workspace: Path) -> Sequence[str]:
+        """The program and its arguments; ``prompt`` is None for an agent that is started again, or gets it later."""
+
+    def environment(self, workspace: Path) -> Mapping[str, str]:
+        """Variables on top of those that every agent gets."""
+
+    def activity(self, workspace: Path, now_ns: int) -> Activity | None:
+        """What it does, by its own files; None if they tell nothing. Whatever it raises counts as a look that failed."""
+
+
+class Tracker(Protocol):
+    """Where a project's issues are. Each method may raise any ``GittrixError`` if it cannot be asked."""
+
+    def exists(self, issue: str) -> bool:
+        """Whether there is such an issue."""
+
+    def branch(self, issue: str) -> str | None:
+        """The branch that it gives an issue; None to have one made up."""
+
+    def completed(self, issue: str) -> bool:
+        """Whether an issue is done with."""
+
+
+@dataclass(frozen=True)
+class CommandAgent:
+    """An agent that is a command.
+
+    Attributes:
+        name: see ``AgentPlugin``.
+        argv: the program and its arguments; the prompt comes last, if it is an argument.
+        prompt_as: ``argument``, or ``input`` for its standard input.
+        variables: of its environment.
+        log: its JSONL log of activity, relative to the workspace; see ``record.activity.read_jsonl``.
+        database: its own SQLite database instead, relative to the workspace.
+        query: how that is asked.
+
+    Raises:
+        InvalidInput: the command is empty, ``prompt_as`` is neither, or only one of ``database`` and ``query`` is given.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    prompt_as: PromptAs = "argument"
+    variables: Mapping[str, str] = field(default_factory=dict)
+    log: str = ACTIVITY_LOG
+    database: str | None = None
+    query: Query | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.argv, str) or not self.argv:
+            raise InvalidInput(f"The agent {self.name!r} has no command: {self.argv!r}.", fix='Give a program, such as ("claude",).')
+        object.__setattr__(self, "argv", tuple(self.argv))
+        if self.prompt_as not in ("argument", "input"):
+            raise InvalidInput(f"{self.prompt_as!r} is no way to give a prompt.", fix="Use argument or input.")
+        if (self.database is None) != (self.query is None):
+            raise InvalidInput(f"The agent {self.name!r} has one of database and query.", fix="Give both, or neither.")
+
+    def command(self, prompt: str | None, workspace: Path) -> Sequence[str]:  # noqa: ARG002  (the protocol's)
+        """The command, with the prompt as its last argument if it takes it so."""
+        return self.argv if prompt is None or self.prompt_as == "input" else (*self.argv, prompt)
+
+    def environment(self, workspace: Path) -> Mapping[str, str]:  # noqa: ARG002  (the protocol's)
+        """Its variables."""
+        return self.variables
+
+    def activity(self, workspace: Path, now_ns: int) -> Activity | None:
+        """What its log, or its database, tells."""
+        if self.database is not None and self.query is not None:
+            return read_sqlite(workspace / self.database, self.query, now_ns)
+        return read_jsonl(workspace / self.log, now_ns)
+
+
+@dataclass(frozen=True)
+class Project:
+    """A project: a durable repository, and who works on it.
+
+    Attributes:
+        id: its name; a letter or digit, then those and ``._-``.
+        durable: its repository on this machine.
+        branch: where its sessions start from.
+        prefix: what the ids of its sessions begin with; made from its name by default (``prefix_of``).
+        agents: its agent plugins; the first is used unless a spawn names another.
+        workspace: the kind of workspaces.
+        forge: where its pull requests are; without one, none is looked for.
+        tracker: where its issues are; without one, any issue is taken as it is named.
+
+    Raises:
+        InvalidInput: a name cannot be one, there is no agent, or two have one name.
+    """
+
+    id: str
+    durable: str | os.PathLike[str]
+    branch: str = "main"
+    prefix: str | None = None
+    agents: tuple[AgentPlugin, ...] = ()
+    workspace: WorkspaceKind = "clone"
+    forge: Forge | None = None
+    tracker: Tracker | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "agents", tuple(self.agents))
+        made = prefix_of(check_text(self.id, "id"))
+        object.__setattr__(self, "prefix", check_id(made if self.prefix is None else check_text(self.prefix, "prefix")))
+        if check_kind(self.workspace) == "lazy":
+            raise InvalidInput(
+                f"The project {self.id!r} has workspaces of the kind 'lazy'.",
+                why="They have no files that a process could work on.",
+                fix="Use clone, copy or worktree.",
+            )
+        names = [agent.name for agent in self.agents]
+        if not names or len(set(names)) < len(names):
+            raise InvalidInput(
+                f"The project {self.id!r} has the agents {', '.join(names) or 'none'}.",
+                why="A spawn names one of them, or takes the first.",
+                fix="Give one or more, each with a name of its own.",
+            )
+
+    @property
+    def ids(self) -> str:
+        """What the ids of its sessions begin with."""
+        assert self.prefix is not None
+        return self.prefix
+
+    def agent(self, name: str | None) -> AgentPlugin:
+        """The plugin of a name, the first one by default. Raises InvalidInput for none, listing those there are."""
+        for plugin in self.agents:
+            if name in (None, plugin.name):
+                return plugin
+        known = ", ".join(plugin.name for plugin in self.agents)
+        raise InvalidInput(f"The project {self.id!r} has no agent {name!r}.", why="Agents are plugins.", fix=f"Use one of: {known}.")
+
+    def owns(self, id: str) -> bool:
+        """Whether a session's id is of this project's shape: ``<prefix>-<n>``, ``<prefix>-orchestrator``, ``<prefix>-orchestrator-<n>``."""
+        return re.fullmatch(rf"{re.escape(self.ids)}-([0-9]+|orchestrator(-[0-9]+)?)", id) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnConfig:
+    """What a session is spawned with: the document's SessionSpawnConfig.
+
+    Attributes:
+        project_id: the project.
+        issue_id: what it is to work on, if that is an issue.
+        branch: what its work is to be called at the forge; made up by default (``branch_for``).
+        prompt: what the agent is told first.
+        agent: the name of a plugin; the project's first by default.
+    """
+
+    project_id: str
+    issue_id: str | None = None
+    branch: str | None = None
+    prompt: str | None = None
+    agent: str | None = None
+
+    def check(self) -> SpawnConfig:
+        """The same, if each value is a text that a program and a record can hold. Raises InvalidInput if not."""
+        check_text(self.project_id, "project_id")
+        for name in ("issue_id", "branch", "prompt", "agent"):
+            value = getattr(self, name)
+            if value is not None:
+                _check_line(value, name)
+        if self.branch is not None:
+            short_branch(self.branch)
+        return self
+
+
+def projects_by_id(projects: Iterable[Project]) -> dict[str, Project]:
+    """Projects by their ids. Raises InvalidInput if two share an id, or the prefix of their sessions' ids."""
+    found: dict[str, Project] = {}
+    for project in projects:
+        for other in found.values():
+            if project.id == other.id or project.ids == other.ids:
+                raise InvalidInput(
+                    f"The projects {other.id!r} and {project.id!r} share the id or the prefix {project.ids!r}.",
+                    why="The ids of their sessions would be the same.",
+                    fix="Give one of them another prefix.",
+                )
+        found[project.id] = project
+    return found
+
+
+def issue_of(project: Project, config: SpawnConfig) -> str | None:
+    """The branch that the project's tracker gives the issue of a spawn, or None.
+
+    An issue that the tracker does not have is taken as it is named, as the original does. Any other failure of it ends the spawn: what it
+    raises is raised here, before anything is made.
+
+    Raises:
+        InvalidInput: the tracker's branch cannot be one.
+    """
+    if project.tracker is None or config.issue_id is None or not project.tracker.exists(config.issue_id):
+        return None
+    told = project.tracker.branch(config.issue_id)
+    return None if told is None else short_branch(_check_line(told, "the tracker's branch"))
+
+
+def branch_for(config: SpawnConfig, tracked: str | None, id: str) -> str:
+    """What a session's work is called: as told, as the tracker says, after its issue, or after itself (session-systems 5.3).
+
+    Args:
+        config: of the spawn.
+        tracked: what the tracker says.
+        id: of the session.
+    """
+    named = config.branch or tracked
+    if named is not None:
+        return short_branch(named)
+    slug = "" if config.issue_id is None else slug_of(config.issue_id)
+    return f"feat/{slug}" if slug else f"session/{id}"
+
+
+def slug_of(issue: str) -> str:
+    """An issue as part of a branch's name, 60 characters at most: as it is where that can be, else its letters and digits; or nothing."""
+    if len(issue) <= _SLUG and _SAFE.fullmatch(issue) and not re.search(r"\.\.|\.$|\.lock$", issue):
+        return issue
+    return re.sub(r"[^a-z0-9]+", "-", issue.lower()).strip("-")[:_SLUG].strip("-")
+
+
+def prompt_as(agent: AgentPlugin) -> PromptAs:
+    """How an agent gets its first prompt; see ``AgentPlugin``."""
+    return "input" if getattr(agent, "prompt_as", "argument") == "input" else "argument"
+
+
+def _check_line(value: object, name: str) -> str:
+    text = check_text(value, name)
+    if "\0" in text:
+        raise InvalidInput(f"{name} has a null byte: {text[:200]!r}.", why="No program can be given one.", fix="Leave it out.")
+    return text

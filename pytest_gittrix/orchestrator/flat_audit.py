@@ -1,0 +1,139 @@
+"""Every attempt of an agent to say how far it is, refused ones too, as agent-orchestrator keeps them (session-systems 5.1, 5.6).
+
+The log has them as ``report.submitted``; the file is a copy of its newest part, and can be deleted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_gittrix.durations import instant_text
+from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
+from pytest_gittrix.orchestrator.flat_files import LOCK, check_id
+from pytest_gittrix.os_level.atomic_text import check_place, write_whole
+from pytest_gittrix.os_level.lease import Lease
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.state.agent_reports import REPORTS
+from pytest_gittrix.record.state.observations import Axes, axes_of
+from pytest_gittrix.views.orchestrator_status import Dialect, status
+
+DIRECTORY: Final = ".agent-report-audit"
+MAX_ENTRIES: Final = 200
+MAX_BYTES: Final = 256 * 1024
+
+_WAIT: Final = 5.0
+_SOURCES: Final = ("acknowledge", "report")
+
+
+def audit_of(events: Sequence[Event], *, dialect: Dialect = "document") -> list[dict[str, Any]]:
+    """The entries of a session, newest first, each with how the session was before the report and after.
+
+    After a report is as the axes show it: what the report comes to is decided at the next look.
+    """
+    axes = Axes()
+    found = []
+    for event in events:
+        before, axes = axes, axes_of([event], axes)
+        if event.type == "report.submitted":
+            found.append(_entry(event, before, axes, dialect))
+    return found[::-1]
+
+
+def audit_path(directory: str | os.PathLike[str], id: str) -> Path:
+    """Where the entries of a session are, in the directory of its project's sessions. Raises InvalidInput for what is no id, or no path."""
+    return check_place(directory) / DIRECTORY / f"{check_id(id)}.ndjson"
+
+
+def append_audit(directory: str | os.PathLike[str], id: str, entry: Mapping[str, Any]) -> None:
+    """Add an entry; of more than 200, or of more than 256 KB, the oldest go. The newest stays, whatever its size.
+
+    Raises:
+        InvalidInput: the entry is not JSON, or there can be no such id.
+        EvictionRace: another writer did not let go for 5 seconds.
+        AdapterUnavailable: the file cannot be read or written.
+    """
+    path = audit_path(directory, id)
+    try:
+        line = json.dumps(entry, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise InvalidInput(f"An entry of the audit of {id!r} is not JSON: {problem}.") from None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise AdapterUnavailable(f"{path.parent} cannot be made: {problem.strerror}.") from problem
+    with Lease(path.parent / LOCK, wait=_WAIT):
+        lines = [*_lines(path), line][-MAX_ENTRIES:]
+        size = sum(_size(one) for one in lines)
+        first = 0
+        while size > MAX_BYTES and first < len(lines) - 1:
+            size -= _size(lines[first])
+            first += 1
+        write_whole(path, "".join(f"{one}\n" for one in lines[first:]))
+
+
+def read_audit(directory: str | os.PathLike[str], id: str) -> list[dict[str, Any]]:
+    """The entries of a session, newest first; lines that are none are passed over, and a missing file has none.
+
+    Raises:
+        InvalidInput: there can be no such id.
+        AdapterUnavailable: the file is there and cannot be read.
+    """
+    entries = (_parsed(line) for line in reversed(_lines(audit_path(directory, id))))
+    return [entry for entry in entries if entry is not None]
+
+
+def _entry(event: Event, before: Axes, after: Axes, dialect: Dialect) -> dict[str, Any]:
+    data = event.data
+    known = {"note": data.get("note"), "rejectionReason": data.get("reason")}
+    return {
+        "timestamp": instant_text(event.ts),
+        "actor": event.actor,
+        "source": "acknowledge" if data["report"] == "started" else "report",
+        "reportState": data["report"],
+        **{name: value for name, value in known.items() if value is not None},
+        "accepted": data["accepted"],
+        "before": _snapshot(before, dialect),
+        "after": _snapshot(after, dialect),
+    }
+
+
+def _snapshot(axes: Axes, dialect: Dialect) -> dict[str, Any]:
+    changed = axes.session.changed_ns
+    return {
+        "legacyStatus": status(axes, dialect=dialect),
+        "sessionState": axes.session.state,
+        "sessionReason": axes.session.reason,
+        "lastTransitionAt": None if changed is None else instant_text(changed),
+    }
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(entry, dict) or not isinstance(entry.get("accepted"), bool):
+        return None
+    texts = all(isinstance(entry.get(name), str) for name in ("timestamp", "actor", "reportState"))
+    snapshots = all(isinstance(entry.get(name), dict) for name in ("before", "after"))
+    # An unknown report can only have been refused.
+    known = entry.get("source") in _SOURCES and (entry.get("reportState") in REPORTS or not entry["accepted"])
+    return entry if texts and snapshots and known else None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        raw = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as problem:
+        raise AdapterUnavailable(f"{path} cannot be read: {problem.strerror}.", fix="See that it is a file you may use.") from problem
+    return [line for line in raw.decode("utf-8", "surrogateescape").split("\n") if line.strip()]
+
+
+def _size(line: str) -> int:
+    return len(line.encode("utf-8", "surrogateescape")) + 1

@@ -11,7 +11,7 @@ from benchmarks.measure import Measurement, Variant, interleave, scratch, summar
 from benchmarks.sample import Sample
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.git.environment import git_binary, hermetic_env
-from pytest_gittrix.harness.world import World
+from pytest_gittrix.testing.world import World
 
 TOUCHED: Final = 1_000
 LINES: Final = 8_000

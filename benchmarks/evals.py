@@ -17,7 +17,7 @@ from typing import Final
 from benchmarks.measure import TOTAL, Measurement, Phases, Stopwatch, interleave, scratch, summarise
 from pytest_gittrix.evals.run import Options, run
 from pytest_gittrix.evals.suite import Suite
-from pytest_gittrix.harness.world import World
+from pytest_gittrix.testing.world import World
 
 FUNCTION, PROGRAM, JAILED, BARE = "a function", "a program, unconfined", "a program, confined", "the session alone"
 

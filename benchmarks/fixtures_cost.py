@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.measure import Measurement, Phases, Stopwatch, interleave, scratch, summarise
-from pytest_gittrix.harness.world import World
+from pytest_gittrix.testing.world import World
 
 FILES: Final = {f"src/module{number}.py": f"VALUE = {number}\n" * 100 for number in range(10)}
 _TESTS: Final = """\

@@ -11,10 +11,10 @@ from benchmarks.measure import TOTAL, Measurement, Phases, Stopwatch, Variant, i
 from benchmarks.sessions import fill
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.engine.engine import GitTrix
-from pytest_gittrix.harness.world import World
 from pytest_gittrix.record.eventlog.events import Event, encode
 from pytest_gittrix.record.store.index import Index
 from pytest_gittrix.record.store.store import Store
+from pytest_gittrix.testing.world import World
 
 EVENTS: Final = 50_000
 BY_HAND, RECORD, HEARD = "by hand: flock, open, write", "session.record", "session.record, one subscriber"

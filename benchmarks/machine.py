@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import invariant, run_state_machine_as_test
 
 from benchmarks.measure import TOTAL, Measurement, Phases, Stopwatch, interleave, scratch, summarise
-from pytest_gittrix.harness.edits import Tree
-from pytest_gittrix.harness.machine import SandboxMachine, machine_for
-from pytest_gittrix.harness.trial import Trial
-from pytest_gittrix.harness.world import World
+from pytest_gittrix.testing.machines.session_machine import SandboxMachine, machine_for
+from pytest_gittrix.testing.machines.session_trial import Trial
+from pytest_gittrix.testing.repos.edits import Tree
+from pytest_gittrix.testing.world import World
 from pytest_gittrix.workspaces.workspace import WorkspaceKind
 
 FRESH: Final = "fresh world ms"

@@ -11,8 +11,8 @@ from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.durations import instant_at
 from pytest_gittrix.engine.engine import GitTrix
-from pytest_gittrix.harness.world import World
 from pytest_gittrix.record.store.store import Store
+from pytest_gittrix.testing.world import World
 
 SESSIONS: Final = 100_000
 _SOME: Final = 50

@@ -10,11 +10,11 @@ from benchmarks.measure import TOTAL, Measurement, Phases, Stopwatch, Variant, i
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.engine.engine import GitTrix
-from pytest_gittrix.harness.world import World
 from pytest_gittrix.record.eventlog.log import Durability
 from pytest_gittrix.record.state.fold import Policy
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.record.store.store import Store
+from pytest_gittrix.testing.world import World
 
 SESSIONS: Final = 5_000
 SWEEP: Final = "sweep, none due"

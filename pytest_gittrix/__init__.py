@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pytest_gittrix.engine.user_session import AgentSession, UserSession
     from pytest_gittrix.errors import BaselineConflict, GittrixError, PromoteFailed, SessionExpired, SessionNotFound
     from pytest_gittrix.git.tree import Entry
-    from pytest_gittrix.harness.durable import DurableRepo, Rival
-    from pytest_gittrix.harness.world import World
     from pytest_gittrix.record.state.records import EvictionPolicy, SessionMetadata
+    from pytest_gittrix.testing.repos.durable import DurableRepo, Rival
+    from pytest_gittrix.testing.world import World
 
 __version__ = "0.1.0"
 
@@ -69,11 +69,11 @@ __getattr__, __dir__ = door(
             "SessionNotFound",
         ),
         "pytest_gittrix.git.tree": ("Entry",),
-        "pytest_gittrix.harness.durable": (
+        "pytest_gittrix.testing.repos.durable": (
             "DurableRepo",
             "Rival",
         ),
-        "pytest_gittrix.harness.world": ("World",),
+        "pytest_gittrix.testing.world": ("World",),
         "pytest_gittrix.record.state.records": (
             "EvictionPolicy",
             "SessionMetadata",

@@ -20,9 +20,9 @@ import pytest
 if TYPE_CHECKING:
     from pytest_gittrix.backends.local import LocalEphemeral
     from pytest_gittrix.evals.shards import Shard
-    from pytest_gittrix.harness.history import Contents
-    from pytest_gittrix.harness.system import SessionSystem
     from pytest_gittrix.record.state.records import EvictionPolicy
+    from pytest_gittrix.testing.repos.history import Contents
+    from pytest_gittrix.testing.systems.protocol import SessionSystem
 
 FREEZES: Final = ("wall", "all", "none")
 WORKSPACES: Final = ("clone", "worktree", "copy", "lazy")
@@ -191,7 +191,7 @@ def put_in_force(config: pytest.Config, asked: GittrixConfig) -> None:
     _use_git(config, asked.git)
     # Where nobody asked for a profile, how much is tried is for Hypothesis to say.
     if any(setting.given and setting.option.name == "profile" for setting in settings(config)):
-        from pytest_gittrix.harness.profiles import choose
+        from pytest_gittrix.testing.profiles import choose
 
         before = choose(asked.profile)
 

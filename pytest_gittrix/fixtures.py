@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.backends.local import LocalEphemeral
-from pytest_gittrix.harness.race import Race
-from pytest_gittrix.harness.templates import Templates
-from pytest_gittrix.harness.world import World
+from pytest_gittrix.testing.repos.templates import Templates
+from pytest_gittrix.testing.schedules.race import Race
+from pytest_gittrix.testing.world import World
 from pytest_gittrix.workspaces.workspace import Trash, Workspace
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
-    from pytest_gittrix.harness.world import World
+    from pytest_gittrix.testing.world import World
 
 
 def pytest_gittrix_git_env(config: pytest.Config, env: dict[str, str]) -> None:

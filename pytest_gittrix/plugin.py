@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from pytest_gittrix.engine.user_session import AgentSession, UserSession
     from pytest_gittrix.evals_pytest.outcome import EvalSample
     from pytest_gittrix.fixtures import Ephemeral, Worlds
-    from pytest_gittrix.harness.agent_kit import AgentKit
-    from pytest_gittrix.harness.chain_kit import ChainKit
-    from pytest_gittrix.harness.crash import Crash
-    from pytest_gittrix.harness.durable import DurableRepo, Rival
-    from pytest_gittrix.harness.forge_server import ForgeServer
-    from pytest_gittrix.harness.log_kit import LogKit
-    from pytest_gittrix.harness.powercut import PowerCuts
-    from pytest_gittrix.harness.race import Race
-    from pytest_gittrix.harness.remote_kit import Remotes
-    from pytest_gittrix.harness.session_in import SessionsIn
-    from pytest_gittrix.harness.small_disk import SmallDisks
-    from pytest_gittrix.harness.timeline import Timeline
-    from pytest_gittrix.harness.turn_kit import TurnKit
-    from pytest_gittrix.harness.world import World
     from pytest_gittrix.report.endings import Ending
+    from pytest_gittrix.testing.faults.crash import Crash
+    from pytest_gittrix.testing.faults.powercut import PowerCuts
+    from pytest_gittrix.testing.faults.small_disks import SmallDisks
+    from pytest_gittrix.testing.repos.durable import DurableRepo, Rival
+    from pytest_gittrix.testing.repos.forge_server import ForgeServer
+    from pytest_gittrix.testing.repos.remote_kit import Remotes
+    from pytest_gittrix.testing.scenarios.agent_kit import AgentKit
+    from pytest_gittrix.testing.scenarios.lineage_kit import ChainKit
+    from pytest_gittrix.testing.scenarios.log_kit import LogKit
+    from pytest_gittrix.testing.scenarios.session_in import SessionsIn
+    from pytest_gittrix.testing.scenarios.timeline import Timeline
+    from pytest_gittrix.testing.scenarios.turn_kit import TurnKit
+    from pytest_gittrix.testing.schedules.race import Race
+    from pytest_gittrix.testing.world import World
 
 _CONFIG = pytest.StashKey["GittrixConfig"]()
 _WORLDS = pytest.StashKey["Worlds"]()
@@ -213,7 +213,7 @@ def gittrix_system(gittrix_worlds: Worlds, request: pytest.FixtureRequest) -> Sy
     By default it is the one that ``--gittrix-system`` names, or else the reference engine; the other fixtures always show that engine.
     """
     from pytest_gittrix.conformance.under_test import SystemUnderTest
-    from pytest_gittrix.harness.own_system import GitTrixSystem
+    from pytest_gittrix.testing.systems.gittrix_system import GitTrixSystem
 
     options = _resolved(request.config)
     if options.system is not None:
@@ -303,7 +303,7 @@ def gittrix_race(_gittrix_world: World, gittrix_env: Mapping[str, str]) -> Itera
 @pytest.fixture(scope="session")
 def gittrix_crash() -> Crash:
     """Crashes of any code at a named point or at any call that changes a file (``Crash``). Skips where a machine cannot play them."""
-    from pytest_gittrix.harness.crash import Crash
+    from pytest_gittrix.testing.faults.crash import Crash
 
     return Crash(cannot=pytest.skip)
 
@@ -311,7 +311,7 @@ def gittrix_crash() -> Crash:
 @pytest.fixture(scope="session")
 def gittrix_power_cuts() -> PowerCuts:
     """Power cuts at each call of a program, on a real file system in an image (``PowerCuts``). Skips where that cannot be mounted."""
-    from pytest_gittrix.harness.powercut import PowerCuts
+    from pytest_gittrix.testing.faults.powercut import PowerCuts
 
     return PowerCuts(cannot=pytest.skip)
 
@@ -321,7 +321,7 @@ def gittrix_small_disk() -> Iterator[SmallDisks]:
     """Disks that really fill up (``SmallDisks``): ``gittrix_small_disk("64k")`` gives a directory. Skips where none can be mounted."""
     from contextlib import ExitStack
 
-    from pytest_gittrix.harness.small_disk import SmallDisks
+    from pytest_gittrix.testing.faults.small_disks import SmallDisks
 
     with ExitStack() as mounted:
         yield SmallDisks(mounted.enter_context, cannot=pytest.skip)
@@ -330,7 +330,7 @@ def gittrix_small_disk() -> Iterator[SmallDisks]:
 @pytest.fixture
 def gittrix_log(tmp_path_factory: pytest.TempPathFactory) -> LogKit:
     """A real event log to build, compare and damage (``LogKit``); ``gittrix_log.of(session)`` is the same for that of a session."""
-    from pytest_gittrix.harness.log_kit import LogKit
+    from pytest_gittrix.testing.scenarios.log_kit import LogKit
 
     return LogKit(tmp_path_factory.mktemp("gittrix-log"))
 
@@ -338,7 +338,7 @@ def gittrix_log(tmp_path_factory: pytest.TempPathFactory) -> LogKit:
 @pytest.fixture
 def gittrix_turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TurnKit]:
     """Scripted turns that stop at named points (``TurnKit``): ``start_turn(gittrix_turns.script().call("c1").at("inside").hang())``."""
-    from pytest_gittrix.harness.turn_kit import TurnKit
+    from pytest_gittrix.testing.scenarios.turn_kit import TurnKit
 
     with TurnKit(tmp_path_factory.mktemp("gittrix-turns")) as turns:
         yield turns
@@ -347,7 +347,7 @@ def gittrix_turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TurnKit]
 @pytest.fixture
 def gittrix_agent_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentKit]:
     """Agents as real processes that do what a script says (``AgentKit``): ``gittrix_agent_process.script().at("up").exits(3)``."""
-    from pytest_gittrix.harness.agent_kit import AgentKit
+    from pytest_gittrix.testing.scenarios.agent_kit import AgentKit
 
     with AgentKit(tmp_path_factory.mktemp("gittrix-agents")) as agents:
         yield agents
@@ -356,7 +356,7 @@ def gittrix_agent_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @pytest.fixture
 def gittrix_chain(_gittrix_world: World) -> ChainKit:
     """Lines of sessions on ``gittrix``, at times that the test chooses (``ChainKit``): ``gittrix_chain("ada", ["handoff", "done"])``."""
-    from pytest_gittrix.harness.chain_kit import ChainKit
+    from pytest_gittrix.testing.scenarios.lineage_kit import ChainKit
 
     return ChainKit(_gittrix_world.gittrix, _gittrix_world.clock)
 
@@ -376,7 +376,7 @@ def gittrix_timeline(_gittrix_world: World) -> Callable[..., Timeline]:
 @pytest.fixture
 def gittrix_remote(_gittrix_world: World) -> Iterator[Remotes]:
     """Makes bare remotes (``BareRemote``) that refuse, diverge, are read-only or slow: ``gittrix_remote(files=..., name="app")``."""
-    from pytest_gittrix.harness.remote_kit import remotes
+    from pytest_gittrix.testing.repos.remote_kit import remotes
 
     with remotes(_gittrix_world) as make:
         yield make
@@ -385,7 +385,7 @@ def gittrix_remote(_gittrix_world: World) -> Iterator[Remotes]:
 @pytest.fixture
 def gittrix_forge(_gittrix_world: World) -> Iterator[ForgeServer]:
     """A forge on this machine (``ForgeServer``) with pull requests, CI and reviews to script; ``forge()`` is an adapter to it."""
-    from pytest_gittrix.harness.remote_kit import forge_at
+    from pytest_gittrix.testing.repos.remote_kit import forge_at
 
     with forge_at(_gittrix_world) as server:
         yield server

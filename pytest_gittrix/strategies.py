@@ -1,12 +1,12 @@
 """Hypothesis strategies for testing session systems, at the address that tests import them from.
 
-They are made in ``harness``; nothing else is here.
+They are made in ``testing.machines``; nothing else is here.
 """
 
 from __future__ import annotations
 
-from pytest_gittrix.harness.edits import DURABLE_KINDS, DurableEdit, DurableKind, Edits, Tree
-from pytest_gittrix.harness.strategies import (
+from pytest_gittrix.testing.machines.drift_strategies import durable_edits
+from pytest_gittrix.testing.machines.strategies import (
     Interleaving,
     contents,
     edits,
@@ -19,7 +19,7 @@ from pytest_gittrix.harness.strategies import (
     paths,
     trees,
 )
-from pytest_gittrix.harness.strategies_durable import durable_edits
+from pytest_gittrix.testing.repos.edits import DURABLE_KINDS, DurableEdit, DurableKind, Edits, Tree
 
 __all__ = [
     "DURABLE_KINDS",

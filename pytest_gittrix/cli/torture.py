@@ -1,4 +1,4 @@
-"""``gittrix torture``: what is typed, and what is shown of what ``harness.torture`` found.
+"""``gittrix torture``: what is typed, and what is shown of what ``testing.faults.torture`` found.
 
 Exit status 0 means that all was survived, 1 that something was not, 2 that nothing could be tried. Must not know how a fault is played.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gittrix.cli.output import Answer
 
 if TYPE_CHECKING:
-    from pytest_gittrix.harness.strikes import Report
+    from pytest_gittrix.testing.faults.fault_sweep import Report
 
 EXAMPLES = [
     "gittrix torture --oracle 'grep -qx -e old -e new notes.txt' -- sh save.sh",
@@ -43,7 +43,7 @@ def arguments(verb: Any) -> None:
 
 def torture(options: argparse.Namespace) -> Answer:
     """Strike a command at each call that changes a file, and judge what it leaves."""
-    from pytest_gittrix.harness import torture as on
+    from pytest_gittrix.testing.faults import torture as on
 
     with _watched(options) as progress:
         report = on.torture(
@@ -101,7 +101,7 @@ def _watched(options: argparse.Namespace) -> Iterator[Callable[[int, int, int], 
 def kinds(text: str) -> list[str]:
     """Read kinds of faults separated by commas."""
     from pytest_gittrix.errors import InvalidInput
-    from pytest_gittrix.harness.strikes import require_kind
+    from pytest_gittrix.testing.faults.fault_sweep import require_kind
 
     found = [kind for part in text.split(",") if (kind := part.strip())]
     try:

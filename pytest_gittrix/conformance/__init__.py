@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pytest_gittrix.conformance.clauses import Clauses
     from pytest_gittrix.conformance.command_system import CommandSystem
     from pytest_gittrix.conformance.suite import SessionSystemSuite
-    from pytest_gittrix.harness.own_system import GitTrixSystem
-    from pytest_gittrix.harness.place import Place
-    from pytest_gittrix.harness.system import BASE, EXTENDED, Capability, Engine, Promoted, SessionSystem
+    from pytest_gittrix.testing.repos.place import Place
+    from pytest_gittrix.testing.systems.gittrix_system import GitTrixSystem
+    from pytest_gittrix.testing.systems.protocol import BASE, EXTENDED, Capability, Engine, Promoted, SessionSystem
 
 FAMILY_MODULES = (
     "isolation",
@@ -71,9 +71,9 @@ __getattr__, __dir__ = door(
         "pytest_gittrix.conformance.clauses": ("Clauses",),
         "pytest_gittrix.conformance.command_system": ("CommandSystem",),
         "pytest_gittrix.conformance.suite": ("SessionSystemSuite",),
-        "pytest_gittrix.harness.own_system": ("GitTrixSystem",),
-        "pytest_gittrix.harness.place": ("Place",),
-        "pytest_gittrix.harness.system": (
+        "pytest_gittrix.testing.systems.gittrix_system": ("GitTrixSystem",),
+        "pytest_gittrix.testing.repos.place": ("Place",),
+        "pytest_gittrix.testing.systems.protocol": (
             "BASE",
             "EXTENDED",
             "Capability",

@@ -7,8 +7,8 @@ from typing import Final
 from pytest_gittrix.conformance.clause import needs
 from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.expect import NOT_READABLE, NOT_SELECTABLE, NOT_WRITABLE, lands, refused
-from pytest_gittrix.harness.driver import DrivenSession, Stage
-from pytest_gittrix.harness.system import Capability
+from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
+from pytest_gittrix.testing.systems.protocol import Capability
 
 UNKNOWN: Final = ("SESSION_NOT_FOUND", "INVALID_INPUT")
 """What an id that is none is answered with."""

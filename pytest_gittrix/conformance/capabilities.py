@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pytest_gittrix.conformance.clauses import Clauses
-from pytest_gittrix.harness.driver import Stage
-from pytest_gittrix.harness.system import EXTENDED, VERBS
+from pytest_gittrix.testing.systems.driver import Stage
+from pytest_gittrix.testing.systems.protocol import EXTENDED, VERBS
 
 
 class CapabilityClauses(Clauses):

@@ -14,7 +14,7 @@ from typing import Any
 
 from pytest_gittrix.conformance import FAMILY_MODULES
 from pytest_gittrix.conformance.clause import FAMILIES, Clause, clause_of
-from pytest_gittrix.harness.system import BASE, EXTENDED, Capability
+from pytest_gittrix.testing.systems.protocol import BASE, EXTENDED, Capability
 
 _CAPABILITIES = {
     Capability.DELETE: "the agent can delete files",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from pytest_gittrix.harness.system import Capability
+from pytest_gittrix.testing.systems.protocol import Capability
 
 FAMILIES: Final[Mapping[str, str]] = {
     "ISO": "isolation",

@@ -9,8 +9,8 @@ import pytest
 
 from pytest_gittrix.conformance.clause import LACKING, PROPERTY, SYSTEM, WAIVED, Clause, clause_of, is_ours
 from pytest_gittrix.conformance.waivers import check_class, check_waivers
-from pytest_gittrix.harness.driver import Stage
-from pytest_gittrix.harness.system import SessionSystem, check_system
+from pytest_gittrix.testing.systems.driver import Stage
+from pytest_gittrix.testing.systems.protocol import SessionSystem, check_system
 
 
 class Clauses:

@@ -23,9 +23,9 @@ from pytest_gittrix.clock.carriers import CLOCK_VARIABLE, faketime_library
 from pytest_gittrix.conformance.command_line import Answer, CommandBroken, ask
 from pytest_gittrix.durations import format_duration
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
-from pytest_gittrix.harness.place import Place
-from pytest_gittrix.harness.system import BASE, VERBS, Capability, Promoted
 from pytest_gittrix.record.state.records import EvictionPolicy
+from pytest_gittrix.testing.repos.place import Place
+from pytest_gittrix.testing.systems.protocol import BASE, VERBS, Capability, Promoted
 
 HowTimed = Literal["file", "faketime", "none"]
 Dialect = Literal["gittrix", "typescript"]
@@ -135,7 +135,7 @@ class CommandSystem:
 
 
 class CommandEngine:
-    """The verbs of ``harness.system.Engine`` and ``OptionalVerbs``, a command each.
+    """The verbs of ``testing.systems.protocol.Engine`` and ``OptionalVerbs``, a command each.
 
     All verbs raise CommandRefused, with the program's own ``code``, for what the program refuses; CommandBroken, if a command does not
     answer as commands do; and InvalidInput for text that no command line can carry.

@@ -18,12 +18,12 @@ from pytest_gittrix.conformance.clause import needs
 from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.durability import killed, spread
 from pytest_gittrix.conformance.expect import lands, refused
-from pytest_gittrix.harness.blackbox import Ended, calls_of, intrude
-from pytest_gittrix.harness.driver import DrivenSession, Stage
-from pytest_gittrix.harness.faults import Call
-from pytest_gittrix.harness.supervisor import supported
-from pytest_gittrix.harness.system import Capability
 from pytest_gittrix.record.state.records import EvictionPolicy
+from pytest_gittrix.testing.faults.faults import Call
+from pytest_gittrix.testing.faults.supervisor import supported
+from pytest_gittrix.testing.schedules.blackbox import Ended, calls_of, intrude
+from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
+from pytest_gittrix.testing.systems.protocol import Capability
 
 BUSY: Final = frozenset({"EVICTION_RACE", "PROMOTE_FAILED", "DURABLE_LOCKED"})
 """What a system may answer while somebody else is at it, if it then does it on a second try."""

@@ -8,9 +8,9 @@ from typing import Any
 from pytest_gittrix.conformance.clause import needs
 from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.expect import lands, refused
-from pytest_gittrix.harness.driver import Stage
-from pytest_gittrix.harness.history import Executable, Symlink
-from pytest_gittrix.harness.system import Capability
+from pytest_gittrix.testing.repos.history import Executable, Symlink
+from pytest_gittrix.testing.systems.driver import Stage
+from pytest_gittrix.testing.systems.protocol import Capability
 
 
 class ConflictClauses(Clauses):

@@ -1,6 +1,6 @@
 """A member at work, as clauses meet one: real remotes, a session of the system under test on them, and a witness of what is there.
 
-What the agent does is done by plain git, as ``harness.member_workspaces`` plans it; what becomes of it, ``harness.member_witness`` says.
+``testing.repos.member_workspaces`` plans what the agent does, by plain git; ``testing.repos.member_witness`` says what becomes of it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.harness.driver import DrivenEngine, Stage
-from pytest_gittrix.harness.driver_members import DrivenMember
-from pytest_gittrix.harness.member_witness import Witness
-from pytest_gittrix.harness.member_workspaces import Member, RemoteKind, RepositoryPlan, git
+from pytest_gittrix.testing.repos.member_witness import Witness
+from pytest_gittrix.testing.repos.member_workspaces import Member, RemoteKind, RepositoryPlan, git
+from pytest_gittrix.testing.systems.driver import DrivenEngine, Stage
+from pytest_gittrix.testing.systems.driver_members import DrivenMember
 from pytest_gittrix.workspaces.multi_repo import Hydrated, HydratedRepository, RepositorySpec
 
 APP: Final = RepositoryPlan("app")

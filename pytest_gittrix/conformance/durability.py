@@ -12,12 +12,12 @@ import pytest
 from pytest_gittrix.conformance.clause import needs
 from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.expect import lands, refused
-from pytest_gittrix.harness.driver import DrivenEngine, DrivenSession, Stage
-from pytest_gittrix.harness.faults import Call, Fault, Kill, Run, TornKill
-from pytest_gittrix.harness.oracle import invariant_promote_is_one_commit
-from pytest_gittrix.harness.supervisor import supervise_function, supported
-from pytest_gittrix.harness.system import Capability
 from pytest_gittrix.record.state.records import EvictionPolicy
+from pytest_gittrix.testing.faults.faults import Call, Fault, Kill, Run, TornKill
+from pytest_gittrix.testing.faults.supervisor import supervise_function, supported
+from pytest_gittrix.testing.oracle import invariant_promote_is_one_commit
+from pytest_gittrix.testing.systems.driver import DrivenEngine, DrivenSession, Stage
+from pytest_gittrix.testing.systems.protocol import Capability
 
 Operation = Callable[[DrivenEngine, DrivenSession], object]
 """What is done with an engine, to a session of it."""

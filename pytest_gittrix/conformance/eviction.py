@@ -14,9 +14,9 @@ import pytest
 from pytest_gittrix.conformance.clause import needs
 from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.expect import allowed_to_refuse, refused, run
-from pytest_gittrix.harness.driver import DrivenSession, Stage
-from pytest_gittrix.harness.system import Capability
 from pytest_gittrix.record.state.records import EvictionPolicy
+from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
+from pytest_gittrix.testing.systems.protocol import Capability
 
 HOUR = timedelta(hours=1)
 FOUR_HOURS = EvictionPolicy(ttl_idle=4 * HOUR)

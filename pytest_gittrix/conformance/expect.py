@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import pytest
 
-from pytest_gittrix.harness.driver import DrivenSession, Stage
-from pytest_gittrix.harness.history import Content
-from pytest_gittrix.harness.oracle import invariant_promote_is_one_commit
-from pytest_gittrix.harness.system import Promoted
+from pytest_gittrix.testing.oracle import invariant_promote_is_one_commit
+from pytest_gittrix.testing.repos.history import Content
+from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
+from pytest_gittrix.testing.systems.protocol import Promoted
 
 NOT_WRITABLE: Final = ("WRITE_REJECTED", "INVALID_INPUT")
 """What a path that may not be written is answered with."""

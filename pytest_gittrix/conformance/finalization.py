@@ -7,9 +7,9 @@ from typing import Final
 from pytest_gittrix.conformance.clause import needs
 from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.desk import DAY, Desk, at_desk
-from pytest_gittrix.harness.driver import Stage
-from pytest_gittrix.harness.member_workspaces import SECRET, Deed, RepositoryPlan, git
-from pytest_gittrix.harness.system import Capability
+from pytest_gittrix.testing.repos.member_workspaces import SECRET, Deed, RepositoryPlan, git
+from pytest_gittrix.testing.systems.driver import Stage
+from pytest_gittrix.testing.systems.protocol import Capability
 
 UNBRANCHED: Final[tuple[Deed, ...]] = ("reflog", "dangling", "amended", "stash")
 """Ways to commit so that no branch leads to it."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pytest_gittrix.conformance.clause import needs
 from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.expect import refused
-from pytest_gittrix.harness.driver import DrivenSession, Stage
-from pytest_gittrix.harness.system import Capability
+from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
+from pytest_gittrix.testing.systems.protocol import Capability
 
 
 class IdentityClauses(Clauses):

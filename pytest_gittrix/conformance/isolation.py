@@ -8,9 +8,9 @@ from typing import Final
 from pytest_gittrix.conformance.clause import needs
 from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.expect import NOT_WRITABLE, allowed_to_refuse, lands, personal_things_unchanged, run, set_traps
-from pytest_gittrix.harness.driver import DrivenSession, Stage
-from pytest_gittrix.harness.oracle import invariant_workspace_stands_alone
-from pytest_gittrix.harness.system import Capability
+from pytest_gittrix.testing.oracle import invariant_workspace_stands_alone
+from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
+from pytest_gittrix.testing.systems.protocol import Capability
 
 REPOSITORY: Final = "git init -q 2>/dev/null"
 """Shell for an agent whose workspace may have come without a repository; where there is one, it changes nothing."""

@@ -11,10 +11,10 @@ from pytest_gittrix.conformance.clause import needs
 from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.desk import AGENT, APP, Awake, Desk, again_at, at_desk
 from pytest_gittrix.conformance.expect import refused
-from pytest_gittrix.harness.driver import Stage
-from pytest_gittrix.harness.driver_members import DrivenMember
-from pytest_gittrix.harness.member_workspaces import RepositoryPlan, git
-from pytest_gittrix.harness.system import Capability
+from pytest_gittrix.testing.repos.member_workspaces import RepositoryPlan, git
+from pytest_gittrix.testing.systems.driver import Stage
+from pytest_gittrix.testing.systems.driver_members import DrivenMember
+from pytest_gittrix.testing.systems.protocol import Capability
 
 ITEM: Final = "acme/app#12"
 GONE: Final = ("INVALID_INPUT", "SESSION_NOT_FOUND")

@@ -10,8 +10,8 @@ from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.durability import WORK, killed
 from pytest_gittrix.conformance.expect import lands, refused
 from pytest_gittrix.conformance.log import say, texts
-from pytest_gittrix.harness.driver import DrivenEngine, DrivenSession, Stage
-from pytest_gittrix.harness.system import Capability
+from pytest_gittrix.testing.systems.driver import DrivenEngine, DrivenSession, Stage
+from pytest_gittrix.testing.systems.protocol import Capability
 
 ENDED: Final = ("SESSION_EXPIRED", "INVALID_INPUT")
 """What is answered where a session cannot be gone on with; the second, if it has not ended."""

@@ -11,9 +11,9 @@ from typing import Any, Final
 from pytest_gittrix.conformance.clause import needs
 from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.expect import refused
-from pytest_gittrix.harness.driver import DrivenSession, Stage
-from pytest_gittrix.harness.system import Capability
 from pytest_gittrix.os_level.forks import in_fork
+from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
+from pytest_gittrix.testing.systems.protocol import Capability
 
 SAID: Final = "user_message"
 ANSWERED: Final = "assistant_message"

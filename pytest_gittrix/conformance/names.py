@@ -8,8 +8,8 @@ from typing import Final
 from pytest_gittrix.conformance.clause import needs
 from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.expect import NOT_READABLE, NOT_WRITABLE, allowed_to_refuse, lands, refused, run
-from pytest_gittrix.harness.driver import Stage
-from pytest_gittrix.harness.system import Capability
+from pytest_gittrix.testing.systems.driver import Stage
+from pytest_gittrix.testing.systems.protocol import Capability
 
 AWKWARD: Final = (
     " leading and trailing ",

@@ -7,10 +7,10 @@ from typing import Final
 from pytest_gittrix.conformance.clause import needs
 from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.expect import IN_THE_WAY, lands, personal_things_unchanged, refused, run, set_traps
-from pytest_gittrix.harness.driver import DrivenSession, Stage
-from pytest_gittrix.harness.history import Contents, Executable, Submodule, Symlink
-from pytest_gittrix.harness.oracle import files_in, invariant_checkout
-from pytest_gittrix.harness.system import Capability
+from pytest_gittrix.testing.oracle import files_in, invariant_checkout
+from pytest_gittrix.testing.repos.history import Contents, Executable, Submodule, Symlink
+from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
+from pytest_gittrix.testing.systems.protocol import Capability
 
 EVERY_BYTE: Final = bytes(range(256)) * 4
 GONE: Final = ("ADAPTER_UNAVAILABLE", "PROMOTE_FAILED", "SESSION_EXPIRED", "SESSION_NOT_FOUND")

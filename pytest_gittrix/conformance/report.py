@@ -16,7 +16,7 @@ from typing import Any, Final
 from pytest_gittrix import __version__
 from pytest_gittrix.conformance.catalogue import all_clauses, clauses_by_code, in_order
 from pytest_gittrix.conformance.clause import FAMILIES, LACKING, PROPERTY, SYSTEM, WAIVED, Clause
-from pytest_gittrix.harness.system import Capability
+from pytest_gittrix.testing.systems.protocol import Capability
 
 FORMAT: Final = 1
 """Version of the JSON report."""

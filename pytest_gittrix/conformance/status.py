@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from pytest_gittrix.conformance.clause import needs
 from pytest_gittrix.conformance.clauses import Clauses
-from pytest_gittrix.harness.driver import Stage
-from pytest_gittrix.harness.matrices import Combination, status_axes
-from pytest_gittrix.harness.system import Capability
+from pytest_gittrix.testing.scenarios.matrices import Combination, status_axes
+from pytest_gittrix.testing.systems.driver import Stage
+from pytest_gittrix.testing.systems.protocol import Capability
 
 STATUSES: Final = (
     *("spawning", "working", "pr_open", "ci_failed", "review_pending", "changes_requested", "approved", "mergeable", "merged"),

@@ -19,8 +19,8 @@ from typing import Any, Final
 from pytest_gittrix.conformance.clause import needs
 from pytest_gittrix.conformance.clauses import Clauses
 from pytest_gittrix.conformance.expect import allowed_to_refuse, refused
-from pytest_gittrix.harness.driver import DrivenSession, Stage
-from pytest_gittrix.harness.system import Capability, TurnContext
+from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
+from pytest_gittrix.testing.systems.protocol import Capability, TurnContext
 
 LONG: Final = 60.0
 """Real seconds after which something that must happen is taken for missing."""

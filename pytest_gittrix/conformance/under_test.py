@@ -13,9 +13,9 @@ from importlib import import_module
 from typing import Any, Final
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.harness.driver import sandbox_of
-from pytest_gittrix.harness.place import Place
-from pytest_gittrix.harness.system import Engine, SessionSystem, check_system
+from pytest_gittrix.testing.repos.place import Place
+from pytest_gittrix.testing.systems.driver import sandbox_of
+from pytest_gittrix.testing.systems.protocol import Engine, SessionSystem, check_system
 
 _NAME: Final = re.compile(r"\w+(\.\w+)*:\w+(\.\w+)*")
 _WHY: Final = "The clauses are put to the system that this names."

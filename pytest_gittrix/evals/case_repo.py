@@ -19,7 +19,7 @@ from pytest_gittrix.evals.suite import Case, Source, is_left_out
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import changed_paths
-from pytest_gittrix.harness.history import Content, Contents, Executable, History, Symlink
+from pytest_gittrix.testing.repos.history import Content, Contents, Executable, History, Symlink
 
 BRANCH = "main"
 ANY_OBJECT = "git -c uploadpack.allowAnySHA1InWant=true upload-pack"

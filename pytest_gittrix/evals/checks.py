@@ -22,7 +22,7 @@ from pytest_gittrix.evals.suite import Case, Check
 from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import Entry, changed_paths
-from pytest_gittrix.harness.history import resolve
+from pytest_gittrix.testing.repos.history import resolve
 
 _NAMED: Final = 3
 

@@ -25,8 +25,8 @@ from pytest_gittrix.evals.wheels import Files, Pins, fetch
 from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.patch import FileChange, Side, patch_bytes
 from pytest_gittrix.git.tree import Entry
-from pytest_gittrix.harness.history import Contents, Executable, History, Step, resolve
-from pytest_gittrix.harness.templates import Templates
+from pytest_gittrix.testing.repos.history import Contents, Executable, History, Step, resolve
+from pytest_gittrix.testing.repos.templates import Templates
 
 DRIFT: Final = 30
 """Percent of what may drift that does, at least one file (the eval research, section 4.4)."""

@@ -38,9 +38,9 @@ from pytest_gittrix.evals.transcript import Mismatch, Script
 from pytest_gittrix.git.patch import patch_bytes
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.repository import Repository, require_head
-from pytest_gittrix.harness.history import Contents
-from pytest_gittrix.harness.templates import Templates
-from pytest_gittrix.harness.world import World
+from pytest_gittrix.testing.repos.history import Contents
+from pytest_gittrix.testing.repos.templates import Templates
+from pytest_gittrix.testing.world import World
 
 _REASON: Final = 300
 _ADDRESS: Final = re.compile(r"\b0x[0-9a-f]{6,}\b")

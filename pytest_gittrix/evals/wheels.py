@@ -24,7 +24,7 @@ from typing import Final
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput, WriteRejected
 from pytest_gittrix.evals.toml_file import Table
 from pytest_gittrix.git.path_rules import check_path
-from pytest_gittrix.harness.history import Executable
+from pytest_gittrix.testing.repos.history import Executable
 
 SCHEMA: Final = 1
 LEAST: Final = 3

@@ -28,8 +28,8 @@ from pytest_gittrix.evals.replay import Recorded, ReplayAgent, script_of
 from pytest_gittrix.evals.sample import Order, Sample
 from pytest_gittrix.evals.store import Belongings, RunStore
 from pytest_gittrix.evals.suite import Case
-from pytest_gittrix.harness.templates import Templates
 from pytest_gittrix.os_level.process_tree import AgentTree, seconds
+from pytest_gittrix.testing.repos.templates import Templates
 
 _REASON: Final = 300
 _UMASK: Final = 0o022

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pytest_gittrix.clock.clock import EPOCH
 from pytest_gittrix.errors import BaselineConflict, GittrixError, InvalidInput
-from pytest_gittrix.harness.world import World
 from pytest_gittrix.integrations.files import SandboxFiles
 from pytest_gittrix.integrations.programs import MOST_OUTPUT, WORKSPACE, Programs
+from pytest_gittrix.testing.world import World
 
 if TYPE_CHECKING:
     from pytest_gittrix.backends.local import LocalEphemeral

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _TREES = "pytest_gittrix.git.tree"
-_FINGERPRINTS = "pytest_gittrix.harness.fingerprint"
+_FINGERPRINTS = "pytest_gittrix.testing.repos.fingerprint"
 _SHOWN = 40
 
 

@@ -29,7 +29,7 @@ from pytest_gittrix.workspaces.workspace import open_workspace
 
 if TYPE_CHECKING:
     from pytest_gittrix.fixtures import Opened
-    from pytest_gittrix.harness.world import World
+    from pytest_gittrix.testing.world import World
 
 _LONGEST_NAME = 100
 _LONGEST_LINE = 160

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK, Entry
-from pytest_gittrix.harness.fingerprint import Fingerprint
 from pytest_gittrix.report.assertions import explain
+from pytest_gittrix.testing.repos.fingerprint import Fingerprint
 
 Run = Callable[..., pytest.RunResult]
 

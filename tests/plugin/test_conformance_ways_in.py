@@ -15,18 +15,18 @@ import pytest_gittrix.conformance.suite
 import pytest_gittrix.conformance.summary
 import pytest_gittrix.conformance.test_conformance
 import pytest_gittrix.conformance.under_test
-import pytest_gittrix.harness.own_system  # noqa: F401
+import pytest_gittrix.testing.systems.gittrix_system  # noqa: F401
 from pytest_gittrix import plugin
 from pytest_gittrix.conformance.catalogue import all_clauses
 from pytest_gittrix.conformance.clause import PROPERTY, clause_of
 from pytest_gittrix.evals_pytest.nodes import RUN
-from pytest_gittrix.harness.system import Capability
+from pytest_gittrix.testing.systems.protocol import Capability
 
 Run = Callable[..., pytest.RunResult]
 
 PYARGS = ("--pyargs", "pytest_gittrix.conformance", "--gittrix-conformance-report=report.json")
 ACME = """
-from pytest_gittrix.harness.own_system import GitTrixEngine, GitTrixSystem
+from pytest_gittrix.testing.systems.gittrix_system import GitTrixEngine, GitTrixSystem
 
 
 class Forgetful(GitTrixEngine):
@@ -137,7 +137,7 @@ def test_tests_of_ones_own_open_sandboxes_with_the_named_system(conform: Run, py
 def test_the_default_system_is_a_system_and_opens_worlds(run: Run) -> None:
     source = """
         from pytest_gittrix import World
-        from pytest_gittrix.harness.system import check_system
+        from pytest_gittrix.testing.systems.protocol import check_system
 
         def test_it(gittrix_system):
             assert check_system(gittrix_system).name == "gittrix (lazy)"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pytest_gittrix.harness.world import World
+from pytest_gittrix.testing.world import World
 
 Run = Callable[..., pytest.RunResult]
 

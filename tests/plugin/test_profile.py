@@ -6,7 +6,7 @@ import pytest
 
 MODULE = """
     from pytest_gittrix import World
-    from pytest_gittrix.harness.machine import machine_for
+    from pytest_gittrix.testing.machines.session_machine import machine_for
 
     def test_extent():
         taken = machine_for(World.open).TestCase.settings
@@ -29,7 +29,7 @@ def test_without_one_hypothesis_decides(pytester: pytest.Pytester) -> None:
 
 
 def test_a_profile_ends_with_its_run(pytester: pytest.Pytester) -> None:
-    from pytest_gittrix.harness.profiles import choose
+    from pytest_gittrix.testing.profiles import choose
 
     pytester.makepyfile("def test_nothing(): pass")
     pytester.runpytest_inprocess("--gittrix-profile=soak")

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
-from pytest_gittrix.harness.remote_kit import forge_at, remotes
-from pytest_gittrix.harness.world import World
+from pytest_gittrix.testing.repos.remote_kit import forge_at, remotes
+from pytest_gittrix.testing.world import World
 
 Run = Callable[..., pytest.RunResult]
 

@@ -9,16 +9,16 @@ from datetime import timedelta
 import pytest
 
 from pytest_gittrix.errors import GittrixError, InvalidInput, LogDamaged, SessionNotRestorable
-from pytest_gittrix.harness.log_check import log_problems
-from pytest_gittrix.harness.matrices import PULL_REQUESTS, life_pairs, status_axes, status_ends
-from pytest_gittrix.harness.session_in import GITTRIX_STATES, SessionsIn
-from pytest_gittrix.harness.timeline import Timeline
-from pytest_gittrix.harness.world import World
 from pytest_gittrix.members.members import Members
 from pytest_gittrix.orchestrator.orchestrator import CommandAgent, Orchestrator, Project
 from pytest_gittrix.record.state.lifecycle import STATES, TERMINAL
 from pytest_gittrix.record.state.observations import ACTIVITIES, RUNTIME_STATES, SESSION_STATES
 from pytest_gittrix.record.state.retention import RetentionPolicy, expired
+from pytest_gittrix.testing.scenarios.log_check import log_problems
+from pytest_gittrix.testing.scenarios.matrices import PULL_REQUESTS, life_pairs, status_axes, status_ends
+from pytest_gittrix.testing.scenarios.session_in import GITTRIX_STATES, SessionsIn
+from pytest_gittrix.testing.scenarios.timeline import Timeline
+from pytest_gittrix.testing.world import World
 from pytest_gittrix.views import orchestrator
 from pytest_gittrix.views.orchestrator_status import STATUSES
 

@@ -18,10 +18,6 @@ import pytest
 from support.finalize import SOAK, scratch
 
 from pytest_gittrix.git.environment import run_git
-from pytest_gittrix.harness.faults import Errno, Fault, Kill
-from pytest_gittrix.harness.member_witness import Witness
-from pytest_gittrix.harness.member_workspaces import Member, RepositoryPlan, drawn
-from pytest_gittrix.harness.supervisor import supervise_function, supported
 from pytest_gittrix.members import finalize as finalize_module
 from pytest_gittrix.members import finalize_repository
 from pytest_gittrix.members.finalize import finalize
@@ -29,6 +25,10 @@ from pytest_gittrix.members.finalize_files import classify
 from pytest_gittrix.members.finalize_record import Finalized, Notes
 from pytest_gittrix.members.finalize_remote import Remote
 from pytest_gittrix.members.finalize_repository import Saving
+from pytest_gittrix.testing.faults.faults import Errno, Fault, Kill
+from pytest_gittrix.testing.faults.supervisor import supervise_function, supported
+from pytest_gittrix.testing.repos.member_witness import Witness
+from pytest_gittrix.testing.repos.member_workspaces import Member, RepositoryPlan, drawn
 from pytest_gittrix.workspaces.alternates import Borrowing
 from pytest_gittrix.workspaces.rescue import read
 from pytest_gittrix.workspaces.uncommitted import Uncommitted, uncommitted

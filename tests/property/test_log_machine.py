@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pytest_gittrix.harness.log_machine import LogMachine
-from pytest_gittrix.harness.world import World
-from pytest_gittrix.harness.world_machine import machine_of
+from pytest_gittrix.testing.machines.log_machine import LogMachine
+from pytest_gittrix.testing.machines.machine_base import machine_of
+from pytest_gittrix.testing.world import World
 
 
 def with_clones(**options: Any) -> Any:

@@ -13,16 +13,16 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.harness.driver import Stage, sandbox_of
-from pytest_gittrix.harness.edits import DurableEdit, Edits, Tree
-from pytest_gittrix.harness.history import Executable, Symlink
-from pytest_gittrix.harness.machine import SandboxMachine, machine_for, replay, steps_of
-from pytest_gittrix.harness.own_system import GitTrixSystem
-from pytest_gittrix.harness.sandbox import access_to, another_engine, in_another_process
-from pytest_gittrix.harness.system import BASE, Capability
-from pytest_gittrix.harness.trial import Trial
-from pytest_gittrix.harness.world import World
 from pytest_gittrix.record.state.records import EvictionPolicy
+from pytest_gittrix.testing.machines.session_machine import SandboxMachine, machine_for, replay, steps_of
+from pytest_gittrix.testing.machines.session_trial import Trial
+from pytest_gittrix.testing.repos.edits import DurableEdit, Edits, Tree
+from pytest_gittrix.testing.repos.history import Executable, Symlink
+from pytest_gittrix.testing.systems.driver import Stage, sandbox_of
+from pytest_gittrix.testing.systems.gittrix_system import GitTrixSystem
+from pytest_gittrix.testing.systems.protocol import BASE, Capability
+from pytest_gittrix.testing.systems.under_test import access_to, another_engine, in_another_process
+from pytest_gittrix.testing.world import World
 
 sys.path.append(str(Path(__file__).resolve().parents[2]))  # the systems of the zoo are no part of the package
 from fixtures.broken_systems.plain import PlainSystem

@@ -14,7 +14,7 @@ import pytest
 from pytest_gittrix.conformance.catalogue import families
 from pytest_gittrix.conformance.clause import clause_of
 from pytest_gittrix.conformance.command_system import CommandSystem
-from pytest_gittrix.harness.driver import Stage
+from pytest_gittrix.testing.systems.driver import Stage
 
 CLAUSES: Final = {
     clause.code: (family, name)

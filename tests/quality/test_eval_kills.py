@@ -14,8 +14,8 @@ from pytest_gittrix.evals.record import decode
 from pytest_gittrix.evals.run import Options, run
 from pytest_gittrix.evals.store import RunStore
 from pytest_gittrix.evals.suite import Suite
-from pytest_gittrix.harness.crash import Crash
-from pytest_gittrix.harness.supervisor import supported
+from pytest_gittrix.testing.faults.crash import Crash
+from pytest_gittrix.testing.faults.supervisor import supported
 
 POINTS = ("eval:lease-written", "eval:session-started", "eval:agent-done", "eval:promoted", "eval:record-ready")
 

@@ -13,13 +13,13 @@ from typing import Final
 import pytest
 from support.finalize import SOAK, scratch
 
-from pytest_gittrix.harness.crash import Crash
-from pytest_gittrix.harness.faults import Run
-from pytest_gittrix.harness.member_witness import Witness, everything_below
-from pytest_gittrix.harness.member_workspaces import Member, RepositoryPlan, git
-from pytest_gittrix.harness.supervisor import supported
 from pytest_gittrix.members.finalize import finalize
 from pytest_gittrix.members.finalize_record import Finalized
+from pytest_gittrix.testing.faults.crash import Crash
+from pytest_gittrix.testing.faults.faults import Run
+from pytest_gittrix.testing.faults.supervisor import supported
+from pytest_gittrix.testing.repos.member_witness import Witness, everything_below
+from pytest_gittrix.testing.repos.member_workspaces import Member, RepositoryPlan, git
 from pytest_gittrix.workspaces.multi_repo import Hydrated, RepositorySpec, hydrate
 
 pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported()))

@@ -16,7 +16,7 @@ import pytest
 from support.scene import SOAK, TTL, WORK, Scene, Scenes, Where, do, scratch
 
 from pytest_gittrix.errors import BaselineConflict, GittrixError
-from pytest_gittrix.harness.supervisor import Fault, Kill, Run, supervise_function, supported, sweep
+from pytest_gittrix.testing.faults.supervisor import Fault, Kill, Run, supervise_function, supported, sweep
 from pytest_gittrix.workspaces.seed import _recent as remembered_seeds
 
 Durability = Literal["full", "fast"]

@@ -18,7 +18,7 @@ from support.strikes import FAILURES, Durability, Operation, lines_of_logs, list
 
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import SessionExpired
-from pytest_gittrix.harness.supervisor import supported
+from pytest_gittrix.testing.faults.supervisor import supported
 from pytest_gittrix.workspaces.workspace import WorkspaceKind
 
 pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported()))

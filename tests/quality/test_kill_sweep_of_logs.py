@@ -21,8 +21,8 @@ from support.strikes import FAILURES, Durability, Operation, judge_index, lines_
 from pytest_gittrix.engine.agents.turns import TurnContext
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import GittrixError, TurnBusy
-from pytest_gittrix.harness.supervisor import Kill, supervise_function, supported
 from pytest_gittrix.record.store.index import SMALL, Index
+from pytest_gittrix.testing.faults.supervisor import Kill, supervise_function, supported
 
 pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported()))
 

@@ -21,15 +21,15 @@ from support.git import GitRepo
 
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.engine.engine import GitTrix
-from pytest_gittrix.harness.crash import Crash
-from pytest_gittrix.harness.faults import Run
-from pytest_gittrix.harness.member_witness import Everything, everything_below
-from pytest_gittrix.harness.member_workspaces import git
-from pytest_gittrix.harness.supervisor import supported
 from pytest_gittrix.members.members import Members
 from pytest_gittrix.record.eventlog.log import Durability
 from pytest_gittrix.record.state.lifecycle import LEGAL, Life
 from pytest_gittrix.record.state.retention import Selector
+from pytest_gittrix.testing.faults.crash import Crash
+from pytest_gittrix.testing.faults.faults import Run
+from pytest_gittrix.testing.faults.supervisor import supported
+from pytest_gittrix.testing.repos.member_witness import Everything, everything_below
+from pytest_gittrix.testing.repos.member_workspaces import git
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec
 
 pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported()))

@@ -22,10 +22,10 @@ from pytest_gittrix.engine.promotion import promotion, selection
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.git.commit import Built
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK, Changes, Entry
-from pytest_gittrix.harness.machine import machine_for, steps_of
-from pytest_gittrix.harness.profiles import profile
-from pytest_gittrix.harness.world import World
 from pytest_gittrix.record.state.fold import deadline_ns
+from pytest_gittrix.testing.machines.session_machine import machine_for, steps_of
+from pytest_gittrix.testing.profiles import profile
+from pytest_gittrix.testing.world import World
 from pytest_gittrix.workspaces.snapshot import Snapshot
 from pytest_gittrix.workspaces.workspace import Workspace
 

@@ -12,9 +12,9 @@ from support.git import git
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.user_session import UserSession
-from pytest_gittrix.harness.history import SMALL_PROJECT, History
-from pytest_gittrix.harness.powercut import Cut, power_cuts, supported
-from pytest_gittrix.harness.templates import shared_templates
+from pytest_gittrix.testing.faults.powercut import Cut, power_cuts, supported
+from pytest_gittrix.testing.repos.history import SMALL_PROJECT, History
+from pytest_gittrix.testing.repos.templates import shared_templates
 from pytest_gittrix.workspaces.seed import _recent as remembered_seeds
 
 pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported()))

@@ -29,11 +29,11 @@ from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.git.commit import Built
 from pytest_gittrix.git.refs import RefMoved
 from pytest_gittrix.git.tree import Changes
-from pytest_gittrix.harness.durable import DurableRepo
-from pytest_gittrix.harness.linearize import History, require_linear
-from pytest_gittrix.harness.schedule import Run, explore, replay, schedules
-from pytest_gittrix.harness.sequential import SessionOp, Sessions, session_calls, sessions_model
-from pytest_gittrix.harness.world import World
+from pytest_gittrix.testing.repos.durable import DurableRepo
+from pytest_gittrix.testing.schedules.linearize import History, require_linear
+from pytest_gittrix.testing.schedules.schedule import Run, explore, replay, schedules
+from pytest_gittrix.testing.schedules.sequential import SessionOp, Sessions, session_calls, sessions_model
+from pytest_gittrix.testing.world import World
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorial" / "find-a-lost-update.md"
 FILES = {"a.txt": "a\n", "b.txt": "b\n", "c.txt": "c\n"}

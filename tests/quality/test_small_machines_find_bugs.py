@@ -23,12 +23,6 @@ from pytest_gittrix.engine.lineage.handoff import Handoff, Succession
 from pytest_gittrix.engine.operations import conversation
 from pytest_gittrix.engine.operations.operation import Recorder
 from pytest_gittrix.errors import TurnBusy
-from pytest_gittrix.harness.line_machine import LineMachine
-from pytest_gittrix.harness.log_machine import LogMachine
-from pytest_gittrix.harness.machine import steps_of
-from pytest_gittrix.harness.profiles import profile
-from pytest_gittrix.harness.turn_machine import TurnMachine
-from pytest_gittrix.harness.world_machine import WorldMachine, machine_of
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.eventlog.log import EventLog
@@ -36,6 +30,12 @@ from pytest_gittrix.record.state import fold
 from pytest_gittrix.record.state.fold import Rule, SessionState
 from pytest_gittrix.record.store import index
 from pytest_gittrix.record.store.index import Index, Query
+from pytest_gittrix.testing.machines.lineage_machine import LineMachine
+from pytest_gittrix.testing.machines.log_machine import LogMachine
+from pytest_gittrix.testing.machines.machine_base import WorldMachine, machine_of
+from pytest_gittrix.testing.machines.session_machine import steps_of
+from pytest_gittrix.testing.machines.turn_machine import TurnMachine
+from pytest_gittrix.testing.profiles import profile
 
 Defect = Callable[[], AbstractContextManager[object]]
 

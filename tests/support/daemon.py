@@ -19,12 +19,12 @@ from typing import Any, Final, Self
 from support.git import GitRepo
 
 from pytest_gittrix.git.environment import hermetic_env
-from pytest_gittrix.harness.agent_kit import AgentKit, Script
 from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.os_level.process_tree import pause
 from pytest_gittrix.server import daemon_file
 from pytest_gittrix.server.daemon_file import DaemonFile
 from pytest_gittrix.server.run import Serving, Settings
+from pytest_gittrix.testing.scenarios.agent_kit import AgentKit, Script
 
 LONG: Final = 60.0
 """Real seconds after which something that was to happen counts as stuck."""

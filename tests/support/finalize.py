@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.harness.member_witness import Everything, everything_below
-from pytest_gittrix.harness.member_workspaces import Member, RemoteKind, RepositoryPlan, git
 from pytest_gittrix.members.finalize import finalize
 from pytest_gittrix.members.finalize_record import Finalized
 from pytest_gittrix.record.state.lifecycle import Pushed
+from pytest_gittrix.testing.repos.member_witness import Everything, everything_below
+from pytest_gittrix.testing.repos.member_workspaces import Member, RemoteKind, RepositoryPlan, git
 
 SOAK: Final = os.environ.get("PYTEST_GITTRIX_SOAK") == "1"
 """Whether to run everything, which takes minutes, instead of a sample."""

@@ -12,12 +12,12 @@ from support.git import GitRepo
 
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.engine.engine import GitTrix
-from pytest_gittrix.harness.agent_kit import AgentKit, Script
-from pytest_gittrix.harness.member_workspaces import git
-from pytest_gittrix.harness.world import World
 from pytest_gittrix.members.members import Members
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.lifecycle import Life
+from pytest_gittrix.testing.repos.member_workspaces import git
+from pytest_gittrix.testing.scenarios.agent_kit import AgentKit, Script
+from pytest_gittrix.testing.world import World
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec
 
 FILES: Final = {"a.txt": "one\n", "src/b.txt": "two\n"}

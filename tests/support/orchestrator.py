@@ -16,12 +16,12 @@ from support.events import CREATED, NOW
 
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.errors import GittrixError
-from pytest_gittrix.harness.agent_kit import AgentKit, Script
 from pytest_gittrix.orchestrator.config import ACTIVITY_LOG
 from pytest_gittrix.orchestrator.orchestrator import CommandAgent, Orchestrator, Project, Session, SpawnConfig
 from pytest_gittrix.record.eventlog.events import Event, check
 from pytest_gittrix.record.state.agent_activity import write_jsonl
 from pytest_gittrix.record.state.observations import Activity, Axes, PullRequest, Runtime, axes_of
+from pytest_gittrix.testing.scenarios.agent_kit import AgentKit, Script
 from pytest_gittrix.views.orchestrator_status import Decision, Dialect, Observation, decide, status
 
 SECOND = 1_000_000_000

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from support.engine import FILES, Content, DurableGit, Site, open_site
 
 from pytest_gittrix.backends.remote import RemoteDurable
-from pytest_gittrix.harness.forge_server import ForgeServer
-from pytest_gittrix.harness.remotes import BareRemote
+from pytest_gittrix.testing.repos.forge_server import ForgeServer
+from pytest_gittrix.testing.repos.remotes import BareRemote
 
 Wire = Literal["file", "http"]
 WIRES: tuple[Wire, ...] = ("file", "http")

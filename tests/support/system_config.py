@@ -19,7 +19,7 @@ from support.evals import ran, suite
 from pytest_gittrix import World
 from pytest_gittrix.confine.probe import missing
 from pytest_gittrix.git.environment import hermetic_env, run_git
-from pytest_gittrix.harness.agent_kit import AgentKit
+from pytest_gittrix.testing.scenarios.agent_kit import AgentKit
 
 SETTING = ("config", "--system", "gittrix.test", "changed")
 FIXTURE_TEST = """

@@ -13,9 +13,9 @@ import pytest
 
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.agents.start import start_agent
-from pytest_gittrix.harness.agent_kit import AgentKit, Script
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.process_tree import process, signal_process
+from pytest_gittrix.testing.scenarios.agent_kit import AgentKit, Script
 
 LONG = 60.0
 SOAK = os.environ.get("PYTEST_GITTRIX_SOAK") == "1"

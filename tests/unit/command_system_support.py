@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gittrix.conformance.command_system import CommandEngine, CommandSystem
-from pytest_gittrix.harness.place import Place
+from pytest_gittrix.testing.repos.place import Place
 
 ID = "sess_aaaaaaaaaaaa"
 

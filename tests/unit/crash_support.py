@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix import points
-from pytest_gittrix.harness.crash import Crash
-from pytest_gittrix.harness.supervisor import supported
+from pytest_gittrix.testing.faults.crash import Crash
+from pytest_gittrix.testing.faults.supervisor import supported
 
 OLD, NEW = "old text", "the new text"
 CRASH = Crash()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pytest_gittrix.harness.durable import DurableRepo
-from pytest_gittrix.harness.history import Executable, History
-from pytest_gittrix.harness.templates import Templates
+from pytest_gittrix.testing.repos.durable import DurableRepo
+from pytest_gittrix.testing.repos.history import Executable, History
+from pytest_gittrix.testing.repos.templates import Templates
 
 FILES = {"app.py": "one\n", "docs/guide.md": "guide\n", "run.sh": Executable("#!/bin/sh\n")}
 POINTER = "1234567890" * 4

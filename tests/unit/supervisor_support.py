@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pytest_gittrix.harness.supervisor import (
+from pytest_gittrix.testing.faults.supervisor import (
     Run,
 )
 

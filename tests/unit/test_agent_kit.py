@@ -17,10 +17,10 @@ import pytest
 from support.git import GitRepo
 
 from pytest_gittrix.errors import Deadlock, InvalidInput
-from pytest_gittrix.harness.agent_kit import ACTIVITY, AgentKit, Script
 from pytest_gittrix.os_level.lock_owner import SECOND_NS
 from pytest_gittrix.os_level.process_tree import process, signal_process
 from pytest_gittrix.record.state.agent_activity import read_jsonl
+from pytest_gittrix.testing.scenarios.agent_kit import ACTIVITY, AgentKit, Script
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="agents as processes need Linux")
 
@@ -245,7 +245,7 @@ def test_scripts_end_when_the_process_of_the_test_is_killed(tmp_path: Path) -> N
     source = """
         import os, signal, sys
         from pathlib import Path
-        from pytest_gittrix.harness.agent_kit import AgentKit
+        from pytest_gittrix.testing.scenarios.agent_kit import AgentKit
 
         kit = AgentKit(sys.argv[1])
         kit.start(kit.script().deaf().spawn_daemon(scrub=True).at("up").hang())

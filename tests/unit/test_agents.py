@@ -16,9 +16,9 @@ from agents_support import ENVIRONMENT, LONG, agents_fixture, hit, keeper_of, on
 
 from pytest_gittrix.engine.agents.processes import AgentProcess, Observation
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
-from pytest_gittrix.harness.agent_kit import AgentKit
 from pytest_gittrix.os_level.lock_owner import SECOND_NS
 from pytest_gittrix.os_level.process_tree import process
+from pytest_gittrix.testing.scenarios.agent_kit import AgentKit
 
 pytestmark = on_linux
 

@@ -23,11 +23,11 @@ from agents_support import ENVIRONMENT, LONG, SOAK, agents_fixture, hit, keeper_
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.agents.start import start_agent
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
-from pytest_gittrix.harness.agent_kit import AgentKit
-from pytest_gittrix.harness.faults import Fault, Run
-from pytest_gittrix.harness.supervisor import supervise_function, supported, sweep
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.process_tree import MARK, table
+from pytest_gittrix.testing.faults.faults import Fault, Run
+from pytest_gittrix.testing.faults.supervisor import supervise_function, supported, sweep
+from pytest_gittrix.testing.scenarios.agent_kit import AgentKit
 
 pytestmark = on_linux
 

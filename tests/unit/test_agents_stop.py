@@ -20,9 +20,9 @@ from agents_support import ENVIRONMENT, LONG, agents_fixture, hit, keeper_of, on
 from pytest_gittrix.engine.agents.processes import AgentProcess, Stopped
 from pytest_gittrix.engine.agents.start import start_agent
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.harness.agent_kit import AgentKit, Script
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.process_tree import AgentTree, Process, marked, process, signal_process, table
+from pytest_gittrix.testing.scenarios.agent_kit import AgentKit, Script
 
 pytestmark = on_linux
 

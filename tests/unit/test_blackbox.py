@@ -15,8 +15,8 @@ import pytest
 from blackbox_support import making, seen
 
 from pytest_gittrix.errors import InvalidInput, PromoteFailed
-from pytest_gittrix.harness.blackbox import Command, Interleaving, calls_of, explore_processes, interleave, intrude
-from pytest_gittrix.harness.supervisor import supported
+from pytest_gittrix.testing.faults.supervisor import supported
+from pytest_gittrix.testing.schedules.blackbox import Command, Interleaving, calls_of, explore_processes, interleave, intrude
 
 
 @pytest.fixture

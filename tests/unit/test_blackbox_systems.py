@@ -19,10 +19,10 @@ from blackbox_support import making
 
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import CapabilityMissing
-from pytest_gittrix.harness.blackbox import Command, Explored, Interleaving, explore_processes, interleave, intrude
-from pytest_gittrix.harness.place import Place
-from pytest_gittrix.harness.supervisor import supervise_function, supported
-from pytest_gittrix.harness.world import World
+from pytest_gittrix.testing.faults.supervisor import supervise_function, supported
+from pytest_gittrix.testing.repos.place import Place
+from pytest_gittrix.testing.schedules.blackbox import Command, Explored, Interleaving, explore_processes, interleave, intrude
+from pytest_gittrix.testing.world import World
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_a_race_inside_supervision_is_refused_with_the_reason(disk: Path) -> Non
 def test_a_caller_that_is_killed_takes_its_trees_along(disk: Path) -> None:
     script = textwrap.dedent("""
         import time
-        from pytest_gittrix.harness.blackbox import interleave
+        from pytest_gittrix.testing.schedules.blackbox import interleave
         interleave([["sh", "-c", "mkdir a; mkdir b"], ["sh", "-c", "echo > begun; sleep 600"]], [(1, 1)], within=".")
     """)
     word = f"GITTRIX_TEST_{os.getpid()}_{disk.name}"

@@ -14,9 +14,9 @@ import pytest
 from pytest_gittrix.clock import EPOCH
 from pytest_gittrix.durations import ns_of
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.harness.chain_kit import ENDS, ChainKit, Link, check_line, line_problems, stored_links
-from pytest_gittrix.harness.log_kit import LogKit
-from pytest_gittrix.harness.world import World
+from pytest_gittrix.testing.scenarios.lineage_kit import ENDS, ChainKit, Link, check_line, line_problems, stored_links
+from pytest_gittrix.testing.scenarios.log_kit import LogKit
+from pytest_gittrix.testing.world import World
 
 MINUTE = 60 * 10**9
 

@@ -10,7 +10,7 @@ import pytest
 from cli_support import Cli
 from support.daemon import LONG, wait_until
 
-from pytest_gittrix.harness.agent_kit import AgentKit
+from pytest_gittrix.testing.scenarios.agent_kit import AgentKit
 
 
 @pytest.fixture

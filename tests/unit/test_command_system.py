@@ -18,9 +18,9 @@ from command_system_support import ID, Program
 from pytest_gittrix.conformance.command_line import CommandBroken, CommandRefused
 from pytest_gittrix.conformance.command_system import CommandSystem
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.harness.place import Place
-from pytest_gittrix.harness.system import BASE, Capability, Promoted
 from pytest_gittrix.record.state.records import EvictionPolicy
+from pytest_gittrix.testing.repos.place import Place
+from pytest_gittrix.testing.systems.protocol import BASE, Capability, Promoted
 
 
 @pytest.fixture

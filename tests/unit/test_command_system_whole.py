@@ -15,10 +15,10 @@ from pytest_gittrix.clock import carriers
 from pytest_gittrix.conformance.command_line import CommandRefused
 from pytest_gittrix.conformance.command_system import UNSPEAKABLE, CommandSystem
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
-from pytest_gittrix.harness.driver import Stage
-from pytest_gittrix.harness.place import Place
-from pytest_gittrix.harness.system import BASE, VERBS, Capability, check_system
 from pytest_gittrix.record.state.records import EvictionPolicy
+from pytest_gittrix.testing.repos.place import Place
+from pytest_gittrix.testing.systems.driver import Stage
+from pytest_gittrix.testing.systems.protocol import BASE, VERBS, Capability, check_system
 
 
 @pytest.fixture

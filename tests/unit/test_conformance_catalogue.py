@@ -18,7 +18,7 @@ import pytest
 from pytest_gittrix.conformance import FAMILY_MODULES, test_conformance
 from pytest_gittrix.conformance.catalogue import all_clauses, clauses_by_code, families, page
 from pytest_gittrix.conformance.clause import FAMILIES, clause_of, needs
-from pytest_gittrix.harness.system import BASE, EXTENDED, Capability
+from pytest_gittrix.testing.systems.protocol import BASE, EXTENDED, Capability
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "conformance.md"
 TESTS = {clause.code: test for family in families() for test in vars(family).values() if callable(test) and (clause := clause_of(test))}

@@ -13,7 +13,7 @@ from pytest_gittrix.conformance.runner import Order, run, select
 from pytest_gittrix.errors import GittrixError, InvalidInput
 
 BROKEN = """
-from pytest_gittrix.harness.own_system import GitTrixEngine, GitTrixSystem
+from pytest_gittrix.testing.systems.gittrix_system import GitTrixEngine, GitTrixSystem
 
 
 class Forgetful(GitTrixEngine):

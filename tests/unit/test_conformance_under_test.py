@@ -13,9 +13,9 @@ import pytest
 from pytest_gittrix.conformance import BASE, Capability
 from pytest_gittrix.conformance.under_test import SystemUnderTest, load_system
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.harness.driver import Stage
-from pytest_gittrix.harness.own_system import GitTrixSystem
-from pytest_gittrix.harness.place import Place
+from pytest_gittrix.testing.repos.place import Place
+from pytest_gittrix.testing.systems.driver import Stage
+from pytest_gittrix.testing.systems.gittrix_system import GitTrixSystem
 
 SOURCE = """
 from types import SimpleNamespace

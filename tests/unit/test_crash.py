@@ -14,8 +14,8 @@ from crash_support import CRASH, NEW, OLD, needs_supervision, save_in_place
 
 from pytest_gittrix import World, points
 from pytest_gittrix.errors import Deadlock, InvalidInput, SessionNotFound
-from pytest_gittrix.harness.crash import Crashed, crash_at
 from pytest_gittrix.os_level.forks import in_fork
+from pytest_gittrix.testing.faults.crash import Crashed, crash_at
 
 
 @pytest.fixture

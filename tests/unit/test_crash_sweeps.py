@@ -17,12 +17,12 @@ import pytest
 from crash_support import CRASH, NEW, OLD, needs_supervision, save_in_place
 
 from pytest_gittrix.errors import CapabilityMissing, GittrixError, InvalidInput
-from pytest_gittrix.harness import small_disk as disks
-from pytest_gittrix.harness.crash import Crash
-from pytest_gittrix.harness.faults import Call, Errno, Kill, Run, ShortWrite, TornKill
-from pytest_gittrix.harness.small_disk import SmallDisks, byte_count, run_on_small_disk, small_disk
-from pytest_gittrix.harness.strikes import Rejected, fault_at, plan, require_kind, spelled, strike_all, told, verdict
 from pytest_gittrix.os_level.forks import in_fork
+from pytest_gittrix.testing.faults import small_disks as disks
+from pytest_gittrix.testing.faults.crash import Crash
+from pytest_gittrix.testing.faults.fault_sweep import Rejected, fault_at, plan, require_kind, spelled, strike_all, told, verdict
+from pytest_gittrix.testing.faults.faults import Call, Errno, Kill, Run, ShortWrite, TornKill
+from pytest_gittrix.testing.faults.small_disks import SmallDisks, byte_count, run_on_small_disk, small_disk
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ def interrupted() -> None:
 
 
 def test_a_machine_that_cannot_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_gittrix.harness.crash.supported", lambda: "no seccomp here")
+    monkeypatch.setattr("pytest_gittrix.testing.faults.crash.supported", lambda: "no seccomp here")
     with pytest.raises(CapabilityMissing, match="no seccomp here"):
         CRASH.at_call(1, lambda: None)
     with pytest.raises(CapabilityMissing, match="no seccomp here"):
@@ -299,7 +299,7 @@ def test_an_unprivileged_user_has_a_small_disk_in_a_namespace() -> None:
         pytest.skip("this test changes its user, which only root can; every other test here already ran without privilege")
     script = textwrap.dedent("""
         import os, sys, tempfile, traceback
-        from pytest_gittrix.harness import small_disk
+        from pytest_gittrix.testing.faults import small_disks as small_disk
         os.setgroups([]), os.setgid(65534), os.setuid(65534)
         tempfile.tempdir = "/tmp"
         reason = small_disk.supported()

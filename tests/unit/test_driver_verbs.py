@@ -12,10 +12,10 @@ import pytest
 
 from pytest_gittrix.conformance.command_system import UNSPEAKABLE, CommandSystem
 from pytest_gittrix.errors import CapabilityMissing
-from pytest_gittrix.harness.driver import DrivenEngine, DrivenSession, Stage
-from pytest_gittrix.harness.driver_members import DrivenMembers, DrivenRules
-from pytest_gittrix.harness.own_system import GitTrixSystem
-from pytest_gittrix.harness.system import BASE, VERBS, Capability, OptionalVerbs
+from pytest_gittrix.testing.systems.driver import DrivenEngine, DrivenSession, Stage
+from pytest_gittrix.testing.systems.driver_members import DrivenMembers, DrivenRules
+from pytest_gittrix.testing.systems.gittrix_system import GitTrixSystem
+from pytest_gittrix.testing.systems.protocol import BASE, VERBS, Capability, OptionalVerbs
 
 FILES = {"app.py": "v1\n"}
 

@@ -15,8 +15,8 @@ from pytest_gittrix.clock import EPOCH, FrozenClock
 from pytest_gittrix.errors import InvalidInput, WriteRejected
 from pytest_gittrix.git.objects import MissingObject
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Entry
-from pytest_gittrix.harness.durable import DurableRepo, Rival
-from pytest_gittrix.harness.history import Executable, Submodule, Symlink
+from pytest_gittrix.testing.repos.durable import DurableRepo, Rival
+from pytest_gittrix.testing.repos.history import Executable, Submodule, Symlink
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from durable_repo_support import POINTER, kinds, make, status
 
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.errors import CapabilityMissing, GitFailed, InvalidInput, PathNotFound, WriteRejected
-from pytest_gittrix.harness.durable import DurableRepo, Rival
-from pytest_gittrix.harness.history import Executable, Submodule, Symlink
+from pytest_gittrix.testing.repos.durable import DurableRepo, Rival
+from pytest_gittrix.testing.repos.history import Executable, Submodule, Symlink
 
 
 @pytest.fixture

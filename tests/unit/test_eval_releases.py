@@ -18,7 +18,7 @@ from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.evals.releases import Expected, Made, Release, expected_of, make_releases, surprises, write_suite
 from pytest_gittrix.evals.store import RunStore
 from pytest_gittrix.evals.wheels import Pin, Pins, fetch, read
-from pytest_gittrix.harness.history import Executable
+from pytest_gittrix.testing.repos.history import Executable
 
 ATTRS = Path(__file__).resolve().parents[2] / "fixtures" / "evals" / "releases" / "attrs.toml"
 VERSIONS = ("1.0", "1.1", "1.2", "2.0")

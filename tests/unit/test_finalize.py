@@ -10,9 +10,9 @@ from support.finalize import Desk
 from support.life import Lived, at
 
 from pytest_gittrix.errors import AdapterUnavailable
-from pytest_gittrix.harness.member_workspaces import RepositoryPlan, git
 from pytest_gittrix.members.finalize_record import SHOWN, Action
 from pytest_gittrix.record.state.retention import RetentionPolicy, expired
+from pytest_gittrix.testing.repos.member_workspaces import RepositoryPlan, git
 
 
 @pytest.fixture

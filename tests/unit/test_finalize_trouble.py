@@ -14,11 +14,11 @@ from support.life import Lived
 from support.remote import TOKEN
 
 from pytest_gittrix.errors import EvictionRace, InvalidInput
-from pytest_gittrix.harness.forge_server import ForgeServer
-from pytest_gittrix.harness.member_workspaces import RemoteKind, RepositoryPlan, git
-from pytest_gittrix.harness.remotes import BareRemote
 from pytest_gittrix.members.finalize import finalize
 from pytest_gittrix.members.finalize_record import Action
+from pytest_gittrix.testing.repos.forge_server import ForgeServer
+from pytest_gittrix.testing.repos.member_workspaces import RemoteKind, RepositoryPlan, git
+from pytest_gittrix.testing.repos.remotes import BareRemote
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec, hydrate
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from pytest_gittrix.errors import GitFailed, InvalidInput
 from pytest_gittrix.git.environment import hermetic_env, run_git
-from pytest_gittrix.harness.fingerprint import Fingerprint
-from pytest_gittrix.harness.history import Executable, History, Symlink
-from pytest_gittrix.harness.templates import Templates
+from pytest_gittrix.testing.repos.fingerprint import Fingerprint
+from pytest_gittrix.testing.repos.history import Executable, History, Symlink
+from pytest_gittrix.testing.repos.templates import Templates
 
 Change = Callable[[Path], object]
 

@@ -11,8 +11,8 @@ import pytest
 from pytest_gittrix.backends.forge.github import GitHubForge
 from pytest_gittrix.backends.forge.protocol import CiFacts, Forge, ForgeUnavailable, Review, ReviewFacts, Verdict
 from pytest_gittrix.errors import AuthFailed, CapabilityMissing, GittrixError, InvalidInput
-from pytest_gittrix.harness.forge_server import ForgeServer
-from pytest_gittrix.harness.remotes import BareRemote
+from pytest_gittrix.testing.repos.forge_server import ForgeServer
+from pytest_gittrix.testing.repos.remotes import BareRemote
 
 TOKEN = "hush-0123456789"
 

@@ -13,8 +13,8 @@ from pytest_gittrix.backends.forge.http_client import Patience
 from pytest_gittrix.backends.forge.protocol import ForgeTimeout, ForgeUnavailable, RateLimited
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.errors import AuthFailed, InvalidInput
-from pytest_gittrix.harness.forge_server import FaultKind, ForgeServer
-from pytest_gittrix.harness.remotes import BareRemote
+from pytest_gittrix.testing.repos.forge_server import FaultKind, ForgeServer
+from pytest_gittrix.testing.repos.remotes import BareRemote
 
 CALLS: dict[str, Callable[[GitHubForge], object]] = {
     "read": lambda forge: forge.pr(1),

@@ -15,9 +15,9 @@ from support.git import try_git
 
 from pytest_gittrix.errors import Deadlock, InvalidInput
 from pytest_gittrix.git.environment import run_git
-from pytest_gittrix.harness.forge_server import ForgeServer
-from pytest_gittrix.harness.forge_state import Refusal
-from pytest_gittrix.harness.remotes import BareRemote
+from pytest_gittrix.testing.repos.forge_server import ForgeServer
+from pytest_gittrix.testing.repos.forge_state import Refusal
+from pytest_gittrix.testing.repos.remotes import BareRemote
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from support.engine import Site, fingerprint, open_site
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.gastown.files import Exported, export, read_index, read_town_events
-from pytest_gittrix.harness.crash import Crash
-from pytest_gittrix.harness.faults import Run
-from pytest_gittrix.harness.supervisor import supported
 from pytest_gittrix.record.state.metadata import metadata_of
 from pytest_gittrix.record.store.store import Store
+from pytest_gittrix.testing.faults.crash import Crash
+from pytest_gittrix.testing.faults.faults import Run
+from pytest_gittrix.testing.faults.supervisor import supported
 from pytest_gittrix.views import gastown
 
 MB = 1 << 20

@@ -12,8 +12,8 @@ from support.engine import Site, open_site
 from pytest_gittrix.engine.operations.ids import random_id
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import GittrixError
-from pytest_gittrix.harness.golden import golden
-from pytest_gittrix.harness.log_kit import LogKit
+from pytest_gittrix.testing.scenarios.golden_log import golden
+from pytest_gittrix.testing.scenarios.log_kit import LogKit
 
 
 @pytest.fixture

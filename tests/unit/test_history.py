@@ -12,7 +12,7 @@ from pytest_gittrix.errors import InvalidInput, WriteRejected
 from pytest_gittrix.git.commit import parse_commit
 from pytest_gittrix.git.objects import SHA1, SHA256
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Entry
-from pytest_gittrix.harness.history import AUTHOR, SMALL_PROJECT, Executable, History, Step, Submodule, Symlink
+from pytest_gittrix.testing.repos.history import AUTHOR, SMALL_PROJECT, Executable, History, Step, Submodule, Symlink
 
 POINTER = "1234567890" * 4
 

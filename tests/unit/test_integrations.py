@@ -18,7 +18,6 @@ from support.git import git
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
-from pytest_gittrix.harness.world import World
 from pytest_gittrix.integrations import extras
 from pytest_gittrix.integrations.abandoned import forget, remove_abandoned, sample_directory
 from pytest_gittrix.integrations.extras import EXTRAS, Extra, missing, required
@@ -27,6 +26,7 @@ from pytest_gittrix.integrations.programs import Programs
 from pytest_gittrix.integrations.workbench import Workbench, exit_code
 from pytest_gittrix.mcp.request import MOST_CHARACTERS, promotion_request
 from pytest_gittrix.mcp.tools import SessionTools
+from pytest_gittrix.testing.world import World
 
 FILES = {"app.py": "v1\n", "README.md": "# A project\n"}
 STRONGEST = confinement("auto").level

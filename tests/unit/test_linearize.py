@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gittrix.errors import SessionNotFound
-from pytest_gittrix.harness.linearize import Call, History, answered_before, linearise, require_linear, serialise
-from pytest_gittrix.harness.sequential import LOST, SessionOp, Sessions, session_calls, sessions_model
+from pytest_gittrix.testing.schedules.linearize import Call, History, answered_before, linearise, require_linear, serialise
+from pytest_gittrix.testing.schedules.sequential import LOST, SessionOp, Sessions, session_calls, sessions_model
 
 Number = tuple[str, int]
 READ: Number = ("read", 0)

@@ -12,9 +12,9 @@ import pytest
 from support.engine import open_site
 
 from pytest_gittrix.engine.operations.conversation import orphan_result
-from pytest_gittrix.harness.log_check import event_problems
-from pytest_gittrix.harness.log_kit import LogKit
 from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.testing.scenarios.log_check import event_problems
+from pytest_gittrix.testing.scenarios.log_kit import LogKit
 
 LONG = 60.0
 LINE = {"parent": "sess_parent", "relation": "handoff", "chain": "sess_first", "root": "sess_parent"}

@@ -11,9 +11,9 @@ from support.engine import open_site
 
 from pytest_gittrix.clock import EPOCH
 from pytest_gittrix.errors import InvalidInput, LogDamaged, MetadataVersionUnsupported, SessionNotFound
-from pytest_gittrix.harness.log_kit import LogKit, open_log
 from pytest_gittrix.record.eventlog.vocabulary import VOCABULARY
 from pytest_gittrix.record.state.fold import fold
+from pytest_gittrix.testing.scenarios.log_kit import LogKit, open_log
 
 
 @pytest.fixture

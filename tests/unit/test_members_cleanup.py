@@ -11,11 +11,11 @@ import pytest
 from support.members import Crew
 
 from pytest_gittrix.errors import InvalidInput, SessionExpired, SessionNotFound
-from pytest_gittrix.harness.crash import Crash
 from pytest_gittrix.members.members import CleanupReport, Members
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.record.state.retention import RetentionPolicy, Selector, age_ns
+from pytest_gittrix.testing.faults.crash import Crash
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(hours=24)

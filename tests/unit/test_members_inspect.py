@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from support.members import Crew
 
-from pytest_gittrix.harness.member_witness import everything_below
 from pytest_gittrix.members.members import RepositoryState
 from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.record.state.retention import Selector
+from pytest_gittrix.testing.repos.member_witness import everything_below
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec
 
 

@@ -15,10 +15,10 @@ from support.members import Crew
 from pytest_gittrix import points
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import EvictionRace, InvalidInput, SessionNotFound
-from pytest_gittrix.harness.crash import Crash
 from pytest_gittrix.os_level.process_tree import process, signal_process
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.retention import Selector
+from pytest_gittrix.testing.faults.crash import Crash
 
 
 @pytest.fixture

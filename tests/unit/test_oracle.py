@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gittrix.harness import oracle
-from pytest_gittrix.harness.edits import Edits, Tree
-from pytest_gittrix.harness.history import Content, Executable, Submodule, Symlink
-from pytest_gittrix.harness.oracle import Judge, files_in
-from pytest_gittrix.harness.world import World
+from pytest_gittrix.testing import oracle
+from pytest_gittrix.testing.oracle import Judge, files_in
+from pytest_gittrix.testing.repos.edits import Edits, Tree
+from pytest_gittrix.testing.repos.history import Content, Executable, Submodule, Symlink
+from pytest_gittrix.testing.world import World
 
 FILES = Tree({"a": b"1\n", "bad\udcff": b"\0", "dir/deep/link": Symlink(b"../a"), "run": Executable(b"#!/bin/sh\n")})
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -273,7 +273,7 @@ def test_two_worlds_of_one_seed_are_equal_and_of_two_are_not(tmp_path: Path) -> 
 
 def test_the_oracle_does_not_read_with_the_readers_of_what_it_judges() -> None:
     imported = {line.split()[1] for line in Path(oracle.__file__).read_text().splitlines() if line.startswith("from pytest_gittrix")}
-    allowed = ("pytest_gittrix.harness.", "pytest_gittrix.git.environment")
+    allowed = ("pytest_gittrix.testing.", "pytest_gittrix.git.environment")
 
     assert [module for module in imported if not module.startswith(allowed)] == []
     assert os.path.basename(oracle.__file__) == "oracle.py"

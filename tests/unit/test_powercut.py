@@ -13,10 +13,10 @@ from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.git.environment import hermetic_env
-from pytest_gittrix.harness import powercut
-from pytest_gittrix.harness.history import SMALL_PROJECT, History
-from pytest_gittrix.harness.powercut import Cut, PowerCuts, power_cuts, supported
-from pytest_gittrix.harness.templates import shared_templates
+from pytest_gittrix.testing.faults import powercut
+from pytest_gittrix.testing.faults.powercut import Cut, PowerCuts, power_cuts, supported
+from pytest_gittrix.testing.repos.history import SMALL_PROJECT, History
+from pytest_gittrix.testing.repos.templates import shared_templates
 from pytest_gittrix.workspaces.seed import _recent as remembered_seeds
 
 OLD, NEW = b"old contents\n" * 100, b"new contents\n" * 200

@@ -18,9 +18,9 @@ from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.promotion.strategy import branch_names
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import SessionExpired
-from pytest_gittrix.harness.forge_server import ForgeServer
-from pytest_gittrix.harness.forge_state import Pull
-from pytest_gittrix.harness.remotes import BareRemote
+from pytest_gittrix.testing.repos.forge_server import ForgeServer
+from pytest_gittrix.testing.repos.forge_state import Pull
+from pytest_gittrix.testing.repos.remotes import BareRemote
 
 
 @dataclass

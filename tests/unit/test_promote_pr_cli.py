@@ -13,8 +13,8 @@ from support.engine import Site, kill_at, open_site
 from support.remote import TOKEN
 
 from pytest_gittrix.cli.forge import ForgeSettings
-from pytest_gittrix.harness.forge_server import ForgeServer
-from pytest_gittrix.harness.remotes import BareRemote
+from pytest_gittrix.testing.repos.forge_server import ForgeServer
+from pytest_gittrix.testing.repos.remotes import BareRemote
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pytest
 from pytest_gittrix import points
 from pytest_gittrix.errors import Deadlock, GittrixError, InvalidInput, SessionNotFound
 from pytest_gittrix.git.environment import git_binary, hermetic_env
-from pytest_gittrix.harness.race import Race
+from pytest_gittrix.testing.schedules.race import Race
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.operations.ids import seeded_ids
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import DurableLocked, GittrixError
-from pytest_gittrix.harness.supervisor import Fault, Run, supervise_function, supported, sweep
+from pytest_gittrix.testing.faults.supervisor import Fault, Run, supervise_function, supported, sweep
 from pytest_gittrix.workspaces.seed import _recent as remembered_seeds
 
 SOAK = bool(os.environ.get("PYTEST_GITTRIX_SOAK"))

@@ -20,9 +20,9 @@ import pytest
 
 from pytest_gittrix.engine.agents.runtime_id import STARTS, VARIABLES, Hook, RuntimeId, persist, resolve
 from pytest_gittrix.errors import InvalidInput, PathNotFound, WriteRejected
-from pytest_gittrix.harness.crash import Crash
-from pytest_gittrix.harness.faults import Run
-from pytest_gittrix.harness.supervisor import supported
+from pytest_gittrix.testing.faults.crash import Crash
+from pytest_gittrix.testing.faults.faults import Run
+from pytest_gittrix.testing.faults.supervisor import supported
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 NOBODY = RuntimeId("made-up", "generated")

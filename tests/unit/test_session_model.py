@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pytest_gittrix.harness.edits import Edits, Tree
-from pytest_gittrix.harness.history import Content, Executable, Symlink
-from pytest_gittrix.harness.model import FINE, Checkout, Model, Session, colliding, fits, overlapping
+from pytest_gittrix.testing.repos.edits import Edits, Tree
+from pytest_gittrix.testing.repos.history import Content, Executable, Symlink
+from pytest_gittrix.testing.session_model import FINE, Checkout, Model, Session, colliding, fits, overlapping
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)

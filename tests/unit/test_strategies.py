@@ -21,12 +21,12 @@ from pytest_gittrix.errors import InvalidInput, WriteRejected
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.git.tree import parents
-from pytest_gittrix.harness import oracle
-from pytest_gittrix.harness.history import Content, Executable, Symlink
-from pytest_gittrix.harness.machine import SandboxMachine
-from pytest_gittrix.harness.model import overlapping
-from pytest_gittrix.harness.world import World
 from pytest_gittrix.strategies import DURABLE_KINDS, DurableEdit, DurableKind, Edits, Interleaving, Tree
+from pytest_gittrix.testing import oracle
+from pytest_gittrix.testing.machines.session_machine import SandboxMachine
+from pytest_gittrix.testing.repos.history import Content, Executable, Symlink
+from pytest_gittrix.testing.session_model import overlapping
+from pytest_gittrix.testing.world import World
 
 DEADLINE = datetime(2030, 1, 1, 4, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from supervisor_support import NEW, OLD, git, names, write_file
 
-from pytest_gittrix.harness.supervisor import (
+from pytest_gittrix.testing.faults.supervisor import (
     Errno,
     Fault,
     Kill,

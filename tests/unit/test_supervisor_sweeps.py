@@ -20,8 +20,7 @@ import pytest
 from supervisor_support import NEW, git, names, write_file
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
-from pytest_gittrix.harness.disk import small_tmpfs, small_tmpfs_supported
-from pytest_gittrix.harness.supervisor import (
+from pytest_gittrix.testing.faults.supervisor import (
     Errno,
     Fault,
     Kill,
@@ -33,6 +32,7 @@ from pytest_gittrix.harness.supervisor import (
     supported,
     sweep,
 )
+from pytest_gittrix.testing.faults.tmpfs import small_tmpfs, small_tmpfs_supported
 
 
 @pytest.fixture
@@ -189,7 +189,9 @@ def test_the_caller_keeps_no_children_and_no_descriptors(disk: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_caller_that_is_killed_or_interrupted_takes_its_tree_along(disk: Path, number: signal.Signals) -> None:
     word = f"GITTRIX_TEST_{os.getpid()}_{disk.name}"
-    script = "from pytest_gittrix.harness.supervisor import supervise; supervise(['sh', '-c', 'sleep 600 & echo > begun; sleep 600'])"
+    script = (
+        "from pytest_gittrix.testing.faults.supervisor import supervise; supervise(['sh', '-c', 'sleep 600 & echo > begun; sleep 600'])"
+    )
     path = os.pathsep.join(filter(None, sys.path))
     caller = subprocess.Popen(
         [sys.executable, "-c", script], cwd=disk, env={**os.environ, "PYTHONPATH": path, word: "1"}, stderr=subprocess.DEVNULL
@@ -253,7 +255,7 @@ def test_an_unprivileged_user_needs_nothing_more(disk: Path) -> None:
     home = tempfile.mkdtemp()  # the directories above tmp_path are closed to other users
     script = textwrap.dedent("""
         import os, sys
-        from pytest_gittrix.harness import supervisor
+        from pytest_gittrix.testing.faults import supervisor
         os.setgroups([]), os.setgid(65534), os.setuid(65534)
         os.chdir(sys.argv[1])
         def work():

@@ -12,8 +12,8 @@ import pytest
 
 from pytest_gittrix.errors import InvalidInput, UnsupportedRepository
 from pytest_gittrix.git.environment import hermetic_env, run_git
-from pytest_gittrix.harness.history import Executable, History, Submodule, Symlink
-from pytest_gittrix.harness.templates import WRITTEN_AT, Template, Templates, shared_templates
+from pytest_gittrix.testing.repos.history import Executable, History, Submodule, Symlink
+from pytest_gittrix.testing.repos.templates import WRITTEN_AT, Template, Templates, shared_templates
 
 POINTER = "1234567890" * 4
 FILES = {
@@ -233,7 +233,7 @@ def test_what_is_there_already_is_left_alone(template: Template, tmp_path: Path)
 def test_the_templates_of_a_process_go_when_it_ends_and_not_when_its_child_does() -> None:
     program = """
 import os, sys
-from pytest_gittrix.harness.templates import shared_templates
+from pytest_gittrix.testing.repos.templates import shared_templates
 directory = shared_templates().directory
 if os.fork() == 0:
     sys.exit()

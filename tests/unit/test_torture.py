@@ -16,9 +16,9 @@ from cli_support import Terminal
 from pytest_gittrix.cli import torture as command
 from pytest_gittrix.cli.main import main
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
-from pytest_gittrix.harness import torture as harness
-from pytest_gittrix.harness.supervisor import supported
-from pytest_gittrix.harness.torture import torture
+from pytest_gittrix.testing.faults import torture as harness
+from pytest_gittrix.testing.faults.supervisor import supported
+from pytest_gittrix.testing.faults.torture import torture
 
 IN_PLACE = "echo new > notes.txt\n"
 RENAMED = "echo new > notes.tmp && mv notes.tmp notes.txt\n"

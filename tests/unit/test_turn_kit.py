@@ -14,10 +14,10 @@ from support.engine import Site, open_site
 from pytest_gittrix.engine.agents.turns import RUNS
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import Deadlock, InvalidInput
-from pytest_gittrix.harness import turn_kit
-from pytest_gittrix.harness.log_kit import LogKit
-from pytest_gittrix.harness.turn_kit import TurnKit
 from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.testing.scenarios import turn_kit
+from pytest_gittrix.testing.scenarios.log_kit import LogKit
+from pytest_gittrix.testing.scenarios.turn_kit import TurnKit
 
 LONG = 60.0
 

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 from support.orchestrator import Led, leading, on_linux
 
-from pytest_gittrix.harness.forge_server import ForgeServer
-from pytest_gittrix.harness.remotes import BareRemote
 from pytest_gittrix.orchestrator.flat_files import read
 from pytest_gittrix.orchestrator.orchestrator import (
     NON_RESTORABLE_STATUSES,
@@ -23,6 +21,8 @@ from pytest_gittrix.orchestrator.orchestrator import (
     is_terminal_session,
 )
 from pytest_gittrix.record.state.observations import ACTIVITIES
+from pytest_gittrix.testing.repos.forge_server import ForgeServer
+from pytest_gittrix.testing.repos.remotes import BareRemote
 from pytest_gittrix.views.orchestrator_status import STATUSES
 
 pytestmark = on_linux

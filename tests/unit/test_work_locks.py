@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, InvalidInput
-from pytest_gittrix.harness.faults import Fault, Run
-from pytest_gittrix.harness.supervisor import supervise_function, supported, sweep
 from pytest_gittrix.members.work_locks import MOST_CHARACTERS, Acquired, WorkLock, WorkLocks
 from pytest_gittrix.os_level.lease import Lease
+from pytest_gittrix.testing.faults.faults import Fault, Run
+from pytest_gittrix.testing.faults.supervisor import supervise_function, supported, sweep
 
 LONG = 60.0
 SOAK = os.environ.get("PYTEST_GITTRIX_SOAK") == "1"

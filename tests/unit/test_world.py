@@ -18,10 +18,10 @@ from pytest_gittrix.clock import EPOCH, FrozenClock
 from pytest_gittrix.clock.carriers import CLOCK_VARIABLE
 from pytest_gittrix.engine.operations.ids import seeded_ids
 from pytest_gittrix.errors import BaselineConflict, InvalidInput, SessionExpired, UnsupportedRepository, WriteRejected
-from pytest_gittrix.harness.history import SMALL_PROJECT, Executable, Step
-from pytest_gittrix.harness.templates import Templates
-from pytest_gittrix.harness.world import World
 from pytest_gittrix.record.state.records import EvictionPolicy
+from pytest_gittrix.testing.repos.history import SMALL_PROJECT, Executable, Step
+from pytest_gittrix.testing.repos.templates import Templates
+from pytest_gittrix.testing.world import World
 
 FILES = {"app.py": "one\n", "run.sh": Executable("#!/bin/sh\n")}
 
@@ -96,7 +96,7 @@ def test_equal_worlds_have_equal_commits_and_sessions(tmp_path: Path) -> None:
 def test_another_process_has_the_same_ids(tmp_path: Path) -> None:
     program = """
 import sys
-from pytest_gittrix.harness.world import World
+from pytest_gittrix.testing.world import World
 from pytest_gittrix.engine.operations.ids import seeded_ids
 with World.open(sys.argv[1], files={"app.py": "one\\n"}) as world:
     print(world.start("Fix it").id, world.durable.head())

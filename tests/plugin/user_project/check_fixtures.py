@@ -30,18 +30,18 @@ from pytest_gittrix import (
 )
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.fixtures import Ephemeral, Worlds
-from pytest_gittrix.harness.agent_kit import AgentKit
-from pytest_gittrix.harness.chain_kit import ChainKit
-from pytest_gittrix.harness.crash import Crash
-from pytest_gittrix.harness.forge_server import ForgeServer
-from pytest_gittrix.harness.log_kit import LogKit
-from pytest_gittrix.harness.powercut import PowerCuts
-from pytest_gittrix.harness.race import Race
-from pytest_gittrix.harness.remote_kit import Remotes
-from pytest_gittrix.harness.session_in import SessionsIn
-from pytest_gittrix.harness.small_disk import SmallDisks
-from pytest_gittrix.harness.timeline import Timeline
-from pytest_gittrix.harness.turn_kit import TurnKit
+from pytest_gittrix.testing.faults.crash import Crash
+from pytest_gittrix.testing.faults.powercut import PowerCuts
+from pytest_gittrix.testing.faults.small_disks import SmallDisks
+from pytest_gittrix.testing.repos.forge_server import ForgeServer
+from pytest_gittrix.testing.repos.remote_kit import Remotes
+from pytest_gittrix.testing.scenarios.agent_kit import AgentKit
+from pytest_gittrix.testing.scenarios.lineage_kit import ChainKit
+from pytest_gittrix.testing.scenarios.log_kit import LogKit
+from pytest_gittrix.testing.scenarios.session_in import SessionsIn
+from pytest_gittrix.testing.scenarios.timeline import Timeline
+from pytest_gittrix.testing.scenarios.turn_kit import TurnKit
+from pytest_gittrix.testing.schedules.race import Race
 
 INSTALLED = Path(os.environ["INSTALLED"])
 

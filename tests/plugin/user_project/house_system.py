@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_gittrix.harness.own_system import GitTrixSystem
+from pytest_gittrix.testing.systems.gittrix_system import GitTrixSystem
 
 system = GitTrixSystem("lazy")
 system.name = "house"

@@ -23,9 +23,9 @@ from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import PathNotFound, SessionExpired
-from pytest_gittrix.harness.history import SMALL_PROJECT, Executable, History, Step
-from pytest_gittrix.harness.templates import shared_templates
 from pytest_gittrix.record.state.records import EvictionPolicy
+from pytest_gittrix.testing.repos.history import SMALL_PROJECT, Executable, History, Step
+from pytest_gittrix.testing.repos.templates import shared_templates
 
 SOAK = os.environ.get("PYTEST_GITTRIX_SOAK") == "1"
 """Whether to run everything, which takes minutes, instead of a sample."""

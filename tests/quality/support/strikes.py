@@ -18,10 +18,10 @@ from typing import Final, Literal
 from support.scene import SOAK, Scene, Scenes
 
 from pytest_gittrix.engine.engine import GitTrix, RecoveryReport
-from pytest_gittrix.harness.supervisor import Fault, Kill, Run, supervise_function, sweep
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.fold import SessionState, deadline_ns, metadata_of
 from pytest_gittrix.record.store.index import Index, Row, unsettled
+from pytest_gittrix.testing.faults.supervisor import Fault, Kill, Run, supervise_function, sweep
 from pytest_gittrix.workspaces.seed import _recent as remembered_seeds
 
 Durability = Literal["full", "fast"]

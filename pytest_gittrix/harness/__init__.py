@@ -1,1 +1,0 @@
-"""Worlds, rivals, races and crashes for tests. Imports no pytest."""

@@ -1,0 +1,19 @@
+"""What a test holds: worlds, models, faults, schedules and scripted agents, without pytest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gittrix.doors import door
+
+if TYPE_CHECKING:
+    from pytest_gittrix.testing.session_model import Model as Model
+    from pytest_gittrix.testing.world import World as World
+
+__getattr__, __dir__ = door(
+    __name__,
+    {
+        "pytest_gittrix.testing.world": ("World",),
+        "pytest_gittrix.testing.session_model": ("Model",),
+    },
+)

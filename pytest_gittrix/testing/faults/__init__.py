@@ -1,0 +1,47 @@
+"""Kills, refused calls, torn writes and power cuts at the N-th call of any program."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gittrix.doors import door
+
+if TYPE_CHECKING:
+    from pytest_gittrix.testing.faults.crash import Crash as Crash
+    from pytest_gittrix.testing.faults.crash import Crashed as Crashed
+    from pytest_gittrix.testing.faults.crash import crash_at as crash_at
+    from pytest_gittrix.testing.faults.powercut import Cut as Cut
+    from pytest_gittrix.testing.faults.powercut import PowerCuts as PowerCuts
+    from pytest_gittrix.testing.faults.powercut import power_cuts as power_cuts
+    from pytest_gittrix.testing.faults.small_disks import SmallDisks as SmallDisks
+    from pytest_gittrix.testing.faults.small_disks import run_on_small_disk as run_on_small_disk
+    from pytest_gittrix.testing.faults.small_disks import small_disk as small_disk
+    from pytest_gittrix.testing.faults.supervisor import supervise as supervise
+    from pytest_gittrix.testing.faults.supervisor import supervise_function as supervise_function
+    from pytest_gittrix.testing.faults.supervisor import sweep as sweep
+
+__getattr__, __dir__ = door(
+    __name__,
+    {
+        "pytest_gittrix.testing.faults.crash": (
+            "Crash",
+            "Crashed",
+            "crash_at",
+        ),
+        "pytest_gittrix.testing.faults.powercut": (
+            "Cut",
+            "PowerCuts",
+            "power_cuts",
+        ),
+        "pytest_gittrix.testing.faults.small_disks": (
+            "SmallDisks",
+            "run_on_small_disk",
+            "small_disk",
+        ),
+        "pytest_gittrix.testing.faults.supervisor": (
+            "supervise",
+            "supervise_function",
+            "sweep",
+        ),
+    },
+)

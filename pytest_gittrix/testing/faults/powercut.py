@@ -1,0 +1,315 @@
+"""Power cuts: what a disk had received at each call of a program, mounted again and looked at.
+
+The program works on a real file system in an image file. At each of its calls that change something, all of it stands still and the image
+is copied: what is only in memory, because nobody asked for a sync, is not in the copy. Each copy is then mounted where the first one was,
+which replays its journal, and is checked. The disk that is played keeps all it received, in order; one that loses or reorders what
+it has not flushed is harsher. Needs root and loop devices; `supported` says why not. Knows neither git, sessions nor pytest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Final
+
+from pytest_gittrix.errors import CapabilityMissing, InvalidInput
+from pytest_gittrix.testing.faults import supervisor
+from pytest_gittrix.testing.faults.fault_sweep import Failure, Progress, Report, require_success, told, verdict
+from pytest_gittrix.testing.faults.faults import Call, Run
+from pytest_gittrix.testing.faults.supervisor import StrPath, call_of, exec_of
+from pytest_gittrix.testing.faults.tracer import Warden
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How a file system is made and mounted, so that nothing of it is written behind the program's back.
+
+    A journal that commits by the clock would make the images depend on how fast the machine is.
+    """
+
+    megabytes: int
+    make: tuple[str, ...]
+    mount: str
+
+
+FILESYSTEMS: Final = {
+    "ext4": _Kind(32, ("mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,nodiscard"), "commit=3000"),
+    "xfs": _Kind(304, ("mkfs.xfs", "-q", "-f", "-K"), "noquota"),
+    "btrfs": _Kind(128, ("mkfs.btrfs", "-q", "-f", "-K"), "commit=3000"),
+}
+"""The file systems that can be played, with their programs."""
+
+_BLOCK: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where the power went.
+
+    Attributes:
+        at: the call it went before, from 1; one more than there are for after the end.
+        call: that call; None after the end.
+        run: what the program did, all of it, also what came after the cut.
+    """
+
+    at: int
+    call: Call | None
+    run: Run
+
+    @property
+    def finished(self) -> bool:
+        """Whether the program had ended: what it said is done must be there."""
+        return self.call is None
+
+
+def power_cuts(
+    run: Callable[[Path], object] | Sequence[StrPath],
+    check: Callable[[Path, Cut], object],
+    *,
+    prepare: Callable[[Path], object] | None = None,
+    filesystem: str = "ext4",
+    options: str = "",
+    points: Collection[int] | None = None,
+    timeout: float = 120.0,
+    progress: Progress | None = None,
+) -> Report:
+    """Cut the power at each call of a program that changes something, and after its end.
+
+    Args:
+        run: the program: ``run(directory)``, in a fork, or the words of a command, started in that directory.
+        check: looks at what a cut left; called with the directory and the cut, in this process. Something is wrong if it raises an
+            ``Exception`` or returns False. It may change what it finds, by recovering for instance.
+        prepare: makes the state before; it is on the disk when the program starts.
+        filesystem: one of ``FILESYSTEMS``.
+        options: more mount options, such as ``noauto_da_alloc``.
+        points: only these; all if None. Images that equal the one before are checked once, with the first of them.
+        timeout: seconds for the program, copies of the image included.
+        progress: called after each image with: how many there were, how many there will be, how many failed.
+
+    Returns:
+        A report of the images; ``calls`` counts the program's calls.
+
+    Raises:
+        InvalidInput: the file system is unknown, the program fails, or a point is none of its calls.
+        CapabilityMissing: this machine cannot (see `supported`).
+    """
+    _require_known(filesystem)
+    if reason := supported(filesystem):
+        raise CapabilityMissing(reason, fix="Run as root on a Linux with loop devices, or skip with what powercut.supported() returns.")
+    with _scratch() as scratch:
+        first, directory = scratch / "disk.img", scratch / "disk"
+        _make(filesystem, first)
+        with _mounted(filesystem, first, directory, options):
+            if prepare is not None:
+                prepare(directory)
+            _sync(directory)
+            done = _photographed(run, directory, lambda call: _photograph(first, scratch, call.index), timeout)
+            require_success(done)
+            end = len(done.calls) + 1
+            _photograph(first, scratch, end)
+        cuts = [Cut(call.index, call, done) for call in done.calls] + [Cut(end, None, done)]
+        chosen = list(_distinct(_chosen(cuts, points), scratch))
+        failures: list[Failure] = []
+        for number, cut in enumerate(chosen, 1):
+            problem = _look(filesystem, _image(scratch, cut.at), directory, options, partial(check, directory, cut))
+            if problem is not None:
+                call = told(cut.call, directory) if cut.call is not None else "the end"
+                more = (", prepare=prepare" if prepare is not None else "") + (f", options={options!r}" if options else "")
+                replay = f"power_cuts(run, check{more}, filesystem={filesystem!r}, points=[{cut.at}])"
+                failures.append(Failure(cut.at, "power cut", call, problem, replay))
+            if progress is not None:
+                progress(number, len(chosen), len(failures))
+    return Report("images", len(done.calls), len(chosen), tuple(failures))
+
+
+@cache
+def supported(filesystem: str = "ext4") -> str | None:
+    """Return None if `power_cuts` works here, tried once for each file system, or else the reason why not.
+
+    Raises:
+        InvalidInput: the file system is unknown.
+    """
+    kind = _require_known(filesystem)
+    if sys.platform != "linux":
+        return f"power cuts need Linux; this is {sys.platform}"
+    if missing := [program for program in (kind.make[0], "mount", "umount") if shutil.which(program, path=_path()) is None]:
+        return f"power cuts on {filesystem} need {', '.join(missing)}, which is not installed"
+    if os.geteuid() != 0:
+        return "power cuts need root, to mount an image"
+    if reason := supervisor.supported():
+        return reason
+    try:
+        with _scratch() as scratch:
+            _make(filesystem, scratch / "disk.img")
+            with _mounted(filesystem, scratch / "disk.img", scratch / "disk", ""):
+                return None
+    except CapabilityMissing as error:
+        return error.fact
+
+
+class PowerCuts:
+    """`power_cuts`, for tests that are skipped where the machine cannot.
+
+    Args:
+        cannot: called with the reason; raises, as ``pytest.skip`` does.
+    """
+
+    def __init__(self, cannot: Callable[[str], object]) -> None:
+        self._cannot = cannot
+
+    def __call__(
+        self,
+        run: Callable[[Path], object] | Sequence[StrPath],
+        check: Callable[[Path, Cut], object],
+        *,
+        filesystem: str = "ext4",
+        prepare: Callable[[Path], object] | None = None,
+        options: str = "",
+        points: Collection[int] | None = None,
+        timeout: float = 120.0,
+    ) -> Report:
+        """As `power_cuts`."""
+        if reason := supported(filesystem):
+            self._cannot(reason)
+        return power_cuts(run, check, filesystem=filesystem, prepare=prepare, options=options, points=points, timeout=timeout)
+
+
+def _photographed(
+    program: Callable[[Path], object] | Sequence[StrPath], directory: Path, before: Callable[[Call], None], timeout: float
+) -> Run:
+    start = call_of(partial(program, directory)) if callable(program) else exec_of(program, cwd=directory)
+    done = Warden(start, None, (os.path.realpath(directory),), timeout, None, before=before).outcome()
+    if isinstance(done, Run):
+        return done
+    raise CapabilityMissing(f"The program could not be supervised: {done.reason}")
+
+
+def _photograph(image: Path, scratch: Path, number: int) -> None:
+    """Copy what the disk holds. An image that nothing was written to since the last is the same file."""
+    digest = hashlib.blake2b(digest_size=16)
+    with open(image, "rb") as source:
+        for start, length in _extents(source.fileno()):
+            for at in range(start, start + length, _BLOCK):
+                digest.update(b"%d:" % at)
+                digest.update(os.pread(source.fileno(), min(_BLOCK, start + length - at), at))
+        known = scratch / digest.hexdigest()
+        if not known.exists():
+            with open(known, "wb") as copy:
+                for start, length in _extents(source.fileno()):
+                    for at in range(start, start + length, _BLOCK):
+                        os.pwrite(copy.fileno(), os.pread(source.fileno(), min(_BLOCK, start + length - at), at), at)
+                copy.truncate(os.fstat(source.fileno()).st_size)
+    _image(scratch, number).unlink(missing_ok=True)
+    os.link(known, _image(scratch, number))
+
+
+def _extents(descriptor: int) -> Iterator[tuple[int, int]]:
+    """Where a sparse file holds data: start and length of each stretch."""
+    end = os.fstat(descriptor).st_size
+    at = 0
+    while at < end:
+        try:
+            start = os.lseek(descriptor, at, os.SEEK_DATA)
+        except OSError:  # ENXIO: a hole up to the end
+            return
+        at = os.lseek(descriptor, start, os.SEEK_HOLE)
+        yield start, at - start
+
+
+def _image(scratch: Path, number: int) -> Path:
+    return scratch / f"{number}.img"
+
+
+def _chosen(cuts: list[Cut], points: Collection[int] | None) -> list[Cut]:
+    if points is None:
+        return cuts
+    if strangers := sorted(set(points) - {cut.at for cut in cuts}):
+        raise InvalidInput(
+            f"There is no point {', '.join(map(str, strangers))}: there are {len(cuts)}.",
+            why="A point is a call that changes a file, counted from 1; the last one is after the end.",
+        )
+    return [cut for cut in cuts if cut.at in points]
+
+
+def _distinct(cuts: list[Cut], scratch: Path) -> Iterator[Cut]:
+    before = None
+    for cut in cuts:
+        inode = _image(scratch, cut.at).stat().st_ino
+        if inode != before or cut.finished:
+            yield cut
+        before = inode
+
+
+def _look(filesystem: str, image: Path, directory: Path, options: str, check: Callable[[], object]) -> str | None:
+    # A file of its own for each: mount would show the file system before, if somebody still holds it, for the same file.
+    copy = image.with_name(f"copy-of-{image.name}")
+    subprocess.run(["cp", "--sparse=always", "--", image, copy], check=True, env=_environment())
+    mounted = ExitStack()
+    try:
+        mounted.enter_context(_mounted(filesystem, copy, directory, options))
+    except CapabilityMissing as error:
+        return f"the file system cannot be mounted any more: {error.fact}"
+    finally:
+        copy.unlink()
+    with mounted:
+        return verdict(check)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    memory = "/dev/shm"  # an image in memory takes a sync without waiting for a real disk
+    place = memory if os.path.isdir(memory) and os.access(memory, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="gittrix-power-", dir=place, ignore_cleanup_errors=True) as scratch:
+        yield Path(scratch)
+
+
+def _make(filesystem: str, image: Path) -> None:
+    kind = FILESYSTEMS[filesystem]
+    with open(image, "wb") as file:
+        file.truncate(kind.megabytes << 20)
+    _do(*kind.make, str(image))
+
+
+@contextmanager
+def _mounted(filesystem: str, image: Path, directory: Path, options: str) -> Iterator[None]:
+    directory.mkdir(exist_ok=True)
+    every = ",".join(filter(None, ("loop", FILESYSTEMS[filesystem].mount, options)))
+    _do("mount", "-t", filesystem, "-o", every, str(image), str(directory))
+    with ExitStack() as closing:
+        # Lazily: a check that leaves a file open must not keep the next image from its place.
+        closing.callback(_do, "umount", "--lazy", str(directory))
+        yield
+
+
+def _sync(directory: Path) -> None:
+    _do("sync", "--file-system", str(directory))
+
+
+def _do(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, check=False, env=_environment())
+    if done.returncode != 0:
+        said = os.fsdecode(done.stderr or done.stdout).strip().partition("\n")[0]
+        raise CapabilityMissing(f"{command[0]} failed: {said}")
+
+
+def _path() -> str:
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+
+
+def _environment() -> dict[str, str]:
+    return {"PATH": _path(), "LC_ALL": "C"}
+
+
+def _require_known(filesystem: str) -> _Kind:
+    if filesystem not in FILESYSTEMS:
+        raise InvalidInput(f"{filesystem!r} is no file system that can be played.", fix=f"Use one of {', '.join(FILESYSTEMS)}.")
+    return FILESYSTEMS[filesystem]

@@ -1,0 +1,188 @@
+"""A command in any language, struck at each call that changes a file, and judged by another command.
+
+It works in a copy of a directory, which is put back to its first state before each run; the directory itself is only read. Knows
+neither git nor sessions, and nothing of how a report is shown.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pytest_gittrix.errors import CapabilityMissing, InvalidInput
+from pytest_gittrix.os_level.reaper import end_tree
+from pytest_gittrix.testing.faults.fault_sweep import Progress, Rejected, Report, require_kind, spelled, strike_all
+from pytest_gittrix.testing.faults.faults import Fault, Run
+from pytest_gittrix.testing.faults.supervisor import StrPath, supervise, supported
+from pytest_gittrix.workspaces.workspace import Trash
+
+DEFAULT_KINDS: Final = ("kill", "torn", "ENOSPC", "sticky-EIO")
+"""The kinds of fault that are played unless told otherwise."""
+
+LARGEST: Final = 256 << 20
+"""Bytes a directory may hold: it is copied before each run."""
+
+# These would lead a git command out of the copy, to the repository that a hook or a script works on.
+_LOCATING: Final = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
+_TOLD: Final = 300
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """Where runs take place.
+
+    Attributes:
+        work: the directory the command works in, at the same path for each run.
+        first: how it is to be before each.
+        trash: for what a run left.
+        env: the variables of all commands.
+        timeout: seconds for each of them.
+    """
+
+    work: Path
+    first: Path
+    trash: Trash
+    env: Mapping[str, str]
+    timeout: float
+
+    def reset(self) -> None:
+        """Put the first state back."""
+        self.trash.put(str(self.work))
+        self.trash.empty()
+        _copy(self.first, self.work)
+
+    def shell(self, line: str, *, stdin: bytes = b"", **variables: str) -> str | None:
+        """Run a line of shell; what is wrong, or None."""
+        env = {**self.env, **variables}
+        pipe, words = subprocess.PIPE, ["sh", "-c", line]
+        with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, cwd=self.work, env=env, start_new_session=True) as shell:
+            try:
+                out, err = shell.communicate(stdin, self.timeout)
+            except subprocess.TimeoutExpired:
+                end_tree(shell.pid)
+                return f"did not end within {self.timeout:g} s"
+            except BaseException:
+                end_tree(shell.pid)
+                raise
+        return None if shell.returncode == 0 else f"exited with {shell.returncode}{_gist(err or out)}"
+
+
+def torture(
+    command: Sequence[str],
+    oracle: str,
+    *,
+    replay: Callable[[int, str], str],
+    setup: str | None = None,
+    within: StrPath = ".",
+    kinds: Sequence[str] = DEFAULT_KINDS,
+    points: Collection[int] | None = None,
+    limit: int | None = None,
+    timeout: float = 60.0,
+    progress: Progress | None = None,
+) -> Report:
+    """Run a command once clean, then once for each point and kind of fault, and have an oracle look at what each run left.
+
+    Args:
+        command: its words; a single one with a space in it is a line of shell. It is started in the copy of ``within``.
+        oracle: a line of shell, run in the same place; exit status 0 says that all is well. Its standard input is what the command had
+            printed. Its environment has ``GITTRIX_EXIT`` (the command's exit status, or ``killed``), ``GITTRIX_POINT`` and
+            ``GITTRIX_KIND`` (both empty after the clean run).
+        replay: tells how to play one point and kind again.
+        setup: a line of shell that makes the first state, run once in the copy.
+        within: the directory; only calls that concern a path below its copy are counted.
+        kinds, points, limit: see `strikes.plan`.
+        timeout: seconds for each run, and for each check.
+        progress: see `strikes.Progress`.
+
+    Raises:
+        InvalidInput: an argument is not allowed; the setup, the clean run or the oracle after it fails; there is nothing to strike.
+        CapabilityMissing: supervision does not work here.
+    """
+    for kind in kinds:
+        require_kind(kind)
+    if timeout <= 0:
+        raise InvalidInput(f"timeout is {timeout:g}; it must be more than 0 seconds.")
+    if not command:
+        raise InvalidInput("There is no command.", fix="Name a program, such as: sh save.sh.")
+    directory = _require_fit(within)
+    if reason := supported():
+        raise CapabilityMissing(reason, fix="It needs Linux on x86_64 or aarch64, with seccomp user notification.")
+    with tempfile.TemporaryDirectory(prefix="gittrix-torture-", ignore_cleanup_errors=True) as scratch:
+        bench = _bench(Path(os.path.realpath(scratch)), directory, setup, timeout)
+        words = ["sh", "-c", command[0]] if len(command) == 1 and " " in command[0] else command
+        current: list[Fault | None] = [None]
+
+        def run(fault: Fault | None) -> Run:
+            current[0] = fault
+            bench.reset()
+            return supervise(words, fault=fault, within=bench.work, cwd=bench.work, env=bench.env, timeout=timeout)
+
+        def check(struck: Run) -> None:
+            if problem := bench.shell(oracle, stdin=struck.stdout, **_variables(struck, current[0])):
+                raise Rejected(f"the oracle {problem}")
+
+        return strike_all(run, check, replay=replay, kinds=kinds, points=points, limit=limit, root=bench.work, progress=progress)
+
+
+def _gist(said: bytes) -> str:
+    """The line that tells most: git's first one, Python's last one."""
+    lines = os.fsdecode(said).strip().splitlines()
+    return f": {lines[-1 if lines[0].startswith('Traceback') else 0][:_TOLD]}" if lines else ""
+
+
+def _variables(struck: Run, fault: Fault | None) -> dict[str, str]:
+    return {
+        "GITTRIX_EXIT": "killed" if struck.exit_code is None else str(struck.exit_code),
+        "GITTRIX_POINT": "" if fault is None else str(fault.at),
+        "GITTRIX_KIND": "" if fault is None else spelled(fault),
+    }
+
+
+def _bench(scratch: Path, directory: Path, setup: str | None, timeout: float) -> _Bench:
+    work, first = scratch / "work", scratch / "first"
+    env = {name: value for name, value in os.environ.items() if name not in _LOCATING} | {"PWD": str(work)}
+    bench = _Bench(work, first, Trash(str(scratch / "trash")), env, timeout)
+    _copy(directory, work)
+    if setup is not None and (problem := bench.shell(setup)):
+        raise InvalidInput(f"The setup {problem}.", why="The first state could not be made.", fix=f"It was: {setup}")
+    os.rename(work, first)
+    return bench
+
+
+def _require_fit(within: StrPath) -> Path:
+    directory = Path(os.path.realpath(within))
+    if not directory.is_dir():
+        raise InvalidInput(f"{os.fspath(within)} is no directory.", fix="Name the one that the command works in.")
+    if (directory / ".git").is_file():
+        raise InvalidInput(
+            f"{directory} is a linked work tree or a submodule.",
+            why="Its repository is elsewhere, and would be changed for real: only the directory itself is copied.",
+            fix="Use a clone.",
+        )
+    size = 0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            with suppress(OSError):  # gone meanwhile
+                size += os.lstat(os.path.join(parent, name)).st_size
+        if size > LARGEST:
+            raise InvalidInput(
+                f"{directory} holds more than {LARGEST >> 20} MiB.",
+                why="It is copied before each run.",
+                fix="Name a smaller one with --within, or make one with --setup in an empty directory.",
+            )
+    return directory
+
+
+def _copy(source: Path, target: Path) -> None:
+    """A copy with all that files have: modes, times, links to each other."""
+    program = shutil.which("cp") or "cp"
+    done = subprocess.run([program, "-a", "--", source, target], capture_output=True, check=False)
+    if done.returncode != 0:
+        raise InvalidInput(f"{source} could not be copied: {os.fsdecode(done.stderr).strip()}")

@@ -1,0 +1,166 @@
+"""What the small state machines stand on: a world with two engines on one store, and a judge of answers.
+
+``log_machine``, ``turn_machine`` and ``line_machine`` each look at one side of a session; ``machine`` looks at its files and at promotion.
+Must know no pytest.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
+from functools import wraps
+from pathlib import Path
+from typing import Any, ClassVar, Concatenate, Final, ParamSpec, TypeVar
+
+from hypothesis import settings as hypothesis_settings
+from hypothesis.stateful import RuleBasedStateMachine, precondition
+
+from pytest_gittrix import points
+from pytest_gittrix.engine.engine import GitTrix
+from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.os_level.forks import Ended, in_fork
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.record.eventlog.log import EventLog
+from pytest_gittrix.record.state.records import EvictionPolicy
+from pytest_gittrix.record.store.store import LOG
+from pytest_gittrix.testing import profiles
+from pytest_gittrix.testing.oracle import invariant_answer, require
+from pytest_gittrix.testing.session_model import FINE, OK
+from pytest_gittrix.testing.systems.under_test import Opens, another_engine
+from pytest_gittrix.testing.world import World
+
+LONG: Final = 60.0
+"""Real seconds after which what never came is missing."""
+FOREVER: Final = EvictionPolicy(manual=True)
+BASELINE: Final = b"1\n"
+"""What the file ``a`` holds at first; no other file is there."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+M = TypeVar("M", bound="WorldMachine")
+
+
+class WorldMachine(RuleBasedStateMachine):
+    """A world, two engines on its store, and nothing to do yet.
+
+    Attributes:
+        system: opens the world; set by ``machine_of``.
+        world: the world.
+        engines: the two engines; either is replaced when it is closed.
+    """
+
+    system: ClassVar[Opens] = staticmethod(World.open)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._closing = ExitStack()
+        self._made = 0
+        self._times: Counter[str] = Counter()
+        self.world: World = self._closing.enter_context(self.system(files={"a": BASELINE}, workspace="lazy", sweep_interval=None))
+        self.engines: list[GitTrix] = [self.world.gittrix, self._another()]
+
+    def teardown(self) -> None:
+        """Close the engines and the world."""
+        with self._closing:
+            for engine in self.engines:
+                engine.close()
+
+    def _another(self) -> GitTrix:
+        self._made += 1
+        engine: GitTrix = another_engine(self.world, self._made)
+        return engine
+
+    def restart(self, number: int) -> GitTrix:
+        """Close an engine and put a new one in its place, as a restarted program would."""
+        self.engines[number].close()
+        self.engines[number] = self._another()
+        return self.engines[number]
+
+    def path_of(self, id_: str) -> Path:
+        """The log of a session."""
+        return self.engines[0].store.directory(id_) / LOG
+
+    def log_of(self, id_: str, *, torn: bool = False) -> list[Event]:
+        """Every event of a session, by a reader that has seen nothing yet; an end that is cut short is damage, unless ``torn``."""
+        try:
+            return EventLog(self.path_of(id_), id_).read("repair-tail" if torn else "strict")
+        except GittrixError as problem:
+            raise AssertionError(f"A log can be read from the first event to the last.\n  {problem}") from problem
+
+
+def at_most(times: int) -> Callable[[Callable[Concatenate[M, P], T]], Callable[Concatenate[M, P], T]]:
+    """Let a rule be used so many times in one run, to leave room for others; goes below ``rule``."""
+
+    def limit(used: Callable[Concatenate[M, P], T]) -> Callable[Concatenate[M, P], T]:
+        @wraps(used)
+        def counted(self: M, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            self._times[used.__name__] += 1
+            return used(self, *args, **kwargs)
+
+        limited: Callable[Concatenate[M, P], T] = precondition(lambda self: self._times[used.__name__] < times)(counted)
+        return limited
+
+    return limit
+
+
+def ask(to: str, act: Callable[[], T], allowed: Collection[str] = FINE) -> T | None:
+    """Do something, and see that its answer is allowed; gives its value, or None for an error that is.
+
+    Args:
+        to: what is asked, to name it in the message.
+        act: does it.
+        allowed: ``OK``, or codes of errors.
+
+    Raises:
+        AssertionError: another answer came.
+    """
+    try:
+        answer, value, said = OK, act(), ""
+    except GittrixError as error:
+        answer, value, said = error.code, None, str(error)
+    invariant_answer(answer, allowed, to=to, said=said)
+    return value
+
+
+def require_equal(rule: str, expected: object, found: object) -> None:
+    """Raise AssertionError, with both values, unless they are equal."""
+    require(found == expected, rule, f"expected: {expected}", f"found:    {found}")
+
+
+def done(how: Ended) -> object:
+    """What a function returned that ran in a fork. Raises AssertionError if it did not come to its end."""
+    require(how.signal is None, "A process comes to its end.", f"signal: {how.signal}")
+    if how.error is not None:
+        raise AssertionError(f"Another process failed: {how.error}") from how.error
+    return how.value
+
+
+def die_at(point: str, action: Callable[[], object]) -> None:
+    """Run an action in a fork that is killed at a point of the engine. Raises AssertionError if the point is not passed."""
+
+    def listen(name: str) -> None:
+        if name == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def run() -> None:
+        with points.listening(listen):
+            action()
+
+    how = in_fork(run, timeout=LONG)
+    require(how.signal == signal.SIGKILL, f"An operation passes {point}.", str(how.error or "it came to its end"))
+
+
+def machine_of(machine: type[M], system: Opens = World.open, *, settings: hypothesis_settings | None = None) -> type[M]:
+    """One of the small machines, for a world that is opened in another way; ``.TestCase`` of the result is a test class.
+
+    Args:
+        machine: ``LogMachine``, ``TurnMachine`` or ``LineMachine``.
+        system: opens a world, as ``World.open`` does. The arguments ``files=``, ``workspace=`` and ``sweep_interval=`` are the machine's.
+        settings: of the test class; by default those that ``profiles.in_use`` gives.
+    """
+    made: type[Any] = type(machine.__name__, (machine,), {"system": staticmethod(system)})
+    made.TestCase.settings = settings if settings is not None else profiles.in_use()
+    return made

@@ -1,0 +1,383 @@
+"""A state machine that plays agents, people, clocks, restarts and crashes against a session system, and compares it with the model.
+
+It draws; ``trial`` does and judges. Sessions that have ended stay in its bundle, so that dead names are used too. To run it against a
+system of your own, which it asks for no more than the capabilities that it declares::
+
+    TestMySystem = machine_for(MySystem()).TestCase
+
+Must know no pytest.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, ClassVar, Final, TypeVar
+
+from hypothesis import event
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, precondition, rule
+
+from pytest_gittrix.record.state.records import EvictionPolicy
+from pytest_gittrix.testing import profiles
+from pytest_gittrix.testing.machines.draws import (
+    COMMITS,
+    DEATHS,
+    FILES,
+    KNOWN,
+    LIVING,
+    LYING,
+    MEETINGS,
+    NAMES,
+    POLICIES,
+    SESSION,
+    TIMES,
+    WORK,
+    Meeting,
+    drawn_by,
+    living,
+)
+from pytest_gittrix.testing.machines.session_trial import Trial
+from pytest_gittrix.testing.machines.strategies import contents
+from pytest_gittrix.testing.repos.edits import DurableEdit, Edits, Tree
+from pytest_gittrix.testing.repos.history import Content, Executable, Submodule, Symlink
+from pytest_gittrix.testing.systems.protocol import Capability
+from pytest_gittrix.testing.systems.under_test import Access, Held, System, access_to
+from pytest_gittrix.testing.world import World
+
+KINDS = ("lazy", "clone", "copy")
+"""The kinds of workspace that are drawn: those that promise isolation."""
+
+_MOST_ALIVE = 3
+# What an agent may do with its own git without changing a file: none of it may change what was touched (DESIGN rule 3). No ``checkout``:
+# without an index it brings files back.
+_AGENT_GIT: dict[str, str] = {
+    "commit": "git add -A && git -c commit.gpgsign=false commit -qm own",
+    "stage": "git add -A",
+    "unstage": "git rm -rq --cached --ignore-unmatch .",
+    "overlook": "git ls-files -z | git update-index -z --assume-unchanged --stdin",
+    "ignore": "echo '*' > .git/info/exclude || { mkdir -p .git/info && echo '*' > .git/info/exclude; }",
+    "another branch": "git symbolic-ref HEAD refs/heads/own",
+    "detach": "git update-ref --no-deref HEAD $(git rev-parse HEAD)",
+    "misconfigure": "git config core.fileMode false && git config core.ignoreCase true && git config core.excludesFile /dev/null",
+    "forget the index": "rm -f .git/index",
+}
+
+
+_NEEDS: Final = "_gittrix_needs"
+_NATIVE: Final = "_gittrix_native"
+
+R = TypeVar("R", bound=Callable[..., Any])
+
+
+def needs(*capabilities: Capability, native: bool = False) -> Callable[[R], R]:
+    """Leave a rule out where the system does not declare these capabilities, or has not our engine's own verbs (``native``)."""
+
+    def mark(rule: R) -> R:
+        setattr(rule, _NEEDS, frozenset(capabilities))
+        setattr(rule, _NATIVE, native)
+        return rule
+
+    return mark
+
+
+def _playable(rule: object, access: Access) -> bool:
+    return access.can(*getattr(rule, _NEEDS, ())) and (access.native or not getattr(rule, _NATIVE, False))
+
+
+some_live = precondition(lambda self: bool(living(self)))
+"""For rules that do nothing to a session that is over: without one that lives, sessions are started instead."""
+
+
+class SandboxMachine(RuleBasedStateMachine):
+    """Every way of using a session system that the design speaks of, in any order, on one small repository.
+
+    Attributes:
+        sessions: the bundle of sessions that were started, ended ones too.
+        access: how the system under test is reached; set by ``machine_for``.
+        system: the system under test; likewise.
+        trial: the system beside its model, once it is open.
+    """
+
+    sessions: ClassVar[Bundle[Held]] = Bundle("sessions")
+    system: ClassVar[System] = staticmethod(World.open)
+    access: ClassVar[Access] = access_to(World.open)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trial: Trial = None  # type: ignore[assignment]  # opened by the first rule
+        self._outer = sys.exc_info()[1]
+
+    @needs(native=True)
+    @initialize(target=sessions, files=FILES, workspace=st.sampled_from(KINDS), bare=st.booleans(), policy=POLICIES)
+    def world_opens(self, files: Tree, workspace: str, bare: bool, policy: EvictionPolicy) -> Held:
+        """A durable repository with some files, an engine, and a first session."""
+        self.trial = Trial(self.system, files=files, workspace=workspace, bare=bare)
+        return self.trial.start(policy)
+
+    @initialize(target=sessions, files=FILES, bare=st.booleans(), policy=POLICIES)
+    def stage_opens(self, files: Tree, bare: bool, policy: EvictionPolicy) -> Held:
+        """The same, where what workspaces are is the system's own affair."""
+        self.trial = Trial(self.system, files=files, bare=bare)
+        return self.trial.start(policy)
+
+    @rule(target=sessions, policy=POLICIES)
+    @precondition(lambda self: len(living(self)) < _MOST_ALIVE)
+    def start(self, policy: EvictionPolicy) -> Held:
+        """A session starts."""
+        return self.trial.start(policy)
+
+    # The agent -------------------------------------------------------------------------------------------------------------------
+
+    @rule(session=SESSION, path=NAMES, data=contents(kinds=["file"]))
+    def agent_writes(self, session: Held, path: str, data: bytes) -> None:
+        """Through the session."""
+        self.trial.write(session, path, data)
+
+    @needs(Capability.DELETE)
+    @rule(session=SESSION, path=NAMES)
+    def agent_deletes(self, session: Held, path: str) -> None:
+        """Through the session."""
+        self.trial.delete(session, path)
+
+    @needs(Capability.COMMITS)
+    @rule(session=LIVING)
+    @some_live
+    def agent_commits(self, session: Held) -> None:
+        """Through the session."""
+        self.trial.commit(session)
+
+    @rule(session=SESSION)
+    def agent_looks(self, session: Held) -> None:
+        """At everything it has."""
+        self.trial.look(session)
+
+    @needs(Capability.SHELL)
+    @rule(session=LIVING, path=NAMES, content=contents())
+    @some_live
+    def agents_program_writes(self, session: Held, path: str, content: Content) -> None:
+        """A file, an executable or a link, without the session."""
+        files = self.trial.model.sessions[session.id].files
+        self.trial.shell(session, files.placing(path, content))
+
+    @needs(Capability.SHELL)
+    @rule(session=LIVING, old=KNOWN, new=NAMES)
+    @some_live
+    def agents_program_renames(self, session: Held, old: str, new: str) -> None:
+        """A file, without the session."""
+        files = self.trial.model.sessions[session.id].files
+        if old in files:
+            rest = files.apply({old: None})
+            self.trial.shell(session, files.to(rest.apply(rest.placing(new, files[old]))))
+
+    @needs(Capability.SHELL)
+    @rule(session=LIVING, path=KNOWN)
+    @some_live
+    def agents_program_flips_the_mode(self, session: Held, path: str) -> None:
+        """Of a file that is there, without the session."""
+        content = self.trial.model.sessions[session.id].files.get(path)
+        if isinstance(content, bytes):
+            self.trial.shell(session, Edits({path: Executable(content)}))
+        elif isinstance(content, Executable):
+            self.trial.shell(session, Edits({path: content.data}))
+
+    @needs(Capability.SHELL)
+    @rule(session=LIVING, what=st.sampled_from(sorted(_AGENT_GIT)))
+    @some_live
+    def agent_runs_git(self, session: Held, what: str) -> None:
+        """In its own repository; that changes no file, so nothing of it counts."""
+        self.trial.run(session, _AGENT_GIT[what])
+
+    # People ----------------------------------------------------------------------------------------------------------------------
+
+    @rule(edit=COMMITS, at_the_desk=st.booleans())
+    def durable_changes(self, edit: DurableEdit, at_the_desk: bool) -> None:
+        """The human (at the desk) or somebody else commits, renames, rewrites."""
+        event(f"durable: {edit.kind}")
+        self.trial.durable_edit(edit, at_the_desk=at_the_desk)
+
+    @rule(edit=LYING)
+    @precondition(lambda self: self.trial.model.checkout is not None)
+    def human_leaves_work_lying(self, edit: DurableEdit) -> None:
+        """In the work tree, or staged."""
+        event(f"durable: {edit.kind}")
+        self.trial.durable_edit(edit, at_the_desk=True)
+
+    @rule(back=st.integers(1, 3), at_the_desk=st.booleans())
+    @precondition(lambda self: len(self.trial.model.trees) > 1)
+    def durable_is_rewound(self, back: int, at_the_desk: bool) -> None:
+        """By some commits, as far as there are any."""
+        self.trial.rewind(back, at_the_desk=at_the_desk)
+
+    # Ends ------------------------------------------------------------------------------------------------------------------------
+
+    @rule(session=SESSION, work=WORK)
+    def promote(self, session: Held, work: Edits) -> None:
+        """Everything that is touched, after some more work."""
+        self.trial.edit(session, work)
+        event(f"promote: {self.trial.promote(session)}")
+
+    @rule(session=LIVING, meeting=MEETINGS, at_the_desk=st.booleans())
+    @some_live
+    def promote_over_drift(self, session: Held, meeting: Meeting, at_the_desk: bool) -> None:
+        """Work, while durable changes where the work is, and a promotion that must see it."""
+        self.trial.edit(session, meeting.work)
+        self.trial.durable_edit(meeting.drift, at_the_desk=at_the_desk)
+        event(f"promote over {meeting.drift.kind}: {self.trial.promote(session)}")
+
+    @needs(native=True)
+    @rule(session=LIVING, meeting=MEETINGS, on_overlap=st.sampled_from(["allow-identical", "merge"]))
+    @some_live
+    def promote_and_reconcile(self, session: Held, meeting: Meeting, on_overlap: str) -> None:
+        """The same, where some drift may pass."""
+        self.trial.edit(session, meeting.work)
+        self.trial.durable_edit(meeting.drift, at_the_desk=False)
+        event(f"promote, {on_overlap}: {self.trial.promote(session, on_overlap=on_overlap)}")
+
+    @rule(session=LIVING, work=WORK, some=st.lists(st.integers(0, 3), min_size=1, max_size=2, unique=True))
+    @some_live
+    def promote_some(self, session: Held, work: Edits, some: list[int]) -> None:
+        """Some of the touched paths, by their places in order."""
+        self.trial.edit(session, work)
+        touched = self.trial.model.sessions[session.id].touched.paths
+        answer = self.trial.promote(session, sorted({touched[place % len(touched)] for place in some}) if touched else [])
+        event(f"promote some: {answer}")
+
+    @rule(session=SESSION, work=WORK, files=st.lists(NAMES, min_size=1, max_size=2, unique=True), with_touched=st.booleans())
+    def promote_by_name(self, session: Held, work: Edits, files: list[str], with_touched: bool) -> None:
+        """Paths that may not have been touched, alone or beside one that was."""
+        self.trial.edit(session, work)
+        touched = self.trial.model.sessions[session.id].touched.paths[:1] if with_touched else ()
+        self.trial.promote(session, [*dict.fromkeys([*touched, *files])])
+
+    @needs(native=True)
+    @rule(session=LIVING, path=NAMES, data=contents(kinds=["file"]))
+    @some_live
+    def promote_a_review(self, session: Held, path: str, data: bytes) -> None:
+        """A review, while the agent writes on."""
+        self.trial.promote_a_review(session, path, data)
+
+    @needs(Capability.HUNKS)
+    @rule(session=LIVING, work=WORK, first=st.booleans())
+    @some_live
+    def promote_hunks(self, session: Held, work: Edits, first: bool) -> None:
+        """All hunks of the first text file that has any, or its first one."""
+        self.trial.edit(session, work)
+        self.trial.promote_hunks(session, only_first=first)
+
+    @needs(Capability.RESUME, Capability.PROCESSES)
+    @rule(session=SESSION, work=WORK, dies_at=DEATHS)
+    def promote_in_another_process(self, session: Held, work: Edits, dies_at: int | None) -> None:
+        """Which is killed at some step, or not at all."""
+        self.trial.edit(session, work)
+        landed = self.trial.promote_elsewhere(session, partial(self.trial.elsewhere, dies_at=dies_at))
+        event(f"promote elsewhere: {'whole' if dies_at is None else 'killed'}, {'landed' if landed else 'not landed'}")
+
+    @needs(Capability.DISCARD)
+    @rule(session=SESSION)
+    def discard(self, session: Held) -> None:
+        """The human gives it up."""
+        self.trial.discard(session)
+
+    @rule(session=SESSION)
+    def evict(self, session: Held) -> None:
+        """Somebody ends it, whatever its TTL."""
+        self.trial.evict(session)
+
+    @needs(Capability.EXTEND)
+    @rule(session=SESSION, ttl=st.sampled_from([timedelta(hours=1), timedelta(milliseconds=1), timedelta(days=400)]))
+    def extend(self, session: Held, ttl: timedelta) -> None:
+        """The human gives it another idle TTL."""
+        self.trial.extend(session, ttl)
+
+    # Time and engines --------------------------------------------------------------------------------------------------------------
+
+    @needs(Capability.CLOCK)
+    @rule(by=TIMES)
+    def time_passes(self, by: timedelta) -> None:
+        """To one of the instants around a deadline, or just a little."""
+        self.trial.world.clock.advance(by)
+
+    @needs(Capability.CLOCK)
+    @rule(session=LIVING, work=WORK, late=st.booleans())
+    @some_live
+    def sweep_at_a_deadline(self, session: Held, work: Edits, late: bool) -> None:
+        """At the last instant of a session, or at the first one after it; the agent goes on working until half-way."""
+        modelled = self.trial.model.sessions[session.id]
+        if work and modelled.deadline is not None:
+            self.trial.world.clock.advance((modelled.deadline - self.trial.now) / 2)
+            self.trial.edit(session, work)
+        if modelled.deadline is not None and modelled.deadline >= self.trial.now:
+            self.trial.world.clock.advance_to(modelled.deadline + timedelta(microseconds=late))
+        self.trial.sweep()
+
+    @rule(by_another=st.booleans())
+    def sweep(self, by_another: bool) -> None:
+        """By the engine, or by another that works on the same sessions."""
+        self.trial.sweep(self.trial.others[0] if by_another and self.trial.others else None)
+
+    @needs(Capability.CLOCK, Capability.RESUME, Capability.PROCESSES, Capability.CRASH)
+    @rule(dies_at=st.integers(1, 6))
+    @precondition(lambda self: self.trial.model.due(self.trial.now))
+    def sweep_is_killed(self, dies_at: int) -> None:
+        """In another process, at some step."""
+        self.trial.sweep_elsewhere(partial(self.trial.elsewhere, dies_at=dies_at))
+
+    @needs(Capability.RESUME)
+    @rule(closed=drawn_by(lambda machine: st.booleans() if machine.access.can(Capability.PROCESSES) else st.just(True)))
+    def engine_restarts(self, closed: bool) -> None:
+        """After it was closed; or it was not, and there are two."""
+        self.trial.restart(closed=closed)
+
+    def teardown(self) -> None:
+        """Look at everything once more, unless a step has failed already, and clear up."""
+        if self.trial is None:
+            return
+        with self.trial:
+            if sys.exc_info()[1] is self._outer:
+                self.trial.check_all()
+
+
+def machine_for(
+    system: System, *, rules: Iterable[Callable[..., Any]] = (), settings: hypothesis_settings | None = None
+) -> type[SandboxMachine]:
+    """The machine for a session system; ``.TestCase`` of the result is a test class.
+
+    Args:
+        system: a session system, see ``system.SessionSystem``; rules that it does not declare the capabilities for are left out. Or a
+            function that opens a sandbox with the verbs of our engine, as ``World.open`` does.
+        rules: functions with Hypothesis' ``rule``, to be rules of the machine too.
+        settings: of the test class; by default those that ``profiles.in_use`` gives.
+    """
+    access = access_to(system)
+    body: dict[str, Any] = {"access": access, "system": staticmethod(access.opens)}
+    body |= {name: None for name, one in vars(SandboxMachine).items() if not _playable(one, access)}  # hides it
+    body["stage_opens" if access.native else "world_opens"] = None
+    body |= {one.__name__: one for one in rules}
+    machine: type[SandboxMachine] = type("SandboxMachine", (SandboxMachine,), body)
+    machine.TestCase.settings = settings if settings is not None else profiles.in_use()
+    return machine
+
+
+def steps_of(error: BaseException) -> Sequence[str]:
+    """The steps of the shrunk example that a failure of a machine carries, as Hypothesis prints them, opening and teardown left out."""
+    notes = [line for note in getattr(error, "__notes__", ()) for line in note.splitlines()]
+    return [line for line in notes if re.search(r"state\.(?!teardown|world_opens|stage_opens)", line)]
+
+
+def replay(machine: type[SandboxMachine], steps: str) -> None:
+    """Do again what a failing run printed, without Hypothesis: copy its lines, from ``state = ...`` to ``state.teardown()``.
+
+    Args:
+        machine: the machine of the same system, as ``machine_for`` made it.
+        steps: the lines.
+    """
+    values = (DurableEdit, Edits, EvictionPolicy, Executable, Meeting, Submodule, Symlink, Tree)
+    names = {one.__name__: one for one in values} | {"datetime": datetime, machine.__name__: machine}
+    exec(textwrap.dedent(steps), names)

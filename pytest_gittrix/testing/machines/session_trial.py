@@ -1,0 +1,429 @@
+"""A trial: one sandbox and the model of a correct one, led through the same steps, compared after each, judged out of band.
+
+``machine`` draws the steps; a plain test can write them down. Every method does one thing to the system under test, says what a correct
+system answers, and raises AssertionError where the system does otherwise. Must know no Hypothesis and no pytest.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Collection
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_gittrix.git.environment import hermetic_env
+from pytest_gittrix.testing.machines.trial_base import Bench, beside, judged
+from pytest_gittrix.testing.oracle import (
+    files_in,
+    invariant_checkout,
+    invariant_conflict_iff_overlap,
+    invariant_log_has_no_gap,
+    invariant_no_commit_is_lost,
+    invariant_nothing_is_half_done,
+    invariant_promote_is_one_commit,
+    invariant_sweep_is_exact,
+    invariant_touched_is_the_difference,
+    invariant_untouched,
+    invariant_workspace_stands_alone,
+    require,
+)
+from pytest_gittrix.testing.repos.edits import DurableEdit, Edits
+from pytest_gittrix.testing.repos.history import Executable, Symlink
+from pytest_gittrix.testing.session_model import FINE, OK, Answers, Session, State, overlapping
+from pytest_gittrix.testing.systems.protocol import Capability
+from pytest_gittrix.testing.systems.under_test import Held, another_engine, directory_of
+
+if TYPE_CHECKING:
+    from pytest_gittrix.record.state.records import EvictionPolicy
+
+
+class Trial(Bench):
+    """A system under test, led step by step beside its model; see ``Bench`` for its arguments. Use it as a context manager."""
+
+    # The agent -------------------------------------------------------------------------------------------------------------------
+
+    @judged
+    def start(self, policy: EvictionPolicy) -> Held:
+        """Start a session from durable's head."""
+        handle = self.engine.start_session("task", eviction=policy)
+        now, tree = self.now, self.model.tree
+        self.model.sessions[handle.id] = Session(
+            tree, tree, now, now, policy.ttl_idle, policy.ttl_absolute, policy.manual, policy.until_promote
+        )
+        held = Held(f"s{len(self.held) + 1}", handle.id, handle, handle.workspace_path, self.model.head)
+        self.held.append(held)
+        return held
+
+    @judged
+    def write(self, held: Held, path: str, data: bytes) -> None:
+        """The agent writes a file. Nothing happens where the contract leaves open what that does; likewise below."""
+        if self.model.open_question(self.model.sessions[held.id], path):
+            return
+        self.work(
+            held, f"write({path!r})", lambda: held.handle.write(path, data), then=lambda session: self.model.write(session, path, data)
+        )
+
+    @judged
+    def delete(self, held: Held, path: str) -> None:
+        """The agent deletes a file."""
+        if self.model.open_question(self.model.sessions[held.id], path):
+            return
+        self.work(held, f"delete({path!r})", lambda: held.handle.delete(path), then=lambda session: self.model.delete(session, path))
+
+    @judged
+    def commit(self, held: Held) -> None:
+        """The agent commits."""
+        sha = self.work(held, "commit()", lambda: held.handle.commit("work"))
+        if sha is not None:
+            held.commits.append(sha)
+
+    @judged
+    def shell(self, held: Held, edits: Edits) -> None:
+        """The agent's own programs change files in the workspace. Nothing happens where there is none, or the session is over."""
+        session = self.model.sessions[held.id]
+        self.settle()
+        if not edits or held.workspace is None or not self.live(held):
+            return
+        session.files = session.files.apply(edits)
+        session.use(self.now, surely=self.access.native)
+        for path, content in sorted(edits.items(), key=lambda item: item[1] is not None):
+            full = held.workspace / path
+            if full.is_symlink() or full.is_file():
+                full.unlink()
+            if content is None:
+                _prune(full.parent, held.workspace)
+                continue
+            full.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, Symlink):
+                os.symlink(content.target, os.fsencode(full))
+                continue
+            data = content.data if isinstance(content, Executable) else content
+            assert isinstance(data, bytes)
+            full.write_bytes(data)
+            full.chmod(0o755 if isinstance(content, Executable) else 0o644)
+
+    @judged
+    def edit(self, held: Held, edits: Edits) -> None:
+        """The agent makes several edits, by programs of its own where there is a workspace for them, otherwise through the session."""
+        if held.workspace is not None:
+            files = self.model.sessions[held.id].files
+            self.shell(held, files.to(files.made_by(edits)))
+            return
+        for path, content in sorted(edits.items(), key=lambda item: item[1] is not None):
+            if content is None:
+                if self.access.can(Capability.DELETE):
+                    self.delete(held, path)
+            elif not isinstance(content, Symlink):
+                data = content.data if isinstance(content, Executable) else content
+                assert isinstance(data, bytes)
+                self.write(held, path, data)
+
+    @judged
+    def run(self, held: Held, script: str) -> None:
+        """The agent runs git in its own repository. Nothing happens where there is none, or the session is over."""
+        session = self.model.sessions[held.id]
+        self.settle()
+        if held.workspace is None or not self.live(held) or not (held.workspace / ".git").is_dir():
+            return
+        session.use(self.now, surely=self.access.native)
+        held.commits.clear()
+        subprocess.run(["/bin/sh", "-c", script], cwd=held.workspace, env=hermetic_env(), capture_output=True, timeout=60, check=False)
+
+    @judged
+    def look(self, held: Held) -> None:
+        """The agent looks at all it has: touched paths, listing, every file; what it deleted is absent."""
+        touched = self.work(held, "touched_files()", held.handle.touched_files)
+        if touched is None:
+            return
+        session = self.model.sessions[held.id]
+        if self.access.native:
+            deadline = held.handle.info().deadline
+            require(deadline == session.deadline, "A deadline counts from the last use.", f"{deadline}, not {session.deadline}")
+            told, newest = [one.sha for one in held.handle.log()], held.commits[::-1]
+            require(told[: len(newest)] == newest, "The agent's log begins with its newest commits.", f"{told}, not {newest}")
+        invariant_touched_is_the_difference(touched, session.baseline, session.files)
+        listed = {entry.path for entry in held.handle.list() if entry.type != "dir"}
+        require(listed == set(session.files), "A listing is of the files there are.", f"{sorted(listed)}, not {sorted(session.files)}")
+        for path, content in session.files.items():
+            if isinstance(content, Symlink) and not self.access.native:
+                continue
+            wanted = content.target if isinstance(content, Symlink) else content.data if isinstance(content, Executable) else content
+            found = held.handle.read(path)
+            require(found == wanted, f"{held} reads what it wrote.", f"{path!r}: expected {wanted!r}, found {found!r}")
+        for path in session.baseline.keys() - session.files.keys():
+            self.ask(f"{held}.read({path!r})", frozenset({"PATH_NOT_FOUND", "WRITE_REJECTED"}), lambda path=path: held.handle.read(path))  # type: ignore[misc]
+        if held.workspace is not None:
+            found_files = files_in(held.workspace)
+            require(found_files == session.files, f"The workspace of {held} holds its files.", f"{found_files} instead of {session.files}")
+
+    # People ----------------------------------------------------------------------------------------------------------------------
+
+    @judged
+    def durable_edit(self, edit: DurableEdit, *, at_the_desk: bool) -> None:
+        """The human, or somebody elsewhere, does something to durable."""
+        made = edit.make(self.world.durable if at_the_desk else self.world.rival)
+        self._owed.update(made)
+        for number, edits in enumerate(edit.commits):
+            self.model.committed(f"amended {number}" if edit.rewrite else made[number], edits, at_the_desk=at_the_desk)
+        if edit.rewrite:
+            self.model.moved(made[0], self.model.tree, at_the_desk=at_the_desk)
+            self._owed &= set(self.judge.history(made[0]))
+        for left, stage in ((edit.dirty, False), (edit.staged, True)):
+            if left and self.model.checkout is not None:
+                self.model.checkout.edit(left, stage=stage)
+        self._durable_changes()
+
+    @judged
+    def rewind(self, back: int, *, at_the_desk: bool) -> None:
+        """Somebody moves the branch back by some commits, or to the first one."""
+        target = self.model.head
+        for _ in range(back):
+            target = next(iter(self.judge.commit(target).parents), target)
+        (self.world.durable if at_the_desk else self.world.rival).rewind(target)
+        self._owed &= set(self.judge.history(target))
+        self.model.moved(target, at_the_desk=at_the_desk)
+        self._durable_changes()
+
+    # Ends ------------------------------------------------------------------------------------------------------------------------
+
+    @judged
+    def promote(
+        self,
+        held: Held,
+        files: Collection[str] | None = None,
+        *,
+        on_overlap: str = "refuse",
+        reviewed: Edits | None = None,
+        whole: bool = True,
+        act: Callable[[], Any] | None = None,
+    ) -> str:
+        """Promote all that is touched, or some paths; gives the answer's code.
+
+        Args:
+            held: the session.
+            files: the paths; None for all.
+            on_overlap: what is to happen where durable drifted.
+            reviewed: the selection, if it is that of a review, whatever the workspace holds now.
+            whole: whether the selected files land as they are, not in parts.
+            act: how to promote, if not by ``handle.promote``.
+        """
+        session = self.model.sessions[held.id]
+        self.settle()
+        touched = session.touched if reviewed is None else reviewed
+        selected = landing = touched if files is None else touched.only(path for path in files if path in touched)
+        allowed = self.model.refusal(session, self.now)
+        if OK in allowed:
+            session.use(self.now, surely=self.access.native)
+            allowed, landing = self.model.promotion(session, selected, on_overlap=on_overlap)
+            if files is not None and not set(files) <= set(touched):
+                others = () if self.access.native else allowed - {OK}
+                allowed = self.model.answers("PROMOTE_FAILED", *others)
+        onto = self.model.head
+        more = {} if on_overlap == "refuse" else {"on_overlap": on_overlap}
+        doing = act if act is not None else lambda: held.handle.promote(files=files, **more)
+        answer, result, error = self.ask(f"{held}.promote({'' if files is None else sorted(files)})", allowed, doing)
+        if answer == OK:
+            assert result is not None
+            self._landed(session, result.sha, onto, landing, exact=whole and (on_overlap == "refuse" or allowed == FINE))
+            if whole:
+                self._check_archive(held, selected)
+        elif answer == "BASELINE_CONFLICT" and on_overlap == "refuse":
+            named = error.conflicting_files if self.access.native else _as_selected(error.conflicting_files, selected)
+            invariant_conflict_iff_overlap(named, selected, session.baseline, self.model.tree)
+        return answer
+
+    @judged
+    def promote_a_review(self, held: Held, path: str, data: bytes) -> str:
+        """Review everything, let the agent write one more file, and promote the review: it is the bytes reviewed that land (rule 12)."""
+        review = self.work(held, "review()", held.handle.review)
+        reviewed = self.model.sessions[held.id].touched
+        self.write(held, path, data)
+        if review is None:
+            return self.promote(held)
+        return self.promote(held, reviewed=reviewed, act=lambda: held.handle.promote(review))
+
+    @judged
+    def promote_hunks(self, held: Held, *, only_first: bool) -> str:
+        """Promote the hunks of the first text file that has any, or the first of them; gives the answer's code."""
+        hunks = self.work(held, "hunks()", lambda: self.access.hunks(held.handle))
+        if not hunks:
+            return self.promote(held, [])
+        path, numbers = next(iter(hunks.items()))
+        chosen = {path: numbers[:1] if only_first else numbers}
+        part = self.model.sessions[held.id].touched.only([path])
+        whole = self.access.native and chosen[path] == numbers
+        return self.promote(held, reviewed=part, whole=whole, act=lambda: held.handle.promote(hunks=chosen))
+
+    def _landed(self, session: Session, sha: str, onto: str, landing: Edits, *, exact: bool) -> None:
+        if exact:
+            invariant_promote_is_one_commit(self.judge, sha, onto=onto, selection=landing)
+        else:
+            # What a merge makes of an overlap is its own; the paths are those selected all the same.
+            landing = self.judge.tree(onto).to(self.judge.tree(sha))
+            require(set(landing) <= set(session.touched), "A promotion changes selected paths only.", *landing)
+            invariant_promote_is_one_commit(self.judge, sha, onto=onto, selection=landing)
+        self.model.promoted(session, sha, landing)
+        now = self._look_at_durable()
+        branch = self.world.durable.branch
+        invariant_untouched(beside(self.seen, branch), beside(now, branch), by="a promotion, but for its branch and what follows that")
+        self._durable_changes(now)
+        if self.model.checkout is not None:
+            invariant_checkout(self.judge, staged=self.model.checkout.staged)
+
+    @judged
+    def promote_elsewhere(self, held: Held, run: Callable[[Callable[[], object]], bool]) -> bool:
+        """Promote everything in another process, which may be killed half-way; afterwards this engine recovers.
+
+        Args:
+            held: the session.
+            run: runs an action in another process, and says whether it came to its end.
+
+        Returns:
+            Whether the session is promoted.
+        """
+        self.sweep()  # so that the other engine, which sweeps as it starts, has nothing to do but to promote
+        session = self.model.sessions[held.id]
+        allowed, landing, onto = self.model.refusal(session, self.now), Edits({}), self.model.head
+        if OK in allowed:
+            allowed, landing = self.model.promotion(session, session.touched)
+        ended = run(lambda: self._another_engine().get_session(held.id).promote())
+        self._recover()
+        head = self.judge.head(self.world.durable.branch)
+        if head != onto:
+            require(OK in allowed, f"{held} may not be promoted.", *sorted(allowed))
+            self._landed(session, head, onto, landing, exact=True)
+            self._check_archive(held, landing)
+        elif OK in self.model.refusal(session, self.now):
+            require(not ended or allowed != FINE, f"{held} ran to its end and could be promoted, but was not.")
+            self.look(held)
+        if head != onto or session.state == "active":
+            directory = directory_of(self.engine, held.id)
+            workspace = held.workspace or (directory / "workspace" if directory is not None else self.world.durable.path)
+            invariant_nothing_is_half_done(self.judge, session.state, session.sha, workspace, self.world.durable.branch)
+        return head != onto
+
+    @judged
+    def sweep_elsewhere(self, run: Callable[[Callable[[], object]], bool]) -> None:
+        """Sweep in another process, which may be killed half-way; afterwards this engine recovers, and sweeps what is left."""
+        run(lambda: self._another_engine().sweep())
+        self._recover()
+        self.engine.sweep()
+        self._swept()
+
+    def _recover(self) -> None:
+        """Mend what a killed process left, as the next engine to start does."""
+        if self.access.native:
+            self.engine.recover()
+        else:
+            self.others.append(self._another_engine())
+
+    @judged
+    def discard(self, held: Held) -> None:
+        """The human gives a session up."""
+        self._end(held, "discarded", "discard()", held.handle.discard)
+
+    @judged
+    def evict(self, held: Held) -> None:
+        """Somebody evicts a session, whatever its TTL."""
+        self._end(held, "expired", "evict()", lambda: self.access.evict(self.engine, held))
+
+    def _end(self, held: Held, how: State, to: str, act: Callable[[], object]) -> None:
+        """End a session. If its time is up, or it is over and has kept its workspace, either answer will do."""
+        session = self.model.sessions[held.id]
+        self.settle()
+        allowed = self.model.refusal(session, self.now)
+        lasting = session.state
+        answer = self.ask(f"{held}.{to}", allowed | FINE if session.present or not self.access.native else allowed, act)[0]
+        if answer != OK:
+            return
+        if how == "expired" and not self.access.native:  # what an eviction by hand is called, the contract leaves open
+            how = "discarded" if self.access.states(self.engine).get(held.id) == "discarded" else "expired"
+        self.model.ended(session, how)
+        self._check_evicted(held, archived=lasting != "promoted")
+
+    @judged
+    def extend(self, held: Held, ttl: timedelta) -> None:
+        """The human gives a session another idle TTL, from now on."""
+
+        def extended(session: Session) -> Answers:
+            session.idle = ttl
+            session.use(self.now, surely=True)
+            return FINE
+
+        self.work(held, f"extend({ttl})", lambda: held.handle.extend(ttl), then=extended)
+
+    @judged
+    def sweep(self, engine: Any = None) -> None:
+        """A sweep, of the engine or of another one on the same sessions."""
+        evicted = set((engine or self.engine).sweep())
+        for id_, session in self.model.sessions.items():
+            if session.doubtful(self.now):
+                session.settled(self.now, kept=id_ not in evicted)
+        before = {id_: session for id_, session in self.model.sessions.items() if session.present}
+        deadlines = {id_: session.deadline for id_, session in before.items()}
+        invariant_sweep_is_exact(evicted, self.now, before, deadlines)
+        self._swept()
+
+    def _swept(self) -> None:
+        for id_ in self.model.due(self.now):
+            session = self.model.sessions[id_]
+            was_promoted = session.state == "promoted"
+            self.model.ended(session, "expired")
+            self._check_evicted(next(held for held in self.held if held.id == id_), archived=not was_promoted)
+
+    @judged
+    def restart(self, *, closed: bool) -> None:
+        """Another engine takes over. The one before was closed, or goes on beside it as another process would."""
+        if closed:
+            self.engine.close()
+        else:
+            self.others.append(self.engine)
+        new = self.engine = self._another_engine()
+        self._stack.callback(new.close)
+        if self.access.native:
+            self._swept()
+        else:
+            self.sweep()
+        for held in self.held:
+            if self.model.sessions[held.id].state == "active":
+                held.handle = new.get_session(held.id)
+
+    def _another_engine(self) -> Any:
+        self._engines += 1
+        return another_engine(self.world, self._engines)
+
+    # Judging ---------------------------------------------------------------------------------------------------------------------
+
+    def check_all(self) -> None:
+        """The whole truth, for the end of a trial."""
+        self.check()
+        if self.seen != self._first:  # to ask git takes as long as everything else together
+            invariant_no_commit_is_lost(self.judge, self.model.head, self._owed)
+            require(self.judge.tree(self.model.head) == self.model.tree, "The branch holds what was put there.")
+        if self.seen != self._first and self.model.checkout is not None:
+            invariant_checkout(self.judge, staged=self.model.checkout.staged)
+        for held in self.held:
+            session = self.model.sessions[held.id]
+            self.look(held)
+            if held.workspace is not None and session.present:
+                invariant_workspace_stands_alone(held.workspace, self.judge, held.hidden)
+            directory = directory_of(self.engine, held.id)
+            if directory is not None:
+                invariant_log_has_no_gap(directory / "events.jsonl")
+            elif self.access.can(Capability.EVENTS):
+                numbers = [one["seq"] for one in held.handle.events()]
+                require(numbers == [*range(len(numbers))], "Events are numbered without a gap.", f"found {numbers}")
+
+
+def _as_selected(named: Collection[str], selected: Collection[str]) -> set[str]:
+    """Conflicting paths as selected ones: a system may name durable's path, where that is a directory of a selected one or below one."""
+    return {met for name in named for met in ([name] if name in selected else overlapping(selected, [name]) or [name])}
+
+
+def _prune(directory: Path, root: Path) -> None:
+    """Remove a directory that is left empty, and those above it, as git does."""
+    while directory != root and directory.is_dir() and not any(directory.iterdir()):
+        directory.rmdir()
+        directory = directory.parent

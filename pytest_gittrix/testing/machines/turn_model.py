@@ -1,0 +1,129 @@
+"""What ``turn_machine`` knows of a session: its history, its open calls and its turn.
+
+Must know no pytest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pytest_gittrix.engine.user_session import UserSession
+from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.testing.machines.machine_base import require_equal
+from pytest_gittrix.testing.machines.scripted_turn import Running
+from pytest_gittrix.testing.oracle import require
+from pytest_gittrix.testing.session_model import FINE
+
+ENDED: Final = frozenset({"SESSION_EXPIRED"})
+Told = tuple[str, dict[str, Any] | None]
+"""What is expected of an event: its type, and its data; None for any."""
+
+
+@dataclass(eq=False)
+class Talk:
+    """One session and what there must be of it.
+
+    Attributes:
+        name: ``s1``, ``s2`` and so on.
+        handles: the session, as each engine has it.
+        events: its history.
+        calls: tool calls without an answer, with their tools.
+        running: its turn.
+        lost: the turn that died with its engine.
+        over: turns that were interrupted, in threads that are still there.
+        written: whether a file was ever written.
+        unkept: whether one was written since the files were put by.
+        ended: whether it is over.
+    """
+
+    name: str
+    handles: list[UserSession]
+    events: list[Told]
+    calls: dict[str, str] = field(default_factory=dict)
+    running: Running | None = None
+    lost: str | None = None
+    over: list[Running] = field(default_factory=list)
+    written: bool = False
+    unkept: bool = False
+    ended: bool = False
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self.handles[0].id
+
+    @property
+    def allowed(self) -> frozenset[str]:
+        """What it answers to whatever only a live session does."""
+        return ENDED if self.ended else FINE
+
+    def happens(self, type_: str, data: dict[str, Any] | None) -> None:
+        """Something is stored; calls are opened and answered by it."""
+        if type_ == "tool_call" and data:
+            self.calls[data["call_id"]] = data["name"]
+        if type_ == "tool_result" and data:
+            self.calls.pop(data["call_id"], None)
+        if type_ == "session.write":
+            self.written = self.unkept = True
+        self.events.append((type_, data))
+
+    def turn_starts(self, runs: str) -> str:
+        """What an earlier turn left open is closed, and one is started; gives its name."""
+        self.lost_turn_ends()
+        self.orphans_are_answered("before_start_turn")
+        self.files_are_put_by()
+        ref = f"t{len(self.events)}"
+        self.happens("turn.started", {"turn": ref, "runs": runs})
+        return ref
+
+    def lost_turn_ends(self) -> None:
+        """It is said that the turn that died with its engine is over."""
+        if self.lost is not None:
+            self.happens("turn.ended", {"turn": self.lost, "status": "lost"})
+            self.lost = None
+
+    def turn_ends(self, ref: str, status: str, error: str | None) -> None:
+        """A turn is over; if it was interrupted, its open calls are answered."""
+        self.files_are_put_by()
+        reason = {"reason": error} if error is not None and status == "failed" else {}
+        self.happens("turn.ended", {"turn": ref, "status": status, **reason})
+        if status == "interrupted" and not self.ended:
+            self.orphans_are_answered("interrupt")
+
+    def files_are_put_by(self) -> None:
+        """Where files were written since the last time."""
+        if self.unkept and not self.ended:
+            self.events.append(("workspace.kept", None))
+            self.unkept = False
+
+    def orphans_are_answered(self, reason: str) -> None:
+        """In the order of their ids, by the documented answer."""
+        for call_id, tool in sorted(self.calls.items()):
+            details = {"call_id": call_id, "tool": tool, "reason": reason}
+            error = {"kind": "orphan_tool_call", "message": "The call was never answered.", "details": details}
+            self.happens("tool_result", {"call_id": call_id, "ok": False, "error": error})
+
+
+def require_turns_in_order(events: Iterable[Event]) -> None:
+    """Raise AssertionError unless turns follow one another, and an orphan's answer is that of a call that is open."""
+    turn: str | None = None
+    calls: dict[str, str] = {}
+    for event in events:
+        data = event.data
+        if event.type == "turn.started":
+            require(turn is None, "A turn begins when the one before it is over.", f"event {event.seq} comes during {turn}")
+            turn = data["turn"]
+        elif event.type == "turn.ended":
+            require_equal("The turn that ends is the one that runs.", turn, data["turn"])
+            turn = None
+        elif event.type == "tool_call":
+            calls[data["call_id"]] = data["name"]
+        elif event.type == "tool_result":
+            tool = calls.pop(data["call_id"], None)
+            if "error" in data:
+                require_equal("An orphan's answer is that of a call that is open.", tool, data["error"]["details"]["tool"])

@@ -1,0 +1,385 @@
+"""The durable repository as a test holds it: a person's verbs, answers for assertions, and a second person to race against.
+
+What is read here is read from the repository alone, never through the system that is judged. Must know no session and no engine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Final, Self
+
+from pytest_gittrix.clock.carriers import git_dates
+from pytest_gittrix.clock.clock import SystemClock
+from pytest_gittrix.durations import ns_of
+from pytest_gittrix.errors import CapabilityMissing, DurableLocked, InvalidInput, WorktreeDirty
+from pytest_gittrix.git.checkout_update import Forward, holding
+from pytest_gittrix.git.commit import Built, Commit, Signature, build_commit
+from pytest_gittrix.git.environment import hermetic_env, run_git
+from pytest_gittrix.git.refs import RefMoved, branch_ref
+from pytest_gittrix.git.repository import Repository, require_head
+from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Changes, Entry, TreeClash, entry_at
+from pytest_gittrix.os_level.safe_dir import GuardedDir
+from pytest_gittrix.testing.repos.fingerprint import Fingerprint
+from pytest_gittrix.testing.repos.history import Contents, check_fit, resolve
+from pytest_gittrix.testing.repos.templates import HUMAN
+
+if TYPE_CHECKING:
+    from git import Repo
+
+RIVAL: Final = ("Rival", "rival@example.com")
+"""Name and address of the second person."""
+
+_ATTEMPTS: Final = 1000
+_COMMIT_ID: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_NAMED: Final = 3
+
+
+class DurableRepo:
+    """A repository in a person's hands. Close it, or use it as a context manager.
+
+    Every method that names a branch or a path may raise ``InvalidInput`` (no such branch, a content that is not allowed) and
+    ``WriteRejected`` (a name that may not be written).
+
+    Args:
+        path: root of its main work tree, or a bare repository.
+        branch: the branch that the methods below mean unless told otherwise.
+        when: gives the instant that commits carry, aware; the real time by default.
+        home: HOME of the git programs that are run; a directory of this process by default.
+
+    Attributes:
+        path: as given, absolute.
+        branch: as given.
+    """
+
+    person: ClassVar[tuple[str, str]] = HUMAN
+    """Name and address on this person's commits."""
+
+    _at_the_desk: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        branch: str = "main",
+        *,
+        when: Callable[[], datetime] | None = None,
+        home: Path | None = None,
+    ) -> None:
+        branch_ref(branch)
+        self.path = Path(os.path.abspath(path))
+        self.branch = branch
+        self._when = when if when is not None else SystemClock().now
+        self._home = home
+        self._repo: Repo | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.path}#{self.branch}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back descriptors and processes; a later call opens them again."""
+        self._forget()
+        if self._repo is not None:
+            self._repo.close()
+            self._repo = None
+
+    # Looking -------------------------------------------------------------------------------------------------------------------
+
+    def head(self, branch: str | None = None) -> str:
+        """The commit a branch is at."""
+        return require_head(self._repository, branch_ref(branch or self.branch))
+
+    def read(self, path: str, at: str | None = None) -> bytes:
+        """The bytes of a file, or where a symbolic link points.
+
+        Args:
+            path: the file.
+            at: a commit id or a branch; this repository's branch by default.
+
+        Raises:
+            PathNotFound: there is no file.
+        """
+        return self._repository.read(path, self._commit_of(at))
+
+    def entry(self, path: str, at: str | None = None) -> Entry | None:
+        """What stands at a path (mode and id), or None. ``at`` as for ``read``."""
+        return self._entry(self._repository.tree(self._commit_of(at)), path)
+
+    def tree(self, at: str | None = None) -> Mapping[str, Entry]:
+        """Everything in a commit, by path. ``at`` as for ``read``."""
+        return self._repository.entries(self._commit_of(at))
+
+    def log(self, at: str | None = None) -> list[Commit]:
+        """Commits, newest first, along first parents. ``at`` as for ``read``."""
+        return list(self._repository.log(self._commit_of(at)))
+
+    def fingerprint(self, *, objects: bool = False) -> Fingerprint:
+        """The repository's state as one value to compare: see ``Fingerprint.of``."""
+        return Fingerprint.of(self.path, objects=objects)
+
+    @contextmanager
+    def unchanged(self, *, objects: bool = False) -> Iterator[Fingerprint]:
+        """A block that changes nothing: references, HEAD, configuration, hooks, stash, reflogs, index, work tree bytes.
+
+        It is checked however the block ends, so that a refusal that left something behind cannot hide behind its own error.
+
+        Args:
+            objects: the object database too.
+
+        Raises:
+            AssertionError: something changed; the message has a line for each thing.
+        """
+        before = self.fingerprint(objects=objects)
+        try:
+            yield before
+        finally:
+            differences = before.diff(self.fingerprint(objects=objects))
+            if differences:
+                raise AssertionError("\n  ".join([f"{self.path} changed:", *differences]))
+
+    @property
+    def repo(self) -> Repo:
+        """A GitPython ``Repo`` to look around with, opened when first asked for. What its ``.git`` runs is hermetic."""
+        from git import Repo
+
+        if self._repo is None:
+            self._repo = Repo(self.path, expand_vars=False)
+        self._repo.git.update_environment(**self._environment())
+        return self._repo
+
+    # Committing ----------------------------------------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        changes: Contents,
+        message: str | None = None,
+        *,
+        branch: str | None = None,
+        author: tuple[str, str] | None = None,
+        worktree: bool | None = None,
+    ) -> str:
+        """Commit to a branch, on top of whatever it is at by then; no commit of anybody else is ever lost.
+
+        Args:
+            changes: contents by path, None to delete. Whatever is not named stays; ``{}`` makes an empty commit.
+            message: the commit message; one that names the paths by default.
+            branch: the branch; ``self.branch`` by default.
+            author: name and address of the author, if another than the person.
+            worktree: whether a checkout of the branch follows, as with a commit made there; where one of the paths is not clean there, it
+                stays as it is. By default the human's does and a rival's does not.
+
+        Returns:
+            The new commit's id.
+        """
+        resolved, blobs = resolve(changes, self._repository.format)
+        text = message if message is not None else _described(resolved)
+        for _ in range(_ATTEMPTS):
+            built = self._built(self.head(branch), resolved, blobs, text, author)
+            with suppress(RefMoved):
+                self._land(branch or self.branch, built, resolved, text.partition("\n")[0], self._follows(worktree))
+                return built.id
+        raise DurableLocked(f"{branch or self.branch} moved {_ATTEMPTS} times while a commit was made.", stage="apply")
+
+    def rename(self, a: str, b: str, message: str | None = None, *, branch: str | None = None, worktree: bool | None = None) -> str:
+        """Commit a rename, contents and kind kept; what stood at ``b`` is gone. Arguments and result as for ``commit``."""
+        entry = self.entry(a, branch)
+        if entry is None:
+            raise InvalidInput(f"{a!r} cannot be renamed: there is no file there.", fix=f"Files there: {', '.join(self.tree(branch))}.")
+        return self.commit({a: None, b: entry}, message or f"Rename {a} to {b}", branch=branch, worktree=worktree)
+
+    def rewind(self, sha: str, *, branch: str | None = None, worktree: bool | None = None) -> None:
+        """Move a branch to any commit, as ``git reset --hard`` or a forced push does.
+
+        A checkout that follows loses what was not committed there.
+
+        Args:
+            sha: the commit.
+            branch: the branch; ``self.branch`` by default.
+            worktree: whether checkouts of the branch follow, as for ``commit``.
+
+        Raises:
+            MissingObject: there is no such commit.
+        """
+        name = branch or self.branch
+        target = self._repository.commit(self._commit_of(sha)).id
+        self.git("update-ref", "-m", f"rewind: to {target}", branch_ref(name), target, self.head(name))
+        environment = self._environment()
+        environment.pop("GIT_DIR", None)
+        for checkout in self._repository.checkouts() if self._follows(worktree) else ():
+            if checkout.branch == branch_ref(name) and os.path.isdir(checkout.path):
+                run_git(["reset", "-q", "--hard"], cwd=Path(checkout.path), env=environment)
+
+    # The work tree -------------------------------------------------------------------------------------------------------------
+
+    def dirty(self, changes: Contents) -> None:
+        """Change files of the work tree and leave it at that, as a person who has not committed yet.
+
+        Args:
+            changes: contents by path, None to remove the file. A file that is written over stays executable if it was.
+
+        Raises:
+            CapabilityMissing: the repository is bare.
+        """
+        self._write(changes)
+
+    def stage(self, changes: Contents) -> None:
+        """Change files of the work tree and stage them, as ``git add`` does. Arguments and errors as for ``dirty``."""
+        resolved = self._write(changes)
+        pointers = {path: entry for path, entry in resolved.items() if entry is not None and entry.mode == SUBMODULE}
+        for path, entry in pointers.items():
+            self.git("update-index", "--add", "--replace", "--cacheinfo", f"{entry.mode:o},{entry.id},{path}")
+        names = b"".join(os.fsencode(path) + b"\0" for path in resolved if path not in pointers)
+        self.git("update-index", "--add", "--remove", "--replace", "-z", "--stdin", input=names)
+
+    def git(self, *arguments: str, input: str | bytes | None = None) -> str:
+        """Run git in the repository as this person, hermetic, at the instant of the clock.
+
+        Args:
+            arguments: the command line after ``git``.
+            input: what it reads.
+
+        Returns:
+            What it printed, without trailing newlines, as the shell's ``$(...)`` gives it.
+
+        Raises:
+            GitFailed: it failed; the message has what it said.
+        """
+        try:
+            printed = run_git(arguments, cwd=self.path, env=self._environment(), stdin=os.fsencode(input) if input is not None else None)
+        finally:
+            self._forget()
+        return os.fsdecode(printed).rstrip("\n")
+
+    # Parts ---------------------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _repository(self) -> Repository:
+        return Repository.open(self.path)
+
+    def _forget(self) -> None:
+        """Git may have repacked, pruned or reconfigured: what was remembered of the repository is void."""
+        repository = self.__dict__.pop("_repository", None)
+        if repository is not None:
+            repository.close()
+
+    def _commit_of(self, at: str | None) -> str:
+        return at if at is not None and _COMMIT_ID.fullmatch(at) else self.head(at)
+
+    def _entry(self, tree: str, path: str) -> Entry | None:
+        return entry_at(self._repository.trees.read, tree, path)
+
+    def _seconds(self) -> int:
+        return ns_of(self._when()) // 10**9
+
+    def _environment(self) -> dict[str, str]:
+        name, email = self.person
+        people = {f"GIT_{role}_{what}": value for role in ("AUTHOR", "COMMITTER") for what, value in (("NAME", name), ("EMAIL", email))}
+        place = {} if (self.path / ".git").exists() else {"GIT_DIR": str(self.path)}
+        return hermetic_env(self._home) | git_dates(ns_of(self._when())) | people | place
+
+    def _built(self, head: str, changes: Changes, blobs: Mapping[str, bytes], message: str, author: tuple[str, str] | None) -> Built:
+        repository = self._repository
+        tree = repository.tree(head)
+        check_fit(changes, partial(self._entry, tree), lambda id_: id_ in blobs or repository.objects.read(id_)[0] == "blob")
+        seconds = self._seconds()
+        try:
+            return build_commit(
+                repository.trees.read,
+                tree,
+                changes,
+                blobs,
+                parent=head,
+                author=Signature(*(author or self.person), seconds),
+                committer=Signature(*self.person, seconds),
+                message=message,
+                format_=repository.format,
+            )
+        except TreeClash as clash:
+            raise InvalidInput(
+                f"The commit does not fit on {head}: {clash}.",
+                why="Git holds a file or a directory at a path, not both.",
+                fix="Delete the one (None) in the same commit.",
+            ) from clash
+
+    def _follows(self, worktree: bool | None) -> bool:
+        return self._at_the_desk if worktree is None else worktree
+
+    def _land(self, branch: str, built: Built, changes: Changes, subject: str, worktree: bool) -> None:
+        signature = Signature(*self.person, self._seconds())
+        ref = branch_ref(branch)
+        with ExitStack() as held:
+            forwards = self._forwards(ref, built, changes, held) if worktree else []
+            landing = self._repository.landing(
+                ref, built, signature=signature, note=f"commit: {subject}", keep="commit", expected=built.parent
+            )
+            with landing as land:
+                land()
+            for forward in forwards:
+                forward.bring(self._repository.blob)
+
+    def _forwards(self, ref: str, built: Built, changes: Changes, held: ExitStack) -> list[Forward]:
+        """The checkouts of a branch, held and clean where it matters; none if one is not."""
+        repository = self._repository
+        assert built.parent is not None
+        parent = repository.tree(built.parent)
+        sides = {path: (self._entry(parent, path), entry) for path, entry in changes.items()}
+        try:
+            return [
+                held.enter_context(holding(checkout, repository.format, sides, token=built.id))
+                for checkout in repository.checkouts()
+                if checkout.branch == ref and os.path.isdir(checkout.path)
+            ]
+        except WorktreeDirty:
+            held.close()
+            return []
+
+    def _write(self, changes: Contents) -> Changes:
+        if not (self.path / ".git").exists():
+            raise CapabilityMissing(
+                f"{self.path} is bare.", why="It has no work tree to change.", fix="Use commit(), or a repository that is not bare."
+            )
+        resolved, blobs = resolve(changes, self._repository.format)
+        with GuardedDir.open(self.path) as files:
+            # What goes makes room for what comes: a file may become a directory, or the reverse.
+            for path, entry in sorted(resolved.items(), key=lambda item: item[1] is not None):
+                if entry is None:
+                    if not files.delete(path):
+                        raise InvalidInput(f"{path!r} cannot be removed: it is not in the work tree.", fix="Name a file that is there.")
+                elif entry.mode == SUBMODULE:
+                    os.makedirs(self.path / path, exist_ok=True)
+                else:
+                    data = blobs[entry.id] if entry.id in blobs else self._repository.blob(entry.id)
+                    _put(files, path, entry.mode, data)
+        return resolved
+
+
+class Rival(DurableRepo):
+    """A second person who writes to the same repository from elsewhere: a work tree follows only where it is asked to."""
+
+    person = RIVAL
+    _at_the_desk = False
+
+
+def _put(files: GuardedDir, path: str, mode: int, data: bytes) -> None:
+    if mode == SYMLINK:
+        files.make_link(path, data)
+    else:
+        files.write(path, data, executable=mode == EXECUTABLE or None)
+
+
+def _described(changes: Changes) -> str:
+    names = list(changes)
+    if not names:
+        return "Change nothing"
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"Change {', '.join(names[:_NAMED])}{more}"

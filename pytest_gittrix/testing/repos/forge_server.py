@@ -1,0 +1,412 @@
+"""A forge on this machine: a real HTTP server that speaks the needed part of GitHub's REST API, and serves its repository to git.
+
+What it knows is in ``forge_state``; behind it stands a real bare repository, which git fetches from and pushes to through
+``git http-backend`` at ``git_url``. It can be told to fail as forges do: rate limits, 5xx, slowness, cut connections, refused
+tokens, small pages, answers that are none. It listens on loopback only. Must not know pytest, nor what asks it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+from urllib.parse import parse_qsl, quote, urlsplit
+
+from pytest_gittrix.backends.forge.github import GitHubForge
+from pytest_gittrix.backends.forge.http_client import Patience
+from pytest_gittrix.clock.clock import SystemClock
+from pytest_gittrix.git.environment import git_binary, hermetic_env
+from pytest_gittrix.testing.repos.durable import DurableRepo
+from pytest_gittrix.testing.repos.forge_state import ForgeState, Json, Refusal
+from pytest_gittrix.testing.repos.remotes import BareRemote
+
+FaultKind = Literal["rate_limit", "secondary_limit", "status", "redirect", "slow", "cut", "cut_after", "garbage", "truncated"]
+
+_PER_PAGE: Final = 30
+_MOST_PER_PAGE: Final = 100
+_LONGEST: Final = 600.0
+_TEXT: Final = "text/html; charset=utf-8"
+
+
+@dataclass
+class Fault:
+    """How some of the next requests fail.
+
+    Attributes:
+        kind: ``rate_limit`` (403, spent until ``seconds`` from now), ``secondary_limit`` (403 with Retry-After), ``status`` (with
+            ``status``), ``redirect`` (302, to the same path below ``to``), ``slow`` (answers after ``seconds``), ``cut`` (no answer,
+            nothing done), ``cut_after`` (done, no answer), ``garbage`` (200, and no JSON), ``truncated`` (half of the answer).
+        times: how many requests; None for all.
+        on: text that the request line must contain, such as ``POST /`` or ``git-receive-pack``.
+        seconds, status, to: see ``kind``.
+    """
+
+    kind: FaultKind
+    times: int | None = 1
+    on: str = ""
+    seconds: float = 0.0
+    status: int = 503
+    to: str = ""
+
+
+@dataclass
+class Answer:
+    """What a request comes to: status, body and more headers."""
+
+    status: int
+    body: bytes
+    kind: str = "application/json; charset=utf-8"
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, payload: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
+        """An answer in JSON."""
+        return cls(status, json.dumps(payload).encode(), headers=dict(headers or {}))
+
+
+class ForgeServer:
+    """A forge with one repository, served until it is closed. A context manager.
+
+    Args:
+        remote: the bare repository behind it.
+        name: ``owner/name`` at the forge.
+        tokens: the tokens it takes; empty takes everybody.
+        page: how many items it gives at a time, whatever is asked for; as asked by default.
+        when: gives the instant of merges, and from which limits are told; the real time by default.
+
+    Attributes:
+        state: what it knows: pull requests, checks, reviews, issues, and how to script them.
+        remote: as given.
+        requests: ``"<method> <path and query>"`` of each request, in order.
+    """
+
+    def __init__(
+        self,
+        remote: BareRemote,
+        name: str = "acme/app",
+        *,
+        tokens: Collection[str] = (),
+        page: int | None = None,
+        when: Callable[[], datetime] | None = None,
+    ) -> None:
+        self.remote = remote
+        self.tokens = set(tokens)
+        self.requests: list[str] = []
+        self._when = when if when is not None else SystemClock().now
+        # Read in threads of its own, so by an object of its own.
+        self._repo = DurableRepo(remote.path, remote.repo.branch, when=self._when)
+        self.state = ForgeState(self._repo, name, self._when)
+        self._page = page
+        self._faults: list[Fault] = []
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._clients = ExitStack()
+        self._server = _Server(self)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), name="gittrix-forge", daemon=True)
+        self._thread.start()
+
+    @property
+    def web(self) -> str:
+        """Address of its pages, of which there are none."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    @property
+    def url(self) -> str:
+        """Address of its REST API: what a client takes as its base URL."""
+        return f"{self.web}/api/v3"
+
+    @property
+    def git_url(self) -> str:
+        """Address of the repository for git."""
+        return f"{self.web}/{self.state.name}.git"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop serving; requests under way are cut. Closing again does nothing."""
+        self._closing.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+        self._clients.close()
+        self._repo.close()
+
+    def forge(self, *, token: str | None = None, patience: Patience | None = None) -> GitHubForge:
+        """An adapter to it, closed with it.
+
+        Args:
+            token: what it shows; one of those that are taken by default.
+            patience: how long its calls may take; shorter than usual by default, since nothing here is far away.
+
+        Raises:
+            CapabilityMissing: the client of a forge is not installed (``pytest-gittrix[forge]``).
+        """
+        shown = token if token is not None else next(iter(sorted(self.tokens)), None)
+        given = patience if patience is not None else Patience(timeout=10.0, waiting=2.0)
+        return self._clients.enter_context(GitHubForge(self.state.name, base_url=self.url, token=shown, patience=given))
+
+    def fail(self, kind: FaultKind, *, times: int | None = 1, on: str = "", seconds: float = 0.0, status: int = 503, to: str = "") -> Fault:
+        """Have the next requests fail; see ``Fault``. Faults are used up in the order in which they were told."""
+        fault = Fault(kind, times, on, seconds, status, to)
+        with self._lock:
+            self._faults.append(fault)
+        return fault
+
+    def recover(self) -> None:
+        """Fail no more."""
+        with self._lock:
+            self._faults.clear()
+
+    # Serving -------------------------------------------------------------------------------------------------------------------
+
+    def fault_for(self, line: str) -> Fault | None:
+        """Note a request, and take the fault that it is to meet, if there is one."""
+        with self._lock:
+            self.requests.append(line)
+            for fault in self._faults:
+                if fault.on in line and fault.times != 0:
+                    if fault.times is not None:
+                        fault.times -= 1
+                    return fault
+        return None
+
+    def pause(self, seconds: float) -> bool:
+        """Wait; whether the forge was closed meanwhile."""
+        return self._closing.wait(min(seconds, _LONGEST))
+
+    def limited(self, fault: Fault, path: str) -> Answer | None:
+        """The answer to a request that meets a fault of status; None for another fault."""
+        if fault.kind == "rate_limit":
+            reset = int(self._when().timestamp() + fault.seconds)
+            headers = {"x-ratelimit-limit": "5000", "x-ratelimit-remaining": "0", "x-ratelimit-reset": str(reset)}
+            return Answer.of({"message": "API rate limit exceeded for user ID 1."}, 403, headers)
+        if fault.kind == "secondary_limit":
+            message = "You have exceeded a secondary rate limit. Please wait a few minutes before you try again."
+            return Answer.of({"message": message}, 403, {"retry-after": f"{fault.seconds:g}"})
+        if fault.kind == "redirect":
+            return Answer.of({"message": "Found"}, 302, {"location": f"{fault.to}{path}"})
+        return Answer.of({"message": "as scripted"}, fault.status) if fault.kind == "status" else None
+
+    def allowed(self, authorization: str | None) -> str | None:
+        """The user that a request is of, if its token is taken: ``Bearer``, ``token``, or the password of ``Basic``."""
+        if not self.tokens:
+            return "somebody"
+        scheme, _, value = (authorization or "").partition(" ")
+        if scheme.lower() == "basic":
+            with suppress(ValueError):
+                value = base64.b64decode(value).decode().partition(":")[2]
+        return "somebody" if value in self.tokens else None
+
+    def rest(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
+        """Answer a request to the API."""
+        inside = path.removeprefix("/api/v3")
+        try:
+            for verb, pattern, serve in _ROUTES:
+                match = re.fullmatch(pattern.replace("REPO", re.escape(f"/repos/{self.state.name}")), inside)
+                if verb == method and match is not None:
+                    given = _parsed(body)
+                    with self.state.lock:
+                        return serve(self, match, query, given, path)
+        except Refusal as refusal:
+            return Answer.of(refusal.body, refusal.status)
+        return Answer.of({"message": "Not Found"}, 404)
+
+    def paged(self, items: list[Json], query: Mapping[str, str], path: str, *, below: str | None = None) -> Answer:
+        """One page of a list, with the address of the next one in ``Link``."""
+        size = self._page or max(1, min(int(query.get("per_page", _PER_PAGE)), _MOST_PER_PAGE))
+        page = max(1, int(query.get("page", 1)))
+        here = items[(page - 1) * size : page * size]
+        headers = {}
+        if page * size < len(items):
+            asked = "&".join(f"{name}={quote(value)}" for name, value in {**query, "page": str(page + 1)}.items())
+            headers["link"] = f'<{self.web}{path}?{asked}>; rel="next"'
+        return Answer.of(here if below is None else {"total_count": len(items), below: here}, headers=headers)
+
+    def git(self, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes, user: str) -> Answer:
+        """Answer git, by its own program."""
+        environment = hermetic_env() | {
+            "GIT_PROJECT_ROOT": os.path.dirname(self.remote.path),
+            "GIT_HTTP_EXPORT_ALL": "1",
+            "GIT_HTTP_MAX_REQUEST_BUFFER": "100M",
+            # The hooks of the repository are its own and run; those of nobody else do.
+            "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": "core.hooksPath",
+            "GIT_CONFIG_VALUE_0": str(self.remote.path / "hooks"),
+            "REQUEST_METHOD": method,
+            "PATH_INFO": f"/{self.remote.path.name}{path.removeprefix(f'/{self.state.name}.git')}",
+            "QUERY_STRING": query,
+            "REMOTE_USER": user,
+            "REMOTE_ADDR": "127.0.0.1",
+            "CONTENT_TYPE": headers.get("content-type", ""),
+            "CONTENT_LENGTH": str(len(body)),
+            "HTTP_CONTENT_ENCODING": headers.get("content-encoding", ""),
+            "GIT_PROTOCOL": headers.get("git-protocol", ""),
+        }
+        done = subprocess.run([git_binary(), "http-backend"], input=body, env=environment, cwd="/", capture_output=True, check=False)
+        head, _, rest = done.stdout.partition(b"\r\n\r\n")
+        told = dict(line.split(": ", 1) for line in head.decode("latin-1").split("\r\n") if ": " in line)
+        status = int(told.pop("Status", "200" if done.returncode == 0 else "500").split()[0])
+        return Answer(status, rest, told.pop("Content-Type", _TEXT), {**told, "Cache-Control": "no-cache"})
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # Threads that wait are told by the forge to end; nobody waits for a client that went away.
+    block_on_close = False
+
+    def __init__(self, forge: ForgeServer) -> None:
+        self.forge = forge
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of clients that hang up."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing; ``ForgeServer.requests`` tells."""
+
+    def _answer(self) -> None:
+        forge, parts = self.server.forge, urlsplit(self.path)
+        body = self._body()
+        fault = forge.fault_for(f"{self.command} {self.path}")
+        if fault is not None and (fault.kind == "cut" or (fault.kind == "slow" and forge.pause(fault.seconds))):
+            return self._cut()
+        limited = forge.limited(fault, self.path) if fault is not None else None
+        answer = limited if limited is not None else self._served(parts.path, parts.query, body)
+        if fault is not None and fault.kind == "cut_after":
+            return self._cut()
+        if fault is not None and fault.kind == "garbage":
+            answer = Answer(200, b'<html>{"number": 1', _TEXT)
+        self._send(answer, half=fault is not None and fault.kind == "truncated")
+        return None
+
+    do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _answer  # noqa: N815 - named by the standard library
+
+    def _served(self, path: str, query: str, body: bytes) -> Answer:
+        forge = self.server.forge
+        user = forge.allowed(self.headers.get("authorization"))
+        is_git = path.startswith(f"/{forge.state.name}.git/")
+        if user is None:
+            challenge = {"www-authenticate": 'Basic realm="forge"'} if is_git else {}
+            return Answer.of({"message": "Bad credentials"}, 401, challenge)
+        if is_git:
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            return forge.git(self.command, path, query, headers, body, user)
+        return forge.rest(self.command, path, dict(parse_qsl(query, keep_blank_values=True)), body)
+
+    def _body(self) -> bytes:
+        if "chunked" not in self.headers.get("transfer-encoding", ""):
+            return self.rfile.read(int(self.headers.get("content-length") or 0))
+        parts = []
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
+
+    def _send(self, answer: Answer, *, half: bool) -> None:
+        self.send_response(answer.status)
+        for name, value in {"content-type": answer.kind, **answer.headers, "content-length": str(len(answer.body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(answer.body[: len(answer.body) // 2] if half else answer.body)
+        if half:
+            self._cut()
+
+    def _cut(self) -> None:
+        self.close_connection = True
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+
+Serve = Callable[[ForgeServer, re.Match[str], Mapping[str, str], Json, str], Answer]
+
+
+def _parsed(body: bytes) -> Json:
+    try:
+        given = json.loads(body) if body else {}
+    except ValueError as error:
+        raise Refusal(400, "Problems parsing JSON") from error
+    if not isinstance(given, dict):
+        raise Refusal(422, "Body should be a JSON object")
+    return given
+
+
+def _list_pulls(forge: ForgeServer, _match: re.Match[str], query: Mapping[str, str], _body: Json, path: str) -> Answer:
+    found = [forge.state.pull_json(pull, forge.web, whole=False) for pull in forge.state.list_pulls(query)]
+    return forge.paged(found, query, path)
+
+
+def _open_pull(forge: ForgeServer, _match: re.Match[str], _query: Mapping[str, str], body: Json, _path: str) -> Answer:
+    return Answer.of(forge.state.pull_json(forge.state.open_pull(body), forge.web, whole=True), 201)
+
+
+def _get_pull(forge: ForgeServer, match: re.Match[str], _query: Mapping[str, str], _body: Json, _path: str) -> Answer:
+    return Answer.of(forge.state.pull_json(forge.state.pull(int(match[1])), forge.web, whole=True))
+
+
+def _edit_pull(forge: ForgeServer, match: re.Match[str], _query: Mapping[str, str], body: Json, _path: str) -> Answer:
+    return Answer.of(forge.state.pull_json(forge.state.edit_pull(int(match[1]), body), forge.web, whole=True))
+
+
+def _merge_pull(forge: ForgeServer, match: re.Match[str], _query: Mapping[str, str], _body: Json, _path: str) -> Answer:
+    return Answer.of({"sha": forge.state.merge(int(match[1])), "merged": True, "message": "Pull Request successfully merged"})
+
+
+def _reviews(forge: ForgeServer, match: re.Match[str], query: Mapping[str, str], _body: Json, path: str) -> Answer:
+    given = enumerate(forge.state.pull(int(match[1])).reviews, start=1)
+    return forge.paged([{"id": number, "user": {"login": name}, "state": verdict} for number, (name, verdict) in given], query, path)
+
+
+def _check_runs(forge: ForgeServer, match: re.Match[str], query: Mapping[str, str], _body: Json, path: str) -> Answer:
+    runs = enumerate(forge.state.runs_at(match[1]), start=1)
+    found = [forge.state.run_json(number, name, state, forge.web) for number, (name, state) in runs]
+    return forge.paged(found, query, path, below="check_runs")
+
+
+def _statuses(forge: ForgeServer, match: re.Match[str], query: Mapping[str, str], _body: Json, path: str) -> Answer:
+    states = forge.state.statuses_at(match[1])
+    found = [{"context": name, "state": state, "target_url": None} for name, state in states]
+    return forge.paged(found, query, path, below="statuses")
+
+
+def _open_issue(forge: ForgeServer, _match: re.Match[str], _query: Mapping[str, str], body: Json, _path: str) -> Answer:
+    return Answer.of(forge.state.issue_json(forge.state.open_issue(body), forge.web), 201)
+
+
+def _comment(forge: ForgeServer, match: re.Match[str], _query: Mapping[str, str], body: Json, _path: str) -> Answer:
+    number = forge.state.comment(int(match[1]), body)
+    return Answer.of({"id": number, "body": body["body"], "html_url": f"{forge.web}/comments/{match[1]}-{number}"}, 201)
+
+
+_ROUTES: Final[tuple[tuple[str, str, Serve], ...]] = (
+    ("GET", "REPO/pulls", _list_pulls),
+    ("POST", "REPO/pulls", _open_pull),
+    ("GET", "REPO/pulls/([0-9]+)", _get_pull),
+    ("PATCH", "REPO/pulls/([0-9]+)", _edit_pull),
+    ("PUT", "REPO/pulls/([0-9]+)/merge", _merge_pull),
+    ("GET", "REPO/pulls/([0-9]+)/reviews", _reviews),
+    ("GET", "REPO/commits/([^/]+)/check-runs", _check_runs),
+    ("GET", "REPO/commits/([^/]+)/status", _statuses),
+    ("POST", "REPO/issues", _open_issue),
+    ("POST", "REPO/issues/([0-9]+)/comments", _comment),
+)

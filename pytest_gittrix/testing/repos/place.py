@@ -1,0 +1,136 @@
+"""A place for a session system to work in: a durable repository, its people and a clock in one hermetic directory.
+
+A world is a place with our engine in it; any other system gets the bare place. It must not know pytest, nor any engine.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
+from datetime import datetime
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Self
+
+from pytest_gittrix.clock.carriers import CLOCK_VARIABLE
+from pytest_gittrix.clock.clock import EPOCH, FrozenClock
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.git.environment import hermetic_env
+from pytest_gittrix.git.refs import branch_ref
+from pytest_gittrix.testing.repos.cloned import clone_into
+from pytest_gittrix.testing.repos.durable import DurableRepo, Rival
+from pytest_gittrix.testing.repos.history import Contents, History, Step
+from pytest_gittrix.testing.repos.templates import Templates, shared_templates
+from pytest_gittrix.workspaces.workspace import Trash
+
+
+class Place:
+    """Made by ``Place.open``; a context manager that closes it.
+
+    Attributes:
+        path: its directory.
+        durable: the repository, as its person holds it.
+        rival: the same repository, as somebody else does.
+        clock: the clock of all of them.
+        home: a directory that is the session system's own; made by whoever uses it first.
+        templates: where prepared histories are.
+    """
+
+    def __init__(
+        self, path: Path, *, durable: DurableRepo, rival: Rival, clock: FrozenClock, templates: Templates, closing: ExitStack
+    ) -> None:
+        self.path = path
+        self.durable = durable
+        self.rival = rival
+        self.clock = clock
+        self.home = path / "gittrix"
+        self.templates = templates
+        self._closing = closing
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        files: Contents | None = None,
+        history: History | Iterable[Step | Contents] | None = None,
+        repository: str | os.PathLike[str] | None = None,
+        bare: bool = False,
+        branch: str = "main",
+        epoch: datetime = EPOCH,
+        object_format: str = "sha1",
+        templates: Templates | None = None,
+        clock: FrozenClock | None = None,
+        separate_files: bool = True,
+        keep: bool | None = None,
+    ) -> Self:
+        """Make a place. Its arguments and errors are those of ``World.open``."""
+        branch_ref(branch)
+        used = templates if templates is not None else shared_templates()
+        with ExitStack() as closing:
+            if clock is None:
+                clock = FrozenClock(epoch, separate_files=separate_files)
+                closing.callback(clock.close)
+            if repository is not None and (files is not None or history is not None):
+                raise InvalidInput("A world was given a repository and its own files or history.", fix="Give one of them.")
+            root = _directory(path)
+            if not (path is not None if keep is None else keep):
+                closing.callback(_throw_away, root)
+            if repository is not None:
+                clone_into(repository, root / "durable", branch=branch, bare=bare, home=root / "home")
+            else:
+                template = used.of(History.of(files, history), epoch=clock.now(), object_format=object_format)
+                template.materialise(root / "durable", branch=branch, bare=bare)
+            durable = DurableRepo(root / "durable", branch, when=clock.now, home=root / "home")
+            closing.callback(durable.close)
+            rival = Rival(root / "durable", branch, when=clock.now, home=root / "home")
+            closing.callback(rival.close)
+            return cls(root, durable=durable, rival=rival, clock=clock, templates=used, closing=closing.pop_all())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.path} at {self.clock.now().isoformat()}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._closing.__exit__(kind, error, trace)
+
+    def close(self) -> None:
+        """End what is in it and the clock, and remove the directory unless it is kept. Closing again does nothing."""
+        self._closing.close()
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """Variables for programs of the place: hermetic git, dates and clock file of its clock, and ``GITTRIX_HOME``.
+
+        The dates are those of now: ask again when the clock has moved.
+        """
+        if CLOCK_VARIABLE not in self.clock.environment():
+            self.clock.attach_file(self.path / "clock")
+        return MappingProxyType(hermetic_env(self.path / "home") | self.clock.environment() | {"GITTRIX_HOME": str(self.home)})
+
+
+def _directory(path: str | os.PathLike[str] | None) -> Path:
+    if path is None:
+        return Path(os.path.realpath(tempfile.mkdtemp(prefix="gittrix-world-")))
+    root = Path(os.path.realpath(path))
+    root.mkdir(parents=True, exist_ok=True)
+    if os.path.lexists(root / "durable"):
+        raise InvalidInput(
+            f"{root} holds a durable repository already.",
+            why="A world starts from what its arguments say, and from nothing else.",
+            fix="Give a directory of its own to each world.",
+        )
+    return root
+
+
+def _throw_away(root: Path) -> None:
+    trash = f"{root}.trash"
+    heap = Trash(trash)
+    heap.put(str(root))
+    heap.empty()
+    with suppress(OSError):
+        os.rmdir(trash)

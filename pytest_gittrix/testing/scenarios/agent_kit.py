@@ -1,0 +1,332 @@
+"""Agents as real processes that do what a test says, stop where it says, and are gone with the test whatever they do.
+
+A script becomes a program on the disk, which any engine can start: by its command, or by a name in the ``PATH``. Test and program meet
+through named pipes, without a sleep. Must not know pytest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, Self
+
+from pytest_gittrix.engine.agents.processes import AgentProcess
+from pytest_gittrix.engine.agents.start import start_agent
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.git.environment import git_binary, hermetic_env
+from pytest_gittrix.os_level.lock_owner import Owner
+from pytest_gittrix.os_level.monotonic import real_seconds
+from pytest_gittrix.os_level.process_tree import AgentTree, pause
+from pytest_gittrix.testing.scenarios import agent_program
+from pytest_gittrix.testing.scenarios.agent_program import MARK
+from pytest_gittrix.testing.scenarios.rendezvous import Meeting
+
+_NAP: Final = 0.005
+_ROUNDS: Final = 3
+ACTIVITY: Final = ".ao/activity.jsonl"
+"""Where an agent writes down what it does (agent-orchestrator)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scripted:
+    """A process that follows a script, or did.
+
+    Attributes:
+        name: that of its script.
+        owner: who it is.
+    """
+
+    name: str
+    owner: Owner
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self.owner.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs still, stopped or not."""
+        return self.owner.alive() is not False
+
+
+class AgentKit:
+    """Scripts for agents, and the test's side of them.
+
+    Args:
+        directory: where its programs and pipes are; a temporary one, gone with the kit, by default.
+        timeout: real seconds to wait for a process before it counts as stuck.
+
+    Attributes:
+        bin: a directory for the ``PATH`` with the programs that ``install`` made.
+
+    Raises:
+        CapabilityMissing: the system has no named pipes.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None = None, *, timeout: float = 30.0) -> None:
+        self._temporary = directory is None
+        self._directory = Path(directory or tempfile.mkdtemp(prefix="gittrix-agents-")).absolute()
+        self.bin = self._directory / "bin"
+        self.bin.mkdir(parents=True)
+        self._heard: list[str] = []
+        self._asked: list[str] = []
+        self._mark = os.urandom(8).hex()
+        self._pid = os.getpid()
+        self._numbers = count()
+        self._processes: list[Scripted] = []
+        self._agents: list[AgentProcess] = []
+        self._closed = False
+        self._meeting = Meeting(self._directory, timeout=timeout, hear=self._take, over=lambda: self._gone(None))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_problem: object) -> None:
+        self.close()
+
+    def script(self, name: str = "agent") -> Script:
+        """A script without steps, to add some to: ``agents.script().say("hello").at("said").exits(3)``."""
+        return Script(self, name)
+
+    def install(self, name: str, script: Script) -> Path:
+        """Have the program of a name in ``bin`` follow a script; gives its path. It is there anew with each call."""
+        return script._write(self.bin / name)
+
+    def start(self, script: Script, *, workspace: Path | str | None = None, env: Mapping[str, str] | None = None) -> AgentProcess:
+        """Start a script as an agent, as the engine starts agents (``start_agent``); the kit stops it at the end.
+
+        Args:
+            script: what it does.
+            workspace: where it works; a new empty directory by default.
+            env: variables on top of a hermetic environment.
+        """
+        number = next(self._numbers)
+        place = Path(workspace) if workspace is not None else self._directory / f"workspace-{number}"
+        if workspace is None:
+            place.mkdir()
+        home = hermetic_env(self._directory / "home", base={"PATH": os.environ.get("PATH", os.defpath)})
+        agent = start_agent(
+            script.command, directory=self._directory / f"agent-{number}", workspace=place, environment={**home, **(env or {})}
+        )
+        self._agents.append(agent)
+        return agent
+
+    def wait_for(self, point: str, timeout: float | None = None) -> None:
+        """Return when a script stands at a point; a second call waits for one to come there a second time.
+
+        Raises:
+            InvalidInput: no script has such a point.
+            Deadlock: none came there in time, or all that were begun are gone.
+        """
+        self._meeting.wait_for(point, timeout)
+
+    def go(self, point: str, times: int = 1) -> None:
+        """Let a script go on that stands at a point, or that comes there later; with ``times``, so many.
+
+        Raises:
+            InvalidInput: no script has such a point.
+        """
+        self._meeting.go(point, times)
+
+    def step(self, point: str, timeout: float | None = None) -> None:
+        """``wait_for``, then ``go``."""
+        self.wait_for(point, timeout)
+        self.go(point)
+
+    def processes(self, name: str | None = None) -> list[Scripted]:
+        """What began to follow a script, of a name or of any, in that order; dead ones too."""
+        self._listen()
+        return [one for one in self._processes if name in (None, one.name)]
+
+    @property
+    def heard(self) -> list[str]:
+        """The lines that scripts read from their input, in order."""
+        self._listen()
+        return [*self._heard]
+
+    @property
+    def asked(self) -> list[str]:
+        """The signals that polite scripts ended by, in order: ``SIGTERM``."""
+        self._listen()
+        return [*self._asked]
+
+    def alive(self, name: str | None = None) -> list[int]:
+        """The pids of those that run still."""
+        return [one.pid for one in self.processes(name) if one.alive]
+
+    def gone(self, name: str | None = None, timeout: float | None = None) -> bool:
+        """Wait until something of a name, or anything, began and none of it runs any more; whether that came about in time."""
+        deadline = real_seconds() + (self._meeting.timeout if timeout is None else timeout)
+        while not (over := self._gone(name)) and real_seconds() < deadline:
+            pause(_NAP)
+        return over
+
+    def _gone(self, name: str | None) -> bool:
+        if name is None and any(agent.observe().state == "alive" for agent in self._agents):
+            return False  # one that was just started is not heard of yet
+        return bool(self.processes(name)) and not self.alive(name)
+
+    def close(self) -> None:
+        """Kill all that follows a script still, and all that it started. Again, or in a fork of the test, it does nothing."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._meeting.dismiss()
+        for agent in self._agents:
+            agent.stop(grace=0)
+        for _ in range(_ROUNDS):  # what was about to begin is found in the next one
+            AgentTree(None, mark=self._mark, variable=MARK).end(grace=0, poll=_NAP)
+            for one in self.processes():
+                if one.alive:
+                    AgentTree(one.owner).end(grace=0, poll=_NAP)
+            if not self.alive():
+                break
+        self._closed = True
+        self._meeting.close()
+        if self._temporary:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _listen(self) -> None:
+        if not self._closed:
+            self._meeting.listen()
+
+    def _take(self, news: Mapping[str, Any]) -> None:
+        match news:
+            case {"begun": name, "pid": pid, "start_time": start_time}:
+                self._processes.append(Scripted(name, replace(Owner.current(), pid=pid, start_time=start_time)))
+            case {"heard": line}:
+                self._heard.append(line)
+            case {"asked": name}:
+                self._asked.append(name)
+
+
+class Script:
+    """Steps of an agent, added one by one; a program once somebody asks for its ``command``.
+
+    Args:
+        kit: the test's side of it.
+        name: to know its processes by.
+    """
+
+    def __init__(self, kit: AgentKit, name: str) -> None:
+        self.name = name
+        self._kit = kit
+        self._steps: list[tuple[str, dict[str, Any]]] = []
+        self._code = 0
+
+    @property
+    def command(self) -> list[str]:
+        """The program with the steps so far, to be started by anybody; more arguments can be added."""
+        return [str(self._write(self._kit._directory / f"program-{next(self._kit._numbers)}"))]
+
+    def at(self, point: str) -> Self:
+        """Stop here until the test says ``agents.go(point)``; ``agents.wait_for(point)`` returns when the agent is here."""
+        return self._add("at", point=point, pipe=self._kit._meeting.point(point))
+
+    def hang(self) -> Self:
+        """Do nothing until the kit is closed, or the test's process is gone."""
+        return self._add("hang")
+
+    def deaf(self) -> Self:
+        """Ignore SIGTERM, SIGINT, SIGHUP and SIGQUIT from here on."""
+        return self._add("deaf")
+
+    def polite(self, code: int = 0) -> Self:
+        """From here on, exit with a status when asked to by one of these signals, and tell (``agents.asked``)."""
+        return self._add("polite", code=_status(code))
+
+    def say(self, text: str, *, error: bool = False) -> Self:
+        """Write a line to its output, or to where errors go."""
+        return self._add("say", text=text, error=error)
+
+    def fill(self, size: int) -> Self:
+        """Write so many bytes to its output, in numbered lines of 64."""
+        return self._add("fill", size=size)
+
+    def read(self) -> Self:
+        """Wait for a line of input, and tell (``agents.heard``)."""
+        return self._add("read")
+
+    def write(self, path: str, text: str) -> Self:
+        """Write a file; a relative path is of its workspace."""
+        return self._add("write", path=path, text=text, more=False)
+
+    def append(self, path: str, text: str) -> Self:
+        """Add to a file."""
+        return self._add("write", path=path, text=text, more=True)
+
+    def line(self, path: str, **fields: Any) -> Self:
+        """Add a line of JSON to a file, with ``ts``, the real time, unless it says another: a heartbeat."""
+        return self._add("line", path=path, fields=fields)
+
+    def activity(self, state: str, path: str = ACTIVITY, **fields: Any) -> Self:
+        """Add a line to its log of what it does: ``activity("waiting_input")``."""
+        return self.line(path, state=state, source="native", **fields)
+
+    def facts(self, path: str = "facts.json") -> Self:
+        """Write as JSON who it is: ``pid``, ``parent``, ``group``, ``session``, ``directory``, ``arguments``, ``environment``."""
+        return self._add("facts", path=path)
+
+    def run(self, *command: str) -> Self:
+        """Run a program where it works; if that fails, exit with its status."""
+        return self._add("run", command=[*command])
+
+    def commit(self, message: str = "Work", files: Mapping[str, str] | None = None) -> Self:
+        """Write files and commit them with git where it works; without any, commit all that changed."""
+        return self._add("commit", message=message, files=dict(files or {}), git=git_binary())
+
+    def spawn_child(self, script: Script | None = None, *, scrub: bool = False) -> Self:
+        """Start another script as a child, and go on once that waits for something or is over; by default a deaf one that hangs.
+
+        With ``scrub``, it has an empty environment.
+        """
+        return self._spawn(script or self._kit.script("child").deaf().hang(), daemon=False, scrub=scrub)
+
+    def spawn_daemon(self, script: Script | None = None, *, scrub: bool = False) -> Self:
+        """As ``spawn_child``, but the other one leaves session, group, parent and output."""
+        return self._spawn(script or self._kit.script("daemon").deaf().hang(), daemon=True, scrub=scrub)
+
+    def kill_itself(self, number: int = signal.SIGKILL) -> Self:
+        """Die by a signal."""
+        return self._add("kill", number=int(number))
+
+    def exits(self, code: int) -> Self:
+        """The status it exits with if it comes to its end; 0 otherwise."""
+        self._code = _status(code)
+        return self
+
+    def _spawn(self, script: Script, *, daemon: bool, scrub: bool) -> Self:
+        return self._add("spawn", script=str(script._write_spec()), daemon=daemon, scrub=scrub)
+
+    def _add(self, step: str, /, **told: Any) -> Self:
+        self._steps.append((step, told))
+        return self
+
+    def _write_spec(self) -> Path:
+        file = self._kit._directory / f"script-{next(self._kit._numbers)}.json"
+        spec = {"name": self.name, "kit": str(self._kit._directory), "steps": self._steps, "code": self._code}
+        file.write_text(json.dumps(spec), encoding="utf-8")
+        return file
+
+    def _write(self, program: Path) -> Path:
+        argv = [sys.executable, "-I", "-S", os.path.abspath(agent_program.__file__), str(self._write_spec())]
+        # Written beside and renamed: one that runs already is not disturbed.
+        fresh = program.with_name(f".{program.name}.{next(self._kit._numbers)}")
+        fresh.write_text(f'#!/bin/sh\n{MARK}={self._kit._mark} exec {shlex.join(argv)} "$@"\n', encoding="utf-8")
+        fresh.chmod(0o755)
+        return fresh.rename(program)
+
+
+def _status(code: int) -> int:
+    if not 0 <= code <= 255:
+        raise InvalidInput(f"{code} is no exit status.", fix="Use 0 to 255; kill_itself() ends by a signal.")
+    return code

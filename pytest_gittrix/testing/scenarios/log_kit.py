@@ -1,0 +1,353 @@
+"""A real event log for a test to build, to compare and to damage: its own, or that of a session.
+
+Every change is one of the file that readers read: nothing is played. Knows neither workspaces nor pytest.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gittrix.clock.clock import EPOCH
+from pytest_gittrix.durations import ns_of
+from pytest_gittrix.errors import InvalidInput, LogDamaged
+from pytest_gittrix.record.eventlog.events import Actor, Event, check, decode, encode, path_fields
+from pytest_gittrix.record.eventlog.log import ReadPolicy
+from pytest_gittrix.record.state.fold import BIRTHS, SessionState, fold
+from pytest_gittrix.record.state.values import Policy
+from pytest_gittrix.record.store.store import LOG, Store
+from pytest_gittrix.testing.scenarios.golden_log import golden
+from pytest_gittrix.testing.scenarios.log_check import log_problems
+
+if TYPE_CHECKING:
+    from pytest_gittrix.engine.agents.agent_session import AgentSession
+
+_SECOND: Final = timedelta(seconds=1)
+
+
+class LogKit:
+    """One log. Used by several threads, it is as safe as the engine: each event is written under the session's lease.
+
+    Args:
+        directory: a store of sessions, made if need be; the log is ``<id>/events.jsonl`` in it.
+        id: of the session.
+        start: when its first event happens; aware.
+        step: how long after it each further one does.
+
+    Attributes:
+        id: of the session.
+        store: where it is kept, for ``store.load(id)`` and for an engine that shall find it.
+    """
+
+    def __init__(
+        self, directory: str | os.PathLike[str], id: str = "sess_0000000000log", *, start: datetime = EPOCH, step: timedelta = _SECOND
+    ) -> None:
+        self.id = id
+        self.store = Store(Path(directory), durability="fast")
+        self._start, self._step = ns_of(start), step // timedelta(microseconds=1) * 1000
+        self.store.directory(id).mkdir(parents=True, exist_ok=True)
+        self._log = self.store.log(id)
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._log.path
+
+    @classmethod
+    def of(cls, session: AgentSession | str | os.PathLike[str]) -> LogKit:
+        """The same for the log of a session: to compare it, to check it, to damage it. Needs no log to be called on.
+
+        Args:
+            session: a session, or the path of an ``events.jsonl`` in a directory that is named after its session.
+
+        Raises:
+            InvalidInput: a path is not that of a session's log.
+        """
+        if not isinstance(session, str | os.PathLike):
+            return cls(session._recorder.store.root, session.id)
+        file = Path(session).absolute()
+        if file.name != LOG or not file.is_file():
+            raise InvalidInput(f"{file} is not the log of a session.", fix=f"Give a session, or the path of its {LOG}.")
+        return cls(file.parent.parent, file.parent.name)
+
+    # Reading -------------------------------------------------------------------------------------------------------------------
+
+    def events(self, policy: ReadPolicy = "repair-tail") -> list[Event]:
+        """What a reader gets; ``EventLog.read`` says what each policy does and raises."""
+        return self.store.log(self.id).read(policy)
+
+    def state(self, policy: ReadPolicy = "repair-tail") -> SessionState:
+        """What the events add up to; ``Store.load`` says what is raised."""
+        return self.store.load(self.id, policy=policy)
+
+    def golden(self) -> str:
+        """The history as text that is the same each time, to compare with ``==``; see ``testing.scenarios.golden``."""
+        return golden(self.events())
+
+    def invariants(self) -> list[str]:
+        """What is wrong with the log, one line each; see ``testing.scenarios.log_check``."""
+        return log_problems(self.store.log(self.id))
+
+    # Building ------------------------------------------------------------------------------------------------------------------
+
+    def append(self, type: str, /, **data: Any) -> Event:
+        """Store an event of the agent's that can happen now. If there is none yet, ``session.created`` and ``workspace.ready`` come first.
+
+        Args:
+            type: a row of the vocabulary.
+            data: what it says. Of a ``session.created``, what is not given is filled in.
+
+        Raises:
+            InvalidInput: the vocabulary has no such event.
+            LogDamaged: it cannot happen now (a write after the end, a second birth), or the log is damaged; nothing was stored.
+        """
+        return self.put(type, data)
+
+    def put(self, type: str, data: Mapping[str, Any], *, actor: Actor = "agent", at: datetime | None = None, legal: bool = True) -> Event:
+        """As ``append``, with all there is to say.
+
+        Args:
+            type: a row of the vocabulary.
+            data: what it says, whatever its keys are called.
+            actor: who did it.
+            at: when; one step after the event before by default.
+            legal: refuse what cannot happen now. Without it, whatever the vocabulary knows is stored, and nothing comes first: so one
+                writes a history that no reader may believe.
+        """
+        meant = {**self._birth(), **data} if type == "session.created" else data
+        check(type, meant, actor)
+        with self.store.lease(self.id):
+            events = self.events(policy="repair-tail" if legal else "skip")
+            if legal:
+                state = fold(events) if events else None
+                if state is None and type not in BIRTHS:
+                    events = [self._store("session.created", self._birth(), "human", None, at)]
+                    events.append(self._store("workspace.ready", self._ready(), "system", events[-1], at))
+                    state = fold(events)
+                self._require_possible(type, meant, state)
+            return self._store(type, meant, actor, events[-1] if events else None, at)
+
+    def build(self, count: int = 20, *, seed: int = 0) -> list[Event]:
+        """Store varied events that can happen: said and done things, turns, calls and answers, files, steps, odd characters.
+
+        The session lives afterwards. The same arguments give the same events.
+
+        Args:
+            count: how many, ``session.created`` and ``workspace.ready`` among them if the log is empty.
+            seed: which ones.
+
+        Returns:
+            Those events.
+        """
+        draw = random.Random(seed)
+        made: list[Event] = []
+        with self.store.lease(self.id):
+            events = self.events()
+            state = fold(events) if events else None
+            last = events[-1] if events else None
+            while len(made) < count:
+                type_, data, actor = self._next(state, draw)
+                last = self._store(type_, data, actor, last)
+                state = fold([last], state)
+                made.append(last)
+        return made
+
+    def _next(self, state: SessionState | None, draw: random.Random) -> tuple[str, Mapping[str, Any], Actor]:
+        if state is None:
+            return "session.created", self._birth(), "human"
+        if not state.workspace_present:
+            return "workspace.ready", self._ready(), "system"
+        type_, data = draw.choice(_DEEDS)(state, draw)
+        return type_, data, "human" if type_ == "user_message" else "agent"
+
+    def _store(self, type_: str, data: Mapping[str, Any], actor: Actor, last: Event | None, at: datetime | None = None) -> Event:
+        ns = ns_of(at) if at is not None else last.ts + self._step if last is not None else self._start
+        return self._log.append(type_, data, ts=ns, actor=actor)
+
+    def _require_possible(self, type_: str, data: Mapping[str, Any], state: SessionState | None) -> None:
+        seq = 0 if state is None else state.seq + 1
+        ts = self._start if state is None else state.updated_ns
+        fold([Event(seq, ts, self.id, type_, "agent", data)], state)
+
+    def _birth(self) -> dict[str, Any]:
+        durable, space = str(self.store.root / "durable"), self._space()
+        return {
+            "task": "fix the bug",
+            "durable_ref": f"local://{durable}#main",
+            **path_fields(durable, "durable_path"),
+            "durable_branch": "main",
+            "baseline": "1" * 40,
+            "ephemeral_ref": f"local://{space}",
+            **path_fields(space, "workspace"),
+            "workspace_kind": "clone",
+            "git_backed": True,
+            "policy": Policy().to_data(),
+            "format": "sha1",
+            "history": "none",
+        }
+
+    def _ready(self) -> dict[str, Any]:
+        return {**path_fields(self._space())}
+
+    def _space(self) -> str:
+        return str(self.store.directory(self.id) / "workspace")
+
+    # Damaging ------------------------------------------------------------------------------------------------------------------
+
+    def truncate(self, size: int) -> None:
+        """Leave the first ``size`` bytes; a negative one takes so many bytes off the end, as a killed writer does."""
+        with self._changing() as raw:
+            del raw[size:]
+
+    def garbage(self, line: int, data: bytes = b"\x00 not json \xff") -> None:
+        """Put bytes in the place of a line, whose end stays; ``line`` counts from 1, and the one after the last is added."""
+        with self._changing() as raw:
+            lines = _lines(raw)
+            if not 1 <= line <= len(lines) + 1:
+                raise InvalidInput(f"{self.path} has no line {line}.", fix=f"Its lines are 1 to {len(lines)}; {len(lines) + 1} is added.")
+            lines[line - 1 : line] = [data + b"\n"]
+            raw[:] = b"".join(lines)
+
+    def duplicate(self, seq: int) -> None:
+        """Have an event's line stand there twice."""
+        with self._changing() as raw:
+            lines, place = self._find(raw, seq)
+            lines.insert(place, lines[place])
+            raw[:] = b"".join(lines)
+
+    def drop(self, seq: int) -> None:
+        """Take an event's line out, which leaves a gap; the last one leaves none, and no reader can miss it."""
+        with self._changing() as raw:
+            lines, place = self._find(raw, seq)
+            del lines[place]
+            raw[:] = b"".join(lines)
+
+    def unknown_type(self, name: str = "session.exploded") -> None:
+        """Add a whole event, checksum and all, of a type that no vocabulary has, as a newer engine would."""
+        with self._changing() as raw:
+            last = max(self.events("skip"), key=lambda event: event.seq, default=None)
+            seq, ts = (last.seq + 1, last.ts + self._step) if last is not None else (0, self._start)
+            raw += encode(Event(seq, ts, self.id, name, "system", {})) + b"\n"
+
+    def flip(self, byte: int, bit: int = 0) -> None:
+        """Turn one bit over: bit 0 to 7 of a byte; a negative byte counts from the end, as in ``raw[byte]``."""
+        with self._changing() as raw:
+            if not (-len(raw) <= byte < len(raw) and 0 <= bit < 8):
+                raise InvalidInput(f"{self.path} has no bit {bit} of byte {byte}.", fix=f"It has {len(raw)} bytes of bits 0 to 7.")
+            raw[byte] ^= 1 << bit
+
+    @contextmanager
+    def _changing(self) -> Iterator[bytearray]:
+        """The file's bytes, written back as the block leaves them, into the same file; what was read of it is forgotten."""
+        with self.store.lease(self.id):
+            raw = bytearray(self.path.read_bytes())
+            yield raw
+            self.path.write_bytes(raw)
+        self._log = self.store.log(self.id)
+
+    def _find(self, raw: bytearray, seq: int) -> tuple[list[bytes], int]:
+        lines = _lines(raw)
+        for place, line in enumerate(lines):
+            with suppress(LogDamaged):
+                if decode(line.rstrip(b"\n")).seq == seq:
+                    return lines, place
+        raise InvalidInput(f"{self.path} has no event {seq}.", fix="Build it first: log.build(20) has the events 0 to 19.")
+
+
+@contextmanager
+def open_log(directory: str | os.PathLike[str] | None = None, **arguments: Any) -> Iterator[LogKit]:
+    """A log in a directory, or in a temporary one that is gone after the block.
+
+    Args:
+        directory: where; see ``LogKit``, which takes the other arguments too.
+    """
+    if directory is not None:
+        yield LogKit(directory, **arguments)
+        return
+    with tempfile.TemporaryDirectory(prefix="gittrix-log-") as made:
+        yield LogKit(made, **arguments)
+
+
+def _lines(raw: bytearray) -> list[bytes]:
+    return [line + b"\n" for line in bytes(raw.removesuffix(b"\n")).split(b"\n")] if raw else []
+
+
+# What can happen in a session that lives. --------------------------------------------------------------------------------------
+
+Deed = Callable[[SessionState, random.Random], tuple[str, Mapping[str, Any]]]
+
+_TEXTS: Final = ("Greet everybody.", "", "Grüße, 世界 🙂", 'a "quoted" \\ backslash', "two\nlines\r\n\ttab", "\u2028 \x7f \x00", "x" * 300)
+_PATHS: Final = ("app.py", "src/deep/er.txt", "weiß nicht.txt", "caf\udce9.txt", " leading", "a\nb")
+
+
+def _said(_state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
+    return draw.choice(("user_message", "assistant_message")), {"text": draw.choice(_TEXTS)}
+
+
+def _thought(_state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
+    return "reasoning", {"item": {"summary": [draw.choice(_TEXTS)], "tokens": draw.randrange(2**60)}, "model": "model-1"}
+
+
+def _cost(_state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
+    return "provider_usage", {"input": draw.randrange(10**6), "cost": draw.choice((0.0, 0.125, 1e-9, 1e300)), "cached": None}
+
+
+def _called_or_answered(state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
+    if not state.calls:
+        return "tool_call", {
+            "call_id": f"c{state.seq}",
+            "name": draw.choice(("shell", "edit")),
+            "args": {"argv": ["ls", draw.choice(_TEXTS)]},
+        }
+    call, ok = min(state.calls), draw.random() < 0.7
+    return "tool_result", {"call_id": call, "ok": ok, **({"output": draw.choice(_TEXTS)} if ok else {"error": {"kind": "failed"}})}
+
+
+def _turned(state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
+    if state.turn is not None:
+        return "turn.ended", {"turn": state.turn, "status": draw.choice(("done", "failed", "interrupted"))}
+    if state.calls:
+        return _called_or_answered(state, draw)
+    return "turn.started", {"turn": f"t{state.seq + 1}", "runs": draw.choice(("process", "thread"))}
+
+
+def _wrote(_state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
+    return "session.write", {**path_fields(draw.choice(_PATHS)), "op": draw.choice(("write", "delete"))}
+
+
+def _kept(_state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
+    return draw.choice((("workspace.kept", {"tree": _sha(draw)}), ("session.commit", {"sha": _sha(draw), "message": draw.choice(_TEXTS)})))
+
+
+def _stepped(state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
+    if "step_ref" in state.identity:
+        return "step.completed", {"step": state.identity["step_ref"], "outcome": "done"}
+    return "step.started", {"step": draw.choice(("plan", "test")), "molecule_id": "mol-1"}
+
+
+def _told(_state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
+    return "session.identified", {"identity": {"agent": draw.choice(("rig/crew/ada", None)), "work_unit": "gt-1"}}
+
+
+def _used(state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
+    hour = 3_600_000_000_000
+    return draw.choice(
+        (
+            ("session.accessed", {"op": "read"}),
+            ("session.extended", {"ttl_idle_ns": draw.choice((hour, 5 * hour))}),
+            ("session.activity", {"observed_ns": state.updated_ns}),
+        )
+    )
+
+
+def _sha(draw: random.Random) -> str:
+    return f"{draw.getrandbits(160):040x}"
+
+
+_DEEDS: Final[tuple[Deed, ...]] = (_said, _thought, _cost, _called_or_answered, _turned, _wrote, _kept, _stepped, _told, _used)

@@ -1,0 +1,267 @@
+"""Races between whole programs, as they are: process trees take turns at the calls that change files or ask for locks.
+
+No instrumentation: a tree stops by itself at each such call, and the schedule says who goes on. So a session system in any language can be
+raced, by its command line or forked. Linux, as ``supervisor``. Knows neither git nor sessions nor pytest.
+
+What is seen is what the kernel is asked: calls that change files, and flock. Reads are no steps: nobody is slipped in between two of
+them that have no change between them. A program that waits in another way (fcntl locks, looking at a file again and again) is taken to wait
+when it sleeps.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Self, TypeVar
+
+from pytest_gittrix.errors import CapabilityMissing, InvalidInput
+from pytest_gittrix.os_level.monotonic import real_seconds
+from pytest_gittrix.testing.faults.faults import Call
+from pytest_gittrix.testing.faults.supervisor import StrPath, supported
+from pytest_gittrix.testing.schedules.process_schedule import Interleaving, Table
+from pytest_gittrix.testing.schedules.process_stepper import Actor, Command, Ended, Tree
+
+__all__ = ["Command", "Ended", "Explored", "Interleaving", "Intrusion", "calls_of", "explore_processes", "interleave", "intrude"]
+
+W = TypeVar("W")
+Within = StrPath | Iterable[StrPath]
+
+
+@dataclass(frozen=True)
+class Intrusion:
+    """What came of one program slipped into another.
+
+    Attributes:
+        action: how the one that was held ended.
+        intruder: how the other ended.
+        held: the call at which the action was held; None if it ended without having come to so many.
+        waited: whether the intruder had to wait until the action went on.
+        calls: those the action made, in order.
+        intruder_calls: those the intruder made.
+        order: the whole story; ``print(intrusion.order)`` shows it.
+    """
+
+    action: Ended
+    intruder: Ended
+    held: Call | None
+    waited: bool
+    calls: tuple[Call, ...]
+    intruder_calls: tuple[Call, ...]
+    order: Interleaving
+
+
+def intrude(action: Actor, intruder: Actor, *, at: int, within: Within = (), timeout: float = 60.0, patience: float = 0.15) -> Intrusion:
+    """Hold a program in the middle of its work, let another one run, and then let the first go on.
+
+    The intruder runs until it ends or waits (for a lock that the action holds, say). Then the action goes on to its end, and the intruder
+    is awaited. If the action ends before the ``at``-th call, the intruder runs after it.
+
+    Args:
+        action: a function, called in a fork of this process, or a program.
+        intruder: the same.
+        at: the action is held when it is about to make this one of its calls that change a file or ask for a lock; from 1.
+        within: count only calls that concern a path below one of these; everywhere on disk if empty.
+        timeout: seconds after which each is killed.
+        patience: seconds of sleep after which somebody counts as waiting.
+
+    Raises:
+        InvalidInput: ``at`` is less than 1, or an actor is empty.
+        CapabilityMissing: supervision does not work here; ``supervisor.supported`` says why.
+    """
+    if at < 1:
+        raise InvalidInput(f"at is {at}; calls are counted from 1", fix="calls_of() tells how many there are.")
+    trees, order = _play([action, intruder], [], within, timeout, patience, enters=(at, 1))
+    held = next((before.came_to for before, turn in zip(order.turns, order.turns[1:], strict=False) if turn.actor == 1), None)
+    waited = any(turn.actor == 1 and turn.waits is not None for turn in order.turns)
+    (first, second), (action_ended, intruder_ended) = trees, order.ended
+    return Intrusion(action_ended, intruder_ended, held, waited, tuple(first.calls), tuple(second.calls), order)
+
+
+def calls_of(action: Actor, *, within: Within = (), timeout: float = 60.0) -> int:
+    """Run a program undisturbed, and count the calls at which `intrude` can hold it.
+
+    Args:
+        action, within, timeout: as for `intrude`.
+
+    Raises:
+        InvalidInput: it does not end well.
+        CapabilityMissing: as for `intrude`.
+    """
+    [tree], order = _play([action], [], within, timeout, 1.0)
+    [ended] = order.ended
+    if ended.code is not None:
+        raise InvalidInput(
+            f"The action ended with {ended.code} although nobody disturbed it.",
+            why="A race of a program that does not work would prove nothing.",
+            fix=f"It says: {ended.text[-2000:]}",
+        )
+    return len(tree.calls)
+
+
+def interleave(
+    actors: Sequence[Actor],
+    preemptions: Sequence[tuple[int, int]] = (),
+    *,
+    within: Within = (),
+    timeout: float = 60.0,
+    patience: float = 0.15,
+) -> Interleaving:
+    """Run programs one at a time, in one order.
+
+    A step lets one of them go on: it starts, or makes the call it is held at, and runs to its next call. Whoever runs goes on until it
+    ends or waits; then the others, whoever ran last first; and at first the first.
+
+    Args:
+        actors: functions, each called in a fork of this process, and programs.
+        preemptions: ``(step, actor)``: who goes on at which step, from 0, where it is not the one that would anyway. What names an actor
+            that cannot go on, or a step that never comes, makes no difference.
+        within: calls that concern no path below one of these are no steps; all on disk are if empty. Locks are waited for in turn wherever
+            they are.
+        timeout: seconds after which each is killed, from its start.
+        patience: seconds of sleep after which an actor counts as waiting.
+
+    Returns:
+        What happened. ``DEADLOCK`` is a finding; how actors ended is not, see ``ended``.
+
+    Raises:
+        InvalidInput: there are no actors, one is empty, or ``preemptions`` names one there is not.
+        CapabilityMissing: supervision does not work here; ``supervisor.supported`` says why.
+    """
+    return _play(actors, preemptions, within, timeout, patience)[1]
+
+
+@dataclass(frozen=True)
+class Explored:
+    """What came of trying orders.
+
+    Attributes:
+        executions: how many orders were played.
+        complete: whether these are all within the bound; not so if one was wrong, which ends it.
+        seconds: real time it took.
+        missed: how often a preemption did not happen where an order before had shown a step for it: a program that does not repeat itself.
+        violation: the first order in which something is wrong.
+    """
+
+    executions: int
+    complete: bool
+    seconds: float
+    missed: int
+    violation: Interleaving | None
+
+    def __str__(self) -> str:
+        each = 1000 * self.seconds / max(self.executions, 1)
+        told = f"{'' if self.complete else 'the first '}{self.executions} orders in {self.seconds:.1f} s, {each:.0f} ms each"
+        told += f", {self.missed} not as foreseen" if self.missed else ""
+        return f"{told}: {'nothing wrong' if self.violation is None else self.violation.finding}"
+
+    def verify(self) -> Self:
+        """This exploration, if nothing was found.
+
+        Raises:
+            AssertionError: something was; the message has its trace, and the list that plays it again.
+        """
+        __tracebackhide__ = True
+        if self.violation is not None:
+            headline = str(self.violation.finding).partition("\n")[0]
+            raise AssertionError(f"{headline} (in order {self.executions} of those tried)\n\n{self.violation}\n")
+        return self
+
+
+def explore_processes(
+    make_world: Callable[[], AbstractContextManager[W]],
+    actors: Callable[[W], Sequence[Actor]],
+    check: Callable[[W, Interleaving], object],
+    *,
+    bound: int = 1,
+    limit: int = 1000,
+    within: Callable[[W], Within] = lambda _world: (),
+    timeout: float = 60.0,
+    patience: float = 0.15,
+) -> Explored:
+    """Play every order in which at most ``bound`` times somebody is cut short in the middle, until something is wrong.
+
+    Who starts, and who goes on when another has ended or waits, is free: all of that is tried.
+
+    Args:
+        make_world: opens a fresh world; a context manager.
+        actors: who takes part in that world.
+        check: judges the world and what happened afterwards, by raising AssertionError. Not asked about a deadlock, which is wrong anyway.
+        bound: how many preemptions.
+        limit: stop after so many orders.
+        within: which calls are steps in that world, as for `interleave`. The fewer, the fewer orders.
+        timeout, patience: as for `interleave`.
+
+    Raises:
+        InvalidInput, CapabilityMissing: as for `interleave`.
+    """
+    began = real_seconds()
+    seen: set[tuple[str, ...]] = set()
+    pending: deque[tuple[tuple[tuple[int, int], ...], int]] = deque([((), 0)])
+    executions = missed = 0
+    violation = None
+    while pending and executions < limit and violation is None:
+        asked, spent = pending.popleft()
+        with make_world() as world:
+            order = interleave(actors(world), asked, within=within(world), timeout=timeout, patience=patience)
+            order = _judged(order, partial(check, world))
+        executions += 1
+        if order.finding is not None:
+            violation = order
+        missed += len(order.missed)
+        if order.preemptions != asked or order.points in seen:
+            continue  # whoever was let go on only went on waiting
+        seen.add(order.points)
+        for choice in order.choices:
+            price = spent + choice.preempts
+            if price <= bound and (not asked or choice.step > asked[-1][0]):
+                pending.extend(((*asked, (choice.step, other)), price) for other in choice.others)
+    return Explored(executions, not pending and violation is None, real_seconds() - began, missed, violation)
+
+
+def _judged(order: Interleaving, check: Callable[[Interleaving], object]) -> Interleaving:
+    if order.finding is not None:
+        return order
+    try:
+        check(order)
+    except AssertionError as error:
+        return order.with_finding(str(error).partition("\nassert ")[0] or "The check failed.")
+    except Exception as error:
+        error.add_note(f"The check failed to run, after:\n{order}")
+        raise
+    return order
+
+
+def _play(
+    actors: Sequence[Actor],
+    preemptions: Sequence[tuple[int, int]],
+    within: Within,
+    timeout: float,
+    patience: float,
+    enters: tuple[int, int] | None = None,
+) -> tuple[list[Tree], Interleaving]:
+    if not actors:
+        raise InvalidInput("There are no actors.", why="Nobody could go on.", fix="Give at least one: a function or a command.")
+    unknown = [actor for _, actor in preemptions if not 0 <= actor < len(actors)]
+    if unknown:
+        raise InvalidInput(f"There is no actor {unknown[0]}.", fix=f"Actors are 0 to {len(actors) - 1}, in the order they are given.")
+    if timeout <= 0:
+        raise InvalidInput(f"timeout is {timeout}; it must be more than 0 seconds")
+    if (reason := supported()) is not None:
+        raise CapabilityMissing(reason, fix="Skip with what testing.faults.supervisor.supported() returns.")
+    places: list[StrPath] = [within] if isinstance(within, str | os.PathLike) else [*within]
+    roots = tuple(os.path.realpath(place) for place in places)
+    trees = [Tree(actor, roots, timeout) for actor in actors]
+    table = Table(trees, dict(preemptions), patience, timeout, enters)
+    try:
+        finding = table.play()
+    finally:
+        for tree in trees:
+            tree.end()
+    ended = tuple(tree.ended or Ended(code="KILLED") for tree in trees)
+    root = os.path.commonpath(roots) if roots else ""
+    missed = tuple(wanted for wanted in preemptions if wanted[0] not in table.met)
+    return trees, Interleaving(tuple(table.taken), tuple(table.turns), ended, tuple(table.choices), missed, finding, root)

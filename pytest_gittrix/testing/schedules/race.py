@@ -1,0 +1,170 @@
+"""Who goes next: another actor slipped in at a named step, or several actors run one at a time in an order the test chooses.
+
+A step is a point of the engine (``promote:head-read``, see ``points``), or a git command of a program that runs with ``Race.env``. It must
+not know what the actors do.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from pytest_gittrix import points
+from pytest_gittrix.errors import Deadlock
+from pytest_gittrix.testing.schedules.actors import Actors, Outcome
+from pytest_gittrix.testing.schedules.git_shim import GitShim, Side
+
+Act = Callable[[], object]
+
+
+@dataclass
+class _Hook:
+    step: str
+    fn: Act
+    times: int | None
+    runs: int = 0
+
+    @property
+    def spent(self) -> bool:
+        return self.times is not None and self.runs >= self.times
+
+
+class Race:
+    """Control over interleavings, from ``with Race(...)`` until the block ends.
+
+    Args:
+        directory: where the git shim may put its files; made when needed.
+        base_env: gives the variables that ``env`` is built on.
+        timeout: real seconds that actors may take from one point to the next, or wait for each other.
+    """
+
+    def __init__(self, directory: Path, base_env: Callable[[], Mapping[str, str]], *, timeout: float = 5.0) -> None:
+        self._directory = directory
+        self._base_env = base_env
+        self._timeout = timeout
+        self._hooks: list[_Hook] = []
+        self._passed: list[str] = []
+        self._acting = threading.local()
+        self._actors: Actors | None = None
+        self._shim: GitShim | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(points.listening(self._reached))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_rest: object) -> None:
+        self._stack.close()
+        if kind is not None:
+            return
+        if self._shim is not None and self._shim.errors:
+            raise self._shim.errors[0]
+        self._refuse_unreached()
+
+    def before(self, step: str, fn: Act, *, times: int | None = 1) -> None:
+        """Run ``fn`` when the engine reaches the point ``step``, or just before a program runs ``git <step>``.
+
+        Points that ``fn`` itself passes are nobody's step. At a point of the engine, what ``fn`` raises is raised there, on the engine's
+        thread; at a git command ``fn`` runs on a thread of its own while that git waits, and what it raises is raised when the race ends.
+
+        Args:
+            step: a point (its name has a colon) or the name of a git command.
+            fn: what happens there.
+            times: how often, from the first time on; the race fails if the step was reached less often. None for each time, if any.
+
+        Raises:
+            InvalidInput: ``step`` is neither.
+            CapabilityMissing: a git command, where the platform has no named pipes.
+        """
+        self._add("before", step, fn, times)
+
+    def after(self, step: str, fn: Act, *, times: int | None = 1) -> None:
+        """Like :meth:`before`, but once ``git <step>`` has run and before its caller knows. At a point of the engine it is the same."""
+        self._add("after", step, fn, times)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The hermetic environment with the git shim first on PATH: run the other program with it, so that its git commands are steps."""
+        return self._git().environment(self._base_env())
+
+    @contextmanager
+    def actors(self, **actors: Act) -> Iterator[Actors]:
+        """Actors that take turns as the test says: ``actors.step("A")``. Those still under way at the end are finished.
+
+        One thread runs at a time. While an actor has its turn the others stand at a point of the engine.
+        """
+        with Actors(actors, timeout=self._timeout) as self._actors:
+            try:
+                yield self._actors
+                self._actors.finish()
+            finally:
+                self._actors = None
+
+    def run(self, schedule: Iterable[str], /, **actors: Act) -> dict[str, Outcome]:
+        """Run actors one at a time: each name in ``schedule`` lets that actor go on to its next point, then all finish in turn.
+
+        Args:
+            schedule: names of actors; one that has ended already is passed over.
+            actors: what each does.
+
+        Returns:
+            What became of each, by name. A ``GittrixError`` is an outcome; anything else an actor raises is raised here.
+
+        Raises:
+            InvalidInput: the schedule names an actor there is not.
+            Deadlock: the actors stand in each other's way for ever.
+        """
+        with self.actors(**actors) as taking_turns:
+            for name in schedule:
+                taking_turns.step(name)
+        return taking_turns.outcomes
+
+    def _add(self, side: Side, step: str, fn: Act, times: int | None) -> None:
+        if ":" not in step:
+            self._git().watch(side, step)
+            step = f"{side} git {step}"
+        self._hooks.append(_Hook(step, fn, times))
+
+    def _git(self) -> GitShim:
+        if self._shim is None:
+            self._shim = GitShim(self._directory, self._asked)
+            self._stack.callback(self._shim.close)
+        return self._shim
+
+    def _asked(self, side: Side, command: str) -> None:
+        step = f"{side} git {command}"
+        self._act(step)
+        if self._shim and all(hook.spent for hook in self._hooks if hook.step == step):
+            self._shim.forget(side, command)
+
+    def _reached(self, point: str) -> None:
+        if getattr(self._acting, "now", False):
+            return
+        self._act(point)
+        if self._actors is not None:
+            self._actors.pause(point)
+
+    def _act(self, step: str) -> None:
+        self._passed.append(step)
+        for hook in [hook for hook in self._hooks if hook.step == step and not hook.spent]:
+            hook.runs += 1
+            self._acting.now = True
+            try:
+                hook.fn()
+            finally:
+                self._acting.now = False
+
+    def _refuse_unreached(self) -> None:
+        unreached = [hook.step for hook in self._hooks if hook.times is not None and not hook.spent]
+        if not unreached:
+            return
+        raise Deadlock(
+            f"Never reached, or less often than asked: {', '.join(unreached)}.",
+            why="What should have happened there did not, so the test has not shown what it says.",
+            fix=f"Steps that were reached: {', '.join(dict.fromkeys(self._passed)) or 'none'}.",
+            opt_out="Pass times=None for a step that need not be reached.",
+        )

@@ -1,0 +1,149 @@
+"""Sessions as a sequential model: what each operation answers when operations come one at a time, to judge histories by.
+
+Smaller than the model of the state machine, since it knows no contents: a commit is the paths it changed, and its name is its height on the
+branch. So a lost commit shows, whatever lost it. It must not know a disk, git or the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from pytest_gittrix.testing.schedules.linearize import Call, answered_before
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOp:
+    """An operation on durable and its sessions.
+
+    Attributes:
+        do: ``start``, ``promote``, ``evict`` and ``sweep`` (of one session each), ``late`` (time passes beyond all deadlines), ``head``,
+            and ``commit`` (by a person).
+        session: its name, for the first four.
+        paths: what the session's agent changes, for ``start``; what the person changes, for ``commit``. Nobody ever writes what is there
+            already.
+        in_time: the session's time had not run out when the operation began, whatever has happened since.
+    """
+
+    do: Literal["start", "promote", "evict", "sweep", "late", "head", "commit"]
+    session: str = ""
+    paths: tuple[str, ...] = ()
+    in_time: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.do}({', '.join([self.session] * bool(self.session) + list(self.paths))})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    baseline: int
+    touched: tuple[str, ...]
+    ended: bool = False
+    due: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """Durable's branch and the sessions over it.
+
+    Attributes:
+        commits: the paths that each commit on the branch changed, the oldest first. A commit is known by its height: the root's is 1.
+        sessions: name and session, sorted.
+    """
+
+    commits: tuple[tuple[str, ...], ...] = ((),)
+    sessions: tuple[tuple[str, _Session], ...] = ()
+
+    @property
+    def height(self) -> int:
+        """Of the branch's head."""
+        return len(self.commits)
+
+    def committed(self, paths: tuple[str, ...]) -> Sessions:
+        """One commit later."""
+        return replace(self, commits=(*self.commits, paths))
+
+    def having(self, **sessions: _Session) -> Sessions:
+        """With these sessions as they are here."""
+        return replace(self, sessions=tuple(sorted({**dict(self.sessions), **sessions}.items())))
+
+
+def sessions_model(state: Sessions, op: SessionOp) -> tuple[Sessions, object]:
+    """What a correct session system does, one operation at a time (DESIGN section 5).
+
+    ``start`` answers the height of the baseline, ``promote`` and ``commit`` that of their commit, ``head`` that of the branch, ``sweep``
+    whether it evicted the session, ``evict`` and ``late`` nothing; a refusal answers its code.
+    """
+    known = dict(state.sessions)
+    match op.do:
+        case "head":
+            return state, state.height
+        case "commit":
+            return state.committed(op.paths), state.height + 1
+        case "late":
+            return state.having(**{name: replace(one, due=True) for name, one in known.items()}), None
+        case "start":
+            return state.having(**{op.session: _Session(state.height, op.paths)}), state.height
+    if op.session not in known:
+        return state, "SESSION_NOT_FOUND"
+    session = known[op.session]
+    ended = state.having(**{op.session: replace(session, ended=True)})
+    if op.do == "sweep":
+        gone = session.due and not session.ended
+        return (ended, True) if gone else (state, False)
+    if session.ended or (op.do == "promote" and session.due and not op.in_time):
+        return state, "SESSION_EXPIRED"
+    if op.do == "evict":
+        return ended, None
+    drift = [path for paths in state.commits[session.baseline :] for path in paths]
+    if not session.touched:
+        return state, "PROMOTE_FAILED"
+    if any(_meet(mine, theirs) for mine in session.touched for theirs in drift):
+        return state, "BASELINE_CONFLICT"
+    return ended.committed(session.touched), state.height + 1
+
+
+def _meet(one: str, other: str) -> bool:
+    return one == other or one.startswith(other + "/") or other.startswith(one + "/")
+
+
+LOST: Final = "LOST"
+"""The height of a commit that is not on the branch."""
+
+
+def session_calls(calls: Sequence[Call[SessionOp]], log: Sequence[str]) -> list[Call[SessionOp]]:
+    """A history as the model answers it.
+
+    Commit ids become heights. Two things take longer than an instant: an operation that began before a session's time was up goes on to its
+    end; and a sweep leaves alone what somebody works on, so that it says nothing of such a session (DESIGN rule 8). Nor does an operation
+    that gave up waiting for another.
+
+    Args:
+        calls: the history, answers being commit ids where the model has heights.
+        log: the ids on the branch afterwards, the newest first.
+    """
+    heights = {id_: len(log) - place for place, id_ in enumerate(log)}
+    known = [replace(call, result=_height(call.result, heights)) for call in calls if call.result != "EVICTION_RACE"]
+    return [_in_time(call, known) for call in known if not _left_alone(call, known)]
+
+
+def _height(result: object, heights: Mapping[str, int]) -> object:
+    if not isinstance(result, str) or len(result) not in (40, 64):
+        return result
+    return heights.get(result, LOST)
+
+
+def _left_alone(call: Call[SessionOp], calls: Sequence[Call[SessionOp]]) -> bool:
+    if call.op.do != "sweep" or call.result is not False:
+        return False
+    beside = (other for other in calls if other is not call and other.op.session == call.op.session)
+    return any(not answered_before(other, call) and not answered_before(call, other) for other in beside)
+
+
+def _in_time(call: Call[SessionOp], calls: Sequence[Call[SessionOp]]) -> Call[SessionOp]:
+    """A promotion that was not told it came too late did not, if time ran out only while it was under way."""
+    if call.op.do != "promote" or call.result == "SESSION_EXPIRED":
+        return call
+    late = any(other.op.do == "late" and answered_before(other, call) for other in calls)
+    return call if late else replace(call, op=replace(call.op, in_time=True))

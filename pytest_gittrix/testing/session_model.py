@@ -1,0 +1,297 @@
+"""What a correct session system does, in one sitting: durable and its checkout, sessions over it, and what each operation must answer.
+
+Trees are ``Tree`` values, commits are known by the ids they were given, time is an argument. Where the design leaves freedom the model
+allows several answers: its caller takes the one that came, and checks invariants instead. Our own engine is held to what it decided there
+(``native``). It must know no disk, no git and no engine: whoever judges an engine by it must not share that engine's mistakes.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+from pytest_gittrix.git.tree import parents
+from pytest_gittrix.testing.repos.edits import Edits, Tree
+from pytest_gittrix.testing.repos.history import Content, Executable
+
+State = Literal["active", "promoted", "discarded", "expired"]
+Answers = frozenset[str]
+"""The answers that are right: codes of errors, and ``OK``."""
+
+OK: Final = "OK"
+FINE: Final[Answers] = frozenset({OK})
+
+# Where the contract asks for an error and leaves its code open, or two codes are as good.
+_AS_GOOD: Final[Mapping[str, Answers]] = {
+    "SESSION_EXPIRED": frozenset({"SESSION_NOT_FOUND"}),
+    "WORKTREE_DIRTY": frozenset({"PROMOTE_FAILED"}),
+    "PATH_COLLISION": frozenset({"PROMOTE_FAILED", "WRITE_REJECTED"}),
+    "PROMOTE_FAILED": frozenset({"INVALID_INPUT", "PATH_NOT_FOUND", "WRITE_REJECTED"}),
+    "PATH_NOT_FOUND": frozenset({"WRITE_REJECTED"}),
+}
+
+
+# Rules of two trees ------------------------------------------------------------------------------------------------------------
+
+
+def overlapping(selected: Iterable[str], drift: Collection[str]) -> list[str]:
+    """The selected paths that drift meets: at the path itself, or at a file/directory prefix either way (DESIGN rule 4). Sorted."""
+    met = {path for path in selected for other in drift if path == other or path.startswith(other + "/") or other.startswith(path + "/")}
+    return sorted(met)
+
+
+def fits(tree: Tree, edits: Edits) -> bool:
+    """Whether the edits leave no path that is both a file and a directory."""
+    try:
+        tree.apply(edits)
+    except ValueError:
+        return False
+    return True
+
+
+def colliding(tree: Tree, added: Iterable[str]) -> list[str]:
+    """Added paths of a tree that stand beside a name which differs, at some level, only by case or Unicode form."""
+    names: dict[tuple[str, str], set[str]] = {}
+    for path in tree:
+        for level in (*parents(path), path):
+            above, _, name = level.rpartition("/")
+            names.setdefault((above, _folded(name)), set()).add(name)
+    twins = {(above, folded) for (above, folded), spelled in names.items() if len(spelled) > 1}
+    levels = {path: [level.rpartition("/") for level in (*parents(path), path)] for path in added}
+    return [path for path, parts in levels.items() if any((above, _folded(name)) in twins for above, _, name in parts)]
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
+# What there is -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Checkout:
+    """The human's own files: what is staged and what lies in the work tree, as far as it is under no ``.git``."""
+
+    staged: Tree
+    files: Tree
+
+    def obstacles(self, head: Tree, edits: Edits) -> list[str]:
+        """The paths of a commit on ``head`` that cannot be brought forward, since the human has work there or in the way."""
+        going = {path for path, new in edits.items() if new is None}
+        return [path for path, new in edits.items() if not self._clean(path, head.get(path)) or self._blocked(path, new, head, going)]
+
+    def _clean(self, path: str, old: Content | None) -> bool:
+        return self.staged.get(path) == old == self.files.get(path)
+
+    def _blocked(self, path: str, new: Content | None, head: Tree, going: set[str]) -> bool:
+        around = self.files.keys() | self.staged.keys()
+        near = {other for other in around if path.startswith(other + "/") or (new is not None and other.startswith(path + "/"))}
+        return path not in head and not near <= going
+
+    def bring(self, edits: Edits) -> None:
+        """The edits, in the index and in the work tree."""
+        self.staged, self.files = self.staged.apply(edits), self.files.apply(edits)
+
+    def edit(self, edits: Edits, *, stage: bool) -> None:
+        """The human's own edits of files, staged or left lying."""
+        for path, new in edits.items():
+            # A plain file over an executable one keeps the bit, as an editor has it.
+            kept = isinstance(new, bytes | str) and isinstance(self.files.get(path), Executable)
+            self.files = self.files.made_by({path: Executable(new) if kept else new})  # type: ignore[arg-type]
+            if stage:
+                self.staged = self.staged.made_by({path: self.files.get(path)})
+
+
+@dataclass
+class Session:
+    """One session.
+
+    Attributes:
+        baseline: what durable held when it started.
+        files: what its workspace holds.
+        created, used: when it started, and when it was last used or its files changed.
+        idle, absolute, manual: its policy.
+        until_promote: whether its workspace goes when it is promoted.
+        state: how it stands by its record. One that is past its deadline stays ``active`` there until it is swept.
+        present: whether its workspace is still there.
+        sha: the commit it was promoted as.
+        surely: when it was last used beyond doubt, if that is earlier than ``used``: whether a look or a refusal is use, is left open.
+    """
+
+    baseline: Tree
+    files: Tree
+    created: datetime
+    used: datetime
+    idle: timedelta | None
+    absolute: timedelta | None = None
+    manual: bool = False
+    until_promote: bool = True
+    state: State = "active"
+    present: bool = True
+    sha: str | None = None
+    surely: datetime | None = None
+
+    @property
+    def touched(self) -> Edits:
+        """The difference between baseline and workspace (DESIGN rule 3)."""
+        return self.baseline.to(self.files)
+
+    @property
+    def deadline(self) -> datetime | None:
+        """The last instant at which it may be used; None for ever."""
+        return self._deadline(self.used)
+
+    def _deadline(self, used: datetime) -> datetime | None:
+        if self.manual:
+            return None
+        limits = [start + ttl for start, ttl in ((used, self.idle), (self.created, self.absolute)) if ttl is not None]
+        return min(limits, default=None)
+
+    def due(self, now: datetime) -> bool:
+        """Whether its time is up, and something of it is left to evict: strictly past the deadline (GitTrix)."""
+        return self.present and self.deadline is not None and now > self.deadline
+
+    def doubtful(self, now: datetime) -> bool:
+        """Whether its time is up only if some of what was done with it was no use of it."""
+        earliest = self._deadline(self.surely or self.used)
+        return self.present and not self.due(now) and earliest is not None and now > earliest
+
+    def use(self, now: datetime, *, surely: bool) -> None:
+        """It is used; surely, or only if the system counts that."""
+        self.surely = None if surely else self.surely or self.used
+        self.used = now
+
+    def settled(self, now: datetime, *, kept: bool) -> None:
+        """It was doubtful, and a sweep has shown whether it was used late enough to be kept."""
+        assert self.surely is not None
+        assert self.idle is not None
+        if kept:
+            self.surely = now - self.idle
+        else:
+            self.used = self.surely
+
+
+@dataclass
+class Model:
+    """Durable, and every session that was ever started on it.
+
+    Attributes:
+        head: the commit the branch is at.
+        trees: what each commit held that was ever on the branch.
+        checkout: the human's work tree on that branch, or None for a bare repository.
+        sessions: by id, ended ones too.
+        native: what is modelled is our own engine, with the choices that it made.
+    """
+
+    head: str
+    trees: dict[str, Tree]
+    checkout: Checkout | None = None
+    sessions: dict[str, Session] = field(default_factory=dict)
+    native: bool = True
+
+    @property
+    def tree(self) -> Tree:
+        """What the branch holds."""
+        return self.trees[self.head]
+
+    # A person --------------------------------------------------------------------------------------------------------------
+
+    def committed(self, sha: str, edits: Edits, *, at_the_desk: bool) -> None:
+        """Somebody committed to the branch; a checkout goes along if the commit was made there and nothing is in the way."""
+        before, self.head = self.tree, sha
+        self.trees[sha] = before.apply(edits)
+        if at_the_desk and self.checkout is not None and not self.checkout.obstacles(before, edits):
+            self.checkout.bring(edits)
+
+    def moved(self, sha: str, tree: Tree | None = None, *, at_the_desk: bool) -> None:
+        """Somebody moved the branch to a commit, as ``git reset --hard`` does; files that nobody tracks survive it."""
+        self.head = sha
+        if tree is not None:
+            self.trees[sha] = tree
+        if at_the_desk and self.checkout is not None:
+            untracked = {path: content for path, content in self.checkout.files.items() if path not in self.checkout.staged}
+            self.checkout.staged = self.checkout.files = self.tree
+            for path, content in untracked.items():
+                if not overlapping([path], self.tree):
+                    self.checkout.files = self.checkout.files.apply({path: content})
+
+    # An agent --------------------------------------------------------------------------------------------------------------
+
+    def refusal(self, session: Session, now: datetime) -> Answers:
+        """What any work on a session must answer: nothing is done with one that has ended or whose time is up (DESIGN rule 7)."""
+        return self.answers("SESSION_EXPIRED") if session.state != "active" or session.due(now) else FINE
+
+    def answers(self, *codes: str) -> Answers:
+        """The codes that may stand for an error, or for several of which any may come first."""
+        return frozenset(codes) if self.native else frozenset(codes).union(*(_AS_GOOD.get(code, ()) for code in codes))
+
+    def write(self, session: Session, path: str, data: bytes, *, executable: bool | None = None) -> Answers:
+        """Write a file; it stays executable if it was, unless told otherwise."""
+        if executable is None:
+            executable = isinstance(session.files.get(path), Executable)
+        return self.put(session, path, Executable(data) if executable else data)
+
+    def put(self, session: Session, path: str, content: Content) -> Answers:
+        """Put anything at a path."""
+        edits = Edits({path: content})
+        if not fits(session.files, edits):
+            return frozenset({"WRITE_REJECTED"})
+        session.files = session.files.apply(edits)
+        return FINE
+
+    def delete(self, session: Session, path: str) -> Answers:
+        """Delete a file. That there is none is no error; that a directory is there, is; what is below a file or link may be either."""
+        if any(other.startswith(path + "/") for other in session.files):
+            return frozenset({"WRITE_REJECTED"})
+        session.files = session.files.apply({path: None})
+        return FINE if session.files.keys().isdisjoint(parents(path)) else FINE | {"WRITE_REJECTED"}
+
+    def open_question(self, session: Session, path: str) -> bool:
+        """Whether the contract leaves open what writing or deleting a path does: over a link, an executable, a directory."""
+        if self.native:
+            return False
+        return not isinstance(session.files.get(path, b""), bytes | str) or any(other.startswith(path + "/") for other in session.files)
+
+    # Ends ------------------------------------------------------------------------------------------------------------------
+
+    def promotion(self, session: Session, selected: Edits, *, on_overlap: str = "refuse") -> tuple[Answers, Edits]:
+        """What a promotion of a selection must answer, and what it makes of the branch if it succeeds.
+
+        Where several things stand in the way, any of them may be named. What ``merge`` makes of an overlap is not predicted.
+        """
+        drift = session.baseline.to(self.tree)
+        met = overlapping(selected, drift)
+        if on_overlap == "merge" and met:
+            return frozenset({OK, "BASELINE_CONFLICT", "PROMOTE_FAILED", "PATH_COLLISION", "WORKTREE_DIRTY"}), selected
+        equal = [path for path in met if path in drift and drift[path] == selected[path]] if on_overlap == "allow-identical" else []
+        landing = selected.only(path for path in selected if path not in equal)
+        refusals, choices = set(), set()
+        if len(met) > len(equal):
+            refusals.add("BASELINE_CONFLICT")
+        if not landing:
+            choices.add("PROMOTE_FAILED")
+        elif not fits(self.tree, landing):
+            refusals.add("PROMOTE_FAILED")
+        elif colliding(self.tree.apply(landing), [path for path in landing if path not in session.baseline and landing[path] is not None]):
+            choices.add("PATH_COLLISION")
+        if self.checkout is not None and self.checkout.obstacles(self.tree, landing):
+            refusals.add("WORKTREE_DIRTY")
+        if self.native:  # a conflict is told first: it is what a person must decide
+            return frozenset(refusals & {"BASELINE_CONFLICT"} or refusals | choices) or FINE, landing
+        return (self.answers(*refusals) or FINE) | self.answers(*choices), landing
+
+    def promoted(self, session: Session, sha: str, landing: Mapping[str, Content | None]) -> None:
+        """A promotion landed."""
+        self.committed(sha, Edits(landing), at_the_desk=True)
+        session.state, session.sha, session.present = "promoted", sha, not session.until_promote
+
+    def ended(self, session: Session, how: State) -> None:
+        """A session was discarded or swept; what had ended already stays as it was."""
+        session.state, session.present = how if session.state == "active" else session.state, False
+
+    def due(self, now: datetime) -> list[str]:
+        """The sessions that a sweep at this instant evicts, all of them and no others (DESIGN rule 8)."""
+        return sorted(id_ for id_, session in self.sessions.items() if session.due(now))

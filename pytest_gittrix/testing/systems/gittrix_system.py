@@ -1,0 +1,66 @@
+"""Our engine as a session system: what the conformance suite and its users' comparisons take for ours.
+
+It must not know pytest, nor a clause.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import count
+
+from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
+from pytest_gittrix.engine.engine import GitTrix
+from pytest_gittrix.engine.operations.ids import seeded_ids
+from pytest_gittrix.testing.repos.place import Place
+from pytest_gittrix.testing.systems.gittrix_engine import GitTrixEngine, ShellEngine
+from pytest_gittrix.testing.systems.gittrix_members import WholeEngine
+from pytest_gittrix.testing.systems.protocol import Capability
+from pytest_gittrix.workspaces.workspace import WorkspaceKind
+
+__all__ = ["GitTrixEngine", "GitTrixSystem", "ShellEngine", "WholeEngine"]
+
+_THE_SAME = "it does not depend on the kind of workspace: ask the system of clones"
+
+
+class GitTrixSystem:
+    """The reference engine, in this process.
+
+    Args:
+        workspace: the kind of its workspaces. A ``lazy`` one has no directory for the agent's programs.
+
+    Attributes:
+        name: with the kind of workspace.
+        capabilities: everything there is, but for what the kind of workspace has not, and what is the same for all: that, ``clone`` has.
+        reasons: for what is left out, why.
+    """
+
+    def __init__(self, workspace: WorkspaceKind = "clone") -> None:
+        self.name = f"gittrix ({workspace})"
+        whole = workspace == "clone" and sys.platform.startswith("linux")
+        because = _THE_SAME if workspace != "clone" else "agents as processes need Linux"
+        self.reasons = {} if whole else dict.fromkeys((Capability.MEMBERS, Capability.STATUS), because)
+        if workspace == "lazy":
+            self.reasons[Capability.SHELL] = "its workspaces are no directories"
+        self.capabilities = frozenset(Capability) - self.reasons.keys()
+        self._workspace: WorkspaceKind = workspace
+        self._numbers = count()
+
+    def __repr__(self) -> str:
+        return f"GitTrixSystem({self._workspace!r})"
+
+    def open(self, place: Place) -> GitTrixEngine:
+        """One more engine on a place. Each draws ids of its own, forked processes included."""
+        engine = GitTrix(
+            LocalDurable(place.durable.path, place.durable.branch, sync=False),
+            LocalEphemeral(kind=self._workspace),
+            store=place.home / "sessions",
+            home=place.home,
+            clock=place.clock,
+            sweep_interval=None,
+            durability="fast",
+            strategy="commit",
+            ids=seeded_ids(next(self._numbers) << 32 | os.getpid()),
+        )
+        kind: type[GitTrixEngine] = WholeEngine if Capability.MEMBERS in self.capabilities else ShellEngine
+        return (kind if Capability.SHELL in self.capabilities else GitTrixEngine)(engine.init())

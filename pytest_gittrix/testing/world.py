@@ -1,0 +1,175 @@
+"""A world: a durable repository, a clock, an engine and a rival in one hermetic directory, opened in about a millisecond.
+
+Everything a fixture gives is a part of one. Nothing of the user's own git configuration, of other worlds or of the real time reaches in. It
+must not know pytest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import ExitStack
+from datetime import datetime, timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
+from pytest_gittrix.clock.clock import EPOCH, FrozenClock
+from pytest_gittrix.engine.engine import GitTrix
+from pytest_gittrix.engine.operations.ids import seeded_ids
+from pytest_gittrix.record.eventlog.log import Durability
+from pytest_gittrix.testing.repos.history import Contents, History, Step
+from pytest_gittrix.testing.repos.place import Place
+from pytest_gittrix.testing.repos.templates import Templates
+from pytest_gittrix.testing.schedules.race import Race
+from pytest_gittrix.workspaces.seed import History as SeedHistory
+from pytest_gittrix.workspaces.seed import Seed
+from pytest_gittrix.workspaces.workspace import WorkspaceKind
+
+if TYPE_CHECKING:
+    from pytest_gittrix.engine.user_session import UserSession
+    from pytest_gittrix.record.state.records import EvictionPolicy
+    from pytest_gittrix.testing.scenarios.session_in import SessionsIn
+    from pytest_gittrix.testing.scenarios.timeline import Timeline
+
+
+class World(Place):
+    """A place with our engine in it. Made by ``World.open``; a context manager that closes it.
+
+    Attributes:
+        path: its directory: ``durable``, ``gittrix`` (the engine's home, with ``sessions``) and ``home`` (of git) are in it.
+        gittrix: the engine, initialised.
+        sessions: what ``start`` started, in order.
+    """
+
+    def __init__(self, place: Place, gittrix: GitTrix, closing: ExitStack) -> None:
+        super().__init__(
+            place.path, durable=place.durable, rival=place.rival, clock=place.clock, templates=place.templates, closing=closing
+        )
+        self.gittrix = gittrix
+        self.sessions: list[UserSession] = []
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        files: Contents | None = None,
+        history: History | Iterable[Step | Contents] | None = None,
+        repository: str | os.PathLike[str] | None = None,
+        workspace: WorkspaceKind | LocalEphemeral = "clone",
+        bare: bool = False,
+        branch: str = "main",
+        eviction: EvictionPolicy | None = None,
+        epoch: datetime = EPOCH,
+        seed: int = 0,
+        object_format: str = "sha1",
+        templates: Templates | None = None,
+        strategy: str = "commit",
+        durability: Durability = "fast",
+        store: str | os.PathLike[str] | None = None,
+        sweep_interval: timedelta | None = timedelta(minutes=5),
+        clock: FrozenClock | None = None,
+        separate_files: bool = True,
+        keep: bool | None = None,
+    ) -> World:
+        """Make a world. The same arguments give the same commit and session ids, everywhere (DESIGN rule 13).
+
+        Args:
+            path: its directory, made if need be; a temporary one by default.
+            files: the contents of durable's one commit; see ``History.of``.
+            history: durable's commits, instead of ``files``.
+            repository: a repository of this machine to clone with its whole history, instead of either; it is only read.
+            workspace: the kind of the sessions' workspaces, or all there is to say about them.
+            bare: durable has no work tree.
+            branch: durable's branch.
+            eviction: policy of sessions that are started without one.
+            epoch: where the clock starts; durable's last commit is one minute older.
+            seed: what session ids are drawn from.
+            object_format: ``sha1``, or ``sha256`` (which needs git for every read, and is slow).
+            templates: where prepared histories are remembered; those of this process by default.
+            strategy: what a promotion with ``auto`` does.
+            durability: ``fast``, or ``full`` to write through to the disk.
+            store: directory of sessions, if another than the world's own.
+            sweep_interval: how often the clock runs the engine's sweep; None for never.
+            clock: a clock to use instead of a new one; it decides the epoch, and is left open.
+            separate_files: see ``FrozenClock``.
+            keep: whether the directory outlives the world; by default a given one does and a temporary one does not.
+
+        Raises:
+            InvalidInput: an argument is not allowed, or there is a world at ``path`` already.
+            WriteRejected: a path in ``files`` or ``history`` may not be written.
+        """
+        ephemeral = workspace if isinstance(workspace, LocalEphemeral) else LocalEphemeral(kind=workspace)
+        with ExitStack() as closing:
+            place = closing.enter_context(
+                Place.open(
+                    path,
+                    files=files,
+                    history=history,
+                    repository=repository,
+                    bare=bare,
+                    branch=branch,
+                    epoch=epoch,
+                    object_format=object_format,
+                    templates=templates,
+                    clock=clock,
+                    separate_files=separate_files,
+                    keep=keep,
+                )
+            )
+            gittrix = GitTrix(
+                _Durable(place.durable.path, branch, sync=durability == "full", seeds=os.path.join(place.templates.directory, "seeds")),
+                ephemeral,
+                store=store if store is not None else place.home / "sessions",
+                home=place.home,
+                clock=place.clock,
+                eviction=eviction,
+                sweep_interval=sweep_interval,
+                durability=durability,
+                strategy=strategy,
+                ids=seeded_ids(seed),
+            )
+            closing.enter_context(gittrix)
+            return cls(place, gittrix, closing.pop_all())
+
+    @cached_property
+    def race(self) -> Race:
+        """Control over who goes next (DESIGN 4.5). A step that was named and never reached fails the block that the world is used in."""
+        return self._closing.enter_context(Race(self.path / "race", lambda: self.env))
+
+    @property
+    def session_in(self) -> SessionsIn:
+        """Makes sessions in any state of any of the systems: ``world.session_in("retained", outcome="failed", age="25h")``."""
+        from pytest_gittrix.testing.scenarios.session_in import SessionsIn  # dear to load, and most tests need none
+
+        return SessionsIn(self.gittrix, self.clock)
+
+    def timeline(self, **options: Any) -> Timeline:
+        """A story of a session that is seen from outside, to be played on the world's clock. Options are those of ``Timeline``."""
+        from pytest_gittrix.testing.scenarios.timeline import Timeline
+
+        return Timeline(lambda: self.session_in(status="spawning", age="0s").log, self.clock, **options)
+
+    def start(self, task: str = "Improve the project", **options: Any) -> UserSession:
+        """Start a session.
+
+        Args:
+            task: what the agent is to do.
+            options: as for ``GitTrix.start_session``, which also says what is raised.
+        """
+        session = self.gittrix.start_session(task, **options)
+        self.sessions.append(session)
+        return session
+
+
+class _Durable(LocalDurable):
+    """Keeps its seeds where other worlds find them too: equal histories have equal seeds, and nobody writes to one."""
+
+    def __init__(self, path: Path, branch: str, *, sync: bool, seeds: str) -> None:
+        super().__init__(path, branch, sync=sync)
+        self._seeds = seeds
+
+    def seed(self, seeds: str, commit: str, history: SeedHistory) -> Seed:  # noqa: ARG002 - part of the protocol
+        return super().seed(self._seeds, commit, history)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gittrix.cli.output import Answer, Table
 
 if TYPE_CHECKING:
-    from pytest_gittrix.conformance.clause import Clause
+    from pytest_gittrix.conformance.base.clause import Clause
 
 EXAMPLES = [
     "gittrix conform acme.testing:system",

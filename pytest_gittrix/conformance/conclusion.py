@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.conformance.page import page
+from pytest_gittrix.conformance.html_report import page
 from pytest_gittrix.conformance.report import SystemReport, systems_of, to_text
 
 WRITERS: Final[Mapping[str, Callable[[Sequence[SystemReport]], str]]] = {".json": to_text, ".html": page}

@@ -14,8 +14,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from pytest_gittrix import __version__
-from pytest_gittrix.conformance.catalogue import all_clauses, clauses_by_code, in_order
-from pytest_gittrix.conformance.clause import FAMILIES, LACKING, PROPERTY, SYSTEM, WAIVED, Clause
+from pytest_gittrix.conformance.base.catalogue import all_clauses, clauses_by_code, in_order
+from pytest_gittrix.conformance.base.clause import FAMILIES, LACKING, PROPERTY, SYSTEM, WAIVED, Clause
 from pytest_gittrix.testing.systems.protocol import Capability
 
 FORMAT: Final = 1

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.conformance.catalogue import all_clauses
-from pytest_gittrix.conformance.clause import FAMILIES, Clause
+from pytest_gittrix.conformance.base.catalogue import all_clauses
+from pytest_gittrix.conformance.base.clause import FAMILIES, Clause
 from pytest_gittrix.errors import GittrixError, InvalidInput
 
 # Named as a module, the file is collected whatever names of files the project's own tests have.

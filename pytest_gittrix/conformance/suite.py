@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_gittrix.conformance.catalogue import families
+from pytest_gittrix.conformance.base.catalogue import families
 
 
 class SessionSystemSuite(*families()):  # type: ignore[misc]  # the families are found, so that a new one is not forgotten

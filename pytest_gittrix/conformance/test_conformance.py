@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from pytest_gittrix.conformance.bad_input import BadInputClauses
-from pytest_gittrix.conformance.capabilities import CapabilityClauses
-from pytest_gittrix.conformance.concurrency import ConcurrencyClauses
-from pytest_gittrix.conformance.conflict import ConflictClauses
-from pytest_gittrix.conformance.durability import DurabilityClauses
-from pytest_gittrix.conformance.eviction import EvictionClauses
-from pytest_gittrix.conformance.finalization import FinalizationClauses
-from pytest_gittrix.conformance.identity import IdentityClauses
-from pytest_gittrix.conformance.isolation import IsolationClauses
-from pytest_gittrix.conformance.lifecycle import LifeClauses
-from pytest_gittrix.conformance.lines import LineClauses
-from pytest_gittrix.conformance.log import LogClauses
-from pytest_gittrix.conformance.names import NamesClauses
-from pytest_gittrix.conformance.overlay import OverlayClauses
-from pytest_gittrix.conformance.promotion import PromotionClauses
-from pytest_gittrix.conformance.retention import RetentionClauses
-from pytest_gittrix.conformance.status import StatusClauses
-from pytest_gittrix.conformance.turns import TurnClauses
+from pytest_gittrix.conformance.families.bad_input import BadInputClauses
+from pytest_gittrix.conformance.families.capabilities import CapabilityClauses
+from pytest_gittrix.conformance.families.concurrency import ConcurrencyClauses
+from pytest_gittrix.conformance.families.conflict import ConflictClauses
+from pytest_gittrix.conformance.families.durability import DurabilityClauses
+from pytest_gittrix.conformance.families.eviction import EvictionClauses
+from pytest_gittrix.conformance.families.finalization import FinalizationClauses
+from pytest_gittrix.conformance.families.identity import IdentityClauses
+from pytest_gittrix.conformance.families.isolation import IsolationClauses
+from pytest_gittrix.conformance.families.lifecycle import LifeClauses
+from pytest_gittrix.conformance.families.lines import LineClauses
+from pytest_gittrix.conformance.families.log import LogClauses
+from pytest_gittrix.conformance.families.names import NamesClauses
+from pytest_gittrix.conformance.families.overlay import OverlayClauses
+from pytest_gittrix.conformance.families.promotion import PromotionClauses
+from pytest_gittrix.conformance.families.retention import RetentionClauses
+from pytest_gittrix.conformance.families.status import StatusClauses
+from pytest_gittrix.conformance.families.turns import TurnClauses
 
 
 class TestConflict(ConflictClauses):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pytest_gittrix.conformance.clause import PROPERTY
+from pytest_gittrix.conformance.base.clause import PROPERTY
 
 
 class Ending(NamedTuple):
@@ -42,7 +42,7 @@ def _of_clauses(session: Any, reports: Sequence[Any], terminal: Any, options: An
     """Write the reports that were asked for, and fail a run in which a promise was broken without a test that failed."""
     from pytest_gittrix.conformance.conclusion import conclude as conclude_clauses
     from pytest_gittrix.conformance.conclusion import write_files
-    from pytest_gittrix.conformance.summary import summary
+    from pytest_gittrix.conformance.text_report import summary
 
     config = session.config
     systems = conclude_clauses(reports, rootdir=config.rootpath, asked_for=config.getoption("gittrix_system") or "")

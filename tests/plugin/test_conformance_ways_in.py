@@ -12,13 +12,13 @@ import pytest
 # A run in this process forgets what it was the first to import.
 import pytest_gittrix.conformance.conclusion
 import pytest_gittrix.conformance.suite
-import pytest_gittrix.conformance.summary
 import pytest_gittrix.conformance.test_conformance
+import pytest_gittrix.conformance.text_report
 import pytest_gittrix.conformance.under_test
 import pytest_gittrix.testing.systems.gittrix_system  # noqa: F401
 from pytest_gittrix import plugin
-from pytest_gittrix.conformance.catalogue import all_clauses
-from pytest_gittrix.conformance.clause import PROPERTY, clause_of
+from pytest_gittrix.conformance.base.catalogue import all_clauses
+from pytest_gittrix.conformance.base.clause import PROPERTY, clause_of
 from pytest_gittrix.evals_pytest.nodes import RUN
 from pytest_gittrix.testing.systems.protocol import Capability
 
@@ -157,7 +157,7 @@ def suite(body: str, base: str = "SessionSystemSuite") -> str:
 import pytest
 from acme import Acme
 from pytest_gittrix.conformance import SessionSystemSuite
-from pytest_gittrix.conformance.conflict import ConflictClauses
+from pytest_gittrix.conformance.families.conflict import ConflictClauses
 
 class TestAcme({base}):
     @pytest.fixture

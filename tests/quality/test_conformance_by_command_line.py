@@ -11,8 +11,8 @@ from typing import Final
 
 import pytest
 
-from pytest_gittrix.conformance.catalogue import families
-from pytest_gittrix.conformance.clause import clause_of
+from pytest_gittrix.conformance.base.catalogue import families
+from pytest_gittrix.conformance.base.clause import clause_of
 from pytest_gittrix.conformance.command_system import CommandSystem
 from pytest_gittrix.testing.systems.driver import Stage
 

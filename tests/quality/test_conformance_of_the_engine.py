@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_gittrix.conformance import test_conformance
-from pytest_gittrix.conformance.catalogue import families
+from pytest_gittrix.conformance.base.catalogue import families
 from pytest_gittrix.conformance.test_conformance import *  # noqa: F403  (its test classes are run here, on systems of our own)
 from pytest_gittrix.testing.systems.gittrix_system import GitTrixSystem
 from pytest_gittrix.testing.systems.protocol import SessionSystem

@@ -15,9 +15,10 @@ from typing import Final
 
 import pytest
 
-from pytest_gittrix.conformance import FAMILY_MODULES, test_conformance
-from pytest_gittrix.conformance.catalogue import all_clauses, clauses_by_code, families, page
-from pytest_gittrix.conformance.clause import FAMILIES, clause_of, needs
+from pytest_gittrix.conformance import test_conformance
+from pytest_gittrix.conformance.base.catalogue import all_clauses, clauses_by_code, families, page
+from pytest_gittrix.conformance.base.clause import FAMILIES, clause_of, needs
+from pytest_gittrix.conformance.families import FAMILY_MODULES
 from pytest_gittrix.testing.systems.protocol import BASE, EXTENDED, Capability
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "conformance.md"
@@ -137,7 +138,8 @@ def test_clauses_come_by_family_and_number() -> None:
 
 
 def test_the_page_of_the_reference_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m pytest_gittrix.conformance.catalogue > docs/reference/conformance.md"
+    write_again = "python -m pytest_gittrix.conformance.base.catalogue > docs/reference/conformance.md"
+    assert PAGE.read_text(encoding="utf-8") == page(), f"run: {write_again}"
 
 
 def test_the_page_lists_every_capability() -> None:

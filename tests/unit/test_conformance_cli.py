@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cli_support import Cli
 
-from pytest_gittrix.conformance.catalogue import all_clauses
+from pytest_gittrix.conformance.base.catalogue import all_clauses
 from pytest_gittrix.conformance.runner import Order, run, select
 from pytest_gittrix.errors import GittrixError, InvalidInput
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from pytest_gittrix.conformance import conclusion
-from pytest_gittrix.conformance.catalogue import all_clauses, clauses_by_code
-from pytest_gittrix.conformance.clause import LACKING, PROPERTY, SYSTEM, WAIVED
+from pytest_gittrix.conformance.base.catalogue import all_clauses, clauses_by_code
+from pytest_gittrix.conformance.base.clause import LACKING, PROPERTY, SYSTEM, WAIVED
 from pytest_gittrix.conformance.conclusion import conclude, write_files
-from pytest_gittrix.conformance.page import page
+from pytest_gittrix.conformance.html_report import page
 from pytest_gittrix.conformance.report import Status, SystemReport, one_line, systems_of, to_json
-from pytest_gittrix.conformance.summary import summary
+from pytest_gittrix.conformance.text_report import summary
 
 BASE_CODES = [clause.code for clause in all_clauses() if not clause.needs]
 EXTENDED_CODES = [clause.code for clause in all_clauses() if clause.needs]

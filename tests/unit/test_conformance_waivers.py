@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from pytest_gittrix.conformance import SessionSystemSuite
-from pytest_gittrix.conformance.catalogue import all_clauses, families
-from pytest_gittrix.conformance.clause import clause_of
-from pytest_gittrix.conformance.clauses import Clauses
-from pytest_gittrix.conformance.conflict import ConflictClauses
-from pytest_gittrix.conformance.waivers import check_waivers
+from pytest_gittrix.conformance.base.catalogue import all_clauses, families
+from pytest_gittrix.conformance.base.clause import clause_of
+from pytest_gittrix.conformance.base.clauses import Clauses
+from pytest_gittrix.conformance.base.waivers import check_waivers
+from pytest_gittrix.conformance.families.conflict import ConflictClauses
 from pytest_gittrix.errors import InvalidInput
 
 FIRST = "test_cnf_01_an_edit_of_the_same_file_is_a_conflict"

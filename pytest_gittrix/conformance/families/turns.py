@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.conformance.clause import needs
-from pytest_gittrix.conformance.clauses import Clauses
-from pytest_gittrix.conformance.expect import allowed_to_refuse, refused
+from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clauses import Clauses
+from pytest_gittrix.conformance.base.expect import allowed_to_refuse, refused
 from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
 from pytest_gittrix.testing.systems.protocol import Capability, TurnContext
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from pytest_gittrix.conformance.clause import needs
-from pytest_gittrix.conformance.clauses import Clauses
-from pytest_gittrix.conformance.expect import IN_THE_WAY, lands, personal_things_unchanged, refused, run, set_traps
+from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clauses import Clauses
+from pytest_gittrix.conformance.base.expect import IN_THE_WAY, lands, personal_things_unchanged, refused, run, set_traps
 from pytest_gittrix.testing.oracle import files_in, invariant_checkout
 from pytest_gittrix.testing.repos.history import Contents, Executable, Submodule, Symlink
 from pytest_gittrix.testing.systems.driver import DrivenSession, Stage

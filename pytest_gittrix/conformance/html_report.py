@@ -11,7 +11,7 @@ from string import Template
 from typing import Final
 
 from pytest_gittrix import __version__
-from pytest_gittrix.conformance.clause import FAMILIES
+from pytest_gittrix.conformance.base.clause import FAMILIES
 from pytest_gittrix.conformance.report import Finding, Status, SystemReport
 
 _PAGE: Final = Template("""\

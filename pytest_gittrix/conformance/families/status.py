@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any, Final
 
-from pytest_gittrix.conformance.clause import needs
-from pytest_gittrix.conformance.clauses import Clauses
+from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.testing.scenarios.matrices import Combination, status_axes
 from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.protocol import Capability

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_gittrix.conformance.clauses import Clauses
+from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.protocol import EXTENDED, VERBS
 
@@ -24,7 +24,7 @@ class CapabilityClauses(Clauses):
 
     def test_cap_03_every_declared_capability_is_put_to_the_test(self, stage: Stage) -> None:
         """Or a capability is claimed, and each of its clauses skipped for want of another."""
-        from pytest_gittrix.conformance.catalogue import all_clauses
+        from pytest_gittrix.conformance.base.catalogue import all_clauses
 
         declared = stage.system.capabilities & EXTENDED
         needed = [clause.needs for clause in all_clauses()]

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
-from pytest_gittrix.conformance.clause import needs
-from pytest_gittrix.conformance.clauses import Clauses
-from pytest_gittrix.conformance.expect import refused
+from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clauses import Clauses
+from pytest_gittrix.conformance.base.expect import refused
 from pytest_gittrix.os_level.forks import in_fork
 from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
 from pytest_gittrix.testing.systems.protocol import Capability

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Final
 
-from pytest_gittrix.conformance.clause import needs
-from pytest_gittrix.conformance.clauses import Clauses
-from pytest_gittrix.conformance.durability import WORK, killed
-from pytest_gittrix.conformance.expect import lands, refused
-from pytest_gittrix.conformance.log import say, texts
+from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clauses import Clauses
+from pytest_gittrix.conformance.base.expect import lands, refused
+from pytest_gittrix.conformance.families.durability import WORK, killed
+from pytest_gittrix.conformance.families.log import say, texts
 from pytest_gittrix.testing.systems.driver import DrivenEngine, DrivenSession, Stage
 from pytest_gittrix.testing.systems.protocol import Capability
 

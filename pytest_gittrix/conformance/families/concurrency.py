@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import pytest
 
-from pytest_gittrix.conformance.clause import needs
-from pytest_gittrix.conformance.clauses import Clauses
-from pytest_gittrix.conformance.durability import killed, spread
-from pytest_gittrix.conformance.expect import lands, refused
+from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clauses import Clauses
+from pytest_gittrix.conformance.base.expect import lands, refused
+from pytest_gittrix.conformance.families.durability import killed, spread
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing.faults.faults import Call
 from pytest_gittrix.testing.faults.supervisor import supported

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from pytest_gittrix.conformance.clause import needs
-from pytest_gittrix.conformance.clauses import Clauses
-from pytest_gittrix.conformance.desk import DAY, Desk, at_desk
+from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clauses import Clauses
+from pytest_gittrix.conformance.base.member_stage import DAY, Desk, at_desk
 from pytest_gittrix.testing.repos.member_workspaces import SECRET, Deed, RepositoryPlan, git
 from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.protocol import Capability

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from typing import Final
 
-from pytest_gittrix.conformance.clause import needs
-from pytest_gittrix.conformance.clauses import Clauses
-from pytest_gittrix.conformance.desk import AGENT, APP, Awake, Desk, again_at, at_desk
-from pytest_gittrix.conformance.expect import refused
+from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clauses import Clauses
+from pytest_gittrix.conformance.base.expect import refused
+from pytest_gittrix.conformance.base.member_stage import AGENT, APP, Awake, Desk, again_at, at_desk
 from pytest_gittrix.testing.repos.member_workspaces import RepositoryPlan, git
 from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.driver_members import DrivenMember

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gittrix.conformance.clause import needs
-from pytest_gittrix.conformance.clauses import Clauses
-from pytest_gittrix.conformance.expect import allowed_to_refuse, refused, run
+from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clauses import Clauses
+from pytest_gittrix.conformance.base.expect import allowed_to_refuse, refused, run
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
 from pytest_gittrix.testing.systems.protocol import Capability

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gittrix.conformance.catalogue import clauses_by_code
-from pytest_gittrix.conformance.clause import clause_of, is_ours
+from pytest_gittrix.conformance.base.catalogue import clauses_by_code
+from pytest_gittrix.conformance.base.clause import clause_of, is_ours
 from pytest_gittrix.errors import InvalidInput
 
 

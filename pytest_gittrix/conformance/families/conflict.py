@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_gittrix.conformance.clause import needs
-from pytest_gittrix.conformance.clauses import Clauses
-from pytest_gittrix.conformance.expect import lands, refused
+from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clauses import Clauses
+from pytest_gittrix.conformance.base.expect import lands, refused
 from pytest_gittrix.testing.repos.history import Executable, Symlink
 from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.protocol import Capability

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from pytest_gittrix.conformance.clause import FAMILIES
+from pytest_gittrix.conformance.base.clause import FAMILIES
 from pytest_gittrix.conformance.report import Finding, Status, SystemReport
 
 

@@ -1,6 +1,6 @@
 """Every clause there is, and the page of the reference that lists them.
 
-``python -m pytest_gittrix.conformance.catalogue > docs/reference/conformance.md`` writes the page again.
+``python -m pytest_gittrix.conformance.base.catalogue > docs/reference/conformance.md`` writes the page again.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from functools import cache
 from importlib import import_module
 from itertools import groupby
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
-from pytest_gittrix.conformance import FAMILY_MODULES
-from pytest_gittrix.conformance.clause import FAMILIES, Clause, clause_of
+from pytest_gittrix.conformance.base.clause import FAMILIES, Clause, clause_of
 from pytest_gittrix.testing.systems.protocol import BASE, EXTENDED, Capability
+
+_FAMILIES: Final = "pytest_gittrix.conformance.families"
 
 _CAPABILITIES = {
     Capability.DELETE: "the agent can delete files",
@@ -65,8 +66,12 @@ A clause that needs one that is not declared is skipped, and reported as not cla
 
 @cache
 def families() -> tuple[type[Any], ...]:
-    """The classes that hold the clauses, in the order of ``FAMILY_MODULES``."""
-    return tuple(family for name in FAMILY_MODULES for family in _families_of(import_module(f"{__package__}.{name}")))
+    """The classes that hold the clauses, in the order of ``families.FAMILY_MODULES``.
+
+    They are loaded by the name of their package, as plugins are: clauses are built on this room, so it must not import them.
+    """
+    package = import_module(_FAMILIES)
+    return tuple(family for name in package.FAMILY_MODULES for family in _families_of(import_module(f"{_FAMILIES}.{name}")))
 
 
 @cache

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from pytest_gittrix.conformance.clause import needs
-from pytest_gittrix.conformance.clauses import Clauses
-from pytest_gittrix.conformance.expect import NOT_WRITABLE, allowed_to_refuse, lands, personal_things_unchanged, run, set_traps
+from pytest_gittrix.conformance.base.clause import needs
+from pytest_gittrix.conformance.base.clauses import Clauses
+from pytest_gittrix.conformance.base.expect import NOT_WRITABLE, allowed_to_refuse, lands, personal_things_unchanged, run, set_traps
 from pytest_gittrix.testing.oracle import invariant_workspace_stands_alone
 from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
 from pytest_gittrix.testing.systems.protocol import Capability

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from pytest_gittrix.conformance.clause import LACKING, PROPERTY, SYSTEM, WAIVED, Clause, clause_of, is_ours
-from pytest_gittrix.conformance.waivers import check_class, check_waivers
+from pytest_gittrix.conformance.base.clause import LACKING, PROPERTY, SYSTEM, WAIVED, Clause, clause_of, is_ours
+from pytest_gittrix.conformance.base.waivers import check_class, check_waivers
 from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.protocol import SessionSystem, check_system
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.measure import TOTAL, Measurement, Phases, Stopwatch, interleave, scratch, summarise
-from pytest_gittrix.evals.run import Options, run
-from pytest_gittrix.evals.suite import Suite
+from pytest_gittrix.evals.inputs.suite import Suite
+from pytest_gittrix.evals.runs.run import Options, run_suite
 from pytest_gittrix.testing.world import World
 
 FUNCTION, PROGRAM, JAILED, BARE = "a function", "a program, unconfined", "a program, confined", "the session alone"
@@ -67,7 +67,7 @@ def run_turn(suite: Suite, options: Options, samples: int, _turn: int) -> Phases
     """One run, made anew."""
     shutil.rmtree(options.out, ignore_errors=True)
     with timed_samples(samples) as phases:
-        summary = run(suite, options)
+        summary = run_suite(suite, options)
     assert summary.counts["pass"] == samples, summary.counts
     return phases
 

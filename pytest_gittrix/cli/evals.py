@@ -18,8 +18,8 @@ from pytest_gittrix.cli.output import Answer
 from pytest_gittrix.cli.words import age, unmarked
 
 if TYPE_CHECKING:
-    from pytest_gittrix.evals.run import Options
-    from pytest_gittrix.evals.suite import Suite
+    from pytest_gittrix.evals.inputs.suite import Suite
+    from pytest_gittrix.evals.runs.run import Options
 
 EXAMPLES = {
     "eval run": [
@@ -132,10 +132,10 @@ def _scratch(verb: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Answer:
     """Run a suite."""
     from pytest_gittrix.cli.evals_shown import run_table, watching
-    from pytest_gittrix.evals.executors import factory_of
-    from pytest_gittrix.evals.run import run as run_suite
-    from pytest_gittrix.evals.suite import Suite
-    from pytest_gittrix.evals.summary import rates
+    from pytest_gittrix.evals.inputs.suite import Suite
+    from pytest_gittrix.evals.results.summary import rates
+    from pytest_gittrix.evals.runs.executors import factory_of
+    from pytest_gittrix.evals.runs.run import run_suite
 
     suite = Suite.load(options.suite)
     wanted = replace(
@@ -169,7 +169,7 @@ def run(options: argparse.Namespace) -> Answer:
 def show(options: argparse.Namespace) -> Answer:
     """Show a run or a sample."""
     from pytest_gittrix.cli.evals_shown import sample_data, sample_text, store_data, store_table, unfinished
-    from pytest_gittrix.evals.store import RunStore
+    from pytest_gittrix.evals.results.store import RunStore
 
     store = RunStore.open(options.run_directory)
     if options.id is None:
@@ -181,8 +181,8 @@ def show(options: argparse.Namespace) -> Answer:
 def compare(options: argparse.Namespace) -> Answer:
     """Compare two runs."""
     from pytest_gittrix.cli.evals_shown import comparison_text
-    from pytest_gittrix.evals.compare import compare as compare_runs
-    from pytest_gittrix.evals.store import RunStore
+    from pytest_gittrix.evals.results.compare import compare as compare_runs
+    from pytest_gittrix.evals.results.store import RunStore
 
     found = compare_runs(RunStore.open(options.a), RunStore.open(options.b))
     return Answer(found.to_json(), comparison_text(found), status=found.code)
@@ -193,8 +193,8 @@ def replay(options: argparse.Namespace) -> Answer:
     import tempfile
 
     from pytest_gittrix.cli.evals_shown import pair_text
-    from pytest_gittrix.evals.again import keep_files, replay_sample
-    from pytest_gittrix.evals.store import RunStore
+    from pytest_gittrix.evals.results.store import RunStore
+    from pytest_gittrix.evals.runs.rerun import keep_files, replay_sample
 
     store = RunStore.open(options.run_directory)
     with tempfile.TemporaryDirectory(prefix="gittrix-replay-") as scratch:
@@ -210,9 +210,9 @@ def check_determinism(options: argparse.Namespace) -> Answer:
     import tempfile
 
     from pytest_gittrix.cli.evals_shown import comparison_text, watching
-    from pytest_gittrix.evals.determinism import check_determinism as check
-    from pytest_gittrix.evals.executors import factory_of
-    from pytest_gittrix.evals.suite import Suite
+    from pytest_gittrix.evals.inputs.suite import Suite
+    from pytest_gittrix.evals.runs.determinism import check_determinism as check
+    from pytest_gittrix.evals.runs.executors import factory_of
 
     suite = Suite.load(options.suite)
     with tempfile.TemporaryDirectory(prefix="gittrix-twice-") as scratch:
@@ -229,7 +229,7 @@ def check_determinism(options: argparse.Namespace) -> Answer:
 def merge(options: argparse.Namespace) -> Answer:
     """Merge shards."""
     from pytest_gittrix.cli.evals_shown import store_data, store_table, unfinished
-    from pytest_gittrix.evals.shards import merge as merge_runs
+    from pytest_gittrix.evals.runs.shards import merge as merge_runs
 
     store = merge_runs(options.runs, options.out)
     return Answer(store_data(store), store_table(store), unfinished(store))
@@ -238,8 +238,8 @@ def merge(options: argparse.Namespace) -> Answer:
 def prune(options: argparse.Namespace) -> Answer:
     """Remove old runs."""
     from pytest_gittrix.cli.evals_shown import usage_table
-    from pytest_gittrix.evals.disk import prune as prune_runs
-    from pytest_gittrix.evals.leases import scratch_root, sweep
+    from pytest_gittrix.evals.results.disk_usage import prune as prune_runs
+    from pytest_gittrix.evals.runs.work_dirs import scratch_root, sweep
 
     older: timedelta = options.older
     removed = prune_runs(options.directory, older=older, dry_run=options.dry_run)
@@ -251,7 +251,7 @@ def prune(options: argparse.Namespace) -> Answer:
 def du(options: argparse.Namespace) -> Answer:
     """Tell what runs take."""
     from pytest_gittrix.cli.evals_shown import usage_table
-    from pytest_gittrix.evals.disk import runs_below, usage
+    from pytest_gittrix.evals.results.disk_usage import runs_below, usage
 
     found = [usage(store) for store in runs_below(options.directory)]
     data = [{"run": str(run.path), "samples": run.samples, "bytes": run.total, "parts": run.parts} for run in found]
@@ -259,7 +259,7 @@ def du(options: argparse.Namespace) -> Answer:
 
 
 def _options(suite: Suite, options: argparse.Namespace) -> Options:
-    from pytest_gittrix.evals.run import Options
+    from pytest_gittrix.evals.runs.run import Options
 
     return Options(
         agent=unmarked(options.agent),
@@ -307,7 +307,7 @@ def _milliseconds(text: str) -> int:
 
 def _shard(text: str) -> Any:
     from pytest_gittrix.errors import InvalidInput
-    from pytest_gittrix.evals.shards import Shard
+    from pytest_gittrix.evals.runs.shards import Shard
 
     try:
         return Shard.parse(text)

@@ -25,7 +25,7 @@ def arguments(verb: Callable[..., argparse.ArgumentParser]) -> None:
 
 def import_suite(options: argparse.Namespace) -> Answer:
     """Make a suite; people get its directory."""
-    from pytest_gittrix.evals.swebench import import_swebench
+    from pytest_gittrix.evals.inputs.swebench import import_swebench
 
     suite = import_swebench(options.file, options.repos, options.out or Path("evals", options.file.stem))
     ids = [case.id for case in suite.cases]

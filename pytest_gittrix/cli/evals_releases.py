@@ -28,8 +28,8 @@ def arguments(verb: Callable[..., argparse.ArgumentParser]) -> None:
 def make_releases(options: argparse.Namespace) -> Answer:
     """Make a suite; people get its directory."""
     from pytest_gittrix.errors import InvalidInput
-    from pytest_gittrix.evals.releases import make_releases as make
-    from pytest_gittrix.evals.wheels import Pin, Pins
+    from pytest_gittrix.evals.inputs.releases import make_releases as make
+    from pytest_gittrix.evals.inputs.wheels import Pin, Pins
 
     if options.pins is None:
         pins = Pins.of(options.package, [Pin(version) for version in options.versions])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_gittrix.cli.output import Answer
 
 if TYPE_CHECKING:
-    from pytest_gittrix.evals.store import RunStore
+    from pytest_gittrix.evals.results.store import RunStore
 
 EXAMPLES = ["gittrix eval report runs/a", "gittrix eval report runs/a --out page.html"]
 
@@ -39,7 +39,7 @@ def run_argument(verb: argparse.ArgumentParser) -> None:
 def report(options: argparse.Namespace) -> Answer:
     """Write the page of a run, and print where it is."""
     from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
-    from pytest_gittrix.evals.store import RunStore
+    from pytest_gittrix.evals.results.store import RunStore
     from pytest_gittrix.report.eval_report import write_report
 
     store = RunStore.open(options.run_directory)

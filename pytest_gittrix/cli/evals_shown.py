@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gittrix.cli.output import Table
 
 if TYPE_CHECKING:
-    from pytest_gittrix.evals.compare import Comparison, Pair
-    from pytest_gittrix.evals.disk import Usage
-    from pytest_gittrix.evals.record import Record
-    from pytest_gittrix.evals.run import Progress, Summary
-    from pytest_gittrix.evals.store import RunStore
-    from pytest_gittrix.evals.summary import Rates
+    from pytest_gittrix.evals.inputs.sample_record import Record
+    from pytest_gittrix.evals.results.compare import Comparison, Pair
+    from pytest_gittrix.evals.results.disk_usage import Usage
+    from pytest_gittrix.evals.results.store import RunStore
+    from pytest_gittrix.evals.results.summary import Rates
+    from pytest_gittrix.evals.runs.run import Progress, Summary
 
 STYLES: Final = {"pass": 32, "fail": 31, "conflict": 33, "refused": 33, "agent_error": 31, "timeout": 35, "infra_error": 36}
 """ANSI style codes by outcome."""
@@ -71,7 +71,7 @@ def watching(name: str, *, quiet: bool) -> Iterator[Callable[[Progress], None]]:
 
 def run_table(summary: Summary) -> str:
     """How a run ended."""
-    from pytest_gittrix.evals.summary import rates
+    from pytest_gittrix.evals.results.summary import rates
 
     core = summary.manifest.core
     lines = [
@@ -90,7 +90,7 @@ def run_table(summary: Summary) -> str:
 
 def store_data(store: RunStore) -> dict[str, Any]:
     """A run for programs."""
-    from pytest_gittrix.evals.record import digest, tally
+    from pytest_gittrix.evals.inputs.sample_record import digest, tally
 
     records = store.records()
     samples = [{"id": one.id, "epoch": one.epoch, "key": one.key, "outcome": one.outcome, "reason": one.reason} for one in records]
@@ -158,8 +158,8 @@ def sample_text(store: RunStore, record: Record) -> str:
 
 def comparison_text(found: Comparison) -> str:
     """Two runs side by side."""
-    from pytest_gittrix.evals.record import OUTCOMES, tally
-    from pytest_gittrix.evals.summary import rates, sign_test
+    from pytest_gittrix.evals.inputs.sample_record import OUTCOMES, tally
+    from pytest_gittrix.evals.results.summary import rates, sign_test
 
     digest = _short(found.a.manifest().digest)
     lines = [

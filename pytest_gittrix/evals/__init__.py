@@ -1,1 +1,41 @@
 """Reproducible eval runs: suites of cases on real repositories, run by agents in sessions, kept so that they resume and compare."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_gittrix.doors import door
+
+if TYPE_CHECKING:
+    from pytest_gittrix.evals.inputs.releases import expected_of as expected_of
+    from pytest_gittrix.evals.inputs.releases import surprises as surprises
+    from pytest_gittrix.evals.inputs.suite import Case as Case
+    from pytest_gittrix.evals.inputs.suite import Suite as Suite
+    from pytest_gittrix.evals.results.store import RunStore as RunStore
+    from pytest_gittrix.evals.runs.run import Options as Options
+    from pytest_gittrix.evals.runs.run import Progress as Progress
+    from pytest_gittrix.evals.runs.run import Summary as Summary
+    from pytest_gittrix.evals.runs.run import run_suite as run_suite
+    from pytest_gittrix.evals.runs.toolbox import Desk as Desk
+
+__getattr__, __dir__ = door(
+    __name__,
+    {
+        "pytest_gittrix.evals.runs.toolbox": ("Desk",),
+        "pytest_gittrix.evals.runs.run": (
+            "Options",
+            "Progress",
+            "Summary",
+            "run_suite",
+        ),
+        "pytest_gittrix.evals.results.store": ("RunStore",),
+        "pytest_gittrix.evals.inputs.suite": (
+            "Case",
+            "Suite",
+        ),
+        "pytest_gittrix.evals.inputs.releases": (
+            "expected_of",
+            "surprises",
+        ),
+    },
+)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.errors import CapabilityMissing
-from pytest_gittrix.evals.record import OUTCOMES, Record, digest
-from pytest_gittrix.evals.store import RunStore
-from pytest_gittrix.evals.summary import Rates, rates
+from pytest_gittrix.evals.inputs.sample_record import OUTCOMES, Record, digest
+from pytest_gittrix.evals.results.store import RunStore
+from pytest_gittrix.evals.results.summary import Rates, rates
 from pytest_gittrix.os_level.files import write_file
 from pytest_gittrix.report.plots import Share, histogram, shares
 from pytest_gittrix.report.side_by_side import FileDiff, file_diffs

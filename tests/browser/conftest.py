@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from support.evals import case, options, write
 
-from pytest_gittrix.evals.run import run
-from pytest_gittrix.evals.store import RunStore
-from pytest_gittrix.evals.suite import Suite
+from pytest_gittrix.evals.inputs.suite import Suite
+from pytest_gittrix.evals.results.store import RunStore
+from pytest_gittrix.evals.runs.run import run_suite
 from pytest_gittrix.report.eval_report import write_report
 
 CHECK = '[check]\nfunction = "check.py:check"\n'
@@ -71,7 +71,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> RunStore:
         case(place, id_, more=f"{more}{CHECK}", extra=extra)
     case(place, "infra-error", more=CHECK, extra={**extra, "check.py": "raise OSError('out of order')\ndef check(result): pass\n"})
     write(root, {"agent.py": AGENT})
-    run(Suite.load(place), options(root, f"python:{root / 'agent.py'}:work", epochs=2, retries=0))
+    run_suite(Suite.load(place), options(root, f"python:{root / 'agent.py'}:work", epochs=2, retries=0))
     return RunStore.open(root / "run")
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gittrix.evals.record import OUTCOMES
-from pytest_gittrix.evals.store import RunStore
+from pytest_gittrix.evals.inputs.sample_record import OUTCOMES
+from pytest_gittrix.evals.results.store import RunStore
 
 DESK = {"width": 1280, "height": 900}
 TELEPHONE = {"width": 390, "height": 844}

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gittrix import config, plugin
+from pytest_gittrix import plugin
 from pytest_gittrix.cli.verbs import command_line
 from pytest_gittrix.engine.operations.operation import PUBLIC_NAMES
-from pytest_gittrix.evals_pytest.outcome import EvalSample
-from pytest_gittrix.evals_pytest.plan import ARGUMENTS
+from pytest_gittrix.plugin import config
+from pytest_gittrix.plugin.evals.outcome import EvalSample
+from pytest_gittrix.plugin.evals.plan import ARGUMENTS
 from pytest_gittrix.record.eventlog.events import LIVE, VOCABULARY
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,13 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-import pytest_gittrix.clock.freeze
-
 # A run in this process forgets what it was the first to import. These hold C extensions and classes that must not be loaded twice.
-import pytest_gittrix.fixtures
-import pytest_gittrix.record.state.records
-import pytest_gittrix.report.header
-import pytest_gittrix.report.sections  # noqa: F401
 
 Run = Callable[..., pytest.RunResult]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK, Entry
-from pytest_gittrix.report.assertions import explain
+from pytest_gittrix.plugin.assertions import explain
 from pytest_gittrix.testing.repos.fingerprint import Fingerprint
 
 Run = Callable[..., pytest.RunResult]

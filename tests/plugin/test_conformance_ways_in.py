@@ -19,7 +19,7 @@ import pytest_gittrix.testing.systems.gittrix_system  # noqa: F401
 from pytest_gittrix import plugin
 from pytest_gittrix.conformance.base.catalogue import all_clauses
 from pytest_gittrix.conformance.base.clause import PROPERTY, clause_of
-from pytest_gittrix.evals_pytest.nodes import RUN
+from pytest_gittrix.plugin.evals.nodes import RUN
 from pytest_gittrix.testing.systems.protocol import Capability
 
 Run = Callable[..., pytest.RunResult]

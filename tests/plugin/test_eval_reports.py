@@ -8,7 +8,7 @@ import pytest
 from support.eval_tests import EvalTests, properties
 from support.evals import agent_file
 
-from pytest_gittrix.evals_pytest.github import MOST_BYTES, MOST_ERRORS, Row, append_summary, errors_of, summary
+from pytest_gittrix.plugin.evals.github import MOST_BYTES, MOST_ERRORS, Row, append_summary, errors_of, summary
 
 ODD = "desk.write('app.py', f'VERSION = {2 if desk.case in \"ace\" else 1}\\n')"
 

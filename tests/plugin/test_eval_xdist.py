@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.eval_tests import EvalTests, properties
 
-from pytest_gittrix.evals.record import digest
+from pytest_gittrix.evals.inputs.sample_record import digest
 
 IDS = ("one", "two", "three", "four")
 

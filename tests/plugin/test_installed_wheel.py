@@ -23,7 +23,8 @@ from zipfile import ZipFile
 import pytest
 from packaging.requirements import Requirement
 
-from pytest_gittrix import config, plugin
+from pytest_gittrix import plugin
+from pytest_gittrix.plugin import config
 
 ROOT = Path(__file__).resolve().parents[2]
 USER_PROJECT = Path(__file__).with_name("user_project")

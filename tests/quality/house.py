@@ -32,7 +32,7 @@ STOREYS: Mapping[str, tuple[str, ...]] = {
     "Engine": ("confine", "engine"),
     "Systems": ("members", "orchestrator"),
     "Proof": ("testing", "conformance", "evals", "strategies"),
-    "Ways in": ("report", "integrations", "mcp", "commands", "server", "cli", "plugin", "hookspecs", "config", "fixtures", "evals_pytest"),
+    "Ways in": ("report", "integrations", "mcp", "commands", "server", "cli", "plugin", "hookspecs"),
 }
 """From the ground up: the packages and modules directly under the package that stand on each storey."""
 
@@ -98,9 +98,8 @@ class Module:
     @property
     def is_door(self) -> bool:
         """Whether it only leads to names of other modules: a package's ``__init__`` that loads them when they are asked for."""
-        return self.is_package and any(
-            isinstance(node, ast.Assign | ast.FunctionDef) and _defines(node, "__getattr__") for node in self.tree.body
-        )
+        defines = any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in self.tree.body)
+        return self.is_package and not defines and "door(" in ast.unparse(self.tree.body[-1])
 
 
 @dataclass(frozen=True)
@@ -219,12 +218,6 @@ def _absolute(node: ast.ImportFrom, module: Module) -> str:
     parts = module.name.split(".")
     parts = parts[: len(parts) - node.level + module.is_package]
     return ".".join([*parts, *([node.module] if node.module else [])])
-
-
-def _defines(node: ast.Assign | ast.FunctionDef, name: str) -> bool:
-    if isinstance(node, ast.FunctionDef):
-        return node.name == name
-    return any(named(part, name) for target in node.targets for part in (target.elts if isinstance(target, ast.Tuple) else [target]))
 
 
 def _circle(what: str, graph: Mapping[str, set[str]]) -> list[str]:

@@ -45,7 +45,8 @@ def _wrong(house: House, module: Module, found: Import) -> str | None:
     if module.name == PACKAGE:
         loads = found.at_load and library not in sys.stdlib_module_names and found.target != f"{PACKAGE}.doors"
         return "the package itself loads its rooms lazily" if loads else None
-    if module.name in LIGHT and found.at_load and library not in sys.stdlib_module_names | {"pytest"}:
+    cheap = library in sys.stdlib_module_names | {"pytest"} or found.target == f"{PACKAGE}.doors"
+    if module.name in LIGHT and found.at_load and not cheap:
         return f"{module.name} loads only the standard library and pytest"
     forbidden = [never for never in never_of(module.room) if f"{found.target}.".startswith(f"{never}.")]
     if forbidden:

@@ -11,10 +11,10 @@ import pytest
 from support.evals import SOLVES, agent_file, case, command_file, ran, suite, write
 
 from pytest_gittrix.confine.choose import confinement
-from pytest_gittrix.evals.compare import compare
-from pytest_gittrix.evals.run import Summary, run
-from pytest_gittrix.evals.store import RunStore
-from pytest_gittrix.evals.suite import Suite
+from pytest_gittrix.evals.inputs.suite import Suite
+from pytest_gittrix.evals.results.compare import compare
+from pytest_gittrix.evals.results.store import RunStore
+from pytest_gittrix.evals.runs.run import Summary, run_suite
 
 DRAWS = """
 import os, random, sys, time
@@ -68,7 +68,9 @@ def test_any_executor_that_can_do_jobs_comes_to_the_same_bytes(tmp_path: Path) -
 
     place, agent = puzzling(tmp_path), command_file(tmp_path, DRAWS)
     serial = ran(place, tmp_path, agent, out=tmp_path / "serial" / "run")
-    threads = run(Suite.load(place), options(tmp_path, agent, out=tmp_path / "threads" / "run", workers=3), factory=ThreadPoolExecutor)
+    threads = run_suite(
+        Suite.load(place), options(tmp_path, agent, out=tmp_path / "threads" / "run", workers=3), factory=ThreadPoolExecutor
+    )
 
     same_bytes(serial, threads)
 

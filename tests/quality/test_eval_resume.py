@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from support.evals import agent_file, command_file, left_in, ran, suite
 
-from pytest_gittrix.evals.leases import owners, sweep
-from pytest_gittrix.evals.record import decode
-from pytest_gittrix.evals.store import RunStore
+from pytest_gittrix.evals.inputs.sample_record import decode
+from pytest_gittrix.evals.results.store import RunStore
+from pytest_gittrix.evals.runs.work_dirs import owners, sweep
 from pytest_gittrix.os_level.process_tree import pause, process, seconds
 
 CASES = [f"case-{number}" for number in range(8)]

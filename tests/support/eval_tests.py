@@ -10,7 +10,7 @@ import scipy.stats  # noqa: F401
 from support.evals import SOLVES, left_in, suite
 
 # A run in this process forgets what it was the first to import. These hold C extensions and classes that must not be loaded twice.
-from pytest_gittrix.evals.store import RunStore
+from pytest_gittrix.evals.results.store import RunStore
 
 _QUIET = ("-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:schemathesis")
 SOURCE = """

@@ -10,8 +10,8 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-from pytest_gittrix.evals.run import Options, Summary, run
-from pytest_gittrix.evals.suite import Suite
+from pytest_gittrix.evals.inputs.suite import Suite
+from pytest_gittrix.evals.runs.run import Options, Summary, run_suite
 
 FILES = {"app.py": "VERSION = 1\n", "README.md": "# App\n", "tests/test_app.py": "def test_nothing():\n    pass\n"}
 TWO = "app.py"
@@ -82,7 +82,7 @@ def options(root: Path, agent: str, **changed: Any) -> Options:
 
 def ran(place: Path, root: Path, agent: str, **changed: Any) -> Summary:
     """A suite, run."""
-    return run(Suite.load(place), options(root, agent, **changed))
+    return run_suite(Suite.load(place), options(root, agent, **changed))
 
 
 def left_in(scratch: Path) -> list[str]:

@@ -13,8 +13,8 @@ from support.evals import agent_file, command_file, ran, suite, write
 
 from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.evals.agents import CommandAgent, GoldAgent, NopAgent, agent_of
-from pytest_gittrix.evals.manifest import PINNED
+from pytest_gittrix.evals.results.manifest import PINNED
+from pytest_gittrix.evals.runs.agents import CommandAgent, GoldAgent, NopAgent, agent_of
 
 TELLS = """
 import json, os, sys

@@ -9,7 +9,7 @@ import pytest
 from support.evals import agent_file, command_file, left_in, ran, suite
 
 from pytest_gittrix.confine.choose import confinement
-from pytest_gittrix.evals.record import Record
+from pytest_gittrix.evals.inputs.sample_record import Record
 
 TEST = "import app\n\n\ndef test_it():\n    assert app.VERSION == 2\n"
 EXITS = "import os\nos._exit(0)\n"

@@ -11,8 +11,8 @@ from cli_support import Cli, Terminal
 from support.evals import SOLVES, agent_file, suite, write
 
 from pytest_gittrix.cli.evals_shown import watching
-from pytest_gittrix.evals.run import Progress
-from pytest_gittrix.evals.worker import Done
+from pytest_gittrix.evals.runs.run import Progress
+from pytest_gittrix.evals.runs.worker import Done
 
 
 @pytest.fixture
@@ -188,8 +188,8 @@ def test_du_and_prune_tell_sizes_and_remove_what_is_old(cli: Cli) -> None:
 
     prune = ("eval", "prune", str(cli.root / "runs"), "--older")
     assert cli.data(*prune, "1h")["removed"] == []
-    from pytest_gittrix.evals.manifest import Manifest
-    from pytest_gittrix.evals.store import RunStore
+    from pytest_gittrix.evals.results.manifest import Manifest
+    from pytest_gittrix.evals.results.store import RunStore
 
     store = RunStore(cli.root / "runs" / "a")
     store.write_manifest(Manifest(store.manifest().core, {**store.manifest().host, "began": "2020-01-01T00:00:00Z"}))

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from support.evals import SOLVES, agent_file, ran, suite
 
-from pytest_gittrix.evals import summary as rates_module
-from pytest_gittrix.evals.compare import compare, parting
-from pytest_gittrix.evals.determinism import check_determinism
-from pytest_gittrix.evals.record import Record
-from pytest_gittrix.evals.run import Summary
-from pytest_gittrix.evals.suite import Suite
-from pytest_gittrix.evals.summary import rates, sign_test
+from pytest_gittrix.evals.inputs.sample_record import Record
+from pytest_gittrix.evals.inputs.suite import Suite
+from pytest_gittrix.evals.results import summary as rates_module
+from pytest_gittrix.evals.results.compare import compare, parting
+from pytest_gittrix.evals.results.summary import rates, sign_test
+from pytest_gittrix.evals.runs.determinism import check_determinism
+from pytest_gittrix.evals.runs.run import Summary
 
 
 def twice(tmp_path: Path, body: str) -> tuple[Summary, Summary]:

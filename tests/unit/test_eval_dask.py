@@ -11,10 +11,10 @@ import pytest
 from support.evals import SOLVES, command_file, options, ran, suite
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
-from pytest_gittrix.evals.executors import dask, factory_of
-from pytest_gittrix.evals.leases import owners
-from pytest_gittrix.evals.run import Progress, run
-from pytest_gittrix.evals.suite import Suite
+from pytest_gittrix.evals.inputs.suite import Suite
+from pytest_gittrix.evals.runs.executors import dask, factory_of
+from pytest_gittrix.evals.runs.run import Progress, run_suite
+from pytest_gittrix.evals.runs.work_dirs import owners
 
 CASES = [f"case-{number}" for number in range(6)]
 KILLS = """
@@ -24,7 +24,7 @@ sys.path.insert(0, {here!r})
 Path("app.py").write_text("VERSION = 2\\n")
 once = Path(__file__).with_name("once")
 if os.environ["GITTRIX_CASE"] == "case-2" and once.exists():
-    from pytest_gittrix.evals.leases import owners
+    from pytest_gittrix.evals.runs.work_dirs import owners
     once.unlink()
     mark = os.environ["GITTRIX_EVAL_MARK"]
     os.kill(owners(Path({scratch!r}))[mark][0].pid, signal.SIGKILL)
@@ -47,7 +47,7 @@ def test_a_cluster_comes_to_the_digest_of_one_process(tmp_path: Path, cluster: s
     place = suite(tmp_path, *CASES)
     serial = ran(place, tmp_path, SOLVES, out=tmp_path / "serial")
 
-    spread = run(Suite.load(place), options(tmp_path, SOLVES, out=tmp_path / "spread", workers=2), factory=dask(cluster))
+    spread = run_suite(Suite.load(place), options(tmp_path, SOLVES, out=tmp_path / "spread", workers=2), factory=dask(cluster))
 
     assert spread.digest == serial.digest
     assert spread.counts["pass"] == len(CASES)
@@ -61,7 +61,9 @@ def test_the_sample_of_a_killed_worker_is_done_again_and_counted_once(tmp_path: 
     (tmp_path / "once").write_text("")
     told: list[Progress] = []
 
-    spread = run(Suite.load(place), options(tmp_path, agent, out=tmp_path / "spread", workers=2), factory=dask(cluster), watch=told.append)
+    spread = run_suite(
+        Suite.load(place), options(tmp_path, agent, out=tmp_path / "spread", workers=2), factory=dask(cluster), watch=told.append
+    )
 
     assert not (tmp_path / "once").exists()
     assert spread.digest == whole.digest

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.evals.identity import (
+from pytest_gittrix.evals.inputs.identity import (
     KEY_SIZE,
     canonical,
     check_id,
@@ -46,7 +46,7 @@ def test_what_has_no_one_form_is_refused(value: object) -> None:
 
 
 def test_a_digest_is_the_same_in_another_process_with_another_hash_seed() -> None:
-    program = "from pytest_gittrix.evals.identity import digest_of; print(digest_of({'b': [1, 'ü'], 'a': None}))"
+    program = "from pytest_gittrix.evals.inputs.identity import digest_of; print(digest_of({'b': [1, 'ü'], 'a': None}))"
     told = [
         subprocess.run(
             [sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, timeout=60, check=True

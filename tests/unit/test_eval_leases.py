@@ -17,14 +17,14 @@ from support.evals import write
 
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.errors import AdapterUnavailable
-from pytest_gittrix.evals.leases import MARK, TTL, owners, scratch_root, sweep, take
+from pytest_gittrix.evals.runs.work_dirs import MARK, TTL, owners, scratch_root, sweep, take
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.process_tree import process
 
 OWNER = """
 import os, subprocess, sys
 from pathlib import Path
-from pytest_gittrix.evals.leases import MARK, take
+from pytest_gittrix.evals.runs.work_dirs import MARK, take
 lease = take(Path(sys.argv[1]), "run")
 (lease.path / "work").mkdir()
 (lease.path / "work" / "locked").mkdir(mode=0o500)

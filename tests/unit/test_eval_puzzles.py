@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.evals import ran
 
-from pytest_gittrix.evals.suite import Suite
+from pytest_gittrix.evals.inputs.suite import Suite
 
 PUZZLES = Path(__file__).resolve().parents[2] / "fixtures" / "evals" / "puzzles"
 CASES = [case.id for case in Suite.load(PUZZLES).cases]

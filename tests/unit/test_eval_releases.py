@@ -15,9 +15,9 @@ from support.git import git
 
 from pytest_gittrix.cli.main import main
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
-from pytest_gittrix.evals.releases import Expected, Made, Release, expected_of, make_releases, surprises, write_suite
-from pytest_gittrix.evals.store import RunStore
-from pytest_gittrix.evals.wheels import Pin, Pins, fetch, read
+from pytest_gittrix.evals.inputs.releases import Expected, Made, Release, expected_of, make_releases, surprises, write_suite
+from pytest_gittrix.evals.inputs.wheels import Pin, Pins, fetch, read
+from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.testing.repos.history import Executable
 
 ATTRS = Path(__file__).resolve().parents[2] / "fixtures" / "evals" / "releases" / "attrs.toml"
@@ -247,7 +247,7 @@ def test_links_and_names_that_are_there_twice_are_refused(tmp_path: Path) -> Non
 
 
 def test_what_is_too_large_is_refused_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pytest_gittrix.evals.wheels._MOST_BYTES", 100_000)
+    monkeypatch.setattr("pytest_gittrix.evals.inputs.wheels._MOST_BYTES", 100_000)
 
     with pytest.raises(InvalidInput, match="100000 bytes are not taken"):
         read(wheel(tmp_path, "1.0", more={"zeros": b"\0" * 200_000}), "sums", "1.0")

@@ -9,10 +9,10 @@ import pytest
 from support.evals import SOLVES, agent_file, command_file, ran, suite, write
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.evals.again import keep_files, replay_sample
-from pytest_gittrix.evals.compare import compare
-from pytest_gittrix.evals.run import Summary
-from pytest_gittrix.evals.transcript import Mismatch, Script, data_fields, data_of
+from pytest_gittrix.evals.results.compare import compare
+from pytest_gittrix.evals.runs.rerun import keep_files, replay_sample
+from pytest_gittrix.evals.runs.run import Summary
+from pytest_gittrix.evals.runs.transcript import Mismatch, Script, data_fields, data_of
 
 STEPS = """
 desk.run(['sh', '-c', 'cat > made.txt'], stdin='by hand')
@@ -105,7 +105,7 @@ def test_a_case_that_changed_is_not_what_was_recorded(tmp_path: Path) -> None:
 
 
 def ran_store(tmp_path: Path) -> Any:
-    from pytest_gittrix.evals.store import RunStore
+    from pytest_gittrix.evals.results.store import RunStore
 
     return RunStore.open(tmp_path / "run")
 

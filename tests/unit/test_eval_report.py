@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gittrix.evals.record import OUTCOMES
-from pytest_gittrix.evals.run import Options, run
-from pytest_gittrix.evals.store import RunStore
-from pytest_gittrix.evals.suite import Suite
+from pytest_gittrix.evals.inputs.sample_record import OUTCOMES
+from pytest_gittrix.evals.inputs.suite import Suite
+from pytest_gittrix.evals.results.store import RunStore
+from pytest_gittrix.evals.runs.run import Options, run_suite
 from pytest_gittrix.report.eval_report import page_of, verdict, write_report
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&{{ 7 * 7 }}"
@@ -74,7 +74,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> RunStore:
     case(suite, "bad", HOSTILE, f"printf %s {shlex.quote(HOSTILE)}; false")
     agent = "sh -c 'echo \"y = <b>\" > new.py'"
     out = place / "run"
-    run(Suite.load(suite), Options(out=out, agent=agent, confine="off", epochs=2))
+    run_suite(Suite.load(suite), Options(out=out, agent=agent, confine="off", epochs=2))
     return RunStore.open(out)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.evals import FILES, SOLVES, agent_file, case, command_file, left_in, ran, suite
 
-from pytest_gittrix.evals.record import OUTCOMES, Record
-from pytest_gittrix.evals.run import Summary
+from pytest_gittrix.evals.inputs.sample_record import OUTCOMES, Record
+from pytest_gittrix.evals.runs.run import Summary
 
 GOLD = "--- a/app.py\n+++ b/app.py\n@@ -1 +1 @@\n-VERSION = 1\n+VERSION = 2\n"
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from support.evals import SOLVES, agent_file, ran, suite, write
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
-from pytest_gittrix.evals.compare import compare
-from pytest_gittrix.evals.shards import Shard, merge
-from pytest_gittrix.evals.store import RunStore
+from pytest_gittrix.evals.results.compare import compare
+from pytest_gittrix.evals.results.store import RunStore
+from pytest_gittrix.evals.runs.shards import Shard, merge
 
 IDS = [f"case-{n}" for n in range(6)]
 

@@ -9,11 +9,11 @@ import pytest
 from support.evals import SOLVES, agent_file, edit_json, options, ran, suite, write
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, MetadataVersionUnsupported
-from pytest_gittrix.evals.manifest import Manifest
-from pytest_gittrix.evals.record import CheckResult, Record, decode
-from pytest_gittrix.evals.run import Progress, run
-from pytest_gittrix.evals.store import RunStore
-from pytest_gittrix.evals.suite import Suite
+from pytest_gittrix.evals.inputs.sample_record import CheckResult, Record, decode
+from pytest_gittrix.evals.inputs.suite import Suite
+from pytest_gittrix.evals.results.manifest import Manifest
+from pytest_gittrix.evals.results.store import RunStore
+from pytest_gittrix.evals.runs.run import Progress, run_suite
 
 RECORD = Record(
     key="0" * 32,
@@ -65,7 +65,7 @@ def test_a_run_is_made_once_and_gone_on_with_only_when_asked(tmp_path: Path) -> 
         ran(place, tmp_path, SOLVES)
     told: list[Progress] = []
 
-    again = run(Suite.load(place), options(tmp_path, SOLVES, resume=True), watch=told.append)
+    again = run_suite(Suite.load(place), options(tmp_path, SOLVES, resume=True), watch=told.append)
 
     assert (again.already, again.digest) == (2, first.digest)
     assert [(one.done, one.total, one.last) for one in told] == [(2, 2, None)]
@@ -81,7 +81,7 @@ def test_resuming_does_only_what_is_missing_damaged_or_was_nobodys_fault(tmp_pat
     files["c"].write_bytes(Record(**{**_fields(records["c"]), "outcome": "infra_error"}).encode())
     told: list[Progress] = []
 
-    again = run(Suite.load(place), options(tmp_path, SOLVES, resume=True), watch=told.append)
+    again = run_suite(Suite.load(place), options(tmp_path, SOLVES, resume=True), watch=told.append)
 
     assert [one.last.id for one in told if one.last] == ["a", "b", "c"]
     assert again.digest == first.digest
@@ -180,7 +180,7 @@ def test_progress_counts_every_sample_once(tmp_path: Path) -> None:
     told: list[Progress] = []
     agent = agent_file(tmp_path, "desk.write('app.py', 'VERSION = 2\\n')")
 
-    run(Suite.load(suite(tmp_path, "a", "b")), options(tmp_path, agent, epochs=2), watch=told.append)
+    run_suite(Suite.load(suite(tmp_path, "a", "b")), options(tmp_path, agent, epochs=2), watch=told.append)
 
     assert [(one.done, one.total) for one in told] == [(n, 4) for n in range(5)]
     assert [(one.last.id, one.last.epoch) for one in told if one.last] == [("a", 0), ("b", 0), ("a", 1), ("b", 1)]

@@ -10,8 +10,8 @@ import pytest
 from support.evals import case, suite, write
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.evals.case_repo import contents_of
-from pytest_gittrix.evals.suite import Suite
+from pytest_gittrix.evals.inputs.case_repo import contents_of
+from pytest_gittrix.evals.inputs.suite import Suite
 from pytest_gittrix.git.environment import hermetic_env, run_git
 
 

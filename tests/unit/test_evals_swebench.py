@@ -11,9 +11,9 @@ from support.git import git
 
 from pytest_gittrix.cli.main import main
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.evals.run import Options, run
-from pytest_gittrix.evals.suite import Suite
-from pytest_gittrix.evals.swebench import case_files, import_swebench, instances
+from pytest_gittrix.evals.inputs.suite import Suite
+from pytest_gittrix.evals.inputs.swebench import case_files, import_swebench, instances
+from pytest_gittrix.evals.runs.run import Options, run_suite
 
 BROKEN = "def add(a, b):\n    return a - b\n\n\ndef twice(a):\n    return a * 2\n"
 MENDED = BROKEN.replace("a - b", "a + b")
@@ -75,7 +75,7 @@ def test_the_gold_patch_passes_and_an_agent_that_does_nothing_fails(line: dict[s
 
     outcomes = {}
     for agent in ("gold", "nop"):
-        done = run(suite, Options(agent, tmp_path / agent, confine="off", scratch=tmp_path / "scratch"))
+        done = run_suite(suite, Options(agent, tmp_path / agent, confine="off", scratch=tmp_path / "scratch"))
         [record] = done.records
         outcomes[agent] = (record.outcome, record.reason)
 

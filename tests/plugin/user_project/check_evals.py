@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gittrix.evals_pytest.outcome import EvalSample
+from pytest_gittrix.plugin.evals.outcome import EvalSample
 
 
 @pytest.mark.gittrix_eval(suite="words", agent="sh -c 'echo hello > hello.txt'", confine="off")

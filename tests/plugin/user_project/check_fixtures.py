@@ -29,7 +29,7 @@ from pytest_gittrix import (
     World,
 )
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.fixtures import Ephemeral, Worlds
+from pytest_gittrix.plugin.fixtures import Ephemeral, Worlds
 from pytest_gittrix.testing.faults.crash import Crash
 from pytest_gittrix.testing.faults.powercut import PowerCuts
 from pytest_gittrix.testing.faults.small_disks import SmallDisks

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pytest_gittrix import DurableRepo, FrozenClock, UserSession
 from pytest_gittrix.conformance import SessionSystem
 from pytest_gittrix.conformance.families.capabilities import CapabilityClauses
-from pytest_gittrix.fixtures import Worlds
+from pytest_gittrix.plugin.fixtures import Worlds
 
 GIVEN = json.loads(os.environ["GIVEN"])
 

@@ -1,0 +1,140 @@
+"""The durable repository of a case, from files, a git bundle or a repository of this machine; and patches as trees.
+
+The same case gives the same commit ids wherever it is laid out. What git has to unpack is unpacked once and kept under the case's digest.
+Must not know what a sample is.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import stat
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pytest_gittrix.errors import AdapterUnavailable, GitFailed, InvalidInput
+from pytest_gittrix.evals.inputs.suite import Case, Source, is_left_out
+from pytest_gittrix.git.environment import hermetic_env, run_git
+from pytest_gittrix.git.repository import Repository
+from pytest_gittrix.git.tree import changed_paths
+from pytest_gittrix.testing.repos.history import Content, Contents, Executable, History, Symlink
+
+BRANCH = "main"
+ANY_OBJECT = "git -c uploadpack.allowAnySHA1InWant=true upload-pack"
+"""What a fetch is answered by, so that it can ask for whatever is there, by its id."""
+
+
+def durable_of(case: Case, cache: Path) -> dict[str, Any]:
+    """What ``World.open`` needs to make the durable repository of a case.
+
+    Args:
+        case: the case.
+        cache: a directory for what is unpacked once; made when it is needed.
+
+    Returns:
+        ``history`` or ``repository``.
+
+    Raises:
+        InvalidInput: a file of the case cannot be in a repository, or bundle or commit are not what they were said to be.
+        AdapterUnavailable: git refused.
+    """
+    if case.source.kind == "files":
+        return {"history": _history(case.source.path, case.digest)}
+    return {"repository": _unpacked(case.source, cache / f"{case.digest.removeprefix('sha256:')[:32]}.git")}
+
+
+def contents_of(directory: Path) -> dict[str, Content]:
+    """Everything below a directory, as a history's step takes it, but for what git keeps to itself and what tools leave behind.
+
+    Raises:
+        InvalidInput: something below it is neither file nor link, or cannot be read.
+    """
+    found: dict[str, Content] = {}
+    for root, names, files in os.walk(directory):
+        names[:] = [name for name in names if not is_left_out(name)]
+        for name in files + [name for name in names if os.path.islink(os.path.join(root, name))]:
+            if is_left_out(name):
+                continue
+            path = Path(root, name)
+            found[path.relative_to(directory).as_posix()] = _content(path)
+    return found
+
+
+def _content(path: Path) -> Content:
+    try:
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
+            return Symlink(os.fsencode(os.readlink(path)))
+        if stat.S_ISREG(mode):
+            data = path.read_bytes()
+            return Executable(data) if mode & 0o100 else data
+    except OSError as problem:
+        raise InvalidInput(f"{path} cannot be read: {problem.strerror}.", fix="Let whoever runs the suite read it.") from None
+    raise InvalidInput(f"{path} is neither a file nor a link.", why="Git keeps nothing else.", fix="Take it out of the case.")
+
+
+@lru_cache(maxsize=64)
+def _history(directory: Path, _digest: str) -> History:
+    """Read once: the digest says that nothing changed since."""
+    return History.of(contents_of(directory))
+
+
+def _unpacked(source: Source, place: Path) -> Path:
+    if place.is_dir():
+        return place
+    place.parent.mkdir(parents=True, exist_ok=True)
+    fresh = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
+    options = [] if source.kind == "bundle" else [f"--upload-pack={ANY_OBJECT}"]
+    try:
+        run_git(["init", "-q", "--bare", f"--initial-branch={BRANCH}", str(fresh)])
+        # One pack, however few objects: a pack is copied to the run's objects whole.
+        fetch = ["-C", str(fresh), "-c", "fetch.unpackLimit=1", "fetch", "-q"]
+        run_git([*fetch, "--no-tags", *options, "--", str(source.path), f"{source.ref}:refs/heads/{BRANCH}"])
+        os.rename(fresh, place)
+    except GitFailed as problem:
+        raise InvalidInput(
+            f"{source.path} has no {source.ref!r} to start from.",
+            why=problem.fact,
+            fix="Give a bundle with that reference, or a whole repository with that commit.",
+        ) from None
+    except OSError as problem:
+        if not place.is_dir():  # otherwise another process was faster, with the same objects
+            raise AdapterUnavailable(f"{place} cannot be made: {problem.strerror}.", fix="Make room, or give another --scratch.") from None
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return place
+
+
+def patched_tree(repository: Repository, commit: str, patch: Path, scratch: Path) -> str:
+    """The tree that a commit's becomes when a patch is applied to it; work tree and index of the repository stay as they are.
+
+    Args:
+        repository: gets the objects.
+        commit: to apply it to.
+        patch: as ``git diff`` writes it.
+        scratch: a directory for an index.
+
+    Raises:
+        InvalidInput: the patch does not apply.
+    """
+    index = scratch / f"index-{secrets.token_hex(4)}"
+    environment = {**hermetic_env(), "GIT_DIR": repository.common_dir, "GIT_INDEX_FILE": str(index)}
+    try:
+        run_git(["read-tree", commit], env=environment)
+        run_git(["apply", "--cached", "--whitespace=nowarn"], env=environment, stdin=patch.read_bytes())
+        return run_git(["write-tree"], env=environment).decode().strip()
+    except GitFailed as problem:
+        raise InvalidInput(
+            f"{patch} does not apply to {commit}.", why=problem.fact, fix="Make it with git diff against the case's repository."
+        ) from None
+    finally:
+        index.unlink(missing_ok=True)
+
+
+def patch_contents(repository: Repository, commit: str, patch: Path, scratch: Path) -> Contents:
+    """What a patch changes, as a person commits it. Raises InvalidInput if it does not apply."""
+    read = repository.trees.read
+    changed = changed_paths(read, repository.tree(commit), patched_tree(repository, commit, patch, scratch))
+    return {path: new for path, (_, new) in changed.items()}

@@ -1,0 +1,347 @@
+"""A suite from the releases of a package: apply a release's change, while somebody else commits a part of the next one's.
+
+The history is real and is made anew each time, from wheels that are pinned by hash; the same wheels give the same bytes. Source: the eval
+research, sections 4.1 (releases as commits) and 4.4 (drift from the next release). Must not know how samples are run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, get_args
+
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.evals.inputs.identity import digest_of
+from pytest_gittrix.evals.inputs.sample_record import Outcome, Record
+from pytest_gittrix.evals.inputs.strict_toml import Table, toml_text
+from pytest_gittrix.evals.inputs.suite import Suite
+from pytest_gittrix.evals.inputs.wheels import Files, Pins, fetch
+from pytest_gittrix.git.objects import SHA1
+from pytest_gittrix.git.patch import FileChange, Side, patch_bytes
+from pytest_gittrix.git.tree import Entry
+from pytest_gittrix.testing.repos.history import Contents, Executable, History, Step, resolve
+from pytest_gittrix.testing.repos.templates import Templates
+
+DRIFT: Final = 30
+"""Percent of what may drift that does, at least one file (the eval research, section 4.4)."""
+
+_AUTHOR: Final = ("Release", "release@example.com")
+_EXPECTED: Final = "expected.toml"
+_TASK: Final = """\
+This repository holds {package} {before}, as its wheel has it. Make it {package} {version}.
+
+The change of that release is the patch below. Apply all of it, and change nothing else. It fits on the files as they are now.
+
+```diff
+{patch}```
+"""
+_CASE: Final = """\
+{task}gold = "gold.patch"
+
+[durable]
+path = "../../history.git"
+commit = "{commit}"
+
+[drift]
+patch = "drift.patch"
+at = "before-promote"
+
+[check]
+function = "check.py:is_the_release"
+"""
+_CHECK: Final = '''\
+"""{package} {version}: what it changed is as it released it, and nothing else was changed."""
+
+from pytest_gittrix.git.tree import Entry
+
+RELEASED = {{
+{files}}}
+
+
+def is_the_release(result):
+    there = result.files
+    for path, entry in RELEASED.items():
+        assert there.get(path) == entry, f"{{path}} is not as it was released"
+    before = result.repository.entries(result.before)
+    others = sorted(path for path in {{*before, *there}} - RELEASED.keys() if before.get(path) != there.get(path))
+    assert not others, f"{{others[0]}} was not to be changed"
+'''
+
+
+@dataclass(frozen=True)
+class Release:
+    """What a release holds.
+
+    Attributes:
+        version: its version.
+        files: by path.
+    """
+
+    version: str
+    files: Files
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """How a case ends for an agent that does what it is told.
+
+    Attributes:
+        outcome: ``pass``; or ``conflict``, where the drift meets the change.
+        overlap: the paths of the change that it meets, sorted.
+    """
+
+    outcome: Outcome
+    overlap: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Made:
+    """A suite that was made.
+
+    Attributes:
+        suite: it.
+        pins: its releases, each with the hash of its wheel.
+        expected: how each case ends, by id.
+    """
+
+    suite: Suite
+    pins: Pins
+    expected: Mapping[str, Expected]
+
+    @property
+    def digest(self) -> str:
+        """Of all cases: the same for the same releases, wherever and whenever the suite was made."""
+        return digest_of([[case.id, case.digest] for case in self.suite.cases])
+
+
+def make_releases(pins: Pins, out: str | os.PathLike[str]) -> Made:
+    """Fetch the releases of a package, and make a suite of them.
+
+    Args:
+        pins: which releases, in the order in which they were made.
+        out: the directory of the suite, which must not be there; it is made whole or not at all.
+
+    Raises:
+        CapabilityMissing: this Python has no pip.
+        AdapterUnavailable: pip could not get a wheel.
+        InvalidInput: a wheel is not what was pinned or cannot be used, or ``out`` is there.
+    """
+    _require_free(Path(out).absolute())
+    fetched = [fetch(pins.package, pin) for pin in pins.releases]
+    found = [replace(pin, sha256=sha256) for pin, (sha256, _) in zip(pins.releases, fetched, strict=True)]
+    releases = [Release(pin.version, files) for pin, (_, files) in zip(pins.releases, fetched, strict=True)]
+    return write_suite(Pins.of(pins.package, found), releases, out)
+
+
+def write_suite(pins: Pins, releases: Sequence[Release], out: str | os.PathLike[str]) -> Made:
+    """Make a suite of releases that are there.
+
+    Args:
+        pins: what is written down of them.
+        releases: the same, in the same order.
+        out: as for ``make_releases``.
+
+    Raises:
+        InvalidInput: ``out`` is there, a path cannot be in a repository, or a change cannot be told as text.
+    """
+    target = Path(out).absolute()
+    _require_free(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        commits = _write_history(pins.package, releases, draft)
+        expected = {}
+        for number in range(len(releases) - 2):
+            triple = (releases[number], releases[number + 1], releases[number + 2])
+            for ending, drifting in _drifts(*triple):
+                id_ = _id(pins.package, triple[1].version, ending)
+                files, expected[id_] = _case_files(pins.package, commits[number], *triple, _part(id_, drifting))
+                _write(draft / "cases" / id_, files)
+        top = f'schema = 1\nname = "{pins.package}-releases"\n\n[defaults]\nhistory = "full"\n'
+        _write(draft, {"suite.toml": top, "releases.toml": pins.encode(), _EXPECTED: _told(expected)})
+        Suite.load(draft)
+        draft.chmod(0o755)
+        draft.rename(target)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    return Made(Suite.load(target), pins, expected)
+
+
+def expected_of(suite: str | os.PathLike[str]) -> dict[str, Expected]:
+    """How the cases of a suite of releases end, by id.
+
+    Args:
+        suite: its directory.
+
+    Raises:
+        InvalidInput: it is no such suite.
+    """
+    top = Table.read(Path(suite) / _EXPECTED, ("schema", "cases"))
+    cases = top.raw("cases")
+    if top.raw("schema") != 1 or not isinstance(cases, dict):
+        top.wrong("cases", "a table of cases, in a file of schema 1", cases)
+    found = {}
+    for id_ in cases:
+        case = top.table("cases", [*cases]).table(id_, ("outcome", "overlap"))
+        outcome: Outcome = case.text("outcome", among=get_args(Outcome))  # type: ignore[assignment]
+        found[id_] = Expected(outcome, case.texts("overlap"))
+    return found
+
+
+def surprises(expected: Mapping[str, Expected], records: Iterable[Record]) -> list[str]:
+    """What did not end as it should, one line each; nothing if all is well.
+
+    Args:
+        expected: by id of case.
+        records: of a run; those of other cases do not count.
+    """
+    found = []
+    for record in records:
+        wanted = expected.get(record.id)
+        if wanted is None:
+            continue
+        met = tuple(sorted(record.conflict or ()))
+        if record.outcome != wanted.outcome:
+            found.append(f"{record.id} #{record.epoch}: {record.outcome} instead of {wanted.outcome}")
+        elif met != wanted.overlap:
+            found.append(f"{record.id} #{record.epoch}: conflict in {', '.join(met)} instead of {', '.join(wanted.overlap)}")
+    return found
+
+
+# History ---------------------------------------------------------------------------------------------------------------------------
+
+
+def _write_history(package: str, releases: Sequence[Release], place: Path) -> tuple[str, ...]:
+    """A bare repository with a commit for each release; gives the commits."""
+    empty: Files = {}
+    before = [empty, *(release.files for release in releases)]
+    steps = [
+        Step(_changes(old, release.files), f"{package} {release.version}", _AUTHOR) for old, release in zip(before, releases, strict=False)
+    ]
+    template = Templates(place / ".templates").of(History.of(history=steps))
+    template.materialise(place / "history.git", bare=True)
+    shutil.rmtree(place / ".templates", ignore_errors=True)
+    return template.commits
+
+
+def _changes(old: Files, new: Files, paths: Iterable[str] | None = None) -> dict[str, bytes | Executable | None]:
+    """What makes the one the other, in some paths or in all."""
+    return {path: new.get(path) for path in sorted({*old, *new} if paths is None else paths) if old.get(path) != new.get(path)}
+
+
+# Cases -----------------------------------------------------------------------------------------------------------------------------
+
+
+def _case_files(
+    package: str, commit: str, before: Release, release: Release, after: Release, drifting: Sequence[str]
+) -> tuple[dict[str, bytes], Expected]:
+    """The files of a case, by name, and how it ends."""
+    change = _changes(before.files, release.files)
+    drift = _changes(before.files, after.files, drifting)
+    overlap = tuple(path for path in change if any(_meet(path, other) for other in drift))
+    gold = _patch(before.files, change)
+    task = _TASK.format(package=package, before=before.version, version=release.version, patch=_as_text(gold, release.version))
+    # A file's line endings are not kept by whoever reads text; TOML keeps what is escaped.
+    told = f"task = {toml_text(task)}\n" if "\r" in task else ""
+    files = {
+        "case.toml": _CASE.format(task=told, commit=commit).encode(),
+        "check.py": _CHECK.format(package=package, version=release.version, files=_released(change)).encode(),
+        "drift.patch": _patch(before.files, drift),
+        "gold.patch": gold,
+    }
+    if not told:
+        files["task.md"] = task.encode()
+    return files, Expected("conflict", overlap) if overlap else Expected("pass")
+
+
+def _drifts(before: Release, release: Release, after: Release) -> Iterator[tuple[str, list[str]]]:
+    """What drift may be drawn from, for each case of a release: what the next one changes of its files, and of all others."""
+    change = _changes(before.files, release.files)
+    moved = [
+        path
+        for path in _changes(release.files, after.files)
+        if after.files.get(path) != before.files.get(path) and not any(path != other and _meet(path, other) for other in before.files)
+    ]
+    over = [path for path in moved if any(_meet(path, other) for other in change)]
+    for ending, paths in (("over", over), ("apart", [path for path in moved if path not in over])):
+        if paths:
+            yield ending, paths
+
+
+def _part(id_: str, paths: Sequence[str]) -> list[str]:
+    """As good as random, and always the same."""
+    drawn = sorted(paths, key=lambda path: hashlib.sha256(f"{id_}\0{path}".encode(errors="surrogatepass")).digest())
+    return drawn[: -(-len(paths) * DRIFT // 100)]
+
+
+def _meet(path: str, other: str) -> bool:
+    """Whether two changes cannot both stand: the same path, or one in the other's place."""
+    return path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/")
+
+
+def _patch(files: Files, changes: Contents) -> bytes:
+    """What ``git apply`` takes to make these changes."""
+    old, old_blobs = resolve({path: files[path] for path in changes if path in files}, SHA1)
+    new, new_blobs = resolve(changes, SHA1)
+    blobs = old_blobs | new_blobs
+    return patch_bytes(FileChange(path, _side(old.get(path), blobs), _side(entry, blobs)) for path, entry in new.items())
+
+
+def _side(entry: Entry | None, blobs: Mapping[str, bytes]) -> Side | None:
+    return None if entry is None else Side(entry.mode, blobs[entry.id], entry.id)
+
+
+def _released(change: Contents) -> str:
+    entries, _ = resolve(change, SHA1)
+    return "".join(
+        f"    {path!a}: None,\n" if entry is None else f"    {path!a}: Entry({entry.mode:#o}, {entry.id!r}),\n"
+        for path, entry in entries.items()
+    )
+
+
+def _as_text(patch: bytes, version: str) -> str:
+    try:
+        return patch.decode()
+    except UnicodeDecodeError as problem:
+        raise InvalidInput(
+            f"The change of {version} is not UTF-8: {problem}.",
+            why="The agent is told what to apply, and a task is text.",
+            fix="Leave that release out, or use another package.",
+        ) from None
+
+
+# Files -----------------------------------------------------------------------------------------------------------------------------
+
+
+def _id(package: str, version: str, ending: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{package}-{version}-{ending}")
+
+
+def _told(expected: Mapping[str, Expected]) -> bytes:
+    lines = ["# How each case ends for an agent that does exactly what it is told: where the drift meets the change, conflict is right.\n"]
+    lines.append("schema = 1\n")
+    for id_, one in expected.items():
+        lines.append(f'\n[cases."{id_}"]\noutcome = "{one.outcome}"\n')
+        if one.overlap:
+            lines.append("overlap = [\n" + "".join(f"  {toml_text(path)},\n" for path in one.overlap) + "]\n")
+    return "".join(lines).encode()
+
+
+def _write(directory: Path, files: Mapping[str, str | bytes]) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, data in files.items():
+        (directory / name).write_bytes(data.encode() if isinstance(data, str) else data)
+
+
+def _require_free(target: Path) -> None:
+    if "\0" in str(target):
+        raise InvalidInput(f"{str(target)!r} is no path.", why="No path holds NUL.", fix="Name a new directory.")
+    if os.path.lexists(target):
+        raise InvalidInput(f"{target} is there already.", why="Nothing is written over a suite.", fix="Name a new directory.")

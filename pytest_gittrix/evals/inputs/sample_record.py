@@ -1,0 +1,139 @@
+"""How a sample ended: one record, the same bytes for the same sample whoever made it and when.
+
+Times and output are kept beside it (``store``), since they are never the same twice. Must not know where records are kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+from pytest_gittrix.errors import InvalidInput, MetadataVersionUnsupported
+from pytest_gittrix.evals.inputs.identity import canonical, digest_bytes, digest_of, result_digest
+
+Outcome = Literal["pass", "fail", "conflict", "refused", "agent_error", "timeout", "infra_error"]
+OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
+RETRIED: Final = "infra_error"
+"""The one outcome that says nothing about the agent, and is tried again."""
+
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What one check found.
+
+    Attributes:
+        kind: of the check.
+        ok: whether it is satisfied.
+        detail: why not, on one line; the same for the same result.
+    """
+
+    kind: str
+    ok: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The result of a sample.
+
+    Attributes:
+        key: see ``identity.sample_key``.
+        id: the case's.
+        epoch: which repetition, from 0.
+        seed: 64 hex digits.
+        case: digest of the case.
+        session: the session's id.
+        outcome: one of ``OUTCOMES``.
+        reason: why it is not ``pass``, on one line; the same for the same result.
+        base: the commit that the session started from; empty if it did not come so far.
+        final: tree of the workspace as reviewed; empty likewise.
+        head: the commit that durable's branch was at before the promotion.
+        promoted: the commit that was made; empty if none was.
+        tree: of that commit.
+        files: paths touched, sorted.
+        conflict: paths in conflict, each with ``path``, ``text`` or ``tree``.
+        exit: status of the agent, None where it has none or did not end by itself.
+        checks: what they found, in order.
+        events: digest of the event log.
+        event_count: number of its lines.
+    """
+
+    key: str
+    id: str
+    epoch: int
+    seed: str
+    case: str
+    session: str
+    outcome: Outcome
+    reason: str = ""
+    base: str = ""
+    final: str = ""
+    head: str = ""
+    promoted: str = ""
+    tree: str = ""
+    files: tuple[str, ...] = ()
+    conflict: Mapping[str, str] | None = None
+    exit: int | None = None
+    checks: tuple[CheckResult, ...] = ()
+    events: str = ""
+    event_count: int = 0
+
+    @property
+    def row(self) -> tuple[str, str, str, str, str]:
+        """What of it counts for the digest of a run's results."""
+        return self.key, self.outcome, self.promoted, self.tree, self.events
+
+    def encode(self) -> bytes:
+        """The record as a file holds it, with the digest of all the rest."""
+        body = {"schema": _VERSION, **asdict(self)}
+        told = canonical(body)
+        return b'{"digest":"%b",%b\n' % (digest_bytes(told).encode(), told[1:])
+
+
+def decode(data: bytes, file: Path) -> Record:
+    """Read a record.
+
+    Raises:
+        InvalidInput: it is damaged.
+        MetadataVersionUnsupported: it is of another version.
+    """
+    try:
+        body: dict[str, Any] = json.loads(data)
+        told = body.pop("digest")
+        whole = digest_of(body) == told
+        version = body.pop("schema")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise damaged(file) from None
+    if version != _VERSION:
+        raise MetadataVersionUnsupported(f"{file} is of version {version!r}.", why=f"This version reads {_VERSION}.")
+    if not whole or set(body) != {field.name for field in fields(Record)} or body["outcome"] not in OUTCOMES:
+        raise damaged(file)
+    checks = tuple(CheckResult(**check) for check in body.pop("checks"))
+    return Record(**{**body, "files": tuple(body["files"]), "checks": checks})
+
+
+def damaged(file: Path) -> InvalidInput:
+    """The error for a file of a run that is not what was written."""
+    return InvalidInput(
+        f"{file} is damaged.",
+        why="It is not what was written there, so nothing in it counts.",
+        fix="Run again with --resume: a damaged sample is run anew.",
+    )
+
+
+def digest(records: Iterable[Record]) -> str:
+    """The digest of a run's results: the same at any worker count, on any engine, after any kill and resume."""
+    return result_digest(record.row for record in records)
+
+
+def tally(records: Iterable[Record]) -> dict[str, int]:
+    """How many records there are of each outcome, all outcomes named."""
+    counts: dict[str, int] = dict.fromkeys(OUTCOMES, 0)
+    for record in records:
+        counts[record.outcome] += 1
+    return counts

@@ -1,0 +1,274 @@
+"""Data sets in the format of SWE-bench, as suites: one line of JSON, one case, on repositories that are on this machine.
+
+Nothing is downloaded and no image is built. What a case runs with is what is installed where the suite is run. Source of the fields:
+the SWE-bench data set (``instance_id``, ``repo``, ``base_commit``, ``problem_statement``, ``patch``, ``test_patch``, ``FAIL_TO_PASS``,
+``PASS_TO_PASS``); eval-anchors section 1.3. It must not know how samples are run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.evals.inputs.identity import check_id
+from pytest_gittrix.evals.inputs.strict_toml import toml_text
+from pytest_gittrix.evals.inputs.suite import Suite
+
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_REPOSITORY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]*[A-Za-z0-9_-]")
+
+_TESTS: Final = '''\
+"""What SWE-bench asks of {id}: the tests of its patch that failed before pass, and those that passed still do."""
+
+import os
+import subprocess
+import sys
+from functools import lru_cache
+
+import pytest
+
+TEST_PATCH = {patch}
+FAIL_TO_PASS = {fail}
+PASS_TO_PASS = {keep}
+
+
+@lru_cache
+def outcomes():
+    """How each test ended, by its id; the tests' files are those of the patch, whatever became of them."""
+    if TEST_PATCH:
+        apply = ["git", "apply", "--whitespace=nowarn", "-"]
+        done = subprocess.run(apply, input=TEST_PATCH.encode(), capture_output=True)
+        assert done.returncode == 0, "the test patch does not apply: " + done.stderr.decode(errors="replace")
+    files = sorted({{test.partition("::")[0] for test in FAIL_TO_PASS + PASS_TO_PASS}})
+    environment = {{**os.environ, "PYTHONPATH": os.getcwd(), "PYTHONDONTWRITEBYTECODE": "1"}}
+    command = [sys.executable, "-m", "pytest", "-q", "-rA", "--no-header", "--tb=no", "-p", "no:cacheprovider", *files]
+    done = subprocess.run(command, capture_output=True, env=environment)
+    found = {{}}
+    for line in done.stdout.decode(errors="replace").splitlines():
+        word, _, rest = line.partition(" ")
+        if word in ("PASSED", "FAILED", "ERROR", "XFAIL", "XPASS"):
+            found[rest.partition(" - ")[0]] = word
+    assert found, "no test ran: " + done.stdout.decode(errors="replace")[-2000:]
+    return found
+
+
+@pytest.mark.parametrize("test", FAIL_TO_PASS)
+def test_that_failed_passes(test):
+    assert outcomes().get(test) in ("PASSED", "XFAIL")
+
+
+@pytest.mark.parametrize("test", PASS_TO_PASS)
+def test_that_passed_still_passes(test):
+    assert outcomes().get(test) in ("PASSED", "XFAIL")
+'''
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One line of a data set.
+
+    Attributes:
+        id: its name.
+        repository: ``owner/name``.
+        commit: where the agent starts.
+        task: what it is told.
+        gold: a patch that solves it; empty if there is none.
+        test_patch: what brings the tests; empty if they are there already.
+        fail_to_pass: pytest's ids of tests that must come to pass.
+        pass_to_pass: of those that must go on passing.
+    """
+
+    id: str
+    repository: str
+    commit: str
+    task: str
+    gold: str
+    test_patch: str
+    fail_to_pass: tuple[str, ...]
+    pass_to_pass: tuple[str, ...]
+
+
+def instances(text: str) -> list[Instance]:
+    """What a data set holds.
+
+    Args:
+        text: JSON objects, one a line; blank lines do not count.
+
+    Raises:
+        InvalidInput: a line is none, a field is missing or not what it should be, or an id is there twice; the message names the line.
+    """
+    found: dict[str, Instance] = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        one = _instance(number, line)
+        if one.id.casefold() in found:
+            _wrong(number, f"the instance_id {one.id!r} is there already", "Ids are the names of directories; give each line its own.")
+        found[one.id.casefold()] = one
+    if not found:
+        raise InvalidInput("The data set has no line.", fix="Give one JSON object on each line.")
+    return [*found.values()]
+
+
+def case_files(instance: Instance, repository: Path) -> dict[str, str]:
+    """The files of a case, by their path in its directory.
+
+    Args:
+        instance: what is asked.
+        repository: on this machine.
+    """
+    files = {
+        "task.md": instance.task,
+        "test_swebench.py": _TESTS.format(
+            id=instance.id,
+            patch=ascii(instance.test_patch),
+            fail=_listed(instance.fail_to_pass),
+            keep=_listed(instance.pass_to_pass),
+        ),
+    }
+    gold = ""
+    if instance.gold:
+        files["gold.patch"] = instance.gold
+        gold = 'gold = "gold.patch"\n'
+    files["case.toml"] = (
+        f"{gold}\n[durable]\npath = {toml_text(str(repository))}\ncommit = {toml_text(instance.commit)}\n\n"
+        '[check]\npytest = "test_swebench.py"\n\n[limits]\ntimeout = "30m"\n'
+    )
+    return files
+
+
+def import_swebench(file: str | os.PathLike[str], repositories: str | os.PathLike[str], out: str | os.PathLike[str]) -> Suite:
+    """Make a suite of a data set.
+
+    Args:
+        file: the data set.
+        repositories: a directory with its repositories, as ``owner/name``, ``owner__name`` or ``name``, with or without ``.git``.
+        out: the directory of the suite, which must not be there; it is made whole or not at all.
+
+    Raises:
+        InvalidInput: the data set is none, a repository or a commit is not there, or ``out`` is.
+    """
+    source, target = Path(file), Path(out).absolute()
+    if os.path.lexists(target):
+        raise InvalidInput(f"{target} is there already.", why="An import never writes over a suite.", fix="Name a new directory.")
+    try:
+        found = instances(source.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{source} cannot be read: {error}.", fix="Give a file of JSON lines, in UTF-8.") from None
+    places = {one.repository: repository_of(one.repository, Path(repositories)) for one in found}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    try:
+        _write(draft, {"suite.toml": f"schema = 1\nname = {toml_text(_suite_name(target.name))}\n"})
+        for one in found:
+            _write(draft / "cases" / one.id, case_files(one, places[one.repository]))
+        Suite.load(draft)
+        draft.chmod(0o755)
+        draft.rename(target)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    return Suite.load(target)
+
+
+def repository_of(name: str, repositories: Path) -> Path:
+    """Where a repository of this machine is.
+
+    Args:
+        name: ``owner/name``.
+        repositories: a directory with repositories.
+
+    Raises:
+        InvalidInput: it is nowhere below it.
+    """
+    owner, _, short = name.partition("/")
+    stems = (f"{owner}/{short}", f"{owner}__{short}", short)
+    candidates = [repositories / f"{stem}{ending}" for stem in stems for ending in ("", ".git")]
+    for candidate in candidates:
+        if (candidate / ".git").exists() or (candidate / "HEAD").is_file():
+            return candidate.resolve()
+    raise InvalidInput(
+        f"The repository {name} is not in {repositories}.",
+        why="Cases run on repositories of this machine; nothing is downloaded.",
+        fix=f"Clone it to one of {', '.join(str(one.relative_to(repositories)) for one in candidates)}.",
+    )
+
+
+def _instance(number: int, line: str) -> Instance:
+    try:
+        fields = json.loads(line)
+    except ValueError as error:
+        _wrong(number, f"it is no JSON: {error}", "Write one JSON object on each line.")
+    if not isinstance(fields, dict):
+        _wrong(number, "it is no JSON object", "Write one JSON object on each line.")
+    one = Instance(
+        id=check_id(_text(number, fields, "instance_id"), f"line {number}: instance_id"),
+        repository=_text(number, fields, "repo"),
+        commit=_text(number, fields, "base_commit"),
+        task=_text(number, fields, "problem_statement"),
+        gold=_text(number, fields, "patch", needed=False),
+        test_patch=_text(number, fields, "test_patch", needed=False),
+        fail_to_pass=_tests(number, fields, "FAIL_TO_PASS"),
+        pass_to_pass=_tests(number, fields, "PASS_TO_PASS"),
+    )
+    if not _REPOSITORY.fullmatch(one.repository):
+        _wrong(number, f"repo is {one.repository!r}", 'Give it as "owner/name".')
+    if not _COMMIT.fullmatch(one.commit):
+        _wrong(number, f"base_commit is {one.commit!r}", "Give the full id of a commit.")
+    if not one.fail_to_pass and not one.pass_to_pass:
+        _wrong(number, "no test is named", "Name tests in FAIL_TO_PASS or PASS_TO_PASS: without one nothing tells who passed.")
+    return one
+
+
+def _text(number: int, fields: Mapping[str, Any], name: str, *, needed: bool = True) -> str:
+    value = fields.get(name)
+    if value is None and not needed:
+        return ""
+    if not isinstance(value, str) or "\0" in value or (needed and not value.strip()):
+        _wrong(number, f"{name} is {value!r:.100}", "Give it as text, without NUL.")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        _wrong(number, f"{name} holds half of a character", "Write it as UTF-8.")
+    return value
+
+
+def _tests(number: int, fields: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """Ids of tests: a list, or as in the published data set a list within a text."""
+    value = fields.get(name) or []
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = None
+    if not isinstance(value, list) or not all(isinstance(one, str) and one and one[0] != "-" and "\0" not in one for one in value):
+        _wrong(number, f"{name} is {fields.get(name)!r:.100}", "Give it as a list of pytest's ids.")
+    if strange := [one for one in value if ".py" not in one.partition("::")[0]]:
+        _wrong(number, f"{name} has {strange[0]!r}", "Only tests that pytest can name (path/test_x.py::test_y) can be run here.")
+    return tuple(value)
+
+
+def _wrong(number: int, fact: str, fix: str) -> NoReturn:
+    raise InvalidInput(f"Line {number} is no SWE-bench instance: {fact}.", why="A line that is left out would change the score.", fix=fix)
+
+
+def _listed(values: Sequence[str]) -> str:
+    return "[\n" + "".join(f"    {value!a},\n" for value in values) + "]" if values else "[]"
+
+
+def _suite_name(directory: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", directory).strip(".-") or "swebench"
+
+
+def _write(directory: Path, files: Mapping[str, str]) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (directory / name).write_bytes(text.encode("utf-8"))

@@ -1,0 +1,1 @@
+"""What an eval run leaves: its store, its manifest, summaries and comparisons."""

@@ -1,0 +1,177 @@
+"""Two runs side by side: what flipped, what came out the same by another way, and where the ways part.
+
+Samples are joined by id and epoch. Must not know how runs are made, nor how a comparison is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Literal
+
+from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record
+from pytest_gittrix.evals.results.store import RunStore
+
+Difference = Literal["same", "outcome", "tree", "log", "missing"]
+SAME, OUTCOMES_CHANGED, TREES_DIFFER, INPUTS_DIFFER = 0, 1, 2, 3
+"""Exit statuses of ``gittrix eval compare``."""
+
+_CODES: Final[Mapping[Difference, int]] = {"same": 0, "outcome": 1, "missing": 1, "tree": 2, "log": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """The first event that is not the same on both sides.
+
+    Attributes:
+        seq: its number.
+        a: the one side's, None where its log is over.
+        b: the other's.
+    """
+
+    seq: int
+    a: Mapping[str, Any] | None
+    b: Mapping[str, Any] | None
+
+    def __str__(self) -> str:
+        return f"event {self.seq}: {_shown(self.a)} -> {_shown(self.b)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One sample in both runs.
+
+    Attributes:
+        id: of the case.
+        epoch: which repetition.
+        a: its record in the first run, None if it has none.
+        b: in the second.
+        difference: what is different; the first that applies of ``missing``, ``outcome``, ``tree``, ``log``.
+        parting: the first event that differs, where logs do.
+    """
+
+    id: str
+    epoch: int
+    a: Record | None
+    b: Record | None
+    difference: Difference
+    parting: Parting | None = None
+
+    @property
+    def flipped(self) -> bool:
+        """Whether it passes on one side alone, and both sides say something about the agent."""
+        if self.a is None or self.b is None or RETRIED in (self.a.outcome, self.b.outcome):
+            return False
+        return (self.a.outcome == "pass") != (self.b.outcome == "pass")
+
+    @property
+    def flip(self) -> str:
+        """``pass -> fail``, for instance."""
+        return f"{self.a.outcome if self.a else 'missing'} -> {self.b.outcome if self.b else 'missing'}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs.
+
+    Attributes:
+        a: the first.
+        b: the second.
+        inputs: keys of the manifests' cores that differ.
+        pairs: all samples of either, by id and epoch.
+    """
+
+    a: RunStore
+    b: RunStore
+    inputs: tuple[str, ...]
+    pairs: tuple[Pair, ...]
+
+    @property
+    def code(self) -> int:
+        """The exit status: 0 same, 1 outcomes changed, 2 same outcomes but trees or logs differ, 3 inputs differ."""
+        if self.inputs:
+            return INPUTS_DIFFER
+        return min((code for pair in self.pairs if (code := _CODES[pair.difference])), default=SAME)
+
+    @cached_property
+    def better(self) -> tuple[Pair, ...]:
+        """Samples that pass in the second run and did not in the first; what ended in ``infra_error`` on a side is none."""
+        return tuple(pair for pair in self._judged if pair.b is not None and pair.b.outcome == "pass")
+
+    @cached_property
+    def worse(self) -> tuple[Pair, ...]:
+        """Samples that passed in the first run and do not in the second."""
+        return tuple(pair for pair in self._judged if pair.a is not None and pair.a.outcome == "pass")
+
+    @property
+    def _judged(self) -> list[Pair]:
+        return [pair for pair in self.pairs if pair.flipped]
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for programs."""
+        differing = [pair for pair in self.pairs if pair.difference != "same"]
+        return {
+            "a": str(self.a.path),
+            "b": str(self.b.path),
+            "code": self.code,
+            "inputs": list(self.inputs),
+            "samples": len(self.pairs),
+            "better": len(self.better),
+            "worse": len(self.worse),
+            "differing": [
+                {
+                    "id": pair.id,
+                    "epoch": pair.epoch,
+                    "difference": pair.difference,
+                    "a": pair.a.outcome if pair.a else None,
+                    "b": pair.b.outcome if pair.b else None,
+                    "first": None if pair.parting is None else {"seq": pair.parting.seq, "a": pair.parting.a, "b": pair.parting.b},
+                }
+                for pair in differing
+            ],
+        }
+
+
+def compare(a: RunStore, b: RunStore) -> Comparison:
+    """Put two runs side by side.
+
+    Raises:
+        InvalidInput: a record or manifest is damaged.
+        MetadataVersionUnsupported: it is of another version.
+    """
+    ours, theirs = ({(record.id, record.epoch): record for record in store.records()} for store in (a, b))
+    pairs = tuple(_pair(a, b, sample, ours.get(sample), theirs.get(sample)) for sample in sorted({*ours, *theirs}))
+    return Comparison(a, b, tuple(a.manifest().differences(b.manifest())), pairs)
+
+
+def parting(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> Parting | None:
+    """The first event that two logs do not share; None if they are equal."""
+    for seq in range(max(len(a), len(b))):
+        one = a[seq] if seq < len(a) else None
+        other = b[seq] if seq < len(b) else None
+        if one != other:
+            return Parting(seq, one, other)
+    return None
+
+
+def _pair(a: RunStore, b: RunStore, sample: tuple[str, int], one: Record | None, other: Record | None) -> Pair:
+    if one is None or other is None:
+        return Pair(*sample, one, other, "missing")
+    parted = None if one.events == other.events else parting(a.lines("events", one.key), b.lines("events", other.key))
+    return Pair(*sample, one, other, _difference(one, other), parted)
+
+
+def _difference(one: Record, other: Record) -> Difference:
+    if one.outcome != other.outcome:
+        return "outcome"
+    if (one.final, one.tree, one.promoted) != (other.final, other.tree, other.promoted):
+        return "tree"
+    return "same" if one.events == other.events else "log"
+
+
+def _shown(event: Mapping[str, Any] | None) -> str:
+    if event is None:
+        return "nothing"
+    told = ", ".join(f"{name} {str(value)[:60]}" for name, value in sorted(event["data"].items()))
+    return f"{event['kind']} ({told})" if told else str(event["kind"])

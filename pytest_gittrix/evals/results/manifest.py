@@ -1,0 +1,163 @@
+"""What a run is made from: the core, which decides its results and is digested, and the host, which does not.
+
+Equal core digests and a scripted agent give equal results (R1 of the eval research, section 6). Must not know how samples are run.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_gittrix import __version__
+from pytest_gittrix.errors import InvalidInput, MetadataVersionUnsupported
+from pytest_gittrix.evals.inputs.identity import Json, canonical, digest_of, sample_key
+from pytest_gittrix.evals.inputs.suite import Suite, told
+from pytest_gittrix.git.environment import git_version
+
+SCHEMA: Final = 1
+
+PINNED: Final[Mapping[str, str]] = {
+    "LC_ALL": "C.UTF-8",
+    "PYTEST_ADDOPTS": "-p no:cacheprovider",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",
+    "PYTHONIOENCODING": "utf-8",
+    "TZ": "UTC",
+}
+"""Variables of every program of a sample; each one of them changed a promoted commit where it was not pinned (section 6)."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a run is made from.
+
+    Attributes:
+        core: what results depend on: ``schema``, ``suite``, ``setting``, ``epochs`` and ``samples`` (id and digest of every case).
+        host: where and how it ran: argv, host name, workers, when, which part of the samples. Results do not depend on it.
+    """
+
+    core: Mapping[str, Json]
+    host: Mapping[str, Json]
+
+    @property
+    def digest(self) -> str:
+        """Of the core."""
+        return digest_of(self.core)
+
+    @property
+    def keys(self) -> dict[tuple[str, int], str]:
+        """The key of every sample of the whole suite, by id and epoch."""
+        setting = self.core["setting"]
+        return {
+            (case["id"], epoch): sample_key(setting, case["digest"], case["id"], epoch)
+            for case in self.core["samples"]
+            for epoch in range(self.core["epochs"])
+        }
+
+    def encode(self) -> bytes:
+        """The manifest as ``manifest.json`` holds it."""
+        return canonical({"core": self.core, "digest": self.digest, "host": self.host}) + b"\n"
+
+    @classmethod
+    def decode(cls, data: bytes) -> Manifest:
+        """Read ``manifest.json``.
+
+        Raises:
+            InvalidInput: it is damaged.
+            MetadataVersionUnsupported: it is of another version.
+        """
+        import json
+
+        try:
+            fields = json.loads(data)
+            found = cls(fields["core"], fields["host"])
+            whole = found.digest == fields["digest"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            whole = False
+        if not whole:
+            raise InvalidInput("The manifest of the run is damaged.", why="Nothing says what its results are of.", fix="Start a new run.")
+        if found.core.get("schema") != SCHEMA:
+            raise MetadataVersionUnsupported(f"The run is of version {found.core.get('schema')!r}.", why=f"This version reads {SCHEMA}.")
+        return found
+
+    def differences(self, other: Manifest) -> list[str]:
+        """The keys of the core that differ, such as ``setting.seed``; sorted."""
+        return sorted(set(_differing(self.core, other.core, "")))
+
+
+def core_of(
+    suite: Suite, *, agent: Mapping[str, Json], seed: int, epochs: int, confine: str, passed: Sequence[str], timeout_ms: int | None
+) -> dict[str, Json]:
+    """The core of a manifest.
+
+    Args:
+        suite: all of it, whatever part of it is run.
+        agent: what makes the agent the same one.
+        seed: of the run.
+        epochs: how often each case is run.
+        confine: the level that is really used.
+        passed: names of variables that the agent gets from outside.
+        timeout_ms: instead of the cases' own, in milliseconds.
+    """
+    setting = {
+        "agent": dict(agent),
+        "clock": {"epoch": told(suite.epoch), "rule": "frozen"},
+        "confine": confine,
+        "environment": dict(PINNED),
+        "gittrix": __version__,
+        "passed": sorted(passed),
+        "seed": seed,
+        "system": system(),
+        "timeout_ms": timeout_ms,
+    }
+    samples = [{"digest": case.digest, "id": case.id} for case in suite.cases]
+    return {"epochs": epochs, "samples": samples, "schema": SCHEMA, "setting": setting, "suite": suite.name}
+
+
+@lru_cache(maxsize=1)
+def system() -> dict[str, Json]:
+    """What of this machine results may depend on."""
+    return {
+        "arch": platform.machine(),
+        "filesystem": _traits(),
+        "git": ".".join(map(str, git_version())),
+        "os": platform.system(),
+        "python": platform.python_version(),
+    }
+
+
+def host(**more: Json) -> dict[str, Json]:
+    """What of this machine results do not depend on, and whatever else is to be told."""
+    return {"argv": list(sys.argv), "name": platform.node(), "release": platform.release(), **more}
+
+
+def _traits() -> dict[str, bool]:
+    """What the file system of samples can tell apart and keep."""
+    with tempfile.TemporaryDirectory(prefix="gittrix-traits-") as directory:
+        place = Path(directory)
+        (place / "a").write_bytes(b"")
+        (place / "a").chmod(0o755)
+        try:
+            os.symlink("a", place / "link")
+            links = True
+        except OSError:
+            links = False
+        return {"case": not (place / "A").exists(), "executable": bool((place / "a").stat().st_mode & 0o100), "symlinks": links}
+
+
+def _differing(one: Any, other: Any, at: str) -> Iterator[str]:
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        for key in {*one, *other}:
+            yield from _differing(one.get(key), other.get(key), f"{at}.{key}" if at else key)
+    elif at == "samples" and isinstance(one, list) and isinstance(other, list):
+        first, second = ({case["id"]: case["digest"] for case in side} for side in (one, other))
+        yield from (f"samples.{id_}" for id_ in {*first, *second} if first.get(id_) != second.get(id_))
+    elif one != other:
+        yield at

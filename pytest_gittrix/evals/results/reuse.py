@@ -1,0 +1,98 @@
+"""Samples taken over from another run, because their inputs are the same; and for the rest, why not.
+
+Must not know how samples are run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.evals.inputs.case_repo import ANY_OBJECT
+from pytest_gittrix.evals.inputs.identity import digest_bytes
+from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record, damaged
+from pytest_gittrix.evals.results.manifest import Manifest
+from pytest_gittrix.evals.results.store import PARTS, RunStore
+from pytest_gittrix.git.environment import run_git
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was decided about a sample.
+
+    Attributes:
+        reused: whether it was taken over.
+        why: in a few words.
+    """
+
+    reused: bool
+    why: str
+
+
+def reuse(store: RunStore, other: Path, wanted: Mapping[tuple[str, int], str]) -> dict[tuple[str, int], Choice]:
+    """Take over what is the same.
+
+    Args:
+        store: of the new run.
+        other: directory of the run to take from.
+        wanted: keys by id and epoch.
+
+    Returns:
+        What was decided about each.
+
+    Raises:
+        InvalidInput: ``other`` is no run, or is damaged.
+    """
+    source = RunStore.open(other)
+    if source.path == store.path:
+        raise InvalidInput(f"{other} is the run itself.", fix="Give another run by --from, or go on with this one by --resume.")
+    theirs, ours = source.manifest(), store.manifest()
+    choices: dict[tuple[str, int], Choice] = {}
+    taken: list[Record] = []
+    for (id_, epoch), key in wanted.items():
+        record = source.record(key) if source.has(key) else None
+        if record is not None and record.outcome != RETRIED:
+            taken.append(record)
+            choices[id_, epoch] = Choice(True, "its inputs are the same")
+        elif record is not None:
+            choices[id_, epoch] = Choice(False, f"it ended in {RETRIED} there")
+        else:
+            choices[id_, epoch] = Choice(False, _why(theirs, ours, id_, epoch))
+    take_over(store, source, taken)
+    return choices
+
+
+def take_over(store: RunStore, source: RunStore, records: Sequence[Record]) -> None:
+    """Copy samples with all that belongs to them, records last.
+
+    Raises:
+        AdapterUnavailable: the disk refused, or the source lacks objects.
+        InvalidInput: a log of the source is not the one that its record is of.
+    """
+    # By their ids: the references of a run have the name that it had when it was made.
+    specs = [
+        f"+{id_}:refs/gx/{store.name}/{record.id}/{record.epoch}/{name}\n"
+        for record in records
+        for name, id_ in (("base", record.base), ("final", record.final), ("promoted", record.promoted))
+        if id_
+    ]
+    if specs:
+        fetch = ["-C", str(store.objects.path), "fetch", "-q", "--no-tags", "--no-write-fetch-head", f"--upload-pack={ANY_OBJECT}"]
+        run_git([*fetch, "--stdin", str(source.objects.path)], stdin="".join(specs).encode())
+    for record in records:
+        if record.events and digest_bytes(source.part("events", record.key)) != record.events:
+            raise damaged(source.path / "events" / f"{record.key}.jsonl")
+        for part in PARTS:
+            store.put_part(part, record.key, source.part(part, record.key))
+        store.save_record(record)
+
+
+def _why(theirs: Manifest, ours: Manifest, id_: str, epoch: int) -> str:
+    settings = [name for name in theirs.differences(ours) if name.startswith("setting.")]
+    if settings:
+        return f"{', '.join(settings)} differ"
+    if f"samples.{id_}" in theirs.differences(ours):
+        return "the case has changed"
+    return "it was not run there" if epoch < theirs.core["epochs"] else "that run has fewer epochs"

@@ -1,0 +1,320 @@
+"""A run on disk: a manifest, one record for each sample, and what belongs to it beside it.
+
+A record is written last and in one step, so a sample whose record is there is there whole, and a kill loses at most the sample in flight.
+Layout: ``manifest.json``, ``samples/<key>.json``, ``events/<key>.jsonl``, ``timing/<key>.jsonl``, ``patches/<key>.diff``,
+``transcripts/<key>.jsonl``, ``objects.git`` (the eval research, section 6). Must not know how samples are run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from filelock import FileLock, Timeout
+
+from pytest_gittrix import points
+from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
+from pytest_gittrix.evals.inputs.identity import KEY_SIZE, canonical
+from pytest_gittrix.evals.inputs.sample_record import Record, damaged, decode
+from pytest_gittrix.evals.results.manifest import Manifest
+from pytest_gittrix.evals.results.run_repository import ObjectStore
+from pytest_gittrix.os_level.files import write_file
+
+PARTS: Final = {"events": ".jsonl", "timing": ".jsonl", "patches": ".diff", "transcripts": ".jsonl"}
+"""What belongs to a sample beside its record, with the ends of the files' names."""
+
+MANIFEST: Final = "manifest.json"
+_WRITTEN_OF_IT: Final = (MANIFEST, "report.html", "summary.md", "junit.xml", ".test-run")
+_KEY: Final = re.compile(rf"[0-9a-f]{{{KEY_SIZE}}}")
+
+
+@dataclass(frozen=True)
+class Belongings:
+    """What is kept beside a record.
+
+    Attributes:
+        events: the event log, as ``lines`` gives it; no wall time is in it.
+        timing: when things happened and how long they took.
+        patch: from base to final, as ``git apply`` takes it.
+        transcript: what the agent did, one mapping a step.
+        packs: packs to copy, by their paths without the ends.
+        objects: git objects, kind and data by id, that a reference will lead to.
+        references: ids by ``base``, ``final`` and ``promoted``.
+    """
+
+    events: bytes = b""
+    timing: Sequence[Mapping[str, Any]] = ()
+    patch: bytes = b""
+    transcript: Sequence[Mapping[str, Any]] = ()
+    packs: Sequence[str] = ()
+    objects: Mapping[str, tuple[str, bytes]] | None = None
+    references: Mapping[str, str] | None = None
+
+
+class RunStore:
+    """The directory of a run. Made by ``create`` or ``open``.
+
+    Attributes:
+        path: the directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], manifest: Manifest) -> RunStore:
+        """Make the directory of a run.
+
+        Raises:
+            InvalidInput: a run is there already, or something else.
+            AdapterUnavailable: the disk refused.
+        """
+        store = cls.prepare(path)
+        store.write_manifest(manifest)
+        return store
+
+    @classmethod
+    def prepare(cls, path: str | os.PathLike[str]) -> RunStore:
+        """Make the directory of a run that is none before ``write_manifest``. Raises as ``create``."""
+        store = cls(_place(path))
+        if store.exists:
+            raise InvalidInput(
+                f"{store.path} holds a run already.",
+                why="Two runs in one place could not be told apart.",
+                fix="Go on with it by --resume, or give another --out.",
+            )
+        try:
+            if store.path.is_dir() and any(not _is_begun(name) for name in os.listdir(store.path)):
+                raise InvalidInput(f"{store.path} is not empty.", why="A run is kept by itself.", fix="Give a directory of its own.")
+            for part in ("samples", *PARTS):
+                (store.path / part).mkdir(parents=True, exist_ok=True)
+            ObjectStore.create(store.path / "objects.git")
+        except OSError as problem:
+            raise _refused(store.path, problem) from None
+        return store
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> RunStore:
+        """Find a run.
+
+        Raises:
+            InvalidInput: there is none.
+        """
+        store = cls(_place(path))
+        if store.exists:
+            return store
+        raise InvalidInput(
+            f"{store.path} holds no run.", why="It has no manifest.json.", fix="Give the directory that `gittrix eval run --out` was given."
+        )
+
+    @property
+    def name(self) -> str:
+        """What the run is called: its directory's name, fit for a reference."""
+        return re.sub(r"[^A-Za-z0-9_-]+", "-", self.path.name).strip("-") or "run"
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a run."""
+        return (self.path / "manifest.json").is_file()
+
+    @cached_property
+    def objects(self) -> ObjectStore:
+        """Its git objects."""
+        return ObjectStore(self.path / "objects.git")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """A block in which nobody else writes to the run; a process that dies in it lets go of it.
+
+        Raises:
+            AdapterUnavailable: another process holds it, or the disk refused.
+        """
+        lock = FileLock(_place(self.path) / ".lock", blocking=False)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except Timeout:
+            raise AdapterUnavailable(
+                f"Another process writes to the run {self.path}.",
+                why="Two would do each sample twice.",
+                fix="Wait for it, or give another --out.",
+            ) from None
+        except OSError as problem:
+            raise _refused(self.path, problem) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    # The manifest --------------------------------------------------------------------------------------------------------------
+
+    def manifest(self) -> Manifest:
+        """What the run was made from. Raises InvalidInput if it cannot be read."""
+        file = self.path / "manifest.json"
+        try:
+            return Manifest.decode(file.read_bytes())
+        except OSError as problem:
+            raise _refused(file, problem) from None
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        """Keep the manifest. Raises AdapterUnavailable if the disk refused."""
+        try:
+            write_file(str(self.path / "manifest.json"), manifest.encode(), sync=True)
+        except OSError as problem:
+            raise _refused(self.path, problem) from None
+
+    # Samples -------------------------------------------------------------------------------------------------------------------
+
+    def has(self, key: str) -> bool:
+        """Whether there is a record under a key, whole or not."""
+        return os.path.exists(self._file("samples", key))
+
+    def record(self, key: str) -> Record:
+        """A record.
+
+        Raises:
+            InvalidInput: there is none, or it is damaged.
+            MetadataVersionUnsupported: it is of another version.
+        """
+        file = Path(self._file("samples", key))
+        try:
+            found = decode(file.read_bytes(), file)
+        except OSError:
+            raise InvalidInput(f"{self.path} has no sample {key!r}.", fix="`gittrix eval show RUN` lists them.") from None
+        if found.key != key:
+            raise damaged(file)
+        return found
+
+    def keys(self) -> list[str]:
+        """The keys of all records, sorted."""
+        try:
+            names = os.listdir(self.path / "samples")
+        except FileNotFoundError:
+            return []
+        return sorted(stem for name in names if (stem := name.removesuffix(".json")) != name and _KEY.fullmatch(stem))
+
+    def records(self) -> list[Record]:
+        """All records, by id and epoch. Raises as ``record``."""
+        return sorted((self.record(key) for key in self.keys()), key=lambda record: (record.id, record.epoch))
+
+    def sample(self, id_: str, epoch: int = 0) -> Record:
+        """The record of a case and an epoch. Raises InvalidInput if there is none."""
+        for record in self.records():
+            if (record.id, record.epoch) == (id_, epoch):
+                return record
+        raise InvalidInput(f"{self.path} has no sample of {id_!r}, epoch {epoch}.", fix="`gittrix eval show RUN` lists them.")
+
+    def save(self, record: Record, belongings: Belongings) -> None:
+        """Keep a sample: what belongs to it first, the record last.
+
+        Raises:
+            AdapterUnavailable: the disk refused; there is no record then.
+        """
+        timing = b"".join(json.dumps(line, sort_keys=True).encode() + b"\n" for line in belongings.timing)
+        try:
+            self.objects.add_packs(belongings.packs)
+            self.objects.add(belongings.objects or {})
+            self.objects.point(f"{self.name}/{record.id}/{record.epoch}", belongings.references or {})
+            # Nobody looks at these before there is a record, so they need not appear in one step.
+            self._put("events", record.key, belongings.events)
+            self._put("timing", record.key, timing)
+            self._put("patches", record.key, belongings.patch)
+            self._put("transcripts", record.key, lines(belongings.transcript))
+            points.reached("eval:record-ready")
+            write_file(self._file("samples", record.key), record.encode())
+        except OSError as problem:
+            raise _refused(self.path, problem) from None
+
+    def save_record(self, record: Record) -> None:
+        """Keep a record alone, whose belongings are there. Raises AdapterUnavailable as ``save``."""
+        try:
+            write_file(self._file("samples", record.key), record.encode())
+        except OSError as problem:
+            raise _refused(self.path, problem) from None
+
+    def put_part(self, part: str, key: str, data: bytes) -> None:
+        """Keep one of the things that belong to a sample. Raises AdapterUnavailable as ``save``."""
+        try:
+            self._put(part, key, data)
+        except OSError as problem:
+            raise _refused(self.path, problem) from None
+
+    def set_aside(self, key: str) -> None:
+        """Take a record away that does not count, because it is damaged or an ``infra_error`` is tried again."""
+        file = self._file("samples", key)
+        if os.path.exists(file):
+            os.replace(file, f"{file}.aside")
+
+    def part(self, part: str, key: str) -> bytes:
+        """The bytes of what belongs to a sample; empty if there is none.
+
+        Args:
+            part: one of ``PARTS``.
+            key: of the sample.
+
+        Raises:
+            AdapterUnavailable: it cannot be read.
+        """
+        file = Path(self._file(part, key))
+        try:
+            return file.read_bytes()
+        except FileNotFoundError:
+            return b""
+        except OSError as problem:
+            raise _refused(file, problem) from None
+
+    def lines(self, part: str, key: str) -> list[dict[str, Any]]:
+        """The lines of ``events``, ``timing`` or ``transcripts`` of a sample. Raises InvalidInput if they are damaged."""
+        try:
+            return [json.loads(line) for line in self.part(part, key).splitlines()]
+        except ValueError:
+            raise damaged(Path(self._file(part, key))) from None
+
+    def _put(self, part: str, key: str, data: bytes) -> None:
+        with open(self._file(part, key), "wb") as file:
+            file.write(data)
+
+    def _file(self, part: str, key: str) -> str:
+        if not _KEY.fullmatch(key):
+            raise InvalidInput(f"{key!r} is no key of a sample.", fix=f"A key has {KEY_SIZE} hex digits.")
+        return f"{self.path}/{part}/{key}{PARTS.get(part, '.json')}"
+
+    def files(self) -> Iterator[tuple[str, int]]:
+        """Every file of the run with its size in bytes, by its path in the run."""
+        for directory, _, names in os.walk(self.path):
+            for name in names:
+                path = os.path.join(directory, name)
+                yield os.path.relpath(path, self.path), os.lstat(path).st_size
+
+
+def belongs(name: str) -> bool:
+    """Whether something of that name in the directory of a run is the run's."""
+    return _is_begun(name) or name in _WRITTEN_OF_IT
+
+
+def _is_begun(name: str) -> bool:
+    """Whether a run that was killed while its directory was made may have left something of that name."""
+    return name in (".lock", "samples", "objects.git", *PARTS) or name.startswith("tmp_")
+
+
+def lines(items: Sequence[Mapping[str, Any]]) -> bytes:
+    """Mappings as lines of canonical JSON."""
+    return b"".join(canonical(item) + b"\n" for item in items)
+
+
+def _place(path: str | os.PathLike[str]) -> Path:
+    text = os.fspath(path)
+    if not text or "\0" in text:
+        raise InvalidInput(f"{text!r} is no path of a run.", fix="Give the path of a directory.")
+    return Path(text).absolute()
+
+
+def _refused(path: Path, problem: OSError) -> AdapterUnavailable:
+    return AdapterUnavailable(f"{path} cannot be used: {problem.strerror or problem}.", fix="Make room, or give another --out.")

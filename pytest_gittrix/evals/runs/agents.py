@@ -1,0 +1,266 @@
+"""Agents of a run: a command, a Python function, the case's own solution, nobody, or what was recorded.
+
+An agent is told as text, so that a job can go to another process or machine; its identity is part of the run's manifest.
+Must not know what becomes of the work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, Protocol
+
+from pytest_gittrix.confine.choose import toolchain
+from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
+from pytest_gittrix.evals.runs.toolbox import Desk, OutOfTime
+from pytest_gittrix.evals.inputs.identity import Json
+from pytest_gittrix.evals.runs.launch import Finished, succeeded
+from pytest_gittrix.evals.runs.transcript import Mismatch
+
+PYTHON: Final = "python:"
+"""What a function is told with: ``python:module:name`` or ``python:./file.py:name``."""
+GOLD, NOP = "gold", "nop"
+
+
+class AgentFailed(Exception):
+    """The agent did not do its work; the message says how, on one line."""
+
+    def __init__(self, reason: str, exit: int | None = None) -> None:
+        super().__init__(reason)
+        self.exit = exit
+
+
+class Agent(Protocol):
+    """Somebody who works on a case."""
+
+    @property
+    def identity(self) -> Mapping[str, Json]:
+        """What makes it the same agent, for the manifest."""
+
+    @property
+    def readable(self) -> tuple[Path, ...]:
+        """Files and directories outside the workspace that its program needs."""
+
+    def work(self, desk: Desk) -> int | None:
+        """Do the task; gives the exit status, None for an agent that is no program.
+
+        Raises:
+            AgentFailed: it did not.
+            OutOfTime: its time was up.
+            AdapterUnavailable: the machine failed, and not the agent.
+        """
+
+
+@dataclass(frozen=True)
+class CommandAgent:
+    """A program. It gets the task on standard input and in the file that ``GITTRIX_TASK_FILE`` names; its directory is the workspace.
+
+    Attributes:
+        argv: program and words; a word with a slash that is a file here means that file.
+    """
+
+    argv: tuple[str, ...]
+
+    @classmethod
+    def of(cls, line: str) -> CommandAgent:
+        """From one line, as a shell splits it. Raises InvalidInput if it cannot be split, or is empty."""
+        try:
+            words = shlex.split(line)
+        except ValueError as problem:
+            raise InvalidInput(f"{line!r} is no command: {problem}.", fix="Quote it as for a shell.") from None
+        if not words or any("\0" in word for word in words):
+            raise InvalidInput(f"{line!r} is no command.", why="An agent is a program and its words.", fix="Give a program.")
+        return cls(tuple(os.path.abspath(word) if "/" in word and os.path.isfile(word) else word for word in words))
+
+    @property
+    def identity(self) -> Mapping[str, Json]:
+        """The words, without the places of files, and the digests of those files."""
+        files = {os.path.basename(word): _digest(Path(word)) for word in self.argv if _is_ours(word)}
+        return {"kind": "command", "argv": self.shown, "files": files}
+
+    @property
+    def shown(self) -> list[str]:
+        """The words without the places of files, so that they are the same on every machine."""
+        return [os.path.basename(word) if _is_ours(word) else word for word in self.argv]
+
+    @property
+    def readable(self) -> tuple[Path, ...]:
+        """Those files, and nothing beside them: an agent is often kept next to the suite and the runs, which it must not see."""
+        shown = toolchain()
+        files = {Path(word) for word in self.argv if _is_ours(word)}
+        return tuple(sorted(file for file in files if not any(file.is_relative_to(place) for place in shown)))
+
+    def work(self, desk: Desk) -> int | None:
+        """Run it."""
+        done: Finished = desk.whole({"argv": self.shown}, lambda: self._run(desk))
+        if done.timed_out:
+            raise OutOfTime
+        if done.code != 0:
+            how = f"signal {done.signal}" if done.code is None else f"status {done.code}"
+            raise AgentFailed(f"the agent ended with {how}", done.code)
+        return done.code
+
+    def _run(self, desk: Desk) -> tuple[Finished, dict[str, Any]]:
+        return desk.program(self.argv, desk.task.encode(errors="surrogatepass"), None)
+
+
+@dataclass(frozen=True)
+class CallableAgent:
+    """A Python function of a ``Desk``. It is not ended when its time is up: it finds that out at the next program it runs.
+
+    Attributes:
+        spec: ``module:name`` or ``file.py:name``, the file absolute.
+    """
+
+    spec: str
+
+    @classmethod
+    def of(cls, spec: str) -> CallableAgent:
+        """From a spec. Raises InvalidInput if there is no such function."""
+        module, _, name = spec.rpartition(":")
+        agent = cls(f"{os.path.abspath(module)}:{name}" if module.endswith(".py") else spec)
+        agent.function()
+        return agent
+
+    def function(self) -> Callable[[Desk], object]:
+        """The function. Raises InvalidInput if there is none."""
+        module, _, name = self.spec.rpartition(":")
+        found: Callable[[Desk], object] | None = getattr(load(module), name, None) if module and name else None
+        if found is None or not callable(found):
+            raise InvalidInput(
+                f"{self.spec!r} is no function.", why="It is called with a Desk for each sample.", fix="Give python:module:name."
+            )
+        return found
+
+    @property
+    def identity(self) -> Mapping[str, Json]:
+        """Its name and the digest of its source."""
+        module, _, name = self.spec.rpartition(":")
+        source = load(module).__file__
+        named = os.path.basename(module) if module.endswith(".py") else module
+        return {"kind": "callable", "name": f"{named}:{name}", "source": _digest(Path(source)) if source else ""}
+
+    @property
+    def readable(self) -> tuple[Path, ...]:
+        """Nothing: it runs in this process."""
+        return ()
+
+    def work(self, desk: Desk) -> int | None:
+        """Call it."""
+        function = self.function()
+        try:
+            function(desk)
+        except (AdapterUnavailable, AgentFailed, KeyboardInterrupt, Mismatch, OutOfTime):
+            raise
+        except BaseException as problem:  # also SystemExit, which would end the run with the status that the agent likes
+            first = (str(problem).splitlines() or [""])[0]
+            raise AgentFailed(f"the agent raised {type(problem).__name__}: {first}") from problem
+        if not desk.time_left:
+            raise OutOfTime
+        return None
+
+
+@dataclass(frozen=True)
+class GoldAgent:
+    """Applies the case's own solution, to see that the suite can be passed."""
+
+    @property
+    def identity(self) -> Mapping[str, Json]:
+        """Its name."""
+        return {"kind": GOLD}
+
+    @property
+    def readable(self) -> tuple[Path, ...]:
+        """Nothing: the patch comes by standard input."""
+        return ()
+
+    def work(self, desk: Desk) -> int | None:
+        """Apply the patch."""
+        if desk.gold is None:
+            raise AgentFailed("the case has no gold patch")
+        done = desk.run(["git", "apply", "--whitespace=nowarn"], stdin=desk.gold.read_bytes())
+        if not succeeded(done):
+            raise AgentFailed("the gold patch does not apply")
+        return None
+
+
+@dataclass(frozen=True)
+class NopAgent:
+    """Does nothing, to see that the suite cannot be passed by that."""
+
+    @property
+    def identity(self) -> Mapping[str, Json]:
+        """Its name."""
+        return {"kind": NOP}
+
+    @property
+    def readable(self) -> tuple[Path, ...]:
+        """Nothing."""
+        return ()
+
+    def work(self, desk: Desk) -> int | None:  # noqa: ARG002  (part of the protocol)
+        """Nothing."""
+        return None
+
+
+def agent_of(spec: str) -> Agent:
+    """An agent by its spec: ``gold``, ``nop``, ``python:module:name``, or else a command.
+
+    Raises:
+        InvalidInput: there is no such function, or no command in it.
+    """
+    if spec == GOLD:
+        return GoldAgent()
+    if spec == NOP:
+        return NopAgent()
+    if spec.startswith(PYTHON):
+        return CallableAgent.of(spec.removeprefix(PYTHON))
+    return CommandAgent.of(spec)
+
+
+def load(name: str) -> ModuleType:
+    """A module by its name, or by the path of its file.
+
+    Raises:
+        InvalidInput: there is none, or it raised while it was loaded.
+    """
+    try:
+        if name.endswith(".py"):
+            path = Path(name)
+            return _from_source(str(path), path.read_bytes())
+        return importlib.import_module(name)
+    except Exception as problem:
+        raise InvalidInput(
+            f"{name!r} cannot be loaded: {type(problem).__name__}: {problem}.", fix="Give a module, or the path of a .py file."
+        ) from problem
+
+
+@lru_cache(maxsize=64)
+def _from_source(path: str, source: bytes) -> ModuleType:
+    # A name of its own, since many cases have a check.py.
+    name = f"gittrix_eval_{hashlib.sha256(path.encode() + source).hexdigest()[:16]}"
+    module = ModuleType(name)
+    module.__file__ = path
+    sys.modules[name] = module
+    try:
+        exec(compile(source, path, "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _is_ours(word: str) -> bool:
+    return os.path.isabs(word) and os.path.isfile(word)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,153 @@
+"""Whether a result is what it should be: by a command, an expected tree or diff, a Python function, or pytest.
+
+Checks see a checkout of what was promoted. What they answer is the same for the same result, so no output of a program is in it.
+Must not know how the result came about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_gittrix.evals.runs.agents import load
+from pytest_gittrix.evals.inputs.case_repo import contents_of, patched_tree
+from pytest_gittrix.evals.runs.toolbox import Launch
+from pytest_gittrix.evals.runs.launch import Finished, succeeded
+from pytest_gittrix.evals.runs.pytest_check import Put
+from pytest_gittrix.evals.inputs.sample_record import CheckResult
+from pytest_gittrix.evals.inputs.suite import Case, Check
+from pytest_gittrix.git.objects import SHA1
+from pytest_gittrix.git.repository import Repository
+from pytest_gittrix.git.tree import Entry, changed_paths
+from pytest_gittrix.testing.repos.history import resolve
+
+_NAMED: Final = 3
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is checked.
+
+    Attributes:
+        case: which case.
+        path: a checkout of the result.
+        repository: the durable repository.
+        before: the commit that the result is on top of.
+        commit: the result: the promoted commit, or ``before`` where nothing was promoted.
+    """
+
+    case: Case
+    path: Path
+    repository: Repository
+    before: str
+    commit: str
+
+    def read(self, path: str) -> bytes:
+        """The bytes of a file of the result. Raises PathNotFound if there is none."""
+        return self.repository.read(path, self.commit)
+
+    @property
+    def files(self) -> Mapping[str, Entry]:
+        """Everything in the result, by path."""
+        return self.repository.entries(self.commit)
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a check can use.
+
+    Attributes:
+        launch: runs a program in the checkout.
+        environment: of programs.
+        scratch: a directory for whatever it needs; programs can read it.
+        home: their home directory.
+    """
+
+    launch: Launch
+    environment: Callable[[], Mapping[str, str]]
+    scratch: Path
+    home: Path
+
+    def run(self, case: Case, argv: list[str], *, stdin: bytes = b"", **more: str) -> Finished:
+        """Run a program within the case's limits."""
+        return self.launch(
+            argv, environment={**self.environment(), **more}, timeout=case.timeout_ms / 1000, most_output=case.output, stdin=stdin
+        )
+
+
+def judge(check: Check, result: Result, means: Means) -> tuple[CheckResult, Finished | None]:
+    """Put one check to a result.
+
+    Returns:
+        What it found, and how its program ended if it has one.
+
+    Raises:
+        InvalidInput: the check cannot be put: its function cannot be loaded, or its diff does not apply to what it is for.
+    """
+    match check.kind:
+        case "command":
+            return _by_program(check, result, means.run(result.case, [*check.command]))
+        case "pytest":
+            return _by_pytest(check, result, means)
+        case "tree":
+            return _by_tree(check, result), None
+        case "diff":
+            return _by_diff(check, result, means), None
+        case "function":
+            return _by_function(check, result), None
+
+
+def _by_program(check: Check, _result: Result, done: Finished) -> tuple[CheckResult, Finished]:
+    if done.timed_out:
+        return CheckResult(check.kind, False, "its time was up"), done
+    how = f"status {done.code}" if done.code is not None else f"signal {done.signal}"
+    return CheckResult(check.kind, succeeded(done), "" if succeeded(done) else how), done
+
+
+def _by_pytest(check: Check, result: Result, means: Means) -> tuple[CheckResult, Finished]:
+    assert check.path is not None
+    run = partial(means.run, result.case, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    wrong, done = Put(run, means.scratch, means.home)(check.path)
+    return CheckResult(check.kind, not wrong, wrong), done
+
+
+def _by_tree(check: Check, result: Result) -> CheckResult:
+    assert check.path is not None
+    wanted = _expected(check.path, result.case.digest)
+    files = result.files
+    wrong = sorted(path for path in {*wanted, *files} if wanted.get(path) != files.get(path))
+    return CheckResult(check.kind, not wrong, _listed(wrong))
+
+
+def _by_diff(check: Check, result: Result, means: Means) -> CheckResult:
+    assert check.path is not None
+    repository = result.repository
+    wanted = patched_tree(repository, result.before, check.path, means.scratch)
+    if wanted == repository.tree(result.commit):
+        return CheckResult(check.kind, True)
+    return CheckResult(check.kind, False, _listed(sorted(changed_paths(repository.trees.read, wanted, repository.tree(result.commit)))))
+
+
+def _by_function(check: Check, result: Result) -> CheckResult:
+    function: Any = getattr(load(str(check.path)), check.function)
+    try:
+        answer = function(result)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as problem:  # noqa: BLE001  (also SystemExit, and what pytest.fail raises: a check that is not satisfied)
+        first = (str(problem).splitlines() or [""])[0]
+        return CheckResult(check.kind, False, f"{type(problem).__name__}: {first}")
+    return CheckResult(check.kind, answer is not False, "" if answer is not False else "it answered False")
+
+
+@lru_cache(maxsize=64)
+def _expected(directory: Path, _digest: str) -> dict[str, Entry | None]:
+    return resolve(contents_of(directory), SHA1)[0]
+
+
+def _listed(paths: list[str]) -> str:
+    rest = len(paths) - _NAMED
+    return ", ".join(paths[:_NAMED]) + (f" and {rest} more" if rest > 0 else "") + " differ" * bool(paths)

@@ -1,0 +1,264 @@
+"""What does samples: one at a time, in this process, each with its record kept before the next begins.
+
+A job can be pickled and holds no open thing, so that it can go to any executor; doing it twice leaves what doing it once leaves.
+Must not know how jobs are handed out.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from pytest_gittrix.confine.choose import confinement
+from pytest_gittrix.evals.runs.agents import Agent, agent_of
+from pytest_gittrix.evals.inputs.identity import digest_bytes, sample_seed, session_id
+from pytest_gittrix.evals.runs.work_dirs import MARK, Lease, take
+from pytest_gittrix.evals.inputs.sample_record import RETRIED, Outcome, Record
+from pytest_gittrix.evals.runs.replay import Recorded, ReplayAgent, script_of
+from pytest_gittrix.evals.runs.sample import Order, Sample
+from pytest_gittrix.evals.results.store import Belongings, RunStore
+from pytest_gittrix.evals.inputs.suite import Case
+from pytest_gittrix.os_level.process_tree import AgentTree, seconds
+from pytest_gittrix.testing.repos.templates import Templates
+
+_REASON: Final = 300
+_UMASK: Final = 0o022
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all jobs of a run have in common.
+
+    Attributes:
+        store: the run's directory.
+        scratch: where samples work.
+        agent: its spec; empty for a replay without one.
+        seed: of the run.
+        instant: where clocks stand.
+        confine: the level, settled.
+        passed: names of variables that the agent gets from outside.
+        timeout_ms: instead of the cases' own.
+        record: whether the tree after each step is written down.
+        replay: directory of a run whose transcripts are replayed.
+        lenient: whether only actions are held against them, and not what came of them.
+        retries: how often a sample that ended in ``infra_error`` is done again.
+    """
+
+    store: Path
+    scratch: Path
+    agent: str
+    seed: int
+    instant: datetime
+    confine: str
+    passed: tuple[str, ...] = ()
+    timeout_ms: int | None = None
+    record: bool = False
+    replay: Path | None = None
+    lenient: bool = False
+    retries: int = 1
+
+
+@dataclass(frozen=True)
+class Job:
+    """One sample to be done.
+
+    Attributes:
+        setting: of the run.
+        case: what on.
+        epoch: which repetition, from 0.
+        key: of its record.
+        agent: instead of the setting's, for an agent that cannot be told as text; such a job stays in this process.
+    """
+
+    setting: Setting
+    case: Case
+    epoch: int
+    key: str
+    agent: Agent | None = None
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a job ended.
+
+    Attributes:
+        key: of the record.
+        id: of the case.
+        epoch: which repetition.
+        outcome: of the sample.
+        reason: why it is not ``pass``.
+        ms: how long it took, in milliseconds; 0 where the record was there already.
+    """
+
+    key: str
+    id: str
+    epoch: int
+    outcome: Outcome
+    reason: str
+    ms: float
+
+
+def execute(job: Job) -> Done:
+    """Do a job and keep its record; one that is there already stays.
+
+    Raises:
+        AdapterUnavailable: the record cannot be kept.
+    """
+    store = RunStore(job.setting.store)
+    began = seconds()
+    if store.has(job.key):
+        found = store.record(job.key)
+        return Done(job.key, found.id, found.epoch, found.outcome, found.reason, 0)
+    attempt = 0
+    while True:
+        record, belongings, finish = _attempt(job)
+        try:
+            if _orphaned.is_set():
+                # The agent did not end by itself then: it was ended, and that is no result.
+                threading.Event().wait()
+            if record.outcome != RETRIED or attempt >= job.setting.retries:
+                store.save(record, belongings)
+                return Done(job.key, record.id, record.epoch, record.outcome, record.reason, (seconds() - began) * 1000)
+        finally:
+            finish()
+        attempt += 1
+
+
+def broken(job: Job, reason: str) -> Done:
+    """Keep a record of a sample that could not be done at all, so that it is not lost from sight."""
+    store = RunStore(job.setting.store)
+    record = _infra_error(job, reason)
+    store.save(record, Belongings())
+    return Done(job.key, record.id, record.epoch, record.outcome, record.reason, 0)
+
+
+def _attempt(job: Job) -> tuple[Record, Belongings, Callable[[], None]]:
+    try:
+        bench = _bench(job.setting.scratch, job.setting.store)
+        with _pinned_umask():
+            place = bench.lease.room()
+            sample = Sample(_order(job), place, bench.lease.mark, templates=bench.templates, cache=job.setting.scratch / "cases")
+            record, belongings = sample.do()
+    except Exception as problem:  # noqa: BLE001  (whatever it is, the agent did not do it, and the sample is not dropped)
+        first = (str(problem).splitlines() or [""])[0]
+        timing = {"traceback": "".join(traceback.format_exception(problem))}
+        return _infra_error(job, f"{type(problem).__name__}: {first}"[:_REASON]), Belongings(timing=[timing]), _nothing
+    return record, belongings, bench.lease.clear
+
+
+def _nothing() -> None:
+    pass
+
+
+@contextmanager
+def _pinned_umask() -> Iterator[None]:
+    """A block in which files get the usual modes, since agents see them. Of several threads the last one restores what was before."""
+    with _umasks_lock:
+        _umasks.append(os.umask(_UMASK))
+    try:
+        yield
+    finally:
+        with _umasks_lock:
+            before = _umasks.pop()
+            if not _umasks:
+                os.umask(before)
+
+
+def _infra_error(job: Job, reason: str) -> Record:
+    seed = sample_seed(job.setting.seed, job.case.id, job.epoch)
+    return Record(
+        key=job.key,
+        id=job.case.id,
+        epoch=job.epoch,
+        seed=seed,
+        case=job.case.digest,
+        session=session_id(seed),
+        outcome=RETRIED,
+        reason=reason,
+        events=digest_bytes(b""),
+    )
+
+
+def _order(job: Job) -> Order:
+    setting, case = job.setting, job.case
+    recorded = Recorded.of(setting.replay, case.id, job.epoch) if setting.replay is not None else None
+    agent = job.agent or (agent_of(setting.agent) if setting.agent else None)
+    if agent is None:
+        assert recorded is not None
+        agent = ReplayAgent(recorded)
+    return Order(
+        case=case,
+        epoch=job.epoch,
+        key=job.key,
+        seed=sample_seed(setting.seed, case.id, job.epoch),
+        agent=agent,
+        instant=setting.instant,
+        confinement=confinement(setting.confine),
+        passed={name: os.environ[name] for name in setting.passed if name in os.environ},
+        path=os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]),
+        timeout=(case.timeout_ms if setting.timeout_ms is None else setting.timeout_ms) / 1000,
+        trees=setting.record or recorded is not None,
+        script=None if recorded is None else script_of(recorded, lenient=setting.lenient),
+    )
+
+
+# This process ----------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """Where this process does samples."""
+
+    lease: Lease
+    templates: Templates
+
+
+_umasks: list[int] = []
+_umasks_lock = threading.Lock()
+_orphaned = threading.Event()
+_benches: dict[tuple[int, int, str], _Bench] = {}
+
+
+def _bench(scratch: Path, run: Path) -> _Bench:
+    # By process, since who forks has taken no lease for its child; by thread, since one directory is for one sample at a time.
+    key = os.getpid(), threading.get_ident(), str(scratch)
+    if key not in _benches:
+        lease = take(scratch, str(run))
+        _benches[key] = _Bench(lease, Templates(lease.path / "templates"))
+        atexit.register(leave)
+    return _benches[key]
+
+
+def leave() -> None:
+    """Remove the directories that this process did samples in."""
+    for key in [key for key in _benches if key[0] == os.getpid()]:
+        _benches.pop(key).lease.release()
+
+
+def begin_worker() -> None:
+    """Make this process a worker: Ctrl-C is for who started it, and when that one dies this one ends with all it started."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, name="gittrix-parent", daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    from multiprocessing import connection, parent_process
+
+    parent = parent_process()
+    if parent is None:
+        return
+    connection.wait([parent.sentinel])
+    _orphaned.set()
+    for bench in [*_benches.values()]:
+        AgentTree(None, mark=bench.lease.mark, variable=MARK).end(grace=0, poll=0.01)
+    os._exit(1)

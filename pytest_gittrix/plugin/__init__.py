@@ -1,0 +1,457 @@
+"""What pytest sees: options, marker, fixtures, report sections.
+
+pytest imports this in every run of every project that has the package installed, so everything else is imported by the function that needs
+it. It holds no logic of its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gittrix.doors import door
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gittrix.clock.clock import FrozenClock
+    from pytest_gittrix.conformance.under_test import SystemUnderTest
+    from pytest_gittrix.engine.engine import GitTrix
+    from pytest_gittrix.engine.user_session import AgentSession, UserSession
+    from pytest_gittrix.plugin.config import GittrixConfig
+    from pytest_gittrix.plugin.endings import Ending
+    from pytest_gittrix.plugin.evals.outcome import EvalSample
+    from pytest_gittrix.plugin.fixtures import Ephemeral, Worlds
+    from pytest_gittrix.testing.faults.crash import Crash
+    from pytest_gittrix.testing.faults.powercut import PowerCuts
+    from pytest_gittrix.testing.faults.small_disks import SmallDisks
+    from pytest_gittrix.testing.repos.durable import DurableRepo, Rival
+    from pytest_gittrix.testing.repos.forge_server import ForgeServer
+    from pytest_gittrix.testing.repos.remote_kit import Remotes
+    from pytest_gittrix.testing.scenarios.agent_kit import AgentKit
+    from pytest_gittrix.testing.scenarios.lineage_kit import ChainKit
+    from pytest_gittrix.testing.scenarios.log_kit import LogKit
+    from pytest_gittrix.testing.scenarios.session_in import SessionsIn
+    from pytest_gittrix.testing.scenarios.timeline import Timeline
+    from pytest_gittrix.testing.scenarios.turn_kit import TurnKit
+    from pytest_gittrix.testing.schedules.race import Race
+    from pytest_gittrix.testing.world import World
+
+_CONFIG = pytest.StashKey["GittrixConfig"]()
+_WORLDS = pytest.StashKey["Worlds"]()
+_FAILED = pytest.StashKey[bool]()
+_LEAKED = pytest.StashKey[list[str]]()
+_ENDINGS: pytest.StashKey[tuple[Ending, ...]] = pytest.StashKey()
+_OURS = frozenset({"gittrix_clause", "gittrix_eval_run"})  # clauses.PROPERTY and nodes.RUN, which are too dear to load in every run
+_WORKER_KEY = "gittrix_leaked"
+
+
+# No ``__dir__``: pytest asks a plugin for every name in it, and these are too dear to load in every run.
+__getattr__, _ = door(
+    __name__,
+    {"pytest_gittrix.plugin.evals.outcome": ("EvalSample",), "pytest_gittrix.plugin.fixtures": ("Ephemeral", "Worlds")},
+)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare our hooks."""
+    from pytest_gittrix import hookspecs
+
+    pluginmanager.add_hookspecs(hookspecs)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare our options."""
+    from pytest_gittrix.plugin.config import add_options
+
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the markers; check the options, if any was given, before a test runs."""
+    from pytest_gittrix.plugin.config import EVAL_MARKER, MARKER, put_in_force
+
+    config.addinivalue_line("markers", MARKER)
+    config.addinivalue_line("markers", EVAL_MARKER)
+    if _given(config):
+        put_in_force(config, _resolved(config))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """Answer ``--gittrix-show-config`` instead of running."""
+    if not config.getoption("gittrix_show_config"):
+        return None
+    from pytest_gittrix.plugin.config import table
+
+    print(*table(config), sep="\n")
+    return 0
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say what is in force, to those who gave an option or asked for details."""
+    if config.get_verbosity() <= 0 and not _given(config):
+        return None
+    from pytest_gittrix.plugin.header import header
+
+    return header(_resolved(config))
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave the cases of a suite of evals alone: tests in them are for what agents make."""
+    return True if collection_path.name == "cases" and collection_path.with_name("suite.toml").is_file() else None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make a test of an eval one test for each sample."""
+    if metafunc.definition.get_closest_marker("gittrix_eval") is not None:
+        from pytest_gittrix.plugin.evals.nodes import generate
+
+        generate(metafunc, _resolved(metafunc.config))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the world of a test that fails, once; when the test is over, keep its worlds or remove them."""
+    report = yield
+    worlds = item.config.stash.get(_WORLDS, None)
+    if worlds is None or not worlds.opened:
+        return report
+    options = _resolved(item.config)
+    if report.failed and not item.stash.get(_FAILED, False):
+        from pytest_gittrix.plugin.sections import explain_failure
+
+        item.stash[_FAILED] = True
+        report.sections += explain_failure(worlds.opened, item.nodeid, kept=options.keep != "none", artifacts=options.artifacts)
+    if report.when == "teardown":
+        failed = item.stash.get(_FAILED, False)
+        item.stash[_FAILED] = False
+        worlds.settle(keep=options.keep == "all" or (options.keep == "failed" and failed))
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Delete what was removed, and hand on to the summary, and to JUnit, what only this process knows."""
+    _conclude(session)
+    worlds = session.config.stash.get(_WORLDS, None)
+    if worlds is None:
+        return
+    worlds.close()
+    _remember_leaked(session.config, worlds.leaked)
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput[_WORKER_KEY] = list(worlds.leaked)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell a worker of xdist where the tests' root is."""
+    node.workerinput["gittrix_root"] = str(node.config.rootpath)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what a worker of xdist handed on."""
+    _remember_leaked(node.config, getattr(node, "workeroutput", {}).get(_WORKER_KEY, ()))
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Tell what became of clauses and evals; warn of an environment that leads git commands of the tests to somebody's real repository."""
+    for ending in config.stash.get(_ENDINGS, ()):
+        terminalreporter.section(ending.title)
+        for line, colour in ending.lines:
+            terminalreporter.write_line(line, **({colour: True} if colour else {}))
+    leaked = config.stash.get(_LEAKED, [])
+    if leaked:
+        terminalreporter.write_line(
+            f"gittrix: this run was started with {', '.join(leaked)} set, perhaps from a git hook. The gittrix fixtures are not "
+            "affected; other git commands of these tests act on that repository, whatever their working directory."
+        )
+
+
+def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str] | None:
+    """Explain comparisons of trees and fingerprints."""
+    from pytest_gittrix.plugin.assertions import explain
+
+    return explain(op, left, right)
+
+
+@pytest.fixture(scope="session")
+def gittrix_worlds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Worlds:
+    """Opens one fresh world per Hypothesis example: ``with gittrix_worlds.open(files=...) as world:``.
+
+    It has session scope, so Hypothesis accepts it. Its worlds do not freeze the test process. Their arguments are those of ``World.open``;
+    the marker does not reach them.
+    """
+    config = request.config
+    if _WORLDS in config.stash:
+        return config.stash[_WORLDS]  # a test is run again after the last one: its directories are not to be used twice
+
+    from pytest_gittrix.plugin.fixtures import Worlds
+
+    options = _resolved(config)
+    base = tmp_path_factory.getbasetemp()
+    # The base directory of a worker of xdist stands in one that all workers share.
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def prepare(world: World) -> None:
+        config.hook.pytest_gittrix_world(config=config, world=world)
+
+    worlds = Worlds(
+        base / "gittrix",
+        shared=shared / "gittrix-shared",
+        defaults={"workspace": options.workspace, "epoch": options.epoch},
+        prepare=prepare,
+        keep_all=options.keep == "all",
+    )
+    config.stash[_WORLDS] = worlds
+    return worlds
+
+
+@pytest.fixture(scope="session")
+def gittrix_system(gittrix_worlds: Worlds, request: pytest.FixtureRequest) -> SystemUnderTest:
+    """The session system under test. Override it in your ``conftest.py`` to run clauses and tests of yours on a system of your own.
+
+    A ``SessionSystem`` that can also be called with ``files=`` and the other arguments of ``World.open``, and gives a context manager of a
+    world. Tests that are written against it run on any system.
+
+    By default it is the one that ``--gittrix-system`` names, or else the reference engine; the other fixtures always show that engine.
+    """
+    from pytest_gittrix.conformance.under_test import SystemUnderTest
+    from pytest_gittrix.testing.systems.gittrix_system import GitTrixSystem
+
+    options = _resolved(request.config)
+    if options.system is not None:
+        return SystemUnderTest(options.system)
+    return SystemUnderTest(GitTrixSystem(options.workspace), gittrix_worlds.open)
+
+
+@pytest.fixture
+def _gittrix_world(request: pytest.FixtureRequest, gittrix_worlds: Worlds) -> Iterator[World]:
+    """The world that all the fixtures of one test show."""
+    arguments = _marker(request)
+    freeze = arguments.pop("freeze", None)
+    arguments.pop("task", None)
+    with gittrix_worlds.standing(request.node.name, **arguments) as opened, _frozen(opened.world, freeze):
+        yield opened.world
+
+
+@pytest.fixture
+def gittrix_durable(_gittrix_world: World) -> DurableRepo:
+    """A seeded, isolated durable repository (``DurableRepo``), made from what the marker says."""
+    return _gittrix_world.durable
+
+
+@pytest.fixture
+def gittrix_clock(_gittrix_world: World, request: pytest.FixtureRequest) -> Iterator[FrozenClock]:
+    """A clock that only the test moves (``FrozenClock``), at 2030-01-01T00:00:00Z unless configured.
+
+    Naming it also freezes the wall clock of the test process, as ``--gittrix-freeze`` or the marker's ``freeze`` says. The engine runs
+    on it in any case.
+    """
+    mode = _marker(request).get("freeze") or _resolved(request.config).freeze
+    with _frozen(_gittrix_world, mode):
+        yield _gittrix_world.clock
+
+
+@pytest.fixture
+def gittrix(_gittrix_world: World) -> GitTrix:
+    """The engine (``GitTrix``) on ``gittrix_durable`` and ``gittrix_clock``: start, list, sweep, evict, recover."""
+    return _gittrix_world.gittrix
+
+
+@pytest.fixture
+def gittrix_session(_gittrix_world: World, request: pytest.FixtureRequest) -> UserSession:
+    """A started session (``UserSession``) on ``gittrix``; its task is the marker's ``task``, or the name of the test."""
+    return _gittrix_world.start(task=_marker(request).get("task", request.node.name))
+
+
+@pytest.fixture
+def gittrix_agent(gittrix_session: UserSession) -> AgentSession:
+    """``gittrix_session`` as its agent has it (``AgentSession``): no promote, no way to the durable repository."""
+    return gittrix_session.for_agent()
+
+
+@pytest.fixture
+def gittrix_ephemeral(_gittrix_world: World) -> Iterator[Ephemeral]:
+    """A bare workspace of ``gittrix_durable`` at its head, without a session (``Ephemeral``); of the marker's kind."""
+    from pytest_gittrix.plugin.fixtures import ephemeral
+
+    with ephemeral(_gittrix_world) as workspace:
+        yield workspace
+
+
+@pytest.fixture
+def gittrix_rival(_gittrix_world: World) -> Rival:
+    """A second person who commits to ``gittrix_durable`` (``Rival``), and leaves its work tree alone unless asked."""
+    return _gittrix_world.rival
+
+
+@pytest.fixture
+def gittrix_env(_gittrix_world: World, request: pytest.FixtureRequest) -> Mapping[str, str]:
+    """The hermetic environment, read-only, for programs the test runs: no user configuration, no prompts, dates of ``gittrix_clock``."""
+    from pytest_gittrix.plugin.fixtures import Environment
+
+    config = request.config
+    return Environment(_gittrix_world, lambda env: config.hook.pytest_gittrix_git_env(config=config, env=env))
+
+
+@pytest.fixture
+def gittrix_race(_gittrix_world: World, gittrix_env: Mapping[str, str]) -> Iterator[Race]:
+    """Control over interleavings (``Race``): another actor at a named step, or several actors in an order the test chooses."""
+    from pytest_gittrix.plugin.fixtures import race
+
+    with race(_gittrix_world, gittrix_env) as control:
+        yield control
+
+
+@pytest.fixture(scope="session")
+def gittrix_crash() -> Crash:
+    """Crashes of any code at a named point or at any call that changes a file (``Crash``). Skips where a machine cannot play them."""
+    from pytest_gittrix.testing.faults.crash import Crash
+
+    return Crash(cannot=pytest.skip)
+
+
+@pytest.fixture(scope="session")
+def gittrix_power_cuts() -> PowerCuts:
+    """Power cuts at each call of a program, on a real file system in an image (``PowerCuts``). Skips where that cannot be mounted."""
+    from pytest_gittrix.testing.faults.powercut import PowerCuts
+
+    return PowerCuts(cannot=pytest.skip)
+
+
+@pytest.fixture
+def gittrix_small_disk() -> Iterator[SmallDisks]:
+    """Disks that really fill up (``SmallDisks``): ``gittrix_small_disk("64k")`` gives a directory. Skips where none can be mounted."""
+    from contextlib import ExitStack
+
+    from pytest_gittrix.testing.faults.small_disks import SmallDisks
+
+    with ExitStack() as mounted:
+        yield SmallDisks(mounted.enter_context, cannot=pytest.skip)
+
+
+@pytest.fixture
+def gittrix_log(tmp_path_factory: pytest.TempPathFactory) -> LogKit:
+    """A real event log to build, compare and damage (``LogKit``); ``gittrix_log.of(session)`` is the same for that of a session."""
+    from pytest_gittrix.testing.scenarios.log_kit import LogKit
+
+    return LogKit(tmp_path_factory.mktemp("gittrix-log"))
+
+
+@pytest.fixture
+def gittrix_turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TurnKit]:
+    """Scripted turns that stop at named points (``TurnKit``): ``start_turn(gittrix_turns.script().call("c1").at("inside").hang())``."""
+    from pytest_gittrix.testing.scenarios.turn_kit import TurnKit
+
+    with TurnKit(tmp_path_factory.mktemp("gittrix-turns")) as turns:
+        yield turns
+
+
+@pytest.fixture
+def gittrix_agent_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentKit]:
+    """Agents as real processes that do what a script says (``AgentKit``): ``gittrix_agent_process.script().at("up").exits(3)``."""
+    from pytest_gittrix.testing.scenarios.agent_kit import AgentKit
+
+    with AgentKit(tmp_path_factory.mktemp("gittrix-agents")) as agents:
+        yield agents
+
+
+@pytest.fixture
+def gittrix_chain(_gittrix_world: World) -> ChainKit:
+    """Lines of sessions on ``gittrix``, at times that the test chooses (``ChainKit``): ``gittrix_chain("ada", ["handoff", "done"])``."""
+    from pytest_gittrix.testing.scenarios.lineage_kit import ChainKit
+
+    return ChainKit(_gittrix_world.gittrix, _gittrix_world.clock)
+
+
+@pytest.fixture
+def gittrix_session_in(_gittrix_world: World) -> SessionsIn:
+    """Makes a session in any state of any of the systems: ``gittrix_session_in("retained", outcome="failed", age="25h")``."""
+    return _gittrix_world.session_in
+
+
+@pytest.fixture
+def gittrix_timeline(_gittrix_world: World) -> Callable[..., Timeline]:
+    """Makes a story of a session that is seen from outside (``Timeline``): ``gittrix_timeline().at("0", runtime="alive")``."""
+    return _gittrix_world.timeline
+
+
+@pytest.fixture
+def gittrix_remote(_gittrix_world: World) -> Iterator[Remotes]:
+    """Makes bare remotes (``BareRemote``) that refuse, diverge, are read-only or slow: ``gittrix_remote(files=..., name="app")``."""
+    from pytest_gittrix.testing.repos.remote_kit import remotes
+
+    with remotes(_gittrix_world) as make:
+        yield make
+
+
+@pytest.fixture
+def gittrix_forge(_gittrix_world: World) -> Iterator[ForgeServer]:
+    """A forge on this machine (``ForgeServer``) with pull requests, CI and reviews to script; ``forge()`` is an adapter to it."""
+    from pytest_gittrix.testing.repos.remote_kit import forge_at
+
+    with forge_at(_gittrix_world) as server:
+        yield server
+
+
+@pytest.fixture
+def gittrix_eval(request: pytest.FixtureRequest) -> EvalSample:
+    """The sample that a test with ``@pytest.mark.gittrix_eval`` is about (``EvalSample``), done: its outcome, record and patch."""
+    from pytest_gittrix.plugin.evals.nodes import sample_of
+
+    return sample_of(request, _resolved(request.config))
+
+
+def _resolved(config: pytest.Config) -> GittrixConfig:
+    if _CONFIG not in config.stash:
+        from pytest_gittrix.plugin.config import resolve
+
+        config.stash[_CONFIG] = resolve(config)
+    return config.stash[_CONFIG]
+
+
+def _given(config: pytest.Config) -> bool:
+    from pytest_gittrix.plugin.config import settings
+
+    return any(setting.given for setting in settings(config))
+
+
+def _marker(request: pytest.FixtureRequest) -> dict[str, Any]:
+    from pytest_gittrix.plugin.config import marker_arguments
+
+    return marker_arguments(request.node)
+
+
+def _frozen(world: World, mode: Any) -> AbstractContextManager[None]:
+    if mode is None or mode == "none":
+        return nullcontext()
+    from pytest_gittrix.clock.freeze import process_freeze
+
+    return process_freeze(world.clock, mode)
+
+
+def _remember_leaked(config: pytest.Config, names: Any) -> None:
+    known = config.stash.setdefault(_LEAKED, [])
+    known += [name for name in names if name not in known]
+
+
+def _conclude(session: pytest.Session) -> None:
+    """Put together what clauses and evals found out."""
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is None or hasattr(session.config, "workerinput"):  # the controller of xdist has the reports of all its workers
+        return
+    reports = [report for found in terminal.stats.values() for report in found if _is_ours(report)]
+    if reports:
+        from pytest_gittrix.plugin.endings import conclude
+
+        session.config.stash[_ENDINGS] = conclude(session, reports, terminal, _resolved(session.config))
+
+
+def _is_ours(report: object) -> bool:
+    return any(name in _OURS for name, _ in getattr(report, "user_properties", ()))

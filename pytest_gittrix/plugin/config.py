@@ -1,0 +1,442 @@
+"""What a run and a test ask for: the options, resolved once into one frozen object, and the marker.
+
+An option is looked for on the command line, then in the environment, then in the pytest configuration; the first that has it wins. pytest
+loads this in every run, so it imports little. It must not know how a world is made.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_gittrix.backends.local import LocalEphemeral
+    from pytest_gittrix.evals.runs.shards import Shard
+    from pytest_gittrix.record.state.records import EvictionPolicy
+    from pytest_gittrix.testing.repos.history import Contents
+    from pytest_gittrix.testing.systems.protocol import SessionSystem
+
+FREEZES: Final = ("wall", "all", "none")
+WORKSPACES: Final = ("clone", "worktree", "copy", "lazy")
+KEEPS: Final = ("failed", "all", "none")
+PROFILES: Final = ("quick", "default", "soak")
+REPORTS: Final = (".json", ".html")
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: ``--gittrix-NAME``, ``PYTEST_GITTRIX_NAME``, ``gittrix_NAME``.
+
+    Attributes:
+        name: the last part of all three.
+        default: as text.
+        help: one line.
+        choices: the values it takes, where they can be listed.
+        repeatable: it takes several values: as several flags, as a variable like PATH, as lines of the configuration.
+        switch: on the command line it stands alone, and means ``yes``.
+    """
+
+    name: str
+    default: str
+    help: str
+    choices: tuple[str, ...] = ()
+    repeatable: bool = False
+    switch: bool = False
+
+    @property
+    def flag(self) -> str:
+        """On the command line."""
+        return f"--gittrix-{self.name}"
+
+    @property
+    def variable(self) -> str:
+        """In the environment."""
+        return f"PYTEST_GITTRIX_{self.attribute.upper()}"
+
+    @property
+    def ini(self) -> str:
+        """In the pytest configuration; also the attribute of ``config.option``."""
+        return f"gittrix_{self.attribute}"
+
+    @property
+    def attribute(self) -> str:
+        """Its name in Python."""
+        return self.name.replace("-", "_")
+
+
+OPTIONS: Final = (
+    Option("epoch", "2030-01-01T00:00:00Z", "where clocks start: an instant of ISO 8601 with a time zone"),
+    Option("freeze", "wall", "which of the test process's own clocks follow gittrix_clock", FREEZES),
+    Option("workspace", "clone", "what agents work in", WORKSPACES),
+    Option("keep", "failed", "which tests' worlds stay on disk", KEEPS),
+    Option("artifacts", "", "directory for a readable bundle of each failed test's world"),
+    Option("git", "git", "the git program"),
+    Option("profile", "default", "how much the package's own state machines try", PROFILES),
+    Option("system", "", "the session system under test, as package.module:attribute"),
+    Option("conformance-report", "", "file for the report on the conformance clauses, .json or .html", repeatable=True),
+    Option("eval-run", "", "directory of the eval run, instead of one in runs/"),
+    Option("eval-resume", "no", "whether to go on with the eval run that is there", ("no", "yes"), switch=True),
+    Option("eval-from", "", "directory of an eval run whose samples are taken over where their inputs are the same"),
+    Option("eval-seed", "", "seed of the eval run, instead of the markers'"),
+    Option("eval-epochs", "", "how often each case of an eval is run, instead of the markers'"),
+    Option("eval-shard", "", "the part of the samples that is run, such as 3/8"),
+    Option("eval-fail-under", "", "percentage of the samples that must pass; failing ones are let through then"),
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """An option's value as text, and where it was found. Several values have a line each."""
+
+    option: Option
+    text: str
+    origin: str
+
+    @property
+    def given(self) -> bool:
+        """Whether somebody asked for it."""
+        return self.origin != "default"
+
+
+@dataclass(frozen=True)
+class GittrixConfig:
+    """The options of one run.
+
+    Attributes:
+        epoch: where clocks start; aware.
+        freeze: ``wall``, ``all`` or ``none``.
+        workspace: kind of workspace, unless a test's marker names another.
+        keep: ``failed``, ``all`` or ``none``.
+        artifacts: where bundles of failed tests go, if anywhere; absolute.
+        git: absolute path of the git program, or the plain name if PATH is to decide.
+        profile: ``quick``, ``default`` or ``soak``.
+        system: the session system under test, if one was named.
+        conformance_report: where reports on the conformance clauses go; absolute.
+        eval_run: where the eval run is kept; absolute.
+        eval_resume: ``yes`` or ``no``.
+        eval_from: the run that samples are taken over from; absolute.
+        eval_seed: instead of the markers'.
+        eval_epochs: instead of the markers'.
+        eval_shard: which part of the samples is run.
+        eval_fail_under: percentage of the samples that must pass.
+    """
+
+    epoch: datetime
+    freeze: Literal["wall", "all", "none"]
+    workspace: Literal["clone", "worktree", "copy", "lazy"]
+    keep: Literal["failed", "all", "none"]
+    artifacts: Path | None
+    git: str
+    profile: Literal["quick", "default", "soak"]
+    system: SessionSystem | None
+    conformance_report: tuple[Path, ...]
+    eval_run: Path | None
+    eval_resume: Literal["no", "yes"]
+    eval_from: Path | None
+    eval_seed: int | None
+    eval_epochs: int | None
+    eval_shard: Shard | None
+    eval_fail_under: float | None
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare every option to pytest, on the command line and as a configuration value."""
+    group = parser.getgroup("gittrix", "gittrix: sessions of agents on real git")
+    for option in OPTIONS:
+        values = f"{{{','.join(option.choices)}}}" if option.choices else option.attribute.upper()
+        text = f"{option.help} (default: {option.default or 'none'}; also {option.variable} and ini {option.ini})"
+        takes: dict[str, Any] = {"action": "append" if option.repeatable else "store", "metavar": values}
+        if option.switch:
+            takes = {"action": "store_const", "const": "yes"}
+        group.addoption(option.flag, dest=option.ini, default=None, help=text, **takes)
+        parser.addini(option.ini, f"{option.help}; see {option.flag}", default=None)
+    group.addoption(
+        "--gittrix-show-config", action="store_true", help="show each gittrix option, its value and where it comes from, and exit"
+    )
+
+
+def settings(config: pytest.Config) -> Iterator[Setting]:
+    """Every option with its value as given, in the order of ``OPTIONS``."""
+    for option in OPTIONS:
+        if (text := config.getoption(option.ini, None)) is not None:
+            yield Setting(option, "\n".join(text) if option.repeatable else str(text), option.flag)
+        elif text := os.environ.get(option.variable):
+            yield Setting(option, text.replace(os.pathsep, "\n") if option.repeatable else text, option.variable)
+        elif text := config.getini(option.ini):
+            where = config.inipath.name if config.inipath else "-o"
+            yield Setting(option, str(text), f"{option.ini} in {where}")
+        else:
+            yield Setting(option, option.default, "default")
+
+
+def resolve(config: pytest.Config) -> GittrixConfig:
+    """Read and check every option.
+
+    Raises:
+        pytest.UsageError: a value is not allowed; the message says where it was given and lists those that are.
+    """
+    return GittrixConfig(**{setting.option.attribute: _value(setting, config) for setting in settings(config)})
+
+
+def put_in_force(config: pytest.Config, asked: GittrixConfig) -> None:
+    """Have the engine, its children and state machines do as was asked, until the run is over."""
+    _use_git(config, asked.git)
+    # Where nobody asked for a profile, how much is tried is for Hypothesis to say.
+    if any(setting.given and setting.option.name == "profile" for setting in settings(config)):
+        from pytest_gittrix.testing.profiles import choose
+
+        before = choose(asked.profile)
+
+        def restore() -> None:
+            choose(before)
+
+        config.add_cleanup(restore)
+
+
+def _use_git(config: pytest.Config, git: str) -> None:
+    """Have the engine and every child process find the git that was asked for."""
+    if not os.path.isabs(git):
+        return
+    from pytest_gittrix.git.environment import git_binary, git_version
+
+    def forget() -> None:
+        git_binary.cache_clear()
+        git_version.cache_clear()
+
+    patch = pytest.MonkeyPatch()
+    patch.setenv("PYTEST_GITTRIX_GIT", git)
+    forget()
+    config.add_cleanup(forget)
+    config.add_cleanup(patch.undo)
+
+
+def table(config: pytest.Config) -> list[str]:
+    """What ``--gittrix-show-config`` prints: option, value and origin, one option a line.
+
+    Raises:
+        pytest.UsageError: as :func:`resolve`.
+    """
+    resolve(config)
+    rows = [(setting.option.name, setting.text.strip().replace("\n", ", ") or "none", setting.origin) for setting in settings(config)]
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    return [f"{name:{widths[0]}}  {value:{widths[1]}}  ({origin})" for name, value, origin in rows]
+
+
+def _value(setting: Setting, config: pytest.Config) -> Any:
+    choices = setting.option.choices
+    if not choices:
+        return _READERS[setting.option.name](setting, config)
+    if setting.text not in choices:
+        _refuse(setting, f"Valid values: {', '.join(choices)}.")
+    return setting.text
+
+
+def _epoch(setting: Setting, _config: pytest.Config) -> datetime:
+    from pytest_gittrix.durations import parse_instant
+    from pytest_gittrix.errors import InvalidInput
+
+    try:
+        return parse_instant(setting.text)
+    except InvalidInput as problem:
+        _refuse(setting, f"{problem.fact} Valid values: instants with a time zone, such as 2030-01-01T00:00:00Z.")
+
+
+def _artifacts(setting: Setting, config: pytest.Config) -> Path | None:
+    if not setting.text:
+        return None
+    path = _path(setting, setting.text, config)
+    if path.exists() and not path.is_dir():
+        _refuse(setting, "Valid values: a directory, there or to be made.")
+    return path
+
+
+def _path(setting: Setting, text: str, config: pytest.Config) -> Path:
+    """A relative path is beside the configuration that has it, or from where pytest was started."""
+    beside = config.inipath.parent if config.inipath and setting.origin.startswith(setting.option.ini) else config.invocation_params.dir
+    return Path(os.path.abspath(beside / text))
+
+
+def _git(setting: Setting, _config: pytest.Config) -> str:
+    if not setting.given:
+        return setting.text
+    found = shutil.which(setting.text)
+    if found is None:
+        _refuse(setting, "Valid values: the name or path of a program that can be run.")
+    return os.path.abspath(found)
+
+
+def _system(setting: Setting, _config: pytest.Config) -> SessionSystem | None:
+    if not setting.text:
+        return None
+    from pytest_gittrix.conformance.under_test import load_system
+    from pytest_gittrix.errors import InvalidInput
+
+    try:
+        return load_system(setting.text, setting.origin)
+    except InvalidInput as problem:
+        raise pytest.UsageError(str(problem)) from problem
+
+
+def _reports(setting: Setting, config: pytest.Config) -> tuple[Path, ...]:
+    paths = tuple(_path(setting, text, config) for text in map(str.strip, setting.text.splitlines()) if text)
+    for path in paths:
+        if path.suffix not in REPORTS or path.is_dir():
+            _refuse(replace(setting, text=str(path)), f"Valid values: files that end in {' or '.join(REPORTS)}.")
+    return paths
+
+
+def _directory(setting: Setting, config: pytest.Config) -> Path | None:
+    return _path(setting, setting.text, config) if setting.text else None
+
+
+def _seed(setting: Setting, _config: pytest.Config) -> int | None:
+    if setting.text and not re.fullmatch("[0-9]{1,18}", setting.text):
+        _refuse(setting, "Valid values: whole numbers from 0.")
+    return int(setting.text) if setting.text else None
+
+
+def _epochs(setting: Setting, _config: pytest.Config) -> int | None:
+    if setting.text and not re.fullmatch("[1-9][0-9]{0,5}", setting.text):
+        _refuse(setting, "Valid values: whole numbers from 1.")
+    return int(setting.text) if setting.text else None
+
+
+def _shard(setting: Setting, _config: pytest.Config) -> Shard | None:
+    if not setting.text:
+        return None
+    from pytest_gittrix.errors import InvalidInput
+    from pytest_gittrix.evals.runs.shards import Shard
+
+    try:
+        return Shard.parse(setting.text)
+    except InvalidInput as problem:
+        _refuse(setting, f"{problem.fix}")
+
+
+def _percentage(setting: Setting, _config: pytest.Config) -> float | None:
+    if not setting.text:
+        return None
+    if not re.fullmatch(r"[0-9]{1,3}(\.[0-9]+)?", setting.text) or float(setting.text) > 100:
+        _refuse(setting, "Valid values: numbers from 0 to 100.")
+    return float(setting.text)
+
+
+_READERS: Final[Mapping[str, Callable[[Setting, pytest.Config], object]]] = {
+    "epoch": _epoch,
+    "artifacts": _artifacts,
+    "git": _git,
+    "system": _system,
+    "conformance-report": _reports,
+    "eval-run": _directory,
+    "eval-from": _directory,
+    "eval-seed": _seed,
+    "eval-epochs": _epochs,
+    "eval-shard": _shard,
+    "eval-fail-under": _percentage,
+}
+
+
+def _refuse(setting: Setting, valid: str) -> NoReturn:
+    raise pytest.UsageError(f"{setting.text!r} is not a valid gittrix {setting.option.name} (from {setting.origin}). {valid}")
+
+
+def gittrix(
+    *,
+    files: Contents | None = None,
+    history: object = None,
+    repository: str | os.PathLike[str] | None = None,
+    branch: str = "main",
+    bare: bool = False,
+    workspace: str | LocalEphemeral | None = None,
+    eviction: EvictionPolicy | None = None,
+    epoch: datetime | str | None = None,
+    task: str | None = None,
+    freeze: str | None = None,
+    object_format: str = "sha1",
+) -> None:
+    """The signature of ``@pytest.mark.gittrix``; what each argument means is in the reference of fixtures."""
+
+
+MARKER: Final = "gittrix(*, files, history, repository, branch, bare, workspace, eviction, epoch, task, freeze, object_format): \
+what the gittrix fixtures of this test are made from"
+EVAL_MARKER: Final = "gittrix_eval(*, suite, agent, epochs, seed, confine, only): \
+the test is run once for each sample of a suite of evals"
+
+_KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
+    "files": ((Mapping,), "a mapping of path to contents"),
+    "repository": ((str, os.PathLike), "the path of a repository"),
+    "branch": ((str,), "the name of a branch"),
+    "freeze": ((str,), "a text"),
+    "object_format": ((str,), "a text"),
+    "bare": ((bool,), "True or False"),
+    "epoch": ((datetime, str), "an aware datetime, or ISO 8601 with a time zone"),
+    "task": ((str,), "a text"),
+}
+_SOURCES: Final = frozenset({"files", "history", "repository"})
+_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"workspace": WORKSPACES, "freeze": FREEZES, "object_format": ("sha1", "sha256")}
+
+
+def marker_arguments(item: pytest.Item) -> dict[str, Any]:
+    """The arguments of a test's markers, merged: of two that give the same one, the nearer to the test wins.
+
+    What durable is made from (``files``, ``history`` or ``repository``) counts as one argument.
+
+    Raises:
+        pytest.fail.Exception: an argument is unknown or wrong; the message points at the test and lists what is valid.
+    """
+    merged: dict[str, Any] = {}
+    for mark in item.iter_markers("gittrix"):
+        if mark.args:
+            _fail(item, f"takes keyword arguments only, and was given {mark.args[0]!r}", f"Arguments: {', '.join(_names())}.")
+        nearer = merged.keys() | (_SOURCES if merged.keys() & _SOURCES else set())
+        for name, value in mark.kwargs.items():
+            _check_argument(item, name, value)
+            if name not in nearer:
+                merged[name] = value
+    if isinstance(merged.get("epoch"), str | datetime):
+        merged["epoch"] = _instant(item, merged["epoch"])
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def _names() -> list[str]:
+    code = gittrix.__code__
+    return list(code.co_varnames[: code.co_kwonlyargcount])
+
+
+def _check_argument(item: pytest.Item, name: str, value: object) -> None:
+    if name not in _names():
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, _names(), 1)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        _fail(item, f"has no argument {name!r}", f"{hint}Arguments: {', '.join(_names())}.")
+    if value is None:
+        return
+    types, wanted = _KINDS.get(name, ((object,), ""))
+    if not isinstance(value, types):
+        _fail(item, f"was given {name}={value!r}", f"It takes {wanted}.")
+    if isinstance(value, str) and value not in _CHOICES.get(name, (value,)):
+        _fail(item, f"was given {name}={value!r}", f"Valid values: {', '.join(_CHOICES[name])}.")
+
+
+def _instant(item: pytest.Item, epoch: datetime | str) -> datetime:
+    from pytest_gittrix.durations import instant_at, ns_of, parse_instant
+    from pytest_gittrix.errors import InvalidInput
+
+    try:
+        return parse_instant(epoch) if isinstance(epoch, str) else instant_at(ns_of(epoch))
+    except InvalidInput as problem:
+        _fail(item, f"was given epoch={epoch!r}", f"{problem.fact} It takes {_KINDS['epoch'][1]}.")
+
+
+def _fail(item: pytest.Item, fact: str, fix: str) -> NoReturn:
+    path, line, _ = item.location
+    pytest.fail(f"{path}:{(line or 0) + 1}: the gittrix marker of {item.name} {fact}.\n{fix}", pytrace=False)

@@ -1,0 +1,55 @@
+"""The end of a run: what clauses and evals found out, and the files that were asked for. Must not know pytest's hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pytest_gittrix.conformance.base.clause import PROPERTY
+
+
+class Ending(NamedTuple):
+    """A section of the terminal's summary: its title, and lines with the colour each may have."""
+
+    title: str
+    lines: Sequence[tuple[str, str]]
+
+
+def conclude(session: Any, reports: Sequence[Any], terminal: Any, options: Any) -> tuple[Ending, ...]:
+    """Write what was asked for, and decide the exit status.
+
+    Args:
+        session: pytest's.
+        reports: of all phases, of tests that are ours.
+        terminal: the reporter.
+        options: a ``GittrixConfig``.
+
+    Returns:
+        What the terminal shows.
+    """
+    clauses = [report for report in reports if any(name == PROPERTY for name, _ in report.user_properties)]
+    endings = _of_clauses(session, clauses, terminal, options) if clauses else []
+    if len(clauses) < len(reports):
+        from pytest_gittrix.plugin.evals.conclusion import conclude as conclude_evals
+
+        known = {id(report) for report in clauses}
+        evals = [report for report in reports if id(report) not in known]
+        endings += [Ending(*told) for told in conclude_evals(session, evals, terminal, options.eval_fail_under)]
+    return tuple(endings)
+
+
+def _of_clauses(session: Any, reports: Sequence[Any], terminal: Any, options: Any) -> list[Ending]:
+    """Write the reports that were asked for, and fail a run in which a promise was broken without a test that failed."""
+    from pytest_gittrix.conformance.conclusion import conclude as conclude_clauses
+    from pytest_gittrix.conformance.conclusion import write_files
+    from pytest_gittrix.conformance.text_report import summary
+
+    config = session.config
+    systems = conclude_clauses(reports, rootdir=config.rootpath, asked_for=config.getoption("gittrix_system") or "")
+    problems = write_files(systems, options.conformance_report)
+    for problem in problems:
+        terminal.ensure_newline()
+        terminal.write_line(problem, red=True)
+    if session.exitstatus == 0 and (problems or not all(system.is_kept for system in systems)):
+        session.exitstatus = 1
+    return [Ending(f"gittrix conformance: {system.name}", [*summary(system)]) for system in systems]

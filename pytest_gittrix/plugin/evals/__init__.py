@@ -1,0 +1,1 @@
+"""Samples of an eval suite as test nodes of pytest."""

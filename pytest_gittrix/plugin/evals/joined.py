@@ -1,0 +1,238 @@
+"""The run that all processes of one pytest run write to: the first one makes it, the others find it and join.
+
+No process of xdist is special, since only its workers know the tests: whoever comes first writes the manifest, under a lock, and the name
+of the test run beside it. Must not know pytest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from filelock import FileLock
+
+from pytest_gittrix.clock.clock import SystemClock
+from pytest_gittrix.confine.choose import confinement
+from pytest_gittrix.durations import format_instant
+from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
+from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record
+from pytest_gittrix.evals.results.manifest import Manifest, host
+from pytest_gittrix.evals.results.reuse import reuse
+from pytest_gittrix.evals.results.store import RunStore
+from pytest_gittrix.evals.runs.work_dirs import scratch_root, sweep
+from pytest_gittrix.evals.runs.worker import Job, Setting, execute, leave
+from pytest_gittrix.os_level.files import write_file
+from pytest_gittrix.plugin.evals.plan import Chosen, Plan
+
+RUNS: Final = "runs"
+"""Where runs are kept, below the root directory of the tests, unless another place is asked for."""
+
+_NOTE: Final = ".test-run"
+
+
+@dataclass(frozen=True)
+class TestRun:
+    """A run of pytest, of one process or several.
+
+    Attributes:
+        name: the same in all its processes, and in no other run.
+        root: the root directory of the tests.
+        workers: how many processes there are.
+        argv: what was typed.
+        place: where the eval run is to be kept; below ``RUNS`` by default.
+        resume: whether to go on with one that is there.
+        reuse: a run whose samples are taken over where their inputs are the same.
+        shard: the part that is run, for people who ask what is missing.
+    """
+
+    __test__ = False
+
+    name: str
+    root: Path
+    workers: int = 1
+    argv: Sequence[str] = field(default_factory=lambda: [*sys.argv])
+    place: Path | None = None
+    resume: bool = False
+    reuse: Path | None = None
+    shard: str | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What came of one sample.
+
+    Attributes:
+        record: of it.
+        ms: how long it took, in milliseconds; 0 where it was there already.
+        origin: ``run``, ``already there``, or why it was taken over.
+    """
+
+    record: Record
+    ms: float
+    origin: str
+
+
+class Joined:
+    """A run that this process writes to.
+
+    Args:
+        plan: what of it this process may be asked for.
+        test_run: the run of pytest.
+
+    Attributes:
+        store: where it is kept.
+        keys: of all samples, by id and epoch.
+
+    Raises:
+        InvalidInput: a run is there and is not to be gone on with, or it is made from something else.
+        CapabilityMissing: the level of confinement that was asked for is not available.
+        AdapterUnavailable: the disk refused, or a process of another run writes to it.
+    """
+
+    def __init__(self, plan: Plan, test_run: TestRun) -> None:
+        level = confinement(plan.confine)
+        self._plan = plan
+        self._test_run = test_run
+        self._scratch = scratch_root()
+        sweep(self._scratch)
+        manifest = Manifest(plan.core(level.level), _host(plan, test_run, level.why))
+        self.store, self._held = _join(plan, manifest, test_run, self._scratch)
+        self.keys = manifest.keys
+        self._setting = Setting(
+            store=self.store.path,
+            scratch=self._scratch,
+            agent="",
+            seed=plan.seed,
+            instant=plan.suite.epoch,
+            confine=level.level,
+        )
+
+    def find(self, chosen: Chosen) -> Finding:
+        """The result of a sample: as it is there, as another run has it, or by doing it now.
+
+        Raises:
+            InvalidInput: the run to take over from cannot be read.
+            AdapterUnavailable: the record cannot be kept.
+        """
+        sample = chosen.case.id, chosen.epoch
+        key = self.keys[sample]
+        record = self._there(key)
+        if record is not None:
+            return Finding(record, 0, "already there")
+        if self._test_run.reuse is not None:
+            choice = reuse(self.store, self._test_run.reuse, {sample: key})[sample]
+            if choice.reused:
+                return Finding(self.store.record(key), 0, f"taken over: {choice.why}")
+        done = execute(Job(self._setting, chosen.case, chosen.epoch, key, self._plan.agent))
+        return Finding(self.store.record(key), done.ms, "run")
+
+    def leave(self) -> None:
+        """Remove where this process worked, and let others have the run."""
+        leave()
+        self._held.close()
+
+    def _there(self, key: str) -> Record | None:
+        """What is damaged or an ``infra_error`` is taken aside, and done again."""
+        if not self.store.has(key):
+            return None
+        with suppress(GittrixError):
+            record = self.store.record(key)
+            if record.outcome != RETRIED:
+                return record
+        self.store.set_aside(key)
+        return None
+
+
+def _host(plan: Plan, test_run: TestRun, why: str) -> dict[str, object]:
+    return host(
+        argv=[*test_run.argv],
+        began=format_instant(SystemClock().now()),
+        only=sorted({id_ for id_, _ in plan.samples}),
+        replay=None,
+        shard=test_run.shard,
+        suite=str(plan.suite.directory),
+        why_not_stronger=why,
+        workers=test_run.workers,
+    )
+
+
+def _join(plan: Plan, manifest: Manifest, test_run: TestRun, scratch: Path) -> tuple[RunStore, ExitStack]:
+    base = test_run.place or test_run.root / RUNS / plan.suite.name
+    door = hashlib.sha256(os.fsencode(base)).hexdigest()[:16]
+    with FileLock(scratch / f"join-{door}.lock"):
+        for store in _places(base, manifest, test_run):
+            if not store.exists or _note(store) == test_run.name or test_run.resume:
+                return _enter(store, manifest, test_run)
+    raise AssertionError("there is always another place")
+
+
+def _places(base: Path, manifest: Manifest, test_run: TestRun) -> Iterator[RunStore]:
+    """Where the run may be, the best place first."""
+    if test_run.place is not None:
+        yield _free(RunStore(base), manifest, test_run)
+        return
+    numbered = (RunStore(base if number == 1 else base.with_name(f"{base.name}-{number}")) for number in count(1))
+    known: list[RunStore] = []
+    for store in numbered:
+        if not store.path.exists():
+            break
+        known.append(store)
+    fitting = [one for one in known if one.exists and not one.manifest().differences(manifest)]
+    yield from (one for one in fitting if _note(one) == test_run.name)
+    if test_run.resume:
+        yield from reversed(fitting)
+    yield store
+
+
+def _free(store: RunStore, manifest: Manifest, test_run: TestRun) -> RunStore:
+    """The place that was asked for, if this run may have it."""
+    if not store.exists:
+        return store
+    differing = store.manifest().differences(manifest)
+    if differing and _note(store) == test_run.name:
+        raise InvalidInput(
+            f"The tests of this run need more than one eval run, and {store.path} is one: {', '.join(differing)} differ.",
+            why="Records of different inputs would stand side by side.",
+            fix="Leave --gittrix-eval-run out, or choose the tests of one suite and agent with -k.",
+        )
+    if differing and test_run.resume:
+        raise InvalidInput(
+            f"{store.path} was made from something else: {', '.join(differing)} differ.",
+            why="Its records would stand beside those of other inputs.",
+            fix="Give another --gittrix-eval-run, with --gittrix-eval-from to take over what is the same.",
+        )
+    if _note(store) != test_run.name and not test_run.resume:
+        raise InvalidInput(
+            f"{store.path} holds a run already.",
+            why="Two runs in one place could not be told apart.",
+            fix="Go on with it by --gittrix-eval-resume, or give another --gittrix-eval-run.",
+        )
+    return store
+
+
+def _enter(store: RunStore, manifest: Manifest, test_run: TestRun) -> tuple[RunStore, ExitStack]:
+    """The first process holds the run until it ends; others of the same test run need not."""
+    with ExitStack() as held:
+        try:
+            held.enter_context(store.locked())
+        except AdapterUnavailable:
+            if _note(store) != test_run.name:
+                raise
+            return store, ExitStack()
+        entered = store if store.exists else RunStore.create(store.path, manifest)
+        write_file(str(entered.path / _NOTE), test_run.name.encode())
+        return entered, held.pop_all()
+
+
+def _note(store: RunStore) -> str:
+    try:
+        return (store.path / _NOTE).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,188 @@
+"""Samples as test nodes: a marked function becomes one node for each sample, which does it and fails where it did not pass.
+
+Node ids are made from the ids of cases, never from paths. Must not know where runs are kept.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import pytest
+
+from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.evals.inputs.sample_record import RETRIED
+from pytest_gittrix.plugin.evals.joined import Finding, Joined, TestRun
+from pytest_gittrix.plugin.evals.outcome import EvalSample
+from pytest_gittrix.plugin.evals.plan import Chosen, EvalOptions, Plan, forget, plan_of
+
+MARKER: Final = "gittrix_eval"
+FIXTURE: Final = "gittrix_eval"
+
+RUN: Final = "gittrix_eval_run"
+"""The property of a test's report that leads to its run; the others begin with ``gittrix_eval_`` too."""
+KEY: Final = "gittrix_eval_key"
+OUTCOME: Final = "gittrix_eval_outcome"
+JUDGED: Final = "gittrix_eval_judged"
+BY_OUTCOME: Final = "by its outcome"
+
+_MOST_REASON: Final = 300
+_RUNS = pytest.StashKey["_Runs"]()
+
+
+def generate(metafunc: pytest.Metafunc, options: EvalOptions) -> None:
+    """Make one test of each sample that a marked function asks for.
+
+    Args:
+        metafunc: the function, which has the marker.
+        options: of the run.
+
+    Raises:
+        pytest.fail.Exception: an argument of the marker is unknown or wrong, or the suite cannot be read; the message points at the test.
+    """
+    config = metafunc.config
+    if not config.pluginmanager.has_plugin(MARKER):
+        config.pluginmanager.register(_Judge(), MARKER)
+        config.add_cleanup(forget)
+    arguments: dict[str, Any] = {}
+    for mark in metafunc.definition.iter_markers(MARKER):
+        if mark.args:
+            _refuse(metafunc, f"takes keyword arguments only, and was given {mark.args[0]!r}.")
+        arguments = {**mark.kwargs, **arguments}
+    try:
+        plan = plan_of(arguments, options, metafunc.definition.path.parent)
+    except GittrixError as problem:
+        _refuse(metafunc, f"cannot be followed.\n{problem}")
+    if FIXTURE not in metafunc.fixturenames:
+        metafunc.fixturenames.append(FIXTURE)
+    chosen = plan.chosen
+    metafunc.parametrize(FIXTURE, chosen, indirect=True, ids=[one.name for one in chosen])
+
+
+def sample_of(request: pytest.FixtureRequest, options: EvalOptions) -> EvalSample:
+    """The sample of a test, done.
+
+    Raises:
+        pytest.fail.Exception: the test has no marker, the run cannot be made or joined, or the sample could not be run.
+    """
+    chosen = getattr(request, "param", None)
+    if not isinstance(chosen, Chosen):
+        pytest.fail(f"gittrix_eval is for tests with @pytest.mark.{MARKER}(suite=..., agent=...).", pytrace=False)
+    config, node = request.config, request.node
+    runs = _runs(config, options, request.session)
+    root = runs.test_run.root
+    try:
+        joined = runs.of(chosen.plan)
+        place = joined.store.path
+        key = joined.keys[chosen.case.id, chosen.epoch]
+        # The controller finds the run by these, so they are told before anything can go wrong.
+        node.user_properties += [(RUN, str(place.relative_to(root) if place.is_relative_to(root) else place)), (KEY, key)]
+        found = joined.find(chosen)
+    except GittrixError as problem:
+        pytest.fail(f"{chosen.name} could not be run.\n{problem}", pytrace=False)
+    node.user_properties += _properties(found)
+    sample = EvalSample(joined.store, found.record, root)
+    if found.record.outcome == RETRIED:
+        pytest.fail(f"{sample.explain()}\nThis says nothing about the agent: run again with --gittrix-eval-resume.", pytrace=False)
+    return sample
+
+
+def _properties(found: Finding) -> list[tuple[str, object]]:
+    record = found.record
+    told: dict[str, object] = {
+        OUTCOME: record.outcome,
+        "gittrix_eval_sample": f"{record.id} #{record.epoch}",
+        "gittrix_eval_reason": record.reason[:_MOST_REASON],
+        "gittrix_eval_promoted": record.promoted,
+        "gittrix_eval_seconds": f"{found.ms / 1000:.3f}",
+        "gittrix_eval_origin": found.origin,
+    }
+    return [(name, value) for name, value in told.items() if value]
+
+
+class _Judge:
+    """Fails tests that do not judge their samples themselves. Registered by the first marked function."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Do the sample of a test that does not name the fixture: pytest has dropped what nobody names."""
+        callspec = getattr(item, "callspec", None)
+        if callspec is not None and FIXTURE in callspec.params and isinstance(item, pytest.Function) and FIXTURE not in item.funcargs:
+            item.funcargs[FIXTURE] = item._request.getfixturevalue(FIXTURE)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+        """Judge by the outcome, after a test that did not look at it."""
+        sample = pyfuncitem.funcargs.get(FIXTURE)
+        if not isinstance(sample, EvalSample):
+            return (yield)
+        try:
+            result = yield
+        except BaseException:
+            pyfuncitem.add_report_section("call", "gittrix eval", sample.explain())
+            raise
+        if not sample.is_judged:
+            pyfuncitem.user_properties.append((JUDGED, BY_OUTCOME))
+            if not sample.passed:
+                pytest.fail(sample.explain(), pytrace=False)
+        return result
+
+
+class _Runs:
+    """The runs that this process writes to, by plan."""
+
+    def __init__(self, test_run: TestRun, plans: list[Plan]) -> None:
+        self.test_run = test_run
+        self._found: dict[int, Joined | GittrixError] = {}
+        # In the order of the tests, which is the same in all processes; so each process finds the same run at the same place.
+        for plan in plans:
+            try:
+                self._found[id(plan)] = Joined(plan, test_run)
+            except GittrixError as problem:
+                self._found[id(plan)] = problem
+
+    def of(self, plan: Plan) -> Joined:
+        """The run of a plan. Raises GittrixError if it cannot be made or joined."""
+        found = self._found[id(plan)]
+        if isinstance(found, GittrixError):
+            raise found
+        return found
+
+    def leave(self) -> None:
+        """Leave them all."""
+        for found in self._found.values():
+            if isinstance(found, Joined):
+                found.leave()
+
+
+def _runs(config: pytest.Config, options: EvalOptions, session: pytest.Session) -> _Runs:
+    if _RUNS not in config.stash:
+        callspecs = [getattr(item, "callspec", None) for item in session.items]
+        chosen = [callspec.params[FIXTURE] for callspec in callspecs if callspec is not None and FIXTURE in callspec.params]
+        plans = {id(one.plan): one.plan for one in chosen if isinstance(one, Chosen)}
+        runs = config.stash[_RUNS] = _Runs(_test_run(config, options), [*plans.values()])
+        config.add_cleanup(runs.leave)
+    return config.stash[_RUNS]
+
+
+def _test_run(config: pytest.Config, options: EvalOptions) -> TestRun:
+    # A worker of xdist computes a root directory of its own, which is another one where there is no configuration file.
+    worker: dict[str, Any] = getattr(config, "workerinput", {})
+    return TestRun(
+        name=str(worker.get("testrunuid") or uuid.uuid4().hex),
+        root=Path(worker.get("gittrix_root", config.rootpath)),
+        workers=int(worker.get("workercount", 1)),
+        argv=[str(word) for word in worker.get("mainargv", [])] or ["pytest", *map(str, config.invocation_params.args)],
+        place=options.eval_run,
+        resume=options.eval_resume == "yes",
+        reuse=options.eval_from,
+        shard=str(options.eval_shard) if options.eval_shard is not None else None,
+    )
+
+
+def _refuse(metafunc: pytest.Metafunc, fact: str) -> NoReturn:
+    definition = metafunc.definition
+    path, line, _ = definition.location
+    pytest.fail(f"{path}:{(line or 0) + 1}: the {MARKER} marker of {definition.name} {fact}", pytrace=False)

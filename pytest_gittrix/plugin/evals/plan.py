@@ -1,0 +1,249 @@
+"""What a test with ``@pytest.mark.gittrix_eval`` asks for: a suite, an agent, and which of the samples. Must not know pytest's hooks."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.evals.inputs.identity import Json
+from pytest_gittrix.evals.inputs.suite import Case, Suite
+from pytest_gittrix.evals.results.manifest import core_of
+from pytest_gittrix.evals.runs.agents import Agent, CallableAgent, agent_of
+from pytest_gittrix.evals.runs.shards import Shard
+from pytest_gittrix.evals.runs.toolbox import Desk
+
+ARGUMENTS: Final[Mapping[str, str]] = {
+    "suite": "the path of a suite's directory, from the test's file",
+    "agent": "a command, gold, nop or python:module:function as a text, or a function of a Desk",
+    "epochs": "a whole number from 1",
+    "seed": "a whole number from 0",
+    "confine": "auto, off, guard or jail",
+    "only": "a shell pattern of ids, or a list of them",
+}
+"""The marker's arguments, and what each takes."""
+
+_LEVELS: Final = ("auto", "off", "guard", "jail")
+
+
+class EvalOptions(Protocol):
+    """The options of a test run that its evals read; they are those of the command line and the configuration."""
+
+    @property
+    def eval_run(self) -> Path | None:
+        """Where the run is kept."""
+
+    @property
+    def eval_resume(self) -> Literal["no", "yes"]:
+        """Whether an interrupted run is gone on with."""
+
+    @property
+    def eval_from(self) -> Path | None:
+        """The run that samples are taken over from."""
+
+    @property
+    def eval_shard(self) -> Shard | None:
+        """Which part of the samples is run."""
+
+    @property
+    def eval_seed(self) -> int | None:
+        """The seed, instead of the markers'."""
+
+    @property
+    def eval_epochs(self) -> int | None:
+        """How often each case is run, instead of the markers'."""
+
+
+@dataclass(frozen=True)
+class FunctionAgent(CallableAgent):
+    """A function that the marker was given itself. It has the identity of ``python:<its file>:<its name>``.
+
+    Attributes:
+        given: the function.
+    """
+
+    given: Callable[[Desk], object]
+
+    @classmethod
+    def of_function(cls, given: Callable[[Desk], object]) -> FunctionAgent:
+        """Of a function, or anything that can be called."""
+        code = inspect.unwrap(given) if inspect.isroutine(given) else type(given)
+        return cls(f"{inspect.getsourcefile(code) or ''}:{getattr(code, '__qualname__', '')}", given)
+
+    def function(self) -> Callable[[Desk], object]:
+        """The function."""
+        return self.given
+
+    @property
+    def identity(self) -> Mapping[str, Json]:
+        """Its name and the digest of the file that it is in."""
+        file, _, name = self.spec.rpartition(":")
+        source = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+        return {"kind": "callable", "name": f"{os.path.basename(file)}:{name}", "source": source}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The samples of one test function.
+
+    Attributes:
+        suite: where they are from.
+        agent: who does them.
+        seed: everything random is drawn from it.
+        epochs: how often each case is run.
+        confine: level of confinement; the suite's by default.
+        samples: those that are chosen, as id and epoch.
+    """
+
+    suite: Suite
+    agent: Agent
+    seed: int
+    epochs: int
+    confine: str
+    samples: tuple[tuple[str, int], ...]
+
+    def core(self, level: str) -> dict[str, Json]:
+        """The core of the manifest, as ``gittrix eval run`` writes it.
+
+        Args:
+            level: of confinement, settled.
+        """
+        return core_of(
+            self.suite,
+            agent=self.agent.identity,
+            seed=self.seed,
+            epochs=self.epochs,
+            confine=level,
+            passed=(),
+            timeout_ms=None,
+        )
+
+    @property
+    def chosen(self) -> list[Chosen]:
+        """The samples, one by one."""
+        cases = {case.id: case for case in self.suite.cases}
+        return [Chosen(self, cases[id_], epoch) for id_, epoch in self.samples]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One sample, which one test node is about.
+
+    Attributes:
+        plan: whose.
+        case: what on.
+        epoch: which repetition, from 0.
+    """
+
+    plan: Plan
+    case: Case
+    epoch: int
+
+    @property
+    def name(self) -> str:
+        """How the node is called: the id, and the epoch where there are several."""
+        return f"{self.case.id}#{self.epoch}" if self.plan.epochs > 1 else self.case.id
+
+
+def plan_of(arguments: Mapping[str, Any], options: EvalOptions, beside: Path) -> Plan:
+    """Make a plan.
+
+    Args:
+        arguments: the marker's.
+        options: of the run; those that are given win over the marker's.
+        beside: the directory that the suite's path counts from.
+
+    Raises:
+        InvalidInput: an argument is unknown, missing or wrong; the suite or the agent cannot be read; no case fits ``only``.
+        AdapterUnavailable: the repository of a case is not there.
+    """
+    _check_names(arguments)
+    suite = _suite(os.path.join(beside, _path(arguments.get("suite"))))
+    seed = options.eval_seed if options.eval_seed is not None else _whole("seed", arguments.get("seed", 0), 0)
+    epochs = options.eval_epochs or _whole("epochs", arguments.get("epochs", 1), 1)
+    confine = arguments.get("confine") or suite.confine
+    if confine not in _LEVELS:
+        raise _wrong("confine", confine)
+    samples = tuple(_samples(suite, epochs, _patterns(arguments.get("only")), options))
+    return Plan(suite, _agent(arguments.get("agent")), seed, epochs, confine, samples)
+
+
+def _check_names(arguments: Mapping[str, Any]) -> None:
+    unknown = [name for name in arguments if name not in ARGUMENTS]
+    missing = [name for name in ("suite", "agent") if arguments.get(name) is None]
+    if unknown:
+        raise InvalidInput(f"There is no argument {unknown[0]!r}.", fix=f"Arguments: {', '.join(ARGUMENTS)}.")
+    if missing:
+        raise InvalidInput(f"{missing[0]} is missing.", fix=f"Give {missing[0]}=: {ARGUMENTS[missing[0]]}.")
+
+
+@lru_cache(maxsize=16)
+def _read(path: str) -> Suite:
+    return Suite.load(path)
+
+
+def _suite(path: str) -> Suite:
+    # Many tests of one run share a suite; the next run in this process may find it changed.
+    return _read(path)
+
+
+def forget() -> None:
+    """Read suites anew."""
+    _read.cache_clear()
+
+
+def _path(value: object) -> str:
+    if not isinstance(value, str | os.PathLike):
+        raise _wrong("suite", value)
+    path = os.fspath(value)
+    if not isinstance(path, str):
+        raise _wrong("suite", value)
+    return path
+
+
+def _agent(value: Any) -> Agent:
+    if isinstance(value, str):
+        return agent_of(value)
+    if hasattr(value, "work") and hasattr(value, "identity"):
+        found: Agent = value
+        return found
+    if callable(value):
+        return FunctionAgent.of_function(value)
+    raise _wrong("agent", value)
+
+
+def _whole(name: str, value: object, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise _wrong(name, value)
+    return value
+
+
+def _patterns(value: object) -> tuple[str, ...]:
+    patterns: Any = (value,) if isinstance(value, str) else value or ()
+    if not isinstance(patterns, Sequence) or not all(isinstance(one, str) for one in patterns):
+        raise _wrong("only", value)
+    return tuple(patterns)
+
+
+def _samples(suite: Suite, epochs: int, patterns: tuple[str, ...], options: EvalOptions) -> list[tuple[str, int]]:
+    """Epoch by epoch, so that a run that is stopped early has seen every case."""
+    ids = [case.id for case in suite.cases if not patterns or any(fnmatchcase(case.id, pattern) for pattern in patterns)]
+    if not ids:
+        raise InvalidInput(
+            f"No case of {suite.name} fits {', '.join(patterns)}.",
+            why="A run of nothing passes nothing.",
+            fix="Give ids, or patterns such as 'fix-*'.",
+        )
+    shard = options.eval_shard
+    return [(id_, epoch) for epoch in range(epochs) for id_ in ids if shard is None or shard.has(id_, epoch)]
+
+
+def _wrong(name: str, value: object) -> InvalidInput:
+    return InvalidInput(f"{name} was given {value!r:.80}.", fix=f"It takes {ARGUMENTS[name]}.")

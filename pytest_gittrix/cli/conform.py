@@ -9,7 +9,7 @@ import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import TYPE_CHECKING, Any
 
-from pytest_gittrix.cli.output import Answer, Table
+from pytest_gittrix.commands.output import Answer, Table
 
 if TYPE_CHECKING:
     from pytest_gittrix.conformance.base.clause import Clause

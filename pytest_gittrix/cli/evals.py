@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.cli import evals_import, evals_releases, evals_report
-from pytest_gittrix.cli.output import Answer
-from pytest_gittrix.cli.words import age, unmarked
+from pytest_gittrix.commands.output import Answer
+from pytest_gittrix.commands.values import age, unmarked
 
 if TYPE_CHECKING:
     from pytest_gittrix.evals.inputs.suite import Suite

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_gittrix.cli.output import Answer
+from pytest_gittrix.commands.output import Answer
 
 EXAMPLES = [
     "gittrix eval make-releases attrs --pins fixtures/evals/releases/attrs.toml --out evals/attrs",

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gittrix.cli.output import Answer
+from pytest_gittrix.commands.output import Answer
 
 if TYPE_CHECKING:
     from pytest_gittrix.evals.results.store import RunStore

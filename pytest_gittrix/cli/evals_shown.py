@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gittrix.cli.output import Table
+from pytest_gittrix.commands.output import Table
 
 if TYPE_CHECKING:
     from pytest_gittrix.evals.inputs.sample_record import Record

@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 
 from pytest_gittrix.cli import remote
-from pytest_gittrix.cli.output import FAILED, OutputLost, error_data, put_error, put_json, say
-from pytest_gittrix.cli.parser import Misuse
 from pytest_gittrix.cli.verbs import command_line
+from pytest_gittrix.commands.output import FAILED, OutputLost, error_data, put_error, put_json, say
+from pytest_gittrix.commands.parser import Misuse
 from pytest_gittrix.errors import GittrixError
 
 MISUSED, INTERRUPTED = 2, 130

@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from pytest_gittrix.cli import engine as on
-from pytest_gittrix.cli.output import Answer, put_error
-from pytest_gittrix.cli.words import history
+from pytest_gittrix.commands import engine_context as on
+from pytest_gittrix.commands.output import Answer, put_error
+from pytest_gittrix.commands.values import history
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 
 if TYPE_CHECKING:

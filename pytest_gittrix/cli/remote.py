@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gittrix.cli.output import Answer, put_error
-from pytest_gittrix.cli.wire import REMOTE, decoded
+from pytest_gittrix.commands.output import Answer, put_error
+from pytest_gittrix.commands.wire import REMOTE, decoded
 from pytest_gittrix.errors import DaemonLost, GittrixError
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _daemon_for(options: Namespace, arguments: Sequence[str]) -> DaemonFile | No
 
 def _is_personal(options: Namespace) -> bool:
     """Whether a command needs what only this process has: somebody to ask, a token, its own session, or a team file of its own."""
-    from pytest_gittrix.cli.engine import has_person
+    from pytest_gittrix.commands.engine_context import has_person
 
     if options.words == "session show":
         return options.id is None
@@ -163,6 +163,6 @@ def _clock() -> str | None:
 def _stdin(options: Namespace) -> bytes | None:
     if options.words not in _READS_STDIN:
         return b""
-    from pytest_gittrix.cli.engine import standard_input
+    from pytest_gittrix.commands.engine_context import standard_input
 
     return None if sys.stdin is None else standard_input("what the daemon is to have")

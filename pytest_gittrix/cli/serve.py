@@ -9,12 +9,12 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_gittrix.cli.output import Answer, put, put_json
-from pytest_gittrix.cli.shown import facts_text
+from pytest_gittrix.commands.output import Answer, put, put_json
+from pytest_gittrix.commands.render import facts_text
 
 if TYPE_CHECKING:
+    from pytest_gittrix.commands.team_file import Team
     from pytest_gittrix.server.daemon_file import DaemonFile
-    from pytest_gittrix.server.team import Team
 
 EXAMPLES = [
     "gittrix serve",
@@ -43,7 +43,7 @@ def port(text: str) -> int:
 
 def serve(options: Namespace) -> Answer:
     """Serve until a signal; says where it listens as soon as it does."""
-    from pytest_gittrix.cli.engine import store_of
+    from pytest_gittrix.commands.engine_context import store_of
     from pytest_gittrix.server.run import Serving, Settings, require_installed
 
     require_installed()

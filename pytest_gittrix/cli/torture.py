@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pytest_gittrix.cli.output import Answer
+from pytest_gittrix.commands.output import Answer
 
 if TYPE_CHECKING:
     from pytest_gittrix.testing.faults.fault_sweep import Report

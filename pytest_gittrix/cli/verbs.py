@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pytest_gittrix.cli import conform, evals, mcp, serve, torture
-from pytest_gittrix.cli.parser import Parser, add_command, add_group, parser
+from pytest_gittrix.commands.parser import Parser, add_command, add_group, parser
 
 
 def command_line() -> Parser:

@@ -16,10 +16,10 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from pytest_gittrix import errors
-from pytest_gittrix.cli.output import error_data
+from pytest_gittrix.commands.output import error_data
+from pytest_gittrix.commands.team_file import key_of
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.server.schema import Failed
-from pytest_gittrix.server.team import key_of
 
 # The first class that an error is of decides.
 _STATUSES: Final[tuple[tuple[type[GittrixError], int], ...]] = (

@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from pytest_gittrix.cli import engine as on
-from pytest_gittrix.cli.output import FAILED, error_data
-from pytest_gittrix.cli.parser import Misuse, parser
-from pytest_gittrix.cli.wire import encoded
+from pytest_gittrix.commands import engine_context as on
+from pytest_gittrix.commands.output import FAILED, error_data
+from pytest_gittrix.commands.parser import Misuse, parser
+from pytest_gittrix.commands.wire import encoded
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.server.answers import Ascii
 from pytest_gittrix.server.schema import Command

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from anyio import to_thread
 
+from pytest_gittrix.commands.team_file import Team, read_team
 from pytest_gittrix.durations import format_instant
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.lock_owner import Owner
@@ -27,7 +28,6 @@ from pytest_gittrix.record.store.store import default_home
 from pytest_gittrix.server import daemon_file
 from pytest_gittrix.server.daemon_file import DaemonFile
 from pytest_gittrix.server.guard import read_token, require_token_beyond_loopback
-from pytest_gittrix.server.team import Team, read_team
 
 PORT: Final = 8484
 """BotMinter's."""

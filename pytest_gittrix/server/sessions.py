@@ -14,12 +14,12 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from pytest_gittrix.commands.managers import cleanup_data, inspection_data, start_member
 from pytest_gittrix.durations import parse_instant
 from pytest_gittrix.errors import GittrixError, InvalidInput, SessionNotFound, WorkItemHeld
 from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.record.state.retention import Selector
 from pytest_gittrix.server.answers import FAILURES, Conflict, done, failed
-from pytest_gittrix.server.managers import cleanup_data, inspection_data, start_member
 from pytest_gittrix.server.schema import Acquired, Answered, CleanUp, Failed, Lock, OneSession, Sessions, Start, Started, Stop, StopMany
 from pytest_gittrix.server.state import Daemon
 from pytest_gittrix.views import botminter

@@ -14,14 +14,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pytest_gittrix.cli.output import put_error
 from pytest_gittrix.clock.file_clock import clock_from_environment
+from pytest_gittrix.commands.managers import members_of, orchestrator_of
+from pytest_gittrix.commands.output import put_error
+from pytest_gittrix.commands.team_file import Team
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.os_level.process_tree import seconds
 from pytest_gittrix.server.events import Feed
-from pytest_gittrix.server.managers import members_of, orchestrator_of
-from pytest_gittrix.server.team import Team
 from pytest_gittrix.server.workers import Workers
 
 if TYPE_CHECKING:

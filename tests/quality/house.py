@@ -172,6 +172,12 @@ class House:
         rooms = {room: set(others) for room, others in self.arrows.items()}
         return [*_circle("rooms", rooms), *_circle("modules", modules)]
 
+    def crowded(self) -> list[str]:
+        """The rooms with more files than their limit, one line each."""
+        counts = {room: sum(not module.is_package for module in modules) for room, modules in self.rooms.items()}
+        limits = {room: MORE_FILES.get(room, MOST_FILES) for room in counts}
+        return [f"{room}: {count} files, more than {limits[room]}" for room, count in counts.items() if count > limits[room]]
+
     def _walk(self, nodes: Sequence[ast.AST], module: Module, *, at_load: bool, for_typing: bool) -> Iterator[Import]:
         for node in nodes:
             for target in self._targets(node, module):
@@ -242,17 +248,12 @@ def main() -> int:
             print(f"  {room:24} {files:3} files {lines:6} lines  {sentence}")
             if house.arrows[room]:
                 print(f"  {'':24} -> {', '.join(sorted(house.arrows[room]))}")
-    too_large = [
-        f"{room}: {count} files"
-        for room, modules in house.rooms.items()
-        if (count := sum(not module.is_package for module in modules)) > MORE_FILES.get(room, MOST_FILES)
-    ]
-    upward, circles = house.upward(), house.circles()
+    upward, circles, crowded = house.upward(), house.circles(), house.crowded()
     total = sum(module.lines for module in house.modules.values())
     print(f"\n{len(house.rooms)} rooms, {len(house.modules)} files, {total} lines")
-    print(f"{len(upward)} arrows up, {len(circles)} circles, {len(too_large)} rooms over their limit")
-    print(*upward, *circles, *too_large, sep="\n")
-    return int(bool(upward or circles or too_large))
+    print(f"{len(upward)} arrows up, {len(circles)} circles, {len(crowded)} rooms over their limit")
+    print(*upward, *circles, *crowded, sep="\n")
+    return int(bool(upward or circles or crowded))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from house import PACKAGE, SOURCE, House, Import, Module, named, never_of, storey_of
+from house import MOST_FILES, PACKAGE, SOURCE, STOREYS, House, Import, Module, named, never_of, storey_of
 
 # Too dear to load in every pytest run and every shell completion.
 HEAVY = ("git", "pydantic", "hypothesis", "pygit2", "freezegun", "filelock", "rich")
@@ -99,6 +99,20 @@ def test_every_module_and_public_name_is_documented(ours: House) -> None:
     breaches = docstring_breaches(ours)
 
     assert not breaches, "\n".join(breaches)
+
+
+def test_every_name_of_the_table_is_in_the_house(ours: House) -> None:
+    tops = {room.partition(".")[0] for room in ours.rooms}
+
+    assert {name for names in STOREYS.values() for name in names} == tops
+
+
+def test_the_rooms_stand_in_no_circle(ours: House) -> None:
+    assert [circle for circle in ours.circles() if circle.startswith("circle of rooms")] == []
+
+
+def test_no_room_has_more_files_than_one_idea_needs(ours: House) -> None:
+    assert ours.crowded() == []
 
 
 @pytest.mark.parametrize("module", [PACKAGE, f"{PACKAGE}.plugin", f"{PACKAGE}.cli.main"])
@@ -213,3 +227,9 @@ def test_the_checker_sees_what_is_undocumented(tmp_path: Path) -> None:
         "pytest_gittrix/errors.py:2: public has no docstring",
         "pytest_gittrix/errors.py:6: Shown.method has no docstring",
     ]
+
+
+def test_the_checker_sees_a_room_with_too_many_files(tmp_path: Path) -> None:
+    files = {f"git__part_{number}": "" for number in range(MOST_FILES + 1)}
+
+    assert small(tmp_path, **files).crowded() == [f"git: {MOST_FILES + 1} files, more than {MOST_FILES}"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cli_support import FILES, Cli
 
-from pytest_gittrix.cli import commands
+from pytest_gittrix.commands import session_verbs
 
 METADATA_KEYS = {
     "metadataVersion",
@@ -304,7 +304,7 @@ def test_what_was_not_raised_on_purpose_is_unknown(cli: Cli, monkeypatch: pytest
     def broken(_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(commands, "sweep", broken)
+    monkeypatch.setattr(session_verbs, "sweep", broken)
 
     assert cli.error("sweep") == {"code": "UNKNOWN", "message": "ZeroDivisionError"}
 

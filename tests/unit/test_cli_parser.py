@@ -14,11 +14,11 @@ from typing import Any, get_args
 import pytest
 
 from pytest_gittrix import __version__
-from pytest_gittrix.cli import commands, lines, lists
 from pytest_gittrix.cli.main import main
-from pytest_gittrix.cli.output import Answer
-from pytest_gittrix.cli.parser import ON_OVERLAP, OUTCOMES, STATES, STRATEGIES, WORKSPACES, Misuse
 from pytest_gittrix.cli.verbs import command_line
+from pytest_gittrix.commands import find_verbs, lineage_verbs, session_verbs
+from pytest_gittrix.commands.output import Answer
+from pytest_gittrix.commands.parser import ON_OVERLAP, OUTCOMES, STATES, STRATEGIES, WORKSPACES, Misuse
 from pytest_gittrix.engine.lineage.fork import FILES
 from pytest_gittrix.engine.promotion.selection import OnOverlap
 from pytest_gittrix.engine.promotion.strategy import Strategy
@@ -72,7 +72,7 @@ def reaching(line: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, dict[str,
 
         return run
 
-    for home, name in ((commands, "start"), (lists, "list_sessions"), (commands, "promote")):
+    for home, name in ((session_verbs, "start"), (find_verbs, "list_sessions"), (session_verbs, "promote")):
         monkeypatch.setattr(home, name, standing_in_for(name))
     options = parsed(line)
     options.run(options)
@@ -85,10 +85,10 @@ def test_the_values_offered_are_those_the_engine_takes() -> None:
     assert set(ON_OVERLAP) == set(get_args(OnOverlap))
     assert set(STATES) == set(get_args(StateName))
     assert OUTCOMES == values.OUTCOMES
-    assert set(lists.OUTCOMES) == {*values.OUTCOMES, "handoff"}
-    assert lists.VIEWS == VIEWS
-    assert lines.FILES == FILES
-    assert set(lines.IDENTITY) <= set(values.IDENTITY)
+    assert set(find_verbs.OUTCOMES) == {*values.OUTCOMES, "handoff"}
+    assert find_verbs.VIEWS == VIEWS
+    assert lineage_verbs.FILES == FILES
+    assert set(lineage_verbs.IDENTITY) <= set(values.IDENTITY)
 
 
 @pytest.mark.parametrize(("alias", "full"), [("s ls", "session list"), ("s info X", "session info X"), ("p X", "promote X")])

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from cli_support import Cli, Terminal
 
-from pytest_gittrix.cli import commands
-from pytest_gittrix.cli.output import working
+from pytest_gittrix.commands import session_verbs
+from pytest_gittrix.commands.output import working
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_an_unexpected_error_is_a_sentence_unless_debugging(cli: Cli, monkeypatc
     def broken(_: object) -> None:
         raise ZeroDivisionError("the engine is broken")
 
-    monkeypatch.setattr(commands, "sweep", broken)
+    monkeypatch.setattr(session_verbs, "sweep", broken)
 
     assert cli.refused("sweep") == "gittrix: ZeroDivisionError: the engine is broken\n"
     monkeypatch.setenv("GITTRIX_DEBUG", "1")

@@ -12,7 +12,7 @@ from cli_support import Cli
 from support.engine import Site, kill_at, open_site
 from support.remote import TOKEN
 
-from pytest_gittrix.cli.forge import ForgeSettings
+from pytest_gittrix.commands.forge_options import ForgeSettings
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
 from pytest_gittrix.testing.repos.remotes import BareRemote
 

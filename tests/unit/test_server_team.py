@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from pytest_gittrix.commands.managers import members_of, orchestrator_of, retention_of
+from pytest_gittrix.commands.team_file import Team, read_team
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import InvalidInput, WriteRejected
-from pytest_gittrix.server.managers import members_of, orchestrator_of, retention_of
-from pytest_gittrix.server.team import Team, read_team
 
 HOUR = 3600 * 10**9
 WHOLE = """

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytest_gittrix.cli.output import Table
+from pytest_gittrix.commands.output import Table
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta

@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any, NoReturn
 
 from pytest_gittrix import __version__
-from pytest_gittrix.cli import commands, forge, lines, lists, member, orchestrated, told
-from pytest_gittrix.cli.output import Answer, put
-from pytest_gittrix.cli.words import PLACE, duration, history, hunks, limit, names, unmarked
+from pytest_gittrix.commands import find_verbs, forge_options, lineage_verbs, log_verbs, member_verbs, orchestrator_verbs, session_verbs
+from pytest_gittrix.commands.output import Answer, put
+from pytest_gittrix.commands.values import PLACE, duration, history, hunks, limit, names, unmarked
 
 Run = Callable[[argparse.Namespace], Answer]
 
@@ -53,11 +53,11 @@ _EXAMPLES = {
     ],
     "sweep": ["gittrix sweep"],
     "recover": ["gittrix recover --json"],
-    **lists.EXAMPLES,
-    **lines.EXAMPLES,
-    **told.EXAMPLES,
-    **member.EXAMPLES,
-    **orchestrated.EXAMPLES,
+    **find_verbs.EXAMPLES,
+    **lineage_verbs.EXAMPLES,
+    **log_verbs.EXAMPLES,
+    **member_verbs.EXAMPLES,
+    **orchestrator_verbs.EXAMPLES,
 }
 
 
@@ -122,9 +122,9 @@ def parser(add_more: Callable[[Any], None] | None = None) -> Parser:
     root.set_defaults(json=False, store=None, direct=False)
     areas = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _session_verbs(add_group(areas, "session", "start, look into, change and end sessions", "s"))
-    _promote(add_command(areas, "promote", commands.promote, "make one commit of a session's work on durable", "p", of_session=True))
-    add_command(areas, "sweep", commands.sweep, "evict every session past its time")
-    add_command(areas, "recover", commands.recover, "put sessions in order after a kill")
+    _promote(add_command(areas, "promote", session_verbs.promote, "make one commit of a session's work on durable", "p", of_session=True))
+    add_command(areas, "sweep", session_verbs.sweep, "evict every session past its time")
+    add_command(areas, "recover", session_verbs.recover, "put sessions in order after a kill")
     _member_verbs(areas)
     if add_more is not None:
         add_more(areas)
@@ -133,39 +133,41 @@ def parser(add_more: Callable[[Any], None] | None = None) -> Parser:
 
 def _member_verbs(areas: Any) -> None:
     verbs = add_group(areas, "member", "start, stop and look at the agents of a team's members")
-    member.arguments(lambda name, *rest, **settings: add_command(verbs, name, *rest, examples=_EXAMPLES[f"member {name}"], **settings))
+    member_verbs.arguments(
+        lambda name, *rest, **settings: add_command(verbs, name, *rest, examples=_EXAMPLES[f"member {name}"], **settings)
+    )
 
 
 def _session_verbs(verbs: Any) -> None:
-    _start(add_command(verbs, "start", commands.start, "start a session; prints its id, then its workspace"))
-    _list(add_command(verbs, "list", lists.list_sessions, "list sessions", "ls"))
+    _start(add_command(verbs, "start", session_verbs.start, "start a session; prints its id, then its workspace"))
+    _list(add_command(verbs, "list", find_verbs.list_sessions, "list sessions", "ls"))
     any_verb = partial(add_command, verbs)
-    lists.arguments(any_verb)
-    lines.arguments(any_verb)
-    told.arguments(any_verb)
-    member.session_arguments(any_verb)
-    orchestrated.arguments(any_verb)
+    find_verbs.arguments(any_verb)
+    lineage_verbs.arguments(any_verb)
+    log_verbs.arguments(any_verb)
+    member_verbs.session_arguments(any_verb)
+    orchestrator_verbs.arguments(any_verb)
     one = partial(add_command, verbs, of_session=True)
-    one("info", commands.info, "how a session stands; ended ones too").add_argument(
+    one("info", session_verbs.info, "how a session stands; ended ones too").add_argument(
         "--events", action="store_true", help="also what happened to it, in order"
     )
-    _path(one("read", commands.read, "print a file, byte for byte"))
-    _path(one("write", commands.write, "write standard input to a file"))
-    _path(one("delete", commands.delete, "delete a file"))
-    one("list-files", commands.list_files, "list files and directories").add_argument(
+    _path(one("read", session_verbs.read, "print a file, byte for byte"))
+    _path(one("write", session_verbs.write, "write standard input to a file"))
+    _path(one("delete", session_verbs.delete, "delete a file"))
+    one("list-files", session_verbs.list_files, "list files and directories").add_argument(
         "path", nargs="?", default=".", metavar="DIRECTORY", help="where to start; the workspace's root by default"
     )
-    one("touched", commands.touched, "list the paths that differ from the baseline")
-    _diff(one("diff", commands.diff, "print what was changed, as git apply takes it"))
-    one("log", commands.log, "list the agent's own commits, newest first")
-    one("commit", commands.commit, "commit in the workspace, as the agent").add_argument(
+    one("touched", session_verbs.touched, "list the paths that differ from the baseline")
+    _diff(one("diff", session_verbs.diff, "print what was changed, as git apply takes it"))
+    one("log", session_verbs.log, "list the agent's own commits, newest first")
+    one("commit", session_verbs.commit, "commit in the workspace, as the agent").add_argument(
         "-m", "--message", required=True, metavar="TEXT", help="the commit message"
     )
-    _outcome(one("discard", commands.discard, "end a session without a promotion; its work is archived"))
-    one("extend", commands.extend, "replace the time a session may lie idle").add_argument(
+    _outcome(one("discard", session_verbs.discard, "end a session without a promotion; its work is archived"))
+    one("extend", session_verbs.extend, "replace the time a session may lie idle").add_argument(
         "ttl", type=duration, metavar="DURATION", help="such as 2h, 30m or 1d"
     )
-    evict = one("evict", commands.evict, "end a session and remove its workspace; its work is archived")
+    evict = one("evict", session_verbs.evict, "end a session and remove its workspace; its work is archived")
     evict.add_argument("--state", choices=("expired", "discarded"), default="expired", help="how it ends (%(default)s)")
     _outcome(evict)
 
@@ -185,7 +187,7 @@ def _start(verb: Parser) -> None:
     policy.add_argument("--ttl-absolute", type=limit, metavar="TIME", help="how long it may live; no limit by default")
     policy.add_argument("--manual", action="store_true", help="never evict it by time")
     policy.add_argument("--keep-after-promote", dest="until_promote", action="store_false", help="keep the workspace after a promotion")
-    lines.identity_arguments(verb.add_argument_group("who works in it, and on what"))
+    lineage_verbs.identity_arguments(verb.add_argument_group("who works in it, and on what"))
     line = verb.add_argument_group("line")
     line.add_argument("--id", dest="chosen_id", metavar="ID", help="its id, where somebody else chose one; made here by default")
     line.add_argument("--parent", metavar="ID", help="a session that crashed, with which this one goes on")
@@ -195,7 +197,7 @@ def _start(verb: Parser) -> None:
 def _list(verb: Parser) -> None:
     verb.add_argument("-s", "--status", choices=(*STATES, "all"), help="only sessions in this state")
     verb.add_argument("-d", "--durable", metavar="PATH", help="only sessions of this repository")
-    lists.list_arguments(verb)
+    find_verbs.list_arguments(verb)
     _by_place(verb, "status", choices=(*STATES, "all"))
 
 
@@ -223,7 +225,7 @@ def _promote(verb: Parser) -> None:
     verb.add_argument(
         "--on-overlap", choices=ON_OVERLAP, default="refuse", help="what to do where durable changed a selected file too (%(default)s)"
     )
-    forge.arguments(verb)
+    forge_options.arguments(verb)
 
 
 def _by_place(verb: Parser, *flags: str, required: str | None = None, **settings: Any) -> None:

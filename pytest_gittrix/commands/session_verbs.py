@@ -10,10 +10,10 @@ from argparse import Namespace
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from pytest_gittrix.cli import engine as on
-from pytest_gittrix.cli.lines import identity_in, started
-from pytest_gittrix.cli.output import Answer, Diff, working
-from pytest_gittrix.cli.shown import event_data, facts_text, first_line, info_data, info_facts, notes_of, text_of
+from pytest_gittrix.commands import engine_context as on
+from pytest_gittrix.commands.lineage_verbs import identity_in, started
+from pytest_gittrix.commands.output import Answer, Diff, working
+from pytest_gittrix.commands.render import event_data, facts_text, first_line, info_data, info_facts, notes_of, text_of
 from pytest_gittrix.errors import InvalidInput
 
 if TYPE_CHECKING:

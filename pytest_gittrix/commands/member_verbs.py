@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gittrix.cli import engine as on
-from pytest_gittrix.cli.lists import before
-from pytest_gittrix.cli.output import Answer, Table, working
-from pytest_gittrix.cli.shown import facts_text, text_of
-from pytest_gittrix.cli.words import age, moment
+from pytest_gittrix.commands import engine_context as on
+from pytest_gittrix.commands.find_verbs import before
+from pytest_gittrix.commands.output import Answer, Table, working
+from pytest_gittrix.commands.render import facts_text, text_of
+from pytest_gittrix.commands.values import age, moment
 from pytest_gittrix.errors import InvalidInput, SessionNotFound, WorkItemHeld
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _team(verb: ArgumentParser) -> None:
 
 def start(options: Namespace) -> Answer:
     """Start a session of a member; people get its id and its workspace, a line each."""
-    from pytest_gittrix.server.managers import start_member
+    from pytest_gittrix.commands.managers import start_member
 
     with working("Starting a session"), on.engine(options) as gittrix:
         life = start_member(
@@ -189,7 +189,7 @@ def unlock(options: Namespace) -> Answer:
 
 def inspect(options: Namespace) -> Answer:
     """A session, what its finalization came to, and what its repositories hold."""
-    from pytest_gittrix.server.managers import inspection_data
+    from pytest_gittrix.commands.managers import inspection_data
 
     with on.engine(options) as gittrix:
         id_ = on.full_id(gittrix, options.id)
@@ -212,7 +212,7 @@ def finalize(options: Namespace) -> Answer:
 
 def cleanup(options: Namespace) -> Answer:
     """Remove workspaces; what holds work that is nowhere else is spared, unless it is named by its id."""
-    from pytest_gittrix.server.managers import cleanup_data
+    from pytest_gittrix.commands.managers import cleanup_data
 
     with working("Cleaning up"), on.engine(options) as gittrix:
         report = on.members(gittrix, options).cleanup(_selector(gittrix, options), dry_run=options.dry_run)

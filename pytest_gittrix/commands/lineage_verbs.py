@@ -8,11 +8,11 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pytest_gittrix.cli import engine as on
-from pytest_gittrix.cli.lists import record_in, view_argument
-from pytest_gittrix.cli.output import Answer
-from pytest_gittrix.cli.shown import facts_text, info_data, info_facts, text_of
-from pytest_gittrix.cli.words import fact, number
+from pytest_gittrix.commands import engine_context as on
+from pytest_gittrix.commands.find_verbs import record_in, view_argument
+from pytest_gittrix.commands.output import Answer
+from pytest_gittrix.commands.render import facts_text, info_data, info_facts, text_of
+from pytest_gittrix.commands.values import fact, number
 from pytest_gittrix.errors import InvalidInput, SessionNotFound
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gittrix.commands.team_file import ForgePart, MemberPart, Retention, Team
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.record.state.retention import RetentionPolicy
-from pytest_gittrix.server.team import ForgePart, MemberPart, Retention, Team
 
 if TYPE_CHECKING:
     from pytest_gittrix.backends.forge.github import GitHubForge

@@ -6,10 +6,10 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gittrix.cli import engine as on
-from pytest_gittrix.cli.output import Answer, working
-from pytest_gittrix.cli.shown import facts_text, text_of
-from pytest_gittrix.cli.words import number
+from pytest_gittrix.commands import engine_context as on
+from pytest_gittrix.commands.output import Answer, working
+from pytest_gittrix.commands.render import facts_text, text_of
+from pytest_gittrix.commands.values import number
 from pytest_gittrix.errors import InvalidInput
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from pytest_gittrix.cli import engine as on
-from pytest_gittrix.cli.output import Answer
-from pytest_gittrix.cli.shown import notes_of, record_table, session_table, text_of, town_table
-from pytest_gittrix.cli.words import generations, moment, number
+from pytest_gittrix.commands import engine_context as on
+from pytest_gittrix.commands.output import Answer
+from pytest_gittrix.commands.render import notes_of, record_table, session_table, text_of, town_table
+from pytest_gittrix.commands.values import generations, moment, number
 from pytest_gittrix.errors import SessionNotFound
 
 if TYPE_CHECKING:

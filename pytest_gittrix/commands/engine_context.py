@@ -20,12 +20,12 @@ from pytest_gittrix.errors import InvalidInput, SessionNotFound
 
 if TYPE_CHECKING:
     from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
+    from pytest_gittrix.commands.team_file import Team
     from pytest_gittrix.engine.engine import GitTrix
     from pytest_gittrix.engine.promotion.strategy import Question
     from pytest_gittrix.engine.user_session import UserSession
     from pytest_gittrix.members.members import Members
     from pytest_gittrix.orchestrator.orchestrator import Orchestrator
-    from pytest_gittrix.server.team import Team
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ def engine(
         InvalidInput: PYTEST_GITTRIX_CLOCK names no clock file.
         GittrixError: whatever the command raises.
     """
-    from pytest_gittrix.cli.forge import ForgeSettings
     from pytest_gittrix.clock.file_clock import clock_from_environment
+    from pytest_gittrix.commands.forge_options import ForgeSettings
     from pytest_gittrix.engine.engine import GitTrix
 
     daemon = caller.get()
@@ -106,7 +106,7 @@ def members(gittrix: GitTrix, options: Namespace) -> Members:
     Raises:
         InvalidInput: the team file is not as it must be.
     """
-    from pytest_gittrix.server.managers import members_of
+    from pytest_gittrix.commands.managers import members_of
 
     daemon = caller.get()
     if daemon is not None:
@@ -118,7 +118,7 @@ def members(gittrix: GitTrix, options: Namespace) -> Members:
 
 def orchestrator(gittrix: GitTrix, options: Namespace) -> Orchestrator:
     """The manager of the team's projects: the daemon's, or one as the team file tells. Raises as :func:`members`."""
-    from pytest_gittrix.server.managers import orchestrator_of
+    from pytest_gittrix.commands.managers import orchestrator_of
 
     daemon = caller.get()
     return orchestrator_of(gittrix, team(options)) if daemon is None else daemon.orchestrator
@@ -126,8 +126,8 @@ def orchestrator(gittrix: GitTrix, options: Namespace) -> Orchestrator:
 
 def team(options: Namespace) -> Team:
     """The team whose sessions are managed. Raises InvalidInput for a team file that is not as it must be."""
+    from pytest_gittrix.commands.team_file import read_team
     from pytest_gittrix.record.store.store import default_home
-    from pytest_gittrix.server.team import read_team
 
     daemon = caller.get()
     if daemon is not None:

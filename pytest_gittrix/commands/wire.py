@@ -6,7 +6,7 @@ import base64
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pytest_gittrix.cli.output import Answer, Diff, Table
+from pytest_gittrix.commands.output import Answer, Diff, Table
 
 REMOTE: Final = frozenset({"session", "promote", "sweep", "recover", "member"})
 """The areas whose commands a daemon runs."""

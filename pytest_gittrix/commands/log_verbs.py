@@ -7,11 +7,11 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pytest_gittrix.cli import engine as on
-from pytest_gittrix.cli.lists import before
-from pytest_gittrix.cli.output import Answer, Table, working
-from pytest_gittrix.cli.shown import event_data, facts_text, notes_of, text_of
-from pytest_gittrix.cli.words import duration, number, types
+from pytest_gittrix.commands import engine_context as on
+from pytest_gittrix.commands.find_verbs import before
+from pytest_gittrix.commands.output import Answer, Table, working
+from pytest_gittrix.commands.render import event_data, facts_text, notes_of, text_of
+from pytest_gittrix.commands.values import duration, number, types
 from pytest_gittrix.errors import InvalidInput
 
 EXAMPLES = {

@@ -13,7 +13,7 @@ import pygit2
 from pytest_gittrix import points
 from pytest_gittrix.backends.protocol import Drift, Landed
 from pytest_gittrix.errors import GittrixError
-from pytest_gittrix.git.checkout_update import Sides, holding
+from pytest_gittrix.git.checkout_update import Sides, lock_checkout
 from pytest_gittrix.git.commit import Built, Commit, Signature, build_commit
 from pytest_gittrix.git.objects import MissingObject
 from pytest_gittrix.git.pack import release_pack
@@ -203,10 +203,10 @@ class LocalDurable:
         sides = self._sides(built.parent, changes) if there else {}
         with ExitStack() as held:
             forwards = [
-                held.enter_context(holding(checkout, self.repository.format, sides, token=built.id, settle=settle, sync=self.sync))
+                held.enter_context(lock_checkout(checkout, self.repository.format, sides, token=built.id, settle=settle, sync=self.sync))
                 for checkout in there
             ]
-            landing = self.repository.landing(
+            self.repository.land(
                 ref,
                 built,
                 signature=self._signature(seconds),
@@ -217,9 +217,7 @@ class LocalDurable:
                 settle=settle,
                 checkouts=on_it,
             )
-            with landing as land:
-                land()
-            left = {forward.checkout.path: forward.bring(self.blob, sync=self.sync) for forward in forwards}
+            left = {forward.checkout.path: forward.update(self.blob, sync=self.sync) for forward in forwards}
             points.reached("land:forwarded")
         return Landed(tuple(path for path in left if not left[path]), {path: _told(left[path]) for path in left if left[path]})
 
@@ -282,8 +280,8 @@ class LocalDurable:
             if checkout.branch != ref or not os.path.isdir(checkout.path):
                 continue
             try:
-                with holding(checkout, self.repository.format, sides, token=commit, resumed=True, sync=self.sync) as forward:
-                    left = forward.bring(self.blob, sync=self.sync)
+                with lock_checkout(checkout, self.repository.format, sides, token=commit, resumed=True, sync=self.sync) as forward:
+                    left = forward.update(self.blob, sync=self.sync)
                 if left:
                     stale[checkout.path] = _told(left)
                 else:

@@ -42,8 +42,8 @@ _UNDER_WAY: Final = {
 
 
 @dataclass(frozen=True)
-class Forward:
-    """A checkout that is held and known to be clean where it matters. Made by ``holding``."""
+class LockedCheckout:
+    """A checkout that is held and known to be clean where it matters. Made by ``lock_checkout``."""
 
     checkout: Checkout
     format: ObjectFormat
@@ -52,7 +52,7 @@ class Forward:
     token: str
     resumed: bool = False
 
-    def bring(self, contents: Callable[[str], bytes], *, sync: bool = False) -> dict[str, str]:
+    def update(self, contents: Callable[[str], bytes], *, sync: bool = False) -> dict[str, str]:
         """Give the selected paths their new contents, in the work tree and in the index.
 
         Args:
@@ -60,7 +60,7 @@ class Forward:
             sync: write the files and the index through to the disk.
 
         Returns:
-            The paths that were left alone, each with the reason: somebody changed them since ``holding`` looked. Their index entries
+            The paths that were left alone, each with the reason: somebody changed them since ``lock_checkout`` looked. Their index entries
             stay too, so that ``git status`` shows them.
 
         Raises:
@@ -178,7 +178,7 @@ class Forward:
 
 
 @contextmanager
-def holding(
+def lock_checkout(
     checkout: Checkout,
     format_: ObjectFormat,
     sides: Sides,
@@ -188,7 +188,7 @@ def holding(
     resumed: bool = False,
     wait: float = 2.0,
     sync: bool = False,
-) -> Iterator[Forward]:
+) -> Iterator[LockedCheckout]:
     """Hold a checkout's index lock and see that every selected path is clean there.
 
     Args:
@@ -215,9 +215,9 @@ def holding(
             raise _refused(checkout, f"{under_way} is in progress", "Finish or abort it, then promote again.")
         index_path = Path(checkout.git_dir, "index")
         index = IndexFile(index_path.read_bytes() if index_path.exists() else b"", format_)
-        forward = Forward(checkout, format_, sides, index, token, resumed)
-        forward.require_clean()
-        yield forward
+        locked = LockedCheckout(checkout, format_, sides, index, token, resumed)
+        locked.require_clean()
+        yield locked
     finally:
         if read_text(lock) == token:
             os.unlink(lock)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Final
 
 from pytest_gittrix import points
@@ -127,30 +126,29 @@ class References:
                 elif not name.endswith(".lock"):
                     yield name
 
-    @contextmanager
-    def swapping(
+    def compare_and_swap(
         self,
         ref: str,
         new: str,
         *,
         expected: str | None,
+        prepare: Callable[[], object] = lambda: None,
         wait: float = 10.0,
         sync: bool = False,
         settle: Callable[[str], bool] | None = None,
-    ) -> Iterator[Callable[[], None]]:
-        """Hold a reference's lock, with the reference known to be at ``expected``, and move it when told.
+    ) -> None:
+        """Move a reference from one id to another, under its lock, or leave it as it is.
 
         Args:
             ref: full name.
             new: the id it is to get; also the contents of the lock.
             expected: the id it must hold now; None if it must not exist.
-            wait: seconds to wait for another holder.
+            prepare: called once the lock is held and the reference is known to be at ``expected``, just before the move; what it raises
+                leaves the reference where it is.
+            wait: seconds to wait for another holder of the lock.
             sync: write the move through to the disk.
             settle: asked, with the contents of a lock that is in the way, to take away what its owner left if that is known to be dead;
                 says whether it did.
-
-        Yields:
-            A function that moves the reference, once. Leaving the block without calling it moves nothing.
 
         Raises:
             RefMoved: the reference is elsewhere.
@@ -159,29 +157,26 @@ class References:
         path = self.path(ref)
         lock = path + ".lock"
         self._acquire(ref, lock, new, wait, sync, settle)
-        moved = False
         try:
-            current = self.read(ref)
-            if current != expected:
-                raise RefMoved(ref, current)
-            if expected is None:
-                self._refuse_clash(ref)
+            self._require_at(ref, expected)
             points.reached("ref:locked")
-
-            def move() -> None:
-                nonlocal moved
-                # Directories that deleted branches left; git takes them away just so.
-                for directory, _, _ in os.walk(path, topdown=False):
-                    os.rmdir(directory)
-                os.rename(lock, path)
-                moved = True
-                if sync:
-                    sync_directory(os.path.dirname(path))
-
-            yield move
+            prepare()
+            # Directories that deleted branches left; git takes them away just so.
+            for directory, _, _ in os.walk(path, topdown=False):
+                os.rmdir(directory)
+            os.rename(lock, path)
+            if sync:
+                sync_directory(os.path.dirname(path))
         finally:
-            if not moved:
+            if read_text(lock) == new:
                 os.unlink(lock)
+
+    def _require_at(self, ref: str, expected: str | None) -> None:
+        current = self.read(ref)
+        if current != expected:
+            raise RefMoved(ref, current)
+        if expected is None:
+            self._refuse_clash(ref)
 
     def _refuse_clash(self, ref: str) -> None:
         above = (name for name in self._packed() if ref.startswith(name + "/"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -309,8 +309,7 @@ class Repository:
         above, name = os.path.split(self.common_dir)
         return self._root or (above if name == ".git" else None)
 
-    @contextmanager
-    def landing(
+    def land(
         self,
         ref: str,
         built: Built,
@@ -323,10 +322,10 @@ class Repository:
         wait: float = 10.0,
         settle: Callable[[str], bool] | None = None,
         checkouts: Iterable[Checkout] | None = None,
-    ) -> Iterator[Callable[[], None]]:
-        """Hold a branch where a built commit can land on it: locked, and known to be at ``expected``.
+    ) -> None:
+        """Write a built commit's objects and make it the head of a branch, or change nothing.
 
-        Objects are written only once the lock is held and the head is right, so a refused promotion leaves no byte behind.
+        Objects are written only once the branch is locked and known to be at ``expected``, so a refused promotion leaves no byte behind.
 
         Args:
             ref: full name of the branch.
@@ -337,33 +336,27 @@ class Repository:
             expected: where the branch must be; None for a branch that must not exist.
             sync: write everything through to the disk.
             wait: seconds to wait for another holder of the lock.
-            settle: see ``References.swapping``.
+            settle: see ``References.compare_and_swap``.
             checkouts: the work trees on the branch, where they are known already.
-
-        Yields:
-            A function that lands the commit, once.
 
         Raises:
             RefMoved: the branch is elsewhere.
             DurableLocked: another program holds the lock.
         """
-        with self.references.swapping(ref, built.id, expected=expected, wait=wait, sync=sync, settle=settle) as move:
+        with ExitStack() as shield:
 
-            def land() -> None:
+            def write_objects() -> None:
                 # libgit2 holds each pack open that it has read; now and then it is made to let go of them.
                 self._landings += 1
                 if self._landings % _LANDINGS_PER_OPENING == 0:
                     self.objects.close()
                 install_pack(self.objects_dir, built.pack, keep=keep, sync=sync)
+                shield.callback(release_pack, self.objects_dir, built.pack.name)
                 points.reached("land:packed")
-                try:
-                    move()
-                    points.reached("land:moved")
-                    self._append_reflog(ref, expected, built.id, signature, note, checkouts)
-                finally:
-                    release_pack(self.objects_dir, built.pack.name)
 
-            yield land
+            self.references.compare_and_swap(ref, built.id, expected=expected, prepare=write_objects, wait=wait, sync=sync, settle=settle)
+            points.reached("land:moved")
+            self._append_reflog(ref, expected, built.id, signature, note, checkouts)
 
     def _append_reflog(
         self, ref: str, old: str | None, new: str, signature: Signature, note: str, checkouts: Iterable[Checkout] | None

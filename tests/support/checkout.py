@@ -9,7 +9,7 @@ from pathlib import Path
 
 from support.git import Content, GitRepo, executable, link, stream
 
-from pytest_gittrix.git.checkout_update import Sides, holding
+from pytest_gittrix.git.checkout_update import Sides, lock_checkout
 from pytest_gittrix.git.repository import Checkout, Repository
 from pytest_gittrix.git.tree import changed_paths
 
@@ -48,9 +48,9 @@ def bring(repo: GitRepo, plan: Plan, *, at: Path | None = None, resumed: bool = 
     """Land a plan as a promotion does: hold the checkout, move the branch, bring the checkout forward."""
     commit, sides = plan
     with Repository.open(repo.path) as opened:
-        with holding(checkout_at(opened, at or repo.path), opened.format, sides, token=commit, resumed=resumed) as forward:
+        with lock_checkout(checkout_at(opened, at or repo.path), opened.format, sides, token=commit, resumed=resumed) as forward:
             repo.git("update-ref", "refs/heads/main", commit)
-            forward.bring(opened.blob)
+            forward.update(opened.blob)
     return commit
 
 

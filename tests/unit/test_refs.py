@@ -36,8 +36,7 @@ def references(repo: GitRepo) -> References:
 
 def swap(repo: GitRepo, ref: str, new: str, expected: str | None, **options: object) -> None:
     """Move a reference, as a promotion does."""
-    with references(repo).swapping(ref, new, expected=expected, **options) as move:  # type: ignore[arg-type]
-        move()
+    references(repo).compare_and_swap(ref, new, expected=expected, **options)  # type: ignore[arg-type]
 
 
 def loose(repo: GitRepo) -> None:
@@ -102,19 +101,16 @@ def test_a_new_branch_appears_for_git(tmp_path: Path, name: str, object_format: 
     repo = GitRepo.make(tmp_path / "durable", {"a": "1\n"}, bare=True, object_format=object_format)
     head = repo.head()
 
-    with References(str(repo.git_dir), FORMATS[object_format]).swapping(branch_ref(name), head, expected=None) as move:
-        move()
+    References(str(repo.git_dir), FORMATS[object_format]).compare_and_swap(branch_ref(name), head, expected=None)
 
     assert repo.head(name) == head
 
 
-def test_leaving_without_moving_moves_nothing(repo: GitRepo) -> None:
+def test_what_fails_in_the_preparation_moves_nothing(repo: GitRepo) -> None:
     head = repo.head()
 
-    with references(repo).swapping(MAIN, repo.head("second"), expected=head):
-        pass
-    with pytest.raises(ZeroDivisionError), references(repo).swapping(MAIN, repo.head("second"), expected=head):
-        raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError):
+        references(repo).compare_and_swap(MAIN, repo.head("second"), expected=head, prepare=lambda: 1 // 0)
 
     assert repo.head() == head
     assert not list(repo.git_dir.rglob("*.lock"))
@@ -123,13 +119,17 @@ def test_leaving_without_moving_moves_nothing(repo: GitRepo) -> None:
 def test_while_held_the_lock_says_whose_it_is_and_keeps_git_out(repo: GitRepo) -> None:
     new = repo.head("second")
 
-    with references(repo).swapping(MAIN, new, expected=repo.head()) as move:
-        assert (repo.git_dir / f"{MAIN}.lock").read_text() == new + "\n"
-        refused = try_git("update-ref", MAIN, new, cwd=repo.path)
-        assert refused.returncode != 0
-        assert b"main.lock" in refused.stderr
-        move()
+    refusals = []
 
+    def look() -> None:
+        assert (repo.git_dir / f"{MAIN}.lock").read_text() == new + "\n"
+        refusals.append(try_git("update-ref", MAIN, new, cwd=repo.path))
+
+    references(repo).compare_and_swap(MAIN, new, expected=repo.head(), prepare=look)
+
+    (refused,) = refusals
+    assert refused.returncode != 0
+    assert b"main.lock" in refused.stderr
     assert repo.head() == new
 
 
@@ -258,8 +258,7 @@ with Repository.open(path) as repository:
             built = build_commit(repository.trees.read, repository.tree(head), {}, {}, parent=head, author=who,
                                  message=f"{worker}-{number}", format_=repository.format)
             try:
-                with repository.landing("refs/heads/main", built, signature=who, note="n", keep="k", expected=head, wait=60) as land:
-                    land()
+                repository.land("refs/heads/main", built, signature=who, note="n", keep="k", expected=head, wait=60)
                 break
             except RefMoved:
                 pass

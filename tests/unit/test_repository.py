@@ -39,8 +39,7 @@ def built(opened: Repository, text: str = "2\n", ref: str = MAIN) -> Built:
 
 def land(opened: Repository, ref: str = MAIN, *, note: str = "promote", text: str = "2\n") -> str:
     commit = built(opened, text, ref)
-    with opened.landing(ref, commit, signature=WHO, note=note, keep="why", expected=opened.head(ref)) as go:
-        go()
+    opened.land(ref, commit, signature=WHO, note=note, keep="why", expected=opened.head(ref))
     return commit.id
 
 
@@ -294,8 +293,8 @@ def test_a_refused_landing_leaves_no_byte_behind(repo: GitRepo) -> None:
         repo.commit({"src/b": "theirs\n"})
         before = {path: path.read_bytes() for path in repo.git_dir.rglob("*") if path.is_file()}
 
-        with pytest.raises(RefMoved), opened.landing(MAIN, commit, signature=WHO, note="n", keep="k", expected=commit.parent) as go:
-            go()
+        with pytest.raises(RefMoved):
+            opened.land(MAIN, commit, signature=WHO, note="n", keep="k", expected=commit.parent)
 
     assert {path: path.read_bytes() for path in repo.git_dir.rglob("*") if path.is_file()} == before
 

@@ -11,7 +11,7 @@ from support.checkout import EDIT, FILES, bring, checkout_at, copied, everything
 from support.git import FORMATS, Content, GitRepo, executable, git, link, put, submodule, try_git
 
 from pytest_gittrix.errors import UnsupportedRepository, WorktreeDirty
-from pytest_gittrix.git.checkout_update import holding
+from pytest_gittrix.git.checkout_update import lock_checkout
 from pytest_gittrix.git.repository import Repository
 
 
@@ -166,7 +166,7 @@ def test_a_lock_whose_dead_owner_is_settled_is_no_obstacle(repo: GitRepo) -> Non
         return True
 
     with Repository.open(repo.path) as opened:
-        with holding(checkout_at(opened, repo.path), opened.format, sides, token=commit, settle=settle):
+        with lock_checkout(checkout_at(opened, repo.path), opened.format, sides, token=commit, settle=settle):
             assert lock.read_text() == commit + "\n"
 
     assert not lock.exists()
@@ -176,7 +176,7 @@ def test_while_it_is_held_git_cannot_write_the_index(repo: GitRepo) -> None:
     put(repo.path, {"other.py": "mine\n"})
     commit, sides = planned(repo, EDIT)
 
-    with Repository.open(repo.path) as opened, holding(checkout_at(opened, repo.path), opened.format, sides, token=commit):
+    with Repository.open(repo.path) as opened, lock_checkout(checkout_at(opened, repo.path), opened.format, sides, token=commit):
         refused = try_git("add", "other.py", cwd=repo.path)
 
     assert refused.returncode != 0
@@ -189,7 +189,7 @@ def test_a_block_that_fails_leaves_the_checkout_as_it_was(repo: GitRepo) -> None
     before = everything(repo.path)
 
     with pytest.raises(ZeroDivisionError), Repository.open(repo.path) as opened:
-        with holding(checkout_at(opened, repo.path), opened.format, sides, token=commit):
+        with lock_checkout(checkout_at(opened, repo.path), opened.format, sides, token=commit):
             raise ZeroDivisionError
 
     assert everything(repo.path) == before

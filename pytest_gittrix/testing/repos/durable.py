@@ -18,7 +18,7 @@ from pytest_gittrix.clock.carriers import git_dates
 from pytest_gittrix.clock.clock import SystemClock
 from pytest_gittrix.durations import ns_of
 from pytest_gittrix.errors import CapabilityMissing, DurableLocked, InvalidInput, WorktreeDirty
-from pytest_gittrix.git.checkout_update import Forward, holding
+from pytest_gittrix.git.checkout_update import LockedCheckout, lock_checkout
 from pytest_gittrix.git.commit import Built, Commit, Signature, build_commit
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.git.refs import RefMoved, branch_ref
@@ -319,15 +319,11 @@ class DurableRepo:
         ref = branch_ref(branch)
         with ExitStack() as held:
             forwards = self._forwards(ref, built, changes, held) if worktree else []
-            landing = self._repository.landing(
-                ref, built, signature=signature, note=f"commit: {subject}", keep="commit", expected=built.parent
-            )
-            with landing as land:
-                land()
+            self._repository.land(ref, built, signature=signature, note=f"commit: {subject}", keep="commit", expected=built.parent)
             for forward in forwards:
-                forward.bring(self._repository.blob)
+                forward.update(self._repository.blob)
 
-    def _forwards(self, ref: str, built: Built, changes: Changes, held: ExitStack) -> list[Forward]:
+    def _forwards(self, ref: str, built: Built, changes: Changes, held: ExitStack) -> list[LockedCheckout]:
         """The checkouts of a branch, held and clean where it matters; none if one is not."""
         repository = self._repository
         assert built.parent is not None
@@ -335,7 +331,7 @@ class DurableRepo:
         sides = {path: (self._entry(parent, path), entry) for path, entry in changes.items()}
         try:
             return [
-                held.enter_context(holding(checkout, repository.format, sides, token=built.id))
+                held.enter_context(lock_checkout(checkout, repository.format, sides, token=built.id))
                 for checkout in repository.checkouts()
                 if checkout.branch == ref and os.path.isdir(checkout.path)
             ]

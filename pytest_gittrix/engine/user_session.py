@@ -7,14 +7,19 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.engine.agents.agent_session import AgentSession
+from pytest_gittrix.engine.endings import evict
 from pytest_gittrix.engine.lineage.start import check_identity
 from pytest_gittrix.engine.operations.agent_commits import CommitEntry
 from pytest_gittrix.engine.operations.archive import Archive
 from pytest_gittrix.engine.operations.conversation import check_types
 from pytest_gittrix.engine.operations.info import SessionInfo
-from pytest_gittrix.engine.operations.operation import Recorder
+from pytest_gittrix.engine.operations.moved_refs import moved_references
+from pytest_gittrix.engine.operations.operation import Recorder, require_live
 from pytest_gittrix.engine.operations.review import ListEntry, Review
 from pytest_gittrix.engine.operations.validation import check_text, check_ttl
+from pytest_gittrix.engine.promotion.promoter import PromoteRequest
+from pytest_gittrix.engine.promotion.pull_requests import PrRequest
+from pytest_gittrix.engine.services import EngineServices
 from pytest_gittrix.record.eventlog.events import Actor, Event
 from pytest_gittrix.record.state.fold import metadata_of
 from pytest_gittrix.views import view
@@ -23,8 +28,8 @@ from pytest_gittrix.workspaces.workspace import Workspace
 
 if TYPE_CHECKING:
     from pytest_gittrix.engine.agents.turns import Turn, TurnFunction
-    from pytest_gittrix.engine.engine import GitTrix, MovedRef
     from pytest_gittrix.engine.lineage.fork import FilesOf
+    from pytest_gittrix.engine.operations.moved_refs import MovedRef
     from pytest_gittrix.engine.promotion.promotion import PromoteResult
     from pytest_gittrix.record.state.records import EvictionPolicy
 
@@ -36,9 +41,9 @@ class UserSession(AgentSession):
 
     _actor: Actor = "human"
 
-    def __init__(self, recorder: Recorder, workspace: Workspace, limits: Limits, engine: GitTrix) -> None:
+    def __init__(self, recorder: Recorder, workspace: Workspace, limits: Limits, services: EngineServices) -> None:
         super().__init__(recorder, workspace, limits)
-        self._engine = engine
+        self._services = services
 
     def for_agent(self) -> AgentSession:
         """The object to hand to the agent."""
@@ -99,13 +104,13 @@ class UserSession(AgentSession):
             InvalidInput: an argument has a value that is not allowed.
             CapabilityMissing: strategy ``pr``, and the engine has no forge of the repository.
         """
-        from pytest_gittrix.engine.promotion.promoter import Choice
-        from pytest_gittrix.engine.promotion.pull_requests import PrRequest
-
         if message is not None:
             check_text(message, "message")
-        request = PrRequest(base, title, body, draft)
-        return self._engine.promote_session(self, Choice(what, files, hunks, strategy, message, on_overlap, request))
+        request = PromoteRequest(what, files, hunks, strategy, message, on_overlap, PrRequest(base, title, body, draft))
+        services = self._services
+        result = services.promoter.promote(services.settled(self._recorder), self._workspace, request)
+        services.tidy()
+        return result
 
     def discard(self, outcome: str | None = None) -> None:
         """End the session without promoting; its work is archived and its workspace removed.
@@ -113,7 +118,7 @@ class UserSession(AgentSession):
         Args:
             outcome: how its agent did, for those who ask later: ``done``, ``crash`` or ``killed`` (Gas Town).
         """
-        self._engine.evict(self.id, "discarded", outcome=outcome)
+        evict(self._services, self.id, "discarded", outcome=outcome)
         self._workspace.close()
 
     def handoff(
@@ -132,7 +137,13 @@ class UserSession(AgentSession):
             CapabilityMissing: the workspace is a ``worktree``, which durable knows by its place.
             InvalidInput: an argument is not allowed.
         """
-        return self._engine.hand_off(self, task, eviction, id, identity)
+        services = self._services
+        recorder = services.settled(self._recorder)
+        policy = eviction.policy() if eviction is not None else None
+        with services.turns.pausing(recorder):
+            child = services.origins.hand_on(recorder, task=task, policy=policy, id_=id, identity=identity)
+        self._workspace.close()
+        return open_session(services, child)
 
     def fork(
         self,
@@ -162,7 +173,7 @@ class UserSession(AgentSession):
                 allowed.
             AdapterUnavailable: this one has ended, and its files went with its workspace.
         """
-        return self._engine.fork(self.id, at_seq, task=task, summary=summary, files=files, eviction=eviction, id=id, **identity)
+        return fork_session(self._services, self.id, at_seq, identity, task=task, summary=summary, files=files, eviction=eviction, id=id)
 
     def identify(self, **identity: str | None) -> None:
         """Tell anew who works in the session, or on what; None takes a fact away (Gas Town).
@@ -194,7 +205,7 @@ class UserSession(AgentSession):
             if event.stream == self.id and (wanted is None or event.type in wanted):
                 listener(event)
 
-        return self._engine.on("*", tell)
+        return self._services.emitter.on("*", tell)
 
     def view(self, name: str) -> dict[str, Any]:
         """The session's record in another system's own schema; ``views.VIEWS`` has the names.
@@ -220,12 +231,12 @@ class UserSession(AgentSession):
             SessionExpired: the session has ended.
             InvalidInput: ``runs`` is neither.
         """
-        return self._engine._turns.start(self._recorder.twin(), self.for_agent(), fn, runs=runs, role=role)
+        return self._services.turns.start(self._recorder.twin(), self.for_agent(), fn, runs=runs, role=role)
 
     @property
     def turn_running(self) -> bool:
         """Whether a turn of the session runs, here or in another process."""
-        return self._engine._turns.is_running(self._recorder)
+        return self._services.turns.is_running(self._recorder)
 
     def interrupt(self) -> bool:
         """End the running turn, with all it started, and answer its open calls; the session goes on. Whether there was a turn.
@@ -233,7 +244,7 @@ class UserSession(AgentSession):
         Raises:
             TurnBusy: one runs in another process, which alone can end it.
         """
-        return self._engine._turns.interrupt(self._recorder)
+        return self._services.turns.interrupt(self._recorder)
 
     def register_pressure_warning(self, checkpoint_to_seq: int | None, tier: str) -> str:
         """Whether to warn that the model's context fills up: ``warn`` the first time for a checkpoint and a tier, then ``already_warned``.
@@ -244,7 +255,7 @@ class UserSession(AgentSession):
             checkpoint_to_seq: the last event of the latest compaction; None if there was none.
             tier: how full it is, such as ``warning``.
         """
-        return self._engine._turns.pressure.register(self.id, checkpoint_to_seq, tier)
+        return self._services.turns.pressure.register(self.id, checkpoint_to_seq, tier)
 
     def extend(self, ttl: timedelta) -> None:
         """Replace the idle TTL (it is not added), and start it anew from now.
@@ -258,12 +269,49 @@ class UserSession(AgentSession):
 
     def archive(self) -> Archive | None:
         """Set aside what the session holds, without ending it; None if nothing differs from the baseline."""
-        return self._engine.archive_session(self)
+        services = self._services
+        recorder = services.recorder(self.id)
+        with recorder.working("archive", "human") as state:
+            return services.evictor.set_aside(recorder, state, services.resources.open_workspace(state))
 
     def moved_refs(self) -> list[MovedRef]:
         """The branches and tags of durable that moved since the session started and that no promotion moved."""
-        return self._engine.moved_refs(self.id)
+        return moved_refs(self._services, self.id)
 
     def metadata(self) -> dict[str, Any]:
         """The documented version-1 record, as JSON."""
         return metadata_of(self._recorder.read())
+
+
+def open_session(services: EngineServices, id_: str) -> UserSession:
+    """A live session by its id; ``GitTrix.get_session`` says what is raised."""
+    recorder = services.recorder(id_)
+    state = recorder.read()
+    require_live(state)
+    return UserSession(recorder, services.resources.open_workspace(state), services.ephemeral.limits, services)
+
+
+def fork_session(
+    services: EngineServices,
+    id_: str,
+    at_seq: int | None,
+    identity: Mapping[str, str],
+    *,
+    task: str | None,
+    summary: str | bool | None,
+    files: FilesOf,
+    eviction: EvictionPolicy | None,
+    id: str | None,
+) -> UserSession:
+    """A session that begins as another one, perhaps ended, was after an event; ``UserSession.fork`` says how and what it raises."""
+    policy = eviction.policy() if eviction is not None else None
+    recorder, workspace = services.origins.fork(
+        services.recorder(id_), at_seq, task=task, summary=summary, files=files, policy=policy, id_=id, identity=identity
+    )
+    return UserSession(recorder, workspace, services.ephemeral.limits, services)
+
+
+def moved_refs(services: EngineServices, id_: str) -> list[MovedRef]:
+    """What moved in durable since a live session started, and by no promotion; ``GitTrix.moved_refs`` says more."""
+    durable = services.resources.durable_of(services.recorder(id_).read())
+    return moved_references(services.store.directory(id_) / "engine", durable, services.records.promoted())

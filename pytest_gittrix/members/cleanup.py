@@ -115,12 +115,12 @@ class MemberCleanup:
             except Exception as problem:  # noqa: BLE001  (one workspace must not keep the others from being removed)
                 failed[id_] = problem.fact if isinstance(problem, GittrixError) else str(problem)
         if removed:
-            self.team.engine._tidy()
+            self.team.engine.services.tidy()
         return CleanupReport(tuple(removed), tuple(kept), failed)
 
     def _remove(self, life: Life, *, meant: bool) -> None:
         record = self.team.record(life.id)
-        trash = self.team.engine._resources.trash
+        trash = self.team.engine.services.resources.trash
         with typed(), record.turn() as turn:
             MemberEnd(self.team).bury(record)
             with record.held() as held:

@@ -194,8 +194,8 @@ class Members:
         return found
 
     def _ids(self, states: Iterable[str] = (), member: str | None = None) -> builtins.list[str]:
-        self._engine._index.sync()
-        return self._engine._index.lives(states, member=member)
+        self._engine.services.index.sync()
+        return self._engine.services.index.lives(states, member=member)
 
     def process(self, id: str) -> AgentProcess | None:
         """The agent of a session, dead or alive; None if none was started. Raises as ``get``."""

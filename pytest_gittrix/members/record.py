@@ -63,11 +63,11 @@ class Team:
 
     def record(self, id_: str) -> MemberRecord:
         """The record of a session, which may not be there. Raises InvalidInput for what is no id."""
-        return MemberRecord(self.engine._recorder(id_), self.clones)
+        return MemberRecord(self.engine.services.recorder(id_), self.clones)
 
     def complain(self, id_: str, problem: Exception) -> None:
         """Announce that something went wrong that stops nothing else."""
-        self.engine._emitter.complain(id_, problem, ts=self.engine.clock.now_ns())
+        self.engine.services.complain(id_, problem)
 
 
 class MemberRecord:

@@ -103,7 +103,7 @@ class MemberStart:
         """Start one; ``Members.start`` says what is raised."""
         asked.check()
         engine = self.team.engine
-        name, lease = claim(engine.store, engine._ids, id_)
+        name, lease = claim(engine.store, engine.services.make_id, id_)
         record = self.team.record(name)
         try:
             with typed():
@@ -133,8 +133,8 @@ class MemberStart:
             with suppress(OSError, GittrixError):  # of what is over, anybody takes it
                 self.team.locks.release_all(record.id)
             with suppress(OSError, GittrixError):  # the next recovery takes it away
-                self.team.engine._resources.trash.put(str(record.directory))
-                self.team.engine._tidy()
+                self.team.engine.services.resources.trash.put(str(record.directory))
+                self.team.engine.services.tidy()
             raise
 
     def _take(self, item: str, id_: str) -> None:

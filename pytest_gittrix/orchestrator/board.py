@@ -166,7 +166,7 @@ class Board:
 
     def recorder(self, id: str) -> Recorder:
         """The recorder of a session."""
-        return self.engine._recorder(id)
+        return self.engine.services.recorder(id)
 
     def find(self, id: str) -> Seen:
         """A session of one of the projects.
@@ -285,7 +285,7 @@ class Board:
 
     def complain(self, id: str, problem: Exception) -> None:
         """Announce what went wrong where there is no caller to raise to."""
-        self.engine._emitter.complain(id, problem, ts=self.engine.clock.now_ns())
+        self.engine.services.complain(id, problem)
 
     def _tell(self, seen: Seen) -> None:
         if self.notify is None:

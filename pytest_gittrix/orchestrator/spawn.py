@@ -17,6 +17,7 @@ from itertools import count
 from typing import Any, Final
 
 from pytest_gittrix import points
+from pytest_gittrix.engine.agents.agent_session import parts_of
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, SessionNotRestorable, WorkspaceMissing
 from pytest_gittrix.orchestrator.agents import Agents, alive, runtime_data, tolerated
@@ -126,7 +127,7 @@ class Spawning:
         raise AdapterUnavailable(f"{_TRIES} ids of the project {project.id!r} in a row were taken meanwhile.", fix="Try again.")
 
     def _branches(self, project: Project) -> list[str]:
-        durable, _ = self.board.engine._resources.resolve(project.durable, None, project.branch)
+        durable, _ = self.board.engine.services.resources.resolve(project.durable, None, project.branch)
         return [name for name in durable.references() if f"session/{project.ids}-" in name]
 
     def _start(self, project: Project, agent: AgentPlugin, id: str, task: str, prompt: str | None, facts: dict[str, str | None]) -> None:
@@ -191,13 +192,13 @@ class Spawning:
         with suppress(GittrixError, OSError):
             seen = self.board.find(session.id)
             self.agents.stop(seen, grace=0)
-            trash = self.board.engine._resources.trash
+            trash = self.board.engine.services.resources.trash
             recorder = self.board.recorder(session.id)
             with recorder.leased():
-                session._workspace.remove(trash)
+                parts_of(session).workspace.remove(trash)
                 trash.put(str(recorder.directory / "engine"))
                 trash.put(str(recorder.directory))
-            self.board.engine._tidy()
+            self.board.engine.services.tidy()
 
     # After a kill --------------------------------------------------------------------------------------------------------------
 

@@ -263,7 +263,7 @@ def test_killed_while_it_is_cleaned_up_it_is_all_there_or_gone(place: Path, dura
 
 def _emptied(members: Members) -> bool:
     """Whether what was thrown away is gone, so that every run makes the same calls."""
-    members._engine._resources.trash.wait()
+    members._engine.services.resources.trash.wait()
     return True
 
 

@@ -293,15 +293,15 @@ def test_all_that_run_by_themselves_are_stopped_and_chats_only_if_their_member_i
 
 def test_one_that_cannot_be_stopped_does_not_stop_the_others_from_being_stopped(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = sorted([crew.start(), crew.start()], key=lambda life: life.id)
-    with crew.engine._recorder(first.id).leased():
-        recorder = crew.engine._recorder
+    with crew.engine.services.recorder(first.id).leased():
+        recorder = crew.engine.services.recorder
 
         def hasty(id_: str) -> Any:
             made = recorder(id_)
             made._lease.wait = 0.0
             return made
 
-        monkeypatch.setattr(crew.engine, "_recorder", hasty)
+        monkeypatch.setattr(crew.engine.services, "recorder", hasty)
         summary = crew.members.stop_all()
     assert summary.deactivated == (second.id,)
     assert list(summary.errors) == [first.id]

@@ -66,7 +66,7 @@ def test_a_workspace_of_any_depth_comes_to_its_end_is_measured_and_goes(crew: Cr
     if ended.unsaved:
         assert crew.members.cleanup(Selector(id=life.id)).removed == (life.id,)
     assert crew.members.get(life.id).state == "removed"
-    crew.engine._resources.trash.empty()
+    crew.engine.services.resources.trash.empty()
     assert list((crew.engine.store.root / ".trash").iterdir()) == []
 
 

@@ -260,7 +260,7 @@ def test_a_session_that_is_over_is_restored_before_anything_is_sent(led: Led) ->
 
 def test_nothing_is_sent_to_what_is_over_for_good(led: Led) -> None:
     session = led.spawn()
-    recorder = led.site.engine._recorder(session.id)
+    recorder = led.site.engine.services.recorder(session.id)
     with recorder.leased():
         recorder.append("pr.observed", {"state": "merged", "number": 1})
 
@@ -326,7 +326,7 @@ def test_what_fails_for_one_session_stops_no_other(tmp_path: Path) -> None:
 
 def test_an_agent_that_outlives_the_end_of_its_session_is_ended_by_a_recovery(led: Led) -> None:
     session = led.spawn()
-    recorder = led.site.engine._recorder(session.id)
+    recorder = led.site.engine.services.recorder(session.id)
     with recorder.leased():
         recorder.append("status.decided", {"session": "terminated", "reason": "manually_killed"})
     owner = led.process(session.id).owner

@@ -196,7 +196,7 @@ def test_of_two_that_hold_one_the_last_to_get_it_keeps_it(forged: Forged) -> Non
     first, second = led.spawn(branch="topic"), led.spawn(branch="other")
     number = forged.open("topic")
     forged.look(first.id)
-    recorder = led.site.engine._recorder(second.id)
+    recorder = led.site.engine.services.recorder(second.id)
     with recorder.leased():
         recorder.append("pr.observed", {"state": "open", "number": number})
     forged.look(first.id)

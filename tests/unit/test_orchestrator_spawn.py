@@ -369,9 +369,9 @@ def test_an_orchestrator_that_was_killed_is_restored_and_one_that_is_purged_has_
 
 def test_an_orchestrator_that_is_done_is_not_begun_again(led: Led) -> None:
     first = led.lead.spawn_orchestrator("app")
-    with led.site.engine._recorder(first.id).leased():
+    with led.site.engine.services.recorder(first.id).leased():
         pass
-    recorder = led.site.engine._recorder(first.id)
+    recorder = led.site.engine.services.recorder(first.id)
     with recorder.leased():
         recorder.append("status.decided", {"session": "done", "reason": "research_complete"})
 

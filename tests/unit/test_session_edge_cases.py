@@ -159,9 +159,9 @@ class TestTime:
         logs = [world.gittrix.store.log(id_) for id_ in (used.id, ended.id)]
         before = [log.path.read_bytes() for log in logs]
         engine = world.gittrix
-        engine._evictor.rebase_one(engine._recorder(used.id))
+        engine.services.evictor.rebase_one(engine.services.recorder(used.id))
         world.clock.skew(hours=-10)
-        engine._evictor.rebase_one(engine._recorder(ended.id))
+        engine.services.evictor.rebase_one(engine.services.recorder(ended.id))
         assert [log.path.read_bytes() for log in logs] == before
 
     @pytest.mark.parametrize("hours", [5, -5])
@@ -223,7 +223,7 @@ def test_a_store_is_not_stopped_by_an_error_that_nobody_foresaw(world: World, mo
     del first, second
     problems: list[str] = []
     world.gittrix.on("engine.error", lambda event: problems.append(event.data["code"]))
-    evictor = type(world.gittrix._evictor)
+    evictor = type(world.gittrix.services.evictor)
     original = evictor.sweep_one
     calls: list[int] = []
 

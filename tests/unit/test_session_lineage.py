@@ -221,7 +221,7 @@ class TestAQuery:
 
     def test_is_the_same_once_the_index_is_built_anew(self, site: Site, ids: list[str]) -> None:
         before = site.engine.query(rig="r")
-        site.engine._index.rebuild()
+        site.engine.services.index.rebuild()
 
         assert site.engine.query(rig="r") == before
 

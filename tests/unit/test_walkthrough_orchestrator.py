@@ -245,7 +245,7 @@ class TestStatus:
 
     def test_terminated_is_an_end_of_no_other_name(self, led: Led) -> None:
         session = led.spawn()
-        recorder = led.site.engine._recorder(session.id)
+        recorder = led.site.engine.services.recorder(session.id)
         with recorder.leased():
             recorder.append("status.decided", {"session": "terminated", "reason": "agent_process_exited"})
         assert led.now(session.id).status == "terminated"

@@ -10,6 +10,7 @@ import builtins
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -330,3 +331,23 @@ class AgentSession:
         """The agent's commits, newest first."""
         with self._recorder.working("log", self._actor) as state:
             return [*self._commits(state).log()]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionParts:
+    """What an agent's object is made of, for those who made it.
+
+    Attributes:
+        recorder: the session's record.
+        workspace: its workspace.
+        limits: sizes that a snapshot may have.
+    """
+
+    recorder: Recorder
+    workspace: Workspace
+    limits: Limits
+
+
+def parts_of(session: AgentSession) -> SessionParts:
+    """What a session's object is made of. It is no method: an agent is handed none of it."""
+    return SessionParts(session._recorder, session._workspace, session._limits)

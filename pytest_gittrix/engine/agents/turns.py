@@ -22,10 +22,12 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pytest_gittrix import points
+from pytest_gittrix.engine.agents.agent_session import parts_of
 from pytest_gittrix.engine.agents.context_pressure import Pressure
 from pytest_gittrix.engine.operations.checkpoints import keep
 from pytest_gittrix.engine.operations.conversation import close_orphans
 from pytest_gittrix.engine.operations.operation import Listener, Recorder
+from pytest_gittrix.engine.operations.review import snapshot_of
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput, TurnBusy, TurnOver, WriteRejected
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.os_level.reaper import end_tree, lead
@@ -287,7 +289,7 @@ class Turns:
 def _kept(recorder: Recorder, state: SessionState, agent: AgentSession) -> SessionState:
     """Keep this moment for forks; a workspace that cannot be read just now keeps no turn from starting, nor from ending."""
     try:
-        return keep(recorder, state, agent._snapshot(state))
+        return keep(recorder, state, snapshot_of(state, parts_of(agent).workspace, parts_of(agent).limits))
     except (AdapterUnavailable, WriteRejected, OSError) as problem:
         report_ignored(problem)
         return state
@@ -372,7 +374,7 @@ def _child(context: TurnContext, fn: TurnFunction, tell: Connection, alive: Conn
             with saying:
                 tell.send((what, told))
 
-        context.session._recorder.emit = partial(say, "event")
+        parts_of(context.session).recorder.emit = partial(say, "event")
         context = replace(context, _warn=partial(_ask, say, answers))
         os.environ.update(context.session.environment({}))
         try:
@@ -421,7 +423,7 @@ def _in_thread(turn: Turn, context: TurnContext, fn: TurnFunction, _emit: Callab
 
     def stop() -> None:
         context.cancelled.set()
-        context.session._recorder.revoke(lambda: _over(context))
+        parts_of(context.session).recorder.revoke(lambda: _over(context))
         ended.set()
 
     turn._kill = stop

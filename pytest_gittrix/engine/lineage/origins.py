@@ -28,7 +28,7 @@ Made = tuple[Recorder, Workspace]
 
 
 @dataclass(frozen=True)
-class Births:
+class Origins:
     """How sessions of one engine come to be.
 
     Attributes:

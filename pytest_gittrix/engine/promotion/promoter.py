@@ -1,6 +1,6 @@
-"""The gate to durable: a person's choice of a workspace's changes becomes one commit, and the session ends as its policy says.
+"""Promoting a session: a person's choice of its changes becomes one commit, and the session ends as its policy says.
 
-How a commit lands, ``promotion`` knows; how a workspace goes, ``eviction``.
+``promotion`` is how the commit is made and lands, ``operations.eviction`` how the workspace goes afterwards.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pytest_gittrix.workspaces.workspace import Workspace
 
 
 @dataclass(frozen=True)
-class Choice:
+class PromoteRequest:
     """What is to be promoted, how, and what is asked of its pull request; ``UserSession.promote`` says what each means."""
 
     what: Review | Iterable[str] | None
@@ -33,7 +33,7 @@ class Choice:
     strategy: str
     message: str | None
     on_overlap: str
-    request: PrRequest
+    pull_request: PrRequest
 
     def selection(self, session_id: str) -> tuple[Snapshot | None, Iterable[str] | None]:
         """The snapshot that was reviewed, if one was, and the paths. Raises InvalidInput if they contradict each other."""
@@ -47,7 +47,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Gate:
+class Promoter:
     """Promoting sessions of one engine.
 
     Attributes:
@@ -57,6 +57,8 @@ class Gate:
         preferences: what people answered before.
         ask: how to ask a person.
         pull_requests: how to open one.
+        settle: asked with the contents of a lock that is in the way; mends the promotion that it is of if its process is gone, and says
+            whether it did.
     """
 
     resources: Resources
@@ -65,20 +67,20 @@ class Gate:
     preferences: Preferences
     ask: Ask | None
     pull_requests: PullRequests
+    settle: Callable[[str], bool]
 
-    def promote(self, recorder: Recorder, workspace: Workspace, choice: Choice, settle: Callable[[str], bool]) -> PromoteResult:
+    def promote(self, recorder: Recorder, workspace: Workspace, request: PromoteRequest) -> PromoteResult:
         """Promote a session; ``UserSession.promote`` says how and what it raises.
 
         Args:
             recorder: of the session.
             workspace: of it.
-            choice: what, and how.
-            settle: mends the promotion whose commit a lock's contents are, if its process is gone; whether it was.
+            request: what, and how.
         """
-        choice.request.check()
-        overlap_rule, asked = check_on_overlap(choice.on_overlap), check_strategy(choice.strategy)
+        request.pull_request.check()
+        overlap_rule, asked = check_on_overlap(request.on_overlap), check_strategy(request.strategy)
         with recorder.working("promote", "human") as state:
-            reviewed, files = choice.selection(recorder.id)
+            reviewed, files = request.selection(recorder.id)
             snapshot = reviewed if reviewed is not None else snapshot_of(state, workspace, self.evictor.limits)
             durable = self.resources.durable_of(state)
             promotion = Promotion(
@@ -87,7 +89,7 @@ class Gate:
                 durable,
                 snapshot,
                 lambda: self.resources.repository_lease(durable),
-                settle,
+                self.settle,
                 str(recorder.directory),
                 self.pull_requests,
             )
@@ -101,7 +103,7 @@ class Gate:
                 ask=self.ask,
             )
             result, selection = promotion.run(
-                files, choice.hunks, strategy=landing, message=choice.message, on_overlap=overlap_rule, request=choice.request
+                files, request.hunks, strategy=landing, message=request.message, on_overlap=overlap_rule, request=request.pull_request
             )
             return self._ended(recorder, recorder.read(), workspace, result, selection.changes)
 

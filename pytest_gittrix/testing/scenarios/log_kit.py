@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.clock.clock import EPOCH
 from pytest_gittrix.durations import ns_of
+from pytest_gittrix.engine.agents.agent_session import parts_of
 from pytest_gittrix.errors import InvalidInput, LogDamaged
 from pytest_gittrix.record.eventlog.events import Actor, Event, check, decode, encode, path_fields
 from pytest_gittrix.record.eventlog.log import ReadPolicy
@@ -70,7 +71,7 @@ class LogKit:
             InvalidInput: a path is not that of a session's log.
         """
         if not isinstance(session, str | os.PathLike):
-            return cls(session._recorder.store.root, session.id)
+            return cls(parts_of(session).recorder.store.root, session.id)
         file = Path(session).absolute()
         if file.name != LOG or not file.is_file():
             raise InvalidInput(f"{file} is not the log of a session.", fix=f"Give a session, or the path of its {LOG}.")

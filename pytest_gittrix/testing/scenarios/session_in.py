@@ -214,7 +214,7 @@ class SessionsIn:
 
     def _living(self, state: str, birth: _Birth, since: datetime, id: str | None) -> LogKit:
         engine = self._gittrix
-        chosen = id if id is not None else engine._ids()
+        chosen = id if id is not None else engine.services.make_id()
         durable = engine.durable
         if durable is None:
             raise InvalidInput("The engine has no repository to fill a workspace from.", fix="Give GitTrix() a durable repository.")

@@ -1,0 +1,48 @@
+"""How sessions end otherwise than by a promotion: one by name, and every one whose time to live has passed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from pytest_gittrix import points
+from pytest_gittrix.engine.operations.eviction import check_end, check_outcome, is_repeated, require_evictable
+from pytest_gittrix.engine.operations.expiry import resolution_ns
+from pytest_gittrix.engine.services import EngineServices
+from pytest_gittrix.errors import GittrixError, SessionNotFound
+
+
+def evict(services: EngineServices, id_: str, state: str, *, outcome: str | None = None) -> None:
+    """End a session now; ``GitTrix.evict`` says how and what it raises."""
+    how, reported = check_end(state), check_outcome(outcome)
+    recorder = services.settled(services.recorder(id_))
+    if is_repeated(recorder.read(), how, reported):
+        return
+    require_evictable(recorder.read())
+    with recorder.leased() as now:
+        require_evictable(now)
+        services.evictor.evict(recorder, now, how, outcome=reported)
+    services.tidy()
+
+
+def sweep(services: EngineServices) -> list[str]:
+    """Evict every session past its time to live; ``GitTrix.sweep`` says more."""
+    services.index.sync()
+    evicted: list[str] = []
+    now = services.clock.now_ns()
+    for id_ in services.index.ahead(now + resolution_ns(services.clock)):
+        with suppress(GittrixError, OSError):
+            services.evictor.rebase_one(services.recorder(id_))
+    for id_ in services.index.due(now):
+        points.reached("sweep:found-due")
+        try:
+            gone = services.evictor.sweep_one(services.settled(services.recorder(id_)))
+        except SessionNotFound:
+            continue
+        except Exception as problem:  # noqa: BLE001  (one odd record must not stop the others from being swept)
+            services.complain(id_, problem)
+            continue
+        if gone:
+            evicted.append(id_)
+    if evicted:
+        services.tidy()
+    return evicted

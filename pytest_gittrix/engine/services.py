@@ -1,0 +1,137 @@
+"""The parts of one engine that its sessions, and the systems built on it, share.
+
+``GitTrix`` makes them once; ``UserSession``, members and orchestrators work with them and never with an engine's private names. It must not
+know how sessions are started, nor which systems there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from pytest_gittrix.backends.local import LocalEphemeral
+from pytest_gittrix.clock.clock import Clock
+from pytest_gittrix.engine.agents.turns import Turns
+from pytest_gittrix.engine.lineage.origins import Origins
+from pytest_gittrix.engine.lineage.recovery import Recovery, settled
+from pytest_gittrix.engine.operations.eviction import Evictor
+from pytest_gittrix.engine.operations.operation import Emitter, Recorder
+from pytest_gittrix.engine.operations.resources import Resources
+from pytest_gittrix.engine.promotion.promoter import Promoter
+from pytest_gittrix.engine.promotion.pull_requests import PullRequests
+from pytest_gittrix.engine.promotion.strategy import Ask, Preferences, Strategy
+from pytest_gittrix.engine.queries import Records
+from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.record.state.fold import Policy
+from pytest_gittrix.record.store.index import Index
+from pytest_gittrix.record.store.store import Store
+
+
+class EngineServices:
+    """What the sessions of one engine share.
+
+    Args:
+        home: directory of what is no session: locks, mirrors, preferences.
+        store: where sessions are kept.
+        clock: the time.
+        ephemeral: how workspaces are made.
+        resources: repositories, workspaces, and where they go.
+        policy: of sessions that are started without one of their own.
+        make_id: makes ids of sessions.
+        pull_requests: how one is opened.
+        strategy: what ``auto`` means before the contributor heuristic is asked.
+        ask: how to ask a person for a strategy.
+
+    Attributes:
+        index: what is derived from the store, for finding sessions.
+        records: lists and queries of sessions.
+        emitter: the engine's listeners.
+        turns: the turns that agents take.
+        evictor: ends sessions.
+        promoter: makes commits of their work.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        store: Store,
+        clock: Clock,
+        ephemeral: LocalEphemeral,
+        resources: Resources,
+        *,
+        policy: Policy,
+        make_id: Callable[[], str],
+        pull_requests: PullRequests,
+        strategy: Strategy,
+        ask: Ask | None,
+    ) -> None:
+        self.home = home
+        self.store = store
+        self.clock = clock
+        self.ephemeral = ephemeral
+        self.resources = resources
+        self.policy = policy
+        self.make_id = make_id
+        self.index = Index(store)
+        self.records = Records(self.index)
+        self.emitter = Emitter()
+        self.turns = Turns(self.emitter.on)
+        self.evictor = Evictor(resources.open_workspace, resources.trash, ephemeral.limits)
+        preferences = Preferences(home / "preferences.json")
+        self.promoter = Promoter(resources, self.evictor, strategy, preferences, ask, pull_requests, self.settle_promotion)
+
+    @property
+    def origins(self) -> Origins:
+        """How sessions come to be."""
+        return Origins(self.store, self.recorder, self.resources, self.make_id)
+
+    def recorder(self, id_: str) -> Recorder:
+        """A recorder of a session, which may not be there. Raises InvalidInput for what is no id."""
+        return Recorder(self.store, id_, self.clock, self.emitter.emit)
+
+    def settled(self, recorder: Recorder) -> Recorder:
+        """The recorder of a session, once what a kill left half-done of it is done or undone."""
+        return settled(recorder, self.recovery())
+
+    def recovery(self) -> Recovery:
+        """A recovery of the store."""
+        return Recovery(self.store, self.recorder, self.resources.durable_of, self.evictor, pull_requests=self.promoter.pull_requests)
+
+    def settle_promotion(self, commit: str) -> bool:
+        """Mend the promotion of this store that a commit is of, if its process is gone.
+
+        Args:
+            commit: the id of the commit, which is what the lock of a promotion contains.
+
+        Returns:
+            Whether it was mended, so that its locks are gone.
+        """
+        self.index.sync()
+        for id_ in self.index.unsettled():
+            try:
+                intent = self.recorder(id_).read().intent
+            except GittrixError:
+                continue
+            if intent is not None and intent.commit == commit:
+                # It holds its session's lease for as long as it lives, and a recovery breaks no lease.
+                report = self.recovery().run([id_])
+                return id_ in (*report.rolled_forward, *report.rolled_back)
+        return False
+
+    def complain(self, id_: str, problem: Exception) -> None:
+        """Announce a failure of background work on a session, which has no caller to raise to."""
+        self.emitter.complain(id_, problem, ts=self.clock.now_ns())
+
+    def tidy(self) -> None:
+        """Delete what was thrown away, in the background, where the store is written through to the disk."""
+        if self.store.durability == "full":
+            self.resources.trash.empty_soon()
+
+    def close(self) -> None:
+        """End the turns and give back descriptors and processes."""
+        self.turns.close()
+        self.index.close()
+        self.resources.trash.wait()
+        if self.store.durability == "full":
+            self.resources.trash.empty()
+        self.resources.close()

@@ -14,7 +14,7 @@ PAGES = [
     ROOT / "docs/explanation" / name
     for name in ("you-know-gas-town.md", "you-know-pixir.md", "you-know-botminter.md", "you-know-agent-orchestrator.md")
 ]
-WALKS = sorted((ROOT / "tests/unit").glob("test_walkthrough_*.py"))
+WALKS = sorted((ROOT / "tests/story").glob("test_walkthrough_*.py"))
 
 NAMED = re.compile(r"`(test_\w+)::(test_\w+)`")
 

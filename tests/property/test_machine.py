@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 
+from fixtures.broken_systems.plain import PlainSystem
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing.machines.session_machine import SandboxMachine, machine_for, replay, steps_of
@@ -23,9 +22,6 @@ from pytest_gittrix.testing.systems.gittrix_system import GitTrixSystem
 from pytest_gittrix.testing.systems.protocol import BASE, Capability
 from pytest_gittrix.testing.systems.under_test import access_to, another_engine, in_another_process
 from pytest_gittrix.testing.world import World
-
-sys.path.append(str(Path(__file__).resolve().parents[2]))  # the systems of the zoo are no part of the package
-from fixtures.broken_systems.plain import PlainSystem
 
 FILES = Tree({"a": b"1\n2\n3\n", "lib/b": b"2\n"})
 LONG = EvictionPolicy()

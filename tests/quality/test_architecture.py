@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from house import MOST_FILES, PACKAGE, SOURCE, STOREYS, House, Import, Module, named, never_of, storey_of
+
+from tests.quality.house import MOST_FILES, PACKAGE, SOURCE, STOREYS, House, Import, Module, named, never_of, storey_of
 
 # Too dear to load in every pytest run and every shell completion.
 HEAVY = ("git", "pydantic", "hypothesis", "pygit2", "freezegun", "filelock", "rich")

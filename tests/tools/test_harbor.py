@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tools_support import ADDED, available
+from support.frameworks import ADDED, available
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.integrations.harbor_environment import GittrixEnvironment, sources, workdir_of

@@ -20,8 +20,8 @@ from inspect_ai.dataset import Sample
 from inspect_ai.log import EvalLog, read_eval_log
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.util import SandboxEnvironmentSpec, SandboxUserUnsupportedError, sandbox
+from support.frameworks import ADDED, CHECK, available, programs_of
 from support.git import git
-from tools_support import ADDED, CHECK, available, programs_of
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.integrations.abandoned import PREFIX, remove_abandoned, sample_directory

@@ -11,7 +11,7 @@ pytest.importorskip("inspect_ai", reason='needs pip install "pytest-gittrix[insp
 from collections.abc import AsyncIterator
 
 from inspect_ai.util._sandbox.self_check import *  # noqa: F403
-from tools_support import LEVELS, available
+from support.frameworks import LEVELS, available
 
 from pytest_gittrix.integrations.inspect_provider import GittrixSandbox, GittrixSandboxConfig
 

@@ -16,8 +16,8 @@ from minisweagent.agents.default import DefaultAgent
 from minisweagent.environments import get_environment
 from minisweagent.exceptions import Submitted
 from minisweagent.models.test_models import DeterministicModel, make_output
+from support.frameworks import ADDED, available, programs_of
 from support.git import git
-from tools_support import ADDED, available, programs_of
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.integrations.mini_swe_agent import SUBMIT, GittrixEnvironment

@@ -17,8 +17,8 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.workspaces import Workspace, WorkspaceOutputLimitError, WorkspaceRef, WorkspaceTimeoutError, WorkspaceUnavailableError
 from pydantic_ai.workspaces.conformance import WorkspaceBackendSuite
+from support.frameworks import ADDED, LEVELS, available, programs_of
 from support.git import git
-from tools_support import ADDED, LEVELS, available, programs_of
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.integrations.pydantic_ai_workspace import GittrixWorkspaceBackend

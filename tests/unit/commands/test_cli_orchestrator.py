@@ -1,0 +1,106 @@
+"""The commands for orchestrated sessions: what they say to people and to programs, without a daemon."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.cli import Cli
+from support.daemon import LONG, wait_until
+
+from pytest_gittrix.testing.scenarios.agent_kit import AgentKit
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Cli:
+    return Cli(tmp_path, monkeypatch, capfdbinary)
+
+
+@pytest.fixture
+def agents(cli: Cli, tmp_path: Path) -> Iterator[AgentKit]:
+    """A project whose agent reads a line, then hangs."""
+    with AgentKit(tmp_path / "kit", timeout=LONG) as kit:
+        argv = kit.script("stub").polite().at("up").read().hang().command
+        cli.home.mkdir()
+        lines = ["[[projects]]", 'id = "parser"', f"durable = {json.dumps(str(cli.project))}", 'branch = "trunk"', 'prefix = "par"']
+        lines += ["[projects.agents]", f"stub = {json.dumps(argv)}", 'other = ["sleep", "600"]']
+        (cli.home / "team.toml").write_text("\n".join(lines) + "\n")
+        yield kit
+
+
+def test_spawn_prints_the_id_and_the_workspace_and_the_agent_goes_on(cli: Cli, agents: AgentKit) -> None:
+    id_, workspace = cli.ok("session", "spawn", "parser", "--issue", "INT-7").lines
+    agents.step("up")
+
+    assert id_ == "par-1"
+    assert (Path(workspace) / "app.py").is_file()
+    (record,) = cli.data("session", "list", "--as", "orchestrator")
+    assert (record["id"], record["projectId"], record["issueId"], record["branch"]) == (id_, "parser", "INT-7", "feat/INT-7")
+    assert len(agents.alive("stub")) == 1
+
+
+def test_who_leads_a_project_is_one_and_works_on_no_issue(cli: Cli, agents: AgentKit) -> None:
+    first = cli.ok("session", "spawn", "parser", "--lead", "--prompt", "see to the issues").lines
+    agents.step("up")
+
+    assert cli.ok("session", "spawn", "parser", "--lead").lines == first
+    assert len(agents.alive("stub")) == 1
+    assert cli.error("session", "spawn", "parser", "--lead", "--issue", "INT-7")["code"] == "INVALID_INPUT"
+
+
+def test_what_is_sent_reaches_the_agent(cli: Cli, agents: AgentKit) -> None:
+    id_ = cli.data("session", "spawn", "parser")["id"]
+    agents.step("up")
+
+    assert cli.data("session", "send", id_, "look at it") == {"id": id_, "sent": True}
+
+    wait_until(lambda: agents.heard == ["look at it"], "the line")
+
+
+def test_kill_ends_the_agent_once_and_restore_begins_another(cli: Cli, agents: AgentKit) -> None:
+    id_ = cli.data("session", "spawn", "parser")["id"]
+    agents.step("up")
+
+    assert cli.data("session", "kill", id_) == {"id": id_, "cleaned": True, "alreadyTerminated": False}
+    assert agents.gone("stub")
+    assert cli.ok("session", "kill", id_).text == f"{id_} was over already\n"
+    assert cli.data("session", "restore", id_)["status"] == "working"
+    agents.step("up")
+    assert len(agents.alive("stub")) == 1
+    assert cli.error("session", "restore", id_)["code"] == "SESSION_NOT_RESTORABLE"
+
+
+def test_a_report_is_believed_or_refused_with_the_reason(cli: Cli, agents: AgentKit) -> None:
+    id_ = cli.data("session", "spawn", "parser")["id"]
+    agents.step("up")
+
+    assert cli.data("session", "report", id_, "working", "--note", "the lexer") == {"id": id_, "accepted": True, "reason": None}
+    refused = cli("session", "report", id_, "merged", "--json")
+    assert (refused.status, refused.envelope["data"]["accepted"]) == (1, False)
+    assert refused.envelope["data"]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "code"),
+    [
+        (("spawn", "nothing"), "INVALID_INPUT"),
+        (("spawn", "parser", "--agent", "nobody"), "INVALID_INPUT"),
+        (("kill", "par-9"), "SESSION_NOT_FOUND"),
+        (("restore", "par-9"), "SESSION_NOT_FOUND"),
+        (("send", "par-9", "hello"), "SESSION_NOT_FOUND"),
+        (("report", "par-9", "working"), "SESSION_NOT_FOUND"),
+        (("claim-pr", "par-9", "1"), "SESSION_NOT_FOUND"),
+    ],
+)
+def test_what_is_not_there_is_told_by_its_code(cli: Cli, agents: AgentKit, argv: tuple[str, ...], code: str) -> None:
+    assert cli.error("session", *argv)["code"] == code
+
+
+def test_a_pull_request_of_a_project_without_a_forge_cannot_be_claimed(cli: Cli, agents: AgentKit) -> None:
+    id_ = cli.data("session", "spawn", "parser", "--agent", "other")["id"]
+
+    assert cli.error("session", "claim-pr", id_, "3")["code"] == "INVALID_INPUT"
+    cli.ok("session", "kill", id_, "--purge")
+    assert cli.data("session", "list", "--status", "active") == []

@@ -1,0 +1,152 @@
+"""``gittrix conform``: lists clauses, runs them in a process of its own, and says by its exit status whether all were kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.cli import Cli
+
+from pytest_gittrix.conformance.base.catalogue import all_clauses
+from pytest_gittrix.conformance.runner import Order, run, select
+from pytest_gittrix.errors import GittrixError, InvalidInput
+
+BROKEN = """
+from pytest_gittrix.testing.systems.gittrix_system import GitTrixEngine, GitTrixSystem
+
+
+class Forgetful(GitTrixEngine):
+    def promote(self, id, **selection):
+        return "0" * 40
+
+
+class Acme(GitTrixSystem):
+    def open(self, place):
+        return Forgetful(super().open(place).gittrix)
+
+
+acme = Acme("lazy")
+acme.name = "acme 1.4"
+"""
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Cli:
+    return Cli(tmp_path, monkeypatch, capsysbinary)
+
+
+@pytest.fixture
+def acme(cli: Cli) -> Cli:
+    """The command in a project with a session system whose promotions do nothing."""
+    (cli.project / "acme.py").write_text(BROKEN, encoding="utf-8")
+    return cli
+
+
+def test_the_clauses_are_listed_for_people_and_for_programs(cli: Cli) -> None:
+    shown = cli.ok("conform", "--list").lines
+    told = cli.data("conform", "--list")
+
+    assert [line.split()[0] for line in shown] == ["CLAUSE", *(clause.code for clause in all_clauses())]
+    assert [(one["code"], one["promise"], one["why"]) for one in told] == [(one.code, one.promise, one.why) for one in all_clauses()]
+
+
+def test_a_list_can_be_of_families_and_clauses(cli: Cli) -> None:
+    told = cli.data("conform", "--list", "--family", "cap", "--clause", "cnf-02")
+
+    assert [one["code"] for one in told] == ["CNF-02", "CAP-01", "CAP-02", "CAP-03"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--family", "XYZ"], "'XYZ' is no family of clauses."),
+        (["--clause", "CNF-99"], "'CNF-99' is no clause."),
+        (["-n", "0"], "'0' is no number of processes"),
+        (["acme"], "'acme' is not the name of a session system (from --gittrix-system)."),
+        (["nowhere:system"], "nowhere cannot be imported"),
+        (["--report", "report.txt"], "report.txt' is not a valid gittrix conformance-report"),
+    ],
+)
+def test_what_cannot_be_run_is_misuse(arguments: list[str], said: str, cli: Cli) -> None:
+    ran = cli("conform", *arguments)
+
+    assert (ran.status, ran.out) == (2, b"")
+    assert said in ran.err
+    assert ran.err.startswith("usage: gittrix conform")
+
+
+def test_misuse_is_told_to_programs_too(cli: Cli) -> None:
+    ran = cli("conform", "--clause", "CNF-99", "--json")
+
+    assert (ran.status, ran.envelope["error"]["code"]) == (2, "USAGE")
+
+
+def test_kept_promises_exit_with_zero(cli: Cli) -> None:
+    ran = cli("conform", "--clause", "CNF-01", "--family", "CAP", "--json")
+
+    (system,) = ran.envelope["data"]["systems"]
+    assert (ran.status, ran.envelope["ok"], system["name"]) == (0, True, "gittrix (clone)")
+    assert [one["code"] for one in system["clauses"] if one["status"] == "kept"] == ["CNF-01", "CAP-01", "CAP-02", "CAP-03"]
+
+
+def test_a_broken_promise_exits_with_one_and_is_told(acme: Cli) -> None:
+    reports = [acme.project / name for name in ("report.json", "report.html")]
+
+    ran = acme("conform", "acme:acme", "--clause", "CNF-01", "--json", *(word for path in reports for word in ("--report", str(path))))
+
+    assert (ran.status, ran.envelope["ok"], ran.err) == (1, True, "")
+    assert ran.envelope["data"] == json.loads(reports[0].read_text(encoding="utf-8"))
+    (system,) = ran.envelope["data"]["systems"]
+    (broken,) = [one for one in system["clauses"] if one["status"] == "broken"]
+    assert (system["name"], broken["code"], broken["replay"]) == ("acme 1.4", "CNF-01", "gittrix conform acme:acme --clause CNF-01")
+    assert "acme 1.4" in reports[1].read_text(encoding="utf-8")
+
+
+def test_people_see_the_table_and_why_it_is_broken(acme: Cli) -> None:
+    with acme.process("conform", "acme:acme", "--clause", "CNF-01") as running:
+        out, err = (stream.decode() for stream in running.communicate(timeout=120))
+
+    assert (running.returncode, err) == (1, "")
+    assert "gittrix conformance: acme 1.4" in out
+    assert "broken CNF-01: an edit of the same file is a conflict" in out
+    assert "E   Failed: expected BASELINE_CONFLICT, but it was done" in out
+    assert "again: gittrix conform acme:acme --clause CNF-01" in out
+
+
+def test_the_project_says_which_system_is_meant(acme: Cli) -> None:
+    (acme.project / "pytest.ini").write_text("[pytest]\ngittrix_system = acme:acme\npython_files = check_*.py\n", encoding="utf-8")
+
+    assert [one["name"] for one in acme("conform", "--family", "CAP", "--json").envelope["data"]["systems"]] == ["acme 1.4"]
+
+
+def test_nothing_is_left_in_the_project(cli: Cli) -> None:
+    before = sorted(path for path in cli.project.rglob("*") if ".git" not in path.parts)
+
+    cli("conform", "--family", "CAP", "--json")
+
+    assert sorted(path for path in cli.project.rglob("*") if ".git" not in path.parts) == before
+
+
+def test_a_project_that_pytest_cannot_start_in_is_told_as_it_is(cli: Cli) -> None:
+    (cli.project / "conftest.py").write_text("raise OSError('no server')\n", encoding="utf-8")
+
+    ran = cli("conform", "--family", "CAP", "--json")
+
+    assert ran.status == 2
+    assert "no server" in ran.envelope["error"]["message"]
+
+
+def test_a_run_without_an_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "conftest.py").write_text("import pytest\ndef pytest_collection_finish(): pytest.exit('enough', 3)\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(GittrixError, match="pytest ended with status 3"):
+        run(Order(clauses=select(["CAP"], [])), quiet=True)
+
+
+def test_all_clauses_are_selected_by_default() -> None:
+    assert select([], []) == [*all_clauses()]
+    assert [one.code for one in select([], ["iso-01"])] == ["ISO-01"]
+    with pytest.raises(InvalidInput, match="no family"):
+        select(["ISO-01"], [])

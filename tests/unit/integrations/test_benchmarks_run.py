@@ -1,0 +1,71 @@
+"""``python -m benchmarks`` runs and says what it found; how fast anything was is nobody's business here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command = [sys.executable, "-m", "benchmarks", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_a_run_prints_tables_and_writes_every_number_as_json(tmp_path: Path) -> None:
+    target = tmp_path / "run.json"
+
+    done = run("--quick", "--only", "record", "--json", str(target))
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads(target.read_text())
+    assert set(found) == {"schema", "environment", "measurements", "verdicts"}
+    assert {"python", "git", "system", "load", "memory", "disk"} <= set(found["environment"])
+    names = [item["name"] for item in found["measurements"]]
+    assert names == ["fast, memory", "full, each synced, memory", "fast, disk", "full, each synced, disk"]
+    assert all(item["unit"] == "events/s" and item["median"] > 0 and item["rounds"] >= 3 for item in found["measurements"])
+    assert all(name in done.stdout for name in names)
+
+
+def test_a_history_is_compared_with_the_same_bytes_by_hand(tmp_path: Path) -> None:
+    target = tmp_path / "run.json"
+
+    done = run("--quick", "--only", "history", "--json", str(target))
+
+    assert done.returncode == 0, done.stderr
+    measured = {(item["bench"], item["name"]): item for item in json.loads(target.read_text())["measurements"]}
+    recorded = {"by hand: flock, open, write", "EventLog.append", "session.record", "session.record, one subscriber"}
+    rebuilt = {"5 events a session", "500 events a session", "one session"}
+    assert set(measured) == {*(("history", name) for name in recorded), *(("rebuild", name) for name in rebuilt)}
+    assert all(item["unit"] == "events/s" and item["median"] > 0 for item in measured.values())
+
+
+def test_the_cycle_compares_every_kind_with_every_baseline(tmp_path: Path) -> None:
+    target = tmp_path / "run.json"
+
+    done = run("--quick", "--only", "cycle", "--sizes", "10", "--json", str(target))
+
+    assert done.returncode == 0, done.stderr
+    found = json.loads(target.read_text())
+    cycle = {(item["name"], item["phase"]) for item in found["measurements"] if item["bench"] == "cycle"}
+    totals = {name for name, phase in cycle if phase == "total"}
+    assert {"(a) git commands", "(b) pygit2 floor", "(c) floor by hand", "clone", "lazy", "copy", "worktree"} <= totals
+    assert {phase for name, phase in cycle if name == "clone"} >= {"start", "write", "review", "diff", "promote", "evict"}
+    goals = [verdict for verdict in found["verdicts"] if verdict["goal"].startswith("cycle at 10 files")]
+    assert len(goals) == 4
+    assert all(verdict["limit"] == 5 and isinstance(verdict["met"], bool) for verdict in goals)
+
+
+@pytest.mark.parametrize("arguments", [("--only", "nothing"), ("--sizes", "many")])
+def test_what_cannot_be_run_is_refused(arguments: tuple[str, str]) -> None:
+    done = run(*arguments)
+
+    assert done.returncode == 2
+    assert arguments[0] in done.stderr

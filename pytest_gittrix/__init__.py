@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_gittrix import moved
 from pytest_gittrix.doors import door
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ __all__ = [
     "World",
 ]
 
+
+moved.install()
 
 __getattr__, __dir__ = door(
     __name__,

@@ -13,7 +13,14 @@ import pytest
 Run = Callable[..., pytest.RunResult]
 
 # What pytest itself loads already is no cost of ours.
-ALLOWED = {"pytest_gittrix", "pytest_gittrix.plugin", "pytest_gittrix.plugin.config", "pytest_gittrix.hookspecs", "pytest_gittrix.doors"}
+ALLOWED = {
+    "pytest_gittrix",
+    "pytest_gittrix.plugin",
+    "pytest_gittrix.plugin.config",
+    "pytest_gittrix.hookspecs",
+    "pytest_gittrix.doors",
+    "pytest_gittrix.moved",
+}
 
 
 def test_an_unused_plugin_loads_nothing_but_itself(pytester: pytest.Pytester) -> None:

@@ -25,6 +25,7 @@ STOREYS: Mapping[str, tuple[str, ...]] = {
         "points",
         "durations",
         "doors",
+        "moved",
         "os_level",
         "clock",
     ),

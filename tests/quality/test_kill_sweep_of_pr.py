@@ -28,7 +28,7 @@ from pytest_gittrix.engine.operations.ids import seeded_ids
 from pytest_gittrix.errors import DurableLocked, GittrixError
 from pytest_gittrix.testing.faults.supervisor import Fault, Run, supervise_function, supported, sweep
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
-from pytest_gittrix.testing.repos.remotes import BareRemote
+from pytest_gittrix.testing.repos.remote_repos import BareRemote
 from pytest_gittrix.workspaces.seed import _recent as remembered_seeds
 
 Where = Literal["local", "remote"]

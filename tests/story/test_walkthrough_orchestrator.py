@@ -22,7 +22,7 @@ from pytest_gittrix.orchestrator.orchestrator import (
 )
 from pytest_gittrix.record.state.observations import ACTIVITIES
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
-from pytest_gittrix.testing.repos.remotes import BareRemote
+from pytest_gittrix.testing.repos.remote_repos import BareRemote
 from pytest_gittrix.views.orchestrator_status import STATUSES
 
 pytestmark = on_linux

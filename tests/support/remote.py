@@ -12,7 +12,7 @@ from support.engine import FILES, Content, DurableGit, Site, open_site
 
 from pytest_gittrix.backends.remote import RemoteDurable
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
-from pytest_gittrix.testing.repos.remotes import BareRemote
+from pytest_gittrix.testing.repos.remote_repos import BareRemote
 
 Wire = Literal["file", "http"]
 WIRES: tuple[Wire, ...] = ("file", "http")

@@ -29,7 +29,7 @@ from pytest_gittrix.clock.clock import SystemClock
 from pytest_gittrix.git.environment import git_binary, hermetic_env
 from pytest_gittrix.testing.repos.durable import DurableRepo
 from pytest_gittrix.testing.repos.forge_state import ForgeState, Json, Refusal
-from pytest_gittrix.testing.repos.remotes import BareRemote
+from pytest_gittrix.testing.repos.remote_repos import BareRemote
 
 FaultKind = Literal["rate_limit", "secondary_limit", "status", "redirect", "slow", "cut", "cut_after", "garbage", "truncated"]
 

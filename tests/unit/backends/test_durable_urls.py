@@ -14,7 +14,7 @@ from pytest_gittrix.backends.transport import is_address
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.operations.resources import mirror_of
 from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, InvalidInput
-from pytest_gittrix.testing.repos.remotes import BareRemote
+from pytest_gittrix.testing.repos.remote_repos import BareRemote
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pytest_gittrix.backends.forge.github import GitHubForge
 from pytest_gittrix.backends.forge.protocol import CiFacts, Forge, ForgeUnavailable, Review, ReviewFacts, Verdict
 from pytest_gittrix.errors import AuthFailed, CapabilityMissing, GittrixError, InvalidInput
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
-from pytest_gittrix.testing.repos.remotes import BareRemote
+from pytest_gittrix.testing.repos.remote_repos import BareRemote
 
 TOKEN = "hush-0123456789"
 

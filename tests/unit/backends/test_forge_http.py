@@ -14,7 +14,7 @@ from pytest_gittrix.backends.forge.protocol import ForgeTimeout, ForgeUnavailabl
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.errors import AuthFailed, InvalidInput
 from pytest_gittrix.testing.repos.forge_server import FaultKind, ForgeServer
-from pytest_gittrix.testing.repos.remotes import BareRemote
+from pytest_gittrix.testing.repos.remote_repos import BareRemote
 
 CALLS: dict[str, Callable[[GitHubForge], object]] = {
     "read": lambda forge: forge.pr(1),

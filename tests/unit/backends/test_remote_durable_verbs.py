@@ -15,7 +15,7 @@ from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, Invalid
 from pytest_gittrix.git.environment import run_git
 from pytest_gittrix.git.refs import RefMoved
 from pytest_gittrix.git.tree import Entry
-from pytest_gittrix.testing.repos.remotes import BareRemote
+from pytest_gittrix.testing.repos.remote_repos import BareRemote
 
 
 @pytest.fixture(params=WIRES)

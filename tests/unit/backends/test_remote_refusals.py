@@ -22,7 +22,7 @@ from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, BaselineConflict, DurableLocked, GittrixError, InvalidInput, PromoteFailed
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
-from pytest_gittrix.testing.repos.remotes import Hook
+from pytest_gittrix.testing.repos.remote_repos import Hook
 
 PUSH = "POST /acme/app.git/git-receive-pack"
 ASK_TO_PUSH = "service=git-receive-pack"

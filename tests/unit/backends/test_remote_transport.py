@@ -10,7 +10,7 @@ import pytest
 from pytest_gittrix.backends.remote import RemoteDurable
 from pytest_gittrix.backends.transport import Answer, Outcome, Transport, pushed
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.testing.repos.remotes import BareRemote
+from pytest_gittrix.testing.repos.remote_repos import BareRemote
 
 REF = "refs/heads/main"
 ZERO, NEW = "0" * 40, "1" * 40

@@ -14,7 +14,7 @@ from support.remote import TOKEN
 
 from pytest_gittrix.commands.forge_options import ForgeSettings
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
-from pytest_gittrix.testing.repos.remotes import BareRemote
+from pytest_gittrix.testing.repos.remote_repos import BareRemote
 
 
 @pytest.fixture

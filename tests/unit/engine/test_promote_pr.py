@@ -20,7 +20,7 @@ from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import SessionExpired
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
 from pytest_gittrix.testing.repos.forge_state import Pull
-from pytest_gittrix.testing.repos.remotes import BareRemote
+from pytest_gittrix.testing.repos.remote_repos import BareRemote
 
 
 @dataclass

@@ -19,7 +19,7 @@ from pytest_gittrix.backends.local import LocalDurable
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AuthFailed, BaselineConflict, CapabilityMissing, InvalidInput, PromoteFailed
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
-from pytest_gittrix.testing.repos.remotes import BareRemote
+from pytest_gittrix.testing.repos.remote_repos import BareRemote
 
 OPEN = "POST /api/v3/repos/acme/app/pulls"
 

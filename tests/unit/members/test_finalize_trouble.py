@@ -18,7 +18,7 @@ from pytest_gittrix.members.finalize import finalize
 from pytest_gittrix.members.finalize_record import Action
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
 from pytest_gittrix.testing.repos.member_workspaces import RemoteKind, RepositoryPlan, git
-from pytest_gittrix.testing.repos.remotes import BareRemote
+from pytest_gittrix.testing.repos.remote_repos import BareRemote
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec, hydrate
 
 

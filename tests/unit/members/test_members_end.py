@@ -19,7 +19,7 @@ from pytest_gittrix import points
 from pytest_gittrix.errors import InvalidInput, SessionNotFound
 from pytest_gittrix.os_level.forks import in_fork
 from pytest_gittrix.testing.faults.crash import Crash
-from pytest_gittrix.testing.repos.remotes import BareRemote
+from pytest_gittrix.testing.repos.remote_repos import BareRemote
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionNotFound, WorkItemHeld
 from pytest_gittrix.testing.faults.crash import Crash
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
-from pytest_gittrix.testing.repos.remotes import BareRemote
+from pytest_gittrix.testing.repos.remote_repos import BareRemote
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec
 
 

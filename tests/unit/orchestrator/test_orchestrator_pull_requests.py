@@ -14,7 +14,7 @@ from pytest_gittrix.backends.forge.github import GitHubForge
 from pytest_gittrix.errors import InvalidInput, SessionNotRestorable
 from pytest_gittrix.orchestrator.orchestrator import PRInfo, Session
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
-from pytest_gittrix.testing.repos.remotes import BareRemote
+from pytest_gittrix.testing.repos.remote_repos import BareRemote
 
 pytestmark = on_linux
 

@@ -17,7 +17,7 @@ from pytest_gittrix.errors import Deadlock, InvalidInput
 from pytest_gittrix.git.environment import run_git
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
 from pytest_gittrix.testing.repos.forge_state import Refusal
-from pytest_gittrix.testing.repos.remotes import BareRemote
+from pytest_gittrix.testing.repos.remote_repos import BareRemote
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pytest_gittrix.evals.runs.toolbox import Desk
+from pytest_gittrix.evals import Desk
 
 
 def work(desk: Desk) -> None:

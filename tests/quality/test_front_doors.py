@@ -27,7 +27,9 @@ DOORS = frozenset(
         *("orchestrator", "gastown", "views", "plugin"),
     )
 )
-"""The addresses that users import from; besides them, each module of ``integrations`` is one."""
+"""The addresses that users import from; besides them, each module of ``integrations`` and ``mcp`` is one."""
+RUN = frozenset({f"{PACKAGE}.cli", f"{PACKAGE}.conformance.test_conformance"})
+"""Modules that users name to run them: by ``python -m``, by ``pytest --pyargs``."""
 
 HOUSE = House(SOURCE)
 LAZY = sorted(module.name for module in HOUSE.modules.values() if module.is_door)
@@ -38,7 +40,7 @@ BLOCK = re.compile(r"^```(?:python|py)\b.*?\n(.*?)^```", re.MULTILINE | re.DOTAL
 
 def is_door(address: str) -> bool:
     """Whether users may import from an address: a door, a module of one that the door shows, or an integration."""
-    return address in DOORS or address.startswith(f"{PACKAGE}.integrations.")
+    return address in DOORS or address in RUN or address.startswith((f"{PACKAGE}.integrations.", f"{PACKAGE}.mcp"))
 
 
 def addresses(source: str) -> Iterator[str]:

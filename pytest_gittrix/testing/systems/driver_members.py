@@ -1,4 +1,4 @@
-"""Members' sessions of any system as they are driven, a handle each; a part of ``driver``. It must not know which system it drives."""
+"""Drives the sessions of members, and the status rules, of any session system; a part of ``driver``."""
 
 from __future__ import annotations
 
@@ -7,25 +7,22 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from pytest_gittrix.testing.systems.handle import Handle, forwarded, forwarded_as
+from pytest_gittrix.testing.systems.protocol_members import MemberVerbs
 
-class DrivenMember:
-    """A member's session of any system; its verbs are those of ``system_members.MemberVerbs``.
+
+class DrivenMember(Handle):
+    """A member's session of any system, with the verbs of ``MemberVerbs``.
 
     Attributes:
         id: its id.
     """
 
-    def __init__(self, raw: Any, id_: str) -> None:
-        self.id = id_
-        self._raw = raw
-
-    def __repr__(self) -> str:
-        return f"<DrivenMember {self.id}>"
-
-    def life(self) -> Mapping[str, Any]:
-        """How it is."""
-        told: Mapping[str, Any] = self._raw.life(self.id)
-        return told
+    life = forwarded(MemberVerbs.life)
+    stop = forwarded(MemberVerbs.stop)
+    conclude = forwarded(MemberVerbs.conclude)
+    finalize = forwarded(MemberVerbs.finalize)
+    acquire = forwarded_as(str, MemberVerbs.acquire)
 
     @property
     def state(self) -> str:
@@ -34,23 +31,7 @@ class DrivenMember:
 
     def repository(self, name: str = "app") -> Path:
         """The work tree of one of its repositories."""
-        return Path(self._raw.repositories(self.id)[name])
-
-    def stop(self, *, force: bool = False) -> None:
-        """End its run."""
-        self._raw.stop(self.id, force=force)
-
-    def conclude(self) -> None:
-        """Bring it to its end, once its agent is gone."""
-        self._raw.conclude(self.id)
-
-    def finalize(self) -> None:
-        """Save its work once more."""
-        self._raw.finalize(self.id)
-
-    def acquire(self, item: str) -> str:
-        """Have it alone work on an item; gives the id of the session that does."""
-        return str(self._raw.acquire(self.id, item))
+        return Path(self._call("repositories")[name])
 
 
 class DrivenMembers:
@@ -68,7 +49,7 @@ class DrivenMembers:
         return self.get(str(self._raw.open_member(member, repositories, **options)))
 
     def get(self, id_: str) -> DrivenMember:
-        """A handle on a session; that it exists is found out by using it."""
+        """A handle of a session. Whether the session exists shows when the handle is used."""
         return DrivenMember(self._raw, id_)
 
     def states(self) -> dict[str, str]:
@@ -80,16 +61,16 @@ class DrivenMembers:
         self._raw.keep_for(autonomous=autonomous, interactive=interactive, unsuccessful=unsuccessful, budget=budget)
 
     def scan(self) -> list[str]:
-        """Remove what was retained for its time; gives the ids, sorted."""
+        """Remove the workspaces whose time of retention is over; gives the ids of their sessions, sorted."""
         return sorted(self._raw.scan())
 
     def cleanup(self, **selector: Any) -> list[str]:
-        """Remove what is selected; gives the ids, sorted."""
+        """Remove the selected workspaces; gives the ids of their sessions, sorted."""
         return sorted(self._raw.cleanup(**selector))
 
 
 class DrivenRules:
-    """The status rules of any system; its verbs are those of ``system_members.StatusVerbs``.
+    """The status rules of any system, with the verbs of ``StatusVerbs``.
 
     Args:
         raw: the engine.
@@ -99,7 +80,7 @@ class DrivenRules:
         self._raw = raw
 
     def of(self, **facts: Any) -> str:
-        """The status of some facts; what is not told is of a session that works, without a pull request."""
+        """The status that follows from some facts; all other facts are those of ``WORKING``."""
         return str(self._raw.status_of({**WORKING, **facts}))
 
     def is_terminal(self, status: str, activity: str | None) -> bool:
@@ -110,9 +91,9 @@ class DrivenRules:
         """Whether it is over and can be brought back."""
         return bool(self._raw.is_restorable(status, activity))
 
-    def is_polled(self, seen: str | None, **facts: Any) -> bool:
-        """Whether it is looked at again; what is not told is as in ``of``."""
-        return bool(self._raw.is_polled({**WORKING, **facts}, seen))
+    def is_polled(self, known: str | None, **facts: Any) -> bool:
+        """Whether a session is looked at again whose last known status is ``known``; all other facts are those of ``WORKING``."""
+        return bool(self._raw.is_polled({**WORKING, **facts}, known))
 
     def look_through(self, *looks: Mapping[str, Any]) -> Sequence[str]:
         """The status after each look."""
@@ -129,4 +110,4 @@ WORKING: Mapping[str, Any] = {
     "runtime": "alive",
     "activity": "active",
 }
-"""What is seen of a session that works."""
+"""The facts of a session that works and has no pull request."""

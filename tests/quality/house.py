@@ -64,6 +64,10 @@ NEVER: Mapping[str, frozenset[str]] = {
 """Libraries and rooms that a room never knows, beyond what its storey already keeps it from."""
 
 
+NOT_OURS = frozenset({"_replace", "_asdict", "_request"})
+"""Names that look private and are those of libraries: of named tuples, and of pytest's items."""
+
+
 @dataclass(frozen=True)
 class Import:
     """One import: the module it reaches, where it stands, and whether it runs when the importing module is loaded."""
@@ -173,6 +177,17 @@ class House:
         rooms = {room: set(others) for room, others in self.arrows.items()}
         return [*_circle("rooms", rooms), *_circle("modules", modules)]
 
+    def private_reaches(self) -> list[str]:
+        """The places that use a private name of another module, one line each."""
+        own = {name: _private_names(module.tree) for name, module in self.modules.items()}
+        everywhere = frozenset().union(*own.values())
+        return [
+            f"{module.place}:{line}: uses {private}, which is private to another module"
+            for name, module in self.modules.items()
+            for private, line in _private_uses(module.tree)
+            if private in everywhere - own[name] - NOT_OURS
+        ]
+
     def crowded(self) -> list[str]:
         """The rooms with more files than their limit, one line each."""
         counts = {room: sum(not module.is_package for module in modules) for room, modules in self.rooms.items()}
@@ -219,6 +234,32 @@ def named(node: ast.expr, *names: str) -> bool:
     return (isinstance(node, ast.Name) and node.id in names) or (isinstance(node, ast.Attribute) and node.attr in names)
 
 
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def _private_names(tree: ast.Module) -> frozenset[str]:
+    """The private names that a module gives: at its top, in its classes, and as attributes of its own objects."""
+    names = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.Attribute(attr=name, value=ast.Name(id="self" | "cls"), ctx=ast.Store()) | ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+    return frozenset(filter(_is_private, names))
+
+
+def _private_uses(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """The private names that a module takes from objects that are not the method's own, and those that it imports; with their lines."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(attr=name, value=value) if _is_private(name) and not named(value, "self", "cls"):
+                yield name, node.lineno
+            case ast.ImportFrom(names=aliases):
+                yield from ((alias.name, node.lineno) for alias in aliases if _is_private(alias.name))
+
+
 def _absolute(node: ast.ImportFrom, module: Module) -> str:
     if not node.level:
         return node.module or ""
@@ -249,12 +290,12 @@ def main() -> int:
             print(f"  {room:24} {files:3} files {lines:6} lines  {sentence}")
             if house.arrows[room]:
                 print(f"  {'':24} -> {', '.join(sorted(house.arrows[room]))}")
-    upward, circles, crowded = house.upward(), house.circles(), house.crowded()
+    upward, circles, crowded, private = house.upward(), house.circles(), house.crowded(), house.private_reaches()
     total = sum(module.lines for module in house.modules.values())
     print(f"\n{len(house.rooms)} rooms, {len(house.modules)} files, {total} lines")
-    print(f"{len(upward)} arrows up, {len(circles)} circles, {len(crowded)} rooms over their limit")
-    print(*upward, *circles, *crowded, sep="\n")
-    return int(bool(upward or circles or crowded))
+    print(f"{len(upward)} arrows up, {len(circles)} circles, {len(crowded)} rooms over their limit, {len(private)} uses of private names")
+    print(*upward, *circles, *crowded, *private, sep="\n")
+    return int(bool(upward or circles or crowded or private))
 
 
 if __name__ == "__main__":

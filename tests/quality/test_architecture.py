@@ -112,6 +112,10 @@ def test_neither_rooms_nor_modules_stand_in_a_circle(ours: House) -> None:
     assert ours.circles() == []
 
 
+def test_no_module_uses_the_private_names_of_another(ours: House) -> None:
+    assert ours.private_reaches() == []
+
+
 def test_no_room_has_more_files_than_one_idea_needs(ours: House) -> None:
     assert ours.crowded() == []
 
@@ -234,3 +238,17 @@ def test_the_checker_sees_a_room_with_too_many_files(tmp_path: Path) -> None:
     files = {f"git__part_{number}": "" for number in range(MOST_FILES + 1)}
 
     assert small(tmp_path, **files).crowded() == [f"git: {MOST_FILES + 1} files, more than {MOST_FILES}"]
+
+
+def test_the_checker_sees_the_use_of_a_private_name_of_another_module(tmp_path: Path) -> None:
+    house = small(
+        tmp_path,
+        git__refs="class Refs:\n    def __init__(self):\n        self._lock = 1\ndef _path(): ...",
+        git__pack="from pytest_gittrix.git.refs import _path\ndef held(refs):\n    return refs._lock",
+        git__tree="class Tree:\n    def __init__(self, other):\n        self._lock = other._lock",
+    )
+
+    assert house.private_reaches() == [
+        "pytest_gittrix/git/pack.py:2: uses _path, which is private to another module",
+        "pytest_gittrix/git/pack.py:4: uses _lock, which is private to another module",
+    ]

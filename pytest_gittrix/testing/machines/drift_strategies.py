@@ -15,7 +15,7 @@ from hypothesis.strategies import SearchStrategy
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.tree import parents
-from pytest_gittrix.testing.machines.strategies import _chosen, _several, contents
+from pytest_gittrix.testing.machines.strategies import check_collection, contents
 from pytest_gittrix.testing.repos.edits import DURABLE_KINDS, DurableEdit, DurableKind, Edits, Tree
 from pytest_gittrix.testing.repos.history import Content, Executable, Symlink
 
@@ -38,8 +38,8 @@ def durable_edits(
     Raises:
         InvalidInput: an unknown kind; or, when it is drawn, none of the kinds is possible.
     """
-    _several("touched", touched)
-    return _durable_edits(Tree(tree), touched, _chosen("kinds", kinds, DURABLE_KINDS))
+    check_collection("touched", touched)
+    return _durable_edits(Tree(tree), touched, check_choices("kinds", kinds, DURABLE_KINDS))
 
 
 @st.composite

@@ -92,7 +92,7 @@ def paths(*, near: Collection[str] = ()) -> SearchStrategy[str]:
         InvalidInput: ``near`` is one text instead of several paths.
         WriteRejected: a path in ``near`` may not be written.
     """
-    _several("near", near)
+    check_collection("near", near)
     return _paths(tuple(near))
 
 
@@ -106,7 +106,7 @@ def _paths(near: tuple[str, ...]) -> SearchStrategy[str]:
 
 def neighbours(near: Collection[str]) -> list[str]:
     """The paths that ``paths(near=...)`` collides with: those given first, then what is easily taken for one of them."""
-    _several("near", near)
+    check_collection("near", near)
     found: dict[str, None] = dict.fromkeys(check_path(path) for path in near)
     for path in [*found]:
         above, _, name = path.rpartition("/")
@@ -159,7 +159,7 @@ def contents(*, kinds: Collection[str] = ("file", "executable", "symlink")) -> S
     Raises:
         InvalidInput: no kind, or an unknown one.
     """
-    return _contents(tuple(_chosen("kinds", kinds, ("file", "executable", "symlink"))))
+    return _contents(tuple(check_choices("kinds", kinds, ("file", "executable", "symlink"))))
 
 
 @lru_cache
@@ -425,13 +425,15 @@ def _quoted(value: str) -> str:
 # Arguments ---------------------------------------------------------------------------------------------------------------------
 
 
-def _several(argument: str, values: Collection[str]) -> None:
+def check_collection(argument: str, values: Collection[str]) -> None:
+    """Refuse one text where several are meant. Raises InvalidInput, which names the argument."""
     if isinstance(values, str):
         raise InvalidInput(f"{argument}={values!r} is one text, not several.", fix=f"Give [{values!r}].")
 
 
-def _chosen(argument: str, values: Collection[str], known: tuple[str, ...]) -> list[str]:
-    _several(argument, values)
+def check_choices(argument: str, values: Collection[str], known: tuple[str, ...]) -> list[str]:
+    """The values without repeats, in their order. Raises InvalidInput for none at all and for one that is not known, and lists those."""
+    check_collection(argument, values)
     unknown = [value for value in values if value not in known]
     if unknown or not values:
         raise InvalidInput(

@@ -15,7 +15,7 @@ from hypothesis.strategies import SearchStrategy
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.tree import parents
-from pytest_gittrix.testing.machines.strategies import check_collection, contents
+from pytest_gittrix.testing.machines.strategies import check_choices, check_collection, contents
 from pytest_gittrix.testing.repos.edits import DURABLE_KINDS, DurableEdit, DurableKind, Edits, Tree
 from pytest_gittrix.testing.repos.history import Content, Executable, Symlink
 

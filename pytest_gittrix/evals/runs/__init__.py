@@ -1,0 +1,1 @@
+"""How samples are run: agents, their programs, workers and checks."""

@@ -52,7 +52,7 @@ __all__ = [
 
 moved.install()
 
-__getattr__, __dir__ = door(
+__getattr__ = door(
     __name__,
     {
         "pytest_gittrix.backends.local": (

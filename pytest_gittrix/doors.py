@@ -1,7 +1,8 @@
 """Lazy doors: a package whose public names are loaded from their modules when they are first used.
 
 A door keeps the start of a program cheap. The keeper of an agent and the launcher of confined programs run without site-packages, so a
-door that loaded what it leads to would end every start of an agent.
+door that loaded what it leads to would end every start of an agent. ``dir()`` of a door does not list its names: programs such as freezegun
+and pytest read every attribute that a module lists, and would load them all.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from importlib import import_module
 from typing import Any
 
 
-def door(package: str, modules: Mapping[str, Sequence[str]]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Make the ``__getattr__`` and the ``__dir__`` of a package that leads to other modules.
+def door(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """Make the ``__getattr__`` of a package that leads to other modules.
 
     Args:
         package: the package's own name, ``__name__``.
         modules: the names that each module gives, by the module's name.
 
     Returns:
-        The two functions, to be assigned at the package's module level.
+        The function, to be assigned at the package's module level.
     """
     homes = {name: module for module, names in modules.items() for name in names}
 
@@ -31,7 +32,4 @@ def door(package: str, modules: Mapping[str, Sequence[str]]) -> tuple[Callable[[
         setattr(sys.modules[package], name, value)
         return value
 
-    def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *homes})
-
-    return load, names
+    return load

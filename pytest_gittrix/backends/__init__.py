@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.backends.local import LocalEphemeral as LocalEphemeral
     from pytest_gittrix.backends.remote import RemoteDurable as RemoteDurable
 
-__getattr__, __dir__ = door(
+__getattr__ = door(
     __name__,
     {
         "pytest_gittrix.backends.local": (

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.clock.freeze import process_freeze as process_freeze
     from pytest_gittrix.clock.timers import Timer as Timer
 
-__getattr__, __dir__ = door(
+__getattr__ = door(
     __name__,
     {
         "pytest_gittrix.clock.clock": (

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.os_level.confinement_levels import Level as Level
     from pytest_gittrix.os_level.confinement_levels import check_level as check_level
 
-__getattr__, __dir__ = door(
+__getattr__ = door(
     __name__,
     {
         "pytest_gittrix.confine.choose": ("confinement",),

@@ -72,7 +72,7 @@ __all__ = [
 ]
 
 
-__getattr__, __dir__ = door(
+__getattr__ = door(
     __name__,
     {
         "pytest_gittrix.conformance.base.clause": ("needs",),

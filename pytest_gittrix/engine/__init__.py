@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.engine.promotion.promotion import Review as Review
     from pytest_gittrix.engine.user_session import UserSession as UserSession
 
-__getattr__, __dir__ = door(
+__getattr__ = door(
     __name__,
     {
         "pytest_gittrix.engine.engine": ("GitTrix",),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.evals.runs.run import run_suite as run_suite
     from pytest_gittrix.evals.runs.toolbox import Desk as Desk
 
-__getattr__, __dir__ = door(
+__getattr__ = door(
     __name__,
     {
         "pytest_gittrix.evals.runs.toolbox": ("Desk",),

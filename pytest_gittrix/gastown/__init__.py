@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.gastown.files import read_index as read_index
     from pytest_gittrix.gastown.files import read_town_events as read_town_events
 
-__getattr__, __dir__ = door(
+__getattr__ = door(
     __name__,
     {
         "pytest_gittrix.gastown.files": (

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.record.state.retention import expired as expired
     from pytest_gittrix.workspaces.multi_repo import RepositorySpec as RepositorySpec
 
-__getattr__, __dir__ = door(
+__getattr__ = door(
     __name__,
     {
         "pytest_gittrix.members.members": (

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
         is_terminal_session as is_terminal_session,
     )
 
-__getattr__, __dir__ = door(
+__getattr__ = door(
     __name__,
     {
         "pytest_gittrix.orchestrator.orchestrator": (

@@ -50,8 +50,7 @@ _OURS = frozenset({"gittrix_clause", "gittrix_eval_run"})  # clauses.PROPERTY an
 _WORKER_KEY = "gittrix_leaked"
 
 
-# No ``__dir__``: pytest asks a plugin for every name in it, and these are too dear to load in every run.
-__getattr__, _ = door(
+__getattr__ = door(
     __name__,
     {"pytest_gittrix.plugin.evals.outcome": ("EvalSample",), "pytest_gittrix.plugin.fixtures": ("Ephemeral", "Worlds")},
 )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.testing.session_model import Model as Model
     from pytest_gittrix.testing.world import World as World
 
-__getattr__, __dir__ = door(
+__getattr__ = door(
     __name__,
     {
         "pytest_gittrix.testing.oracle": ("Judge",),

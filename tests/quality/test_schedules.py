@@ -48,12 +48,14 @@ class Scene:
         elsewhere: an engine on the same durable repository with a store and locks of its own.
         history: what was done.
         sessions: by the names the history has for them.
+        engines: the engine that started each of them.
     """
 
     world: World
     elsewhere: GitTrix
     history: History[SessionOp] = field(default_factory=History)
     sessions: dict[str, UserSession] = field(default_factory=dict)
+    engines: dict[str, GitTrix] = field(default_factory=dict)
 
     @property
     def durable(self) -> DurableRepo:
@@ -68,6 +70,7 @@ class Scene:
         for path in paths:
             session.write(path, f"{name}'s {path}\n")
         self.sessions[name] = session
+        self.engines[name] = chosen
 
     def promote(self, name: str, *, actor: str) -> None:
         """Promote all of a session."""
@@ -79,7 +82,7 @@ class Scene:
 
     def sweep(self, name: str, *, actor: str) -> None:
         """A sweep; its only session may be ``name``."""
-        engine = self.sessions[name]._engine
+        engine = self.engines[name]
         self.history.call(actor, SessionOp("sweep", name), engine.sweep, lambda gone: gone == [self.sessions[name].id])
 
     def late(self, *, actor: str) -> None:

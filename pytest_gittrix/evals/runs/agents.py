@@ -20,9 +20,9 @@ from typing import Any, Final, Protocol
 
 from pytest_gittrix.confine.choose import toolchain
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
-from pytest_gittrix.evals.runs.toolbox import Desk, OutOfTime
 from pytest_gittrix.evals.inputs.identity import Json
 from pytest_gittrix.evals.runs.launch import Finished, succeeded
+from pytest_gittrix.evals.runs.toolbox import Desk, OutOfTime
 from pytest_gittrix.evals.runs.transcript import Mismatch
 
 PYTHON: Final = "python:"

@@ -12,13 +12,13 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.evals.runs.agents import load
 from pytest_gittrix.evals.inputs.case_repo import contents_of, patched_tree
-from pytest_gittrix.evals.runs.toolbox import Launch
-from pytest_gittrix.evals.runs.launch import Finished, succeeded
-from pytest_gittrix.evals.runs.pytest_check import Put
 from pytest_gittrix.evals.inputs.sample_record import CheckResult
 from pytest_gittrix.evals.inputs.suite import Case, Check
+from pytest_gittrix.evals.runs.agents import load
+from pytest_gittrix.evals.runs.launch import Finished, succeeded
+from pytest_gittrix.evals.runs.pytest_check import Put
+from pytest_gittrix.evals.runs.toolbox import Launch
 from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import Entry, changed_paths

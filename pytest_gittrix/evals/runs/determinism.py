@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_gittrix.evals.inputs.suite import Suite
 from pytest_gittrix.evals.results.compare import Comparison, compare
+from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.runs.executors import Factory, local
 from pytest_gittrix.evals.runs.run import Options, Progress, run_suite
-from pytest_gittrix.evals.results.store import RunStore
-from pytest_gittrix.evals.inputs.suite import Suite
 
 
 def check_determinism(

@@ -13,8 +13,8 @@ from typing import Final
 
 from pytest_gittrix.clock.clock import FrozenClock
 from pytest_gittrix.confine.choose import Confinement, Finished, Place, run, toolchain
-from pytest_gittrix.evals.runs.work_dirs import MARK
 from pytest_gittrix.evals.results.manifest import PINNED
+from pytest_gittrix.evals.runs.work_dirs import MARK
 from pytest_gittrix.git.environment import hermetic_env
 
 __all__ = ["Finished", "Launcher", "succeeded", "surroundings"]

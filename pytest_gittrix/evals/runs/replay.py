@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from pytest_gittrix.errors import GittrixError, InvalidInput
-from pytest_gittrix.evals.runs.agents import AgentFailed
-from pytest_gittrix.evals.runs.toolbox import Desk, OutOfTime
 from pytest_gittrix.evals.inputs.identity import Json
-from pytest_gittrix.evals.runs.launch import Finished
 from pytest_gittrix.evals.inputs.sample_record import Record
 from pytest_gittrix.evals.results.store import RunStore
+from pytest_gittrix.evals.runs.agents import AgentFailed
+from pytest_gittrix.evals.runs.launch import Finished
+from pytest_gittrix.evals.runs.toolbox import Desk, OutOfTime
 from pytest_gittrix.evals.runs.transcript import Script, Step, data_of
 from pytest_gittrix.git.tree import SUBMODULE, SYMLINK
 

@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.evals.results.compare import Pair, compare
 from pytest_gittrix.evals.inputs.sample_record import Record
-from pytest_gittrix.evals.runs.run import Options, run_suite
-from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.inputs.suite import Suite
+from pytest_gittrix.evals.results.compare import Pair, compare
+from pytest_gittrix.evals.results.store import RunStore
+from pytest_gittrix.evals.runs.run import Options, run_suite
 from pytest_gittrix.git.tree import SUBMODULE, SYMLINK
 
 

@@ -19,16 +19,16 @@ from pytest_gittrix.clock.clock import SystemClock
 from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.durations import format_instant
 from pytest_gittrix.errors import GittrixError, InvalidInput
+from pytest_gittrix.evals.inputs.identity import Json
+from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record, digest, tally
+from pytest_gittrix.evals.inputs.suite import Suite
+from pytest_gittrix.evals.results.manifest import Manifest, core_of, host
+from pytest_gittrix.evals.results.reuse import Choice, reuse
+from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.runs.agents import Agent, agent_of
 from pytest_gittrix.evals.runs.executors import Factory, local
-from pytest_gittrix.evals.inputs.identity import Json
-from pytest_gittrix.evals.runs.work_dirs import owners, scratch_root, sweep
-from pytest_gittrix.evals.results.manifest import Manifest, core_of, host
-from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record, digest, tally
-from pytest_gittrix.evals.results.reuse import Choice, reuse
 from pytest_gittrix.evals.runs.shards import Shard
-from pytest_gittrix.evals.results.store import RunStore
-from pytest_gittrix.evals.inputs.suite import Suite
+from pytest_gittrix.evals.runs.work_dirs import owners, scratch_root, sweep
 from pytest_gittrix.evals.runs.worker import Done, Job, Setting, broken, execute, leave
 from pytest_gittrix.os_level.process_tree import KILL_WAIT, pause, process, seconds, signal_process
 
@@ -379,7 +379,7 @@ class _Dispatch:
             self._end_workers(self._setting)
 
     def _end_workers(self, setting: Setting) -> None:
-        ours = [owner for owner, run_suite in owners(setting.scratch).values() if run_suite == str(setting.store) and owner.pid != os.getpid()]
+        ours = [owner for owner, run in owners(setting.scratch).values() if run == str(setting.store) and owner.pid != os.getpid()]
         for owner in ours:
             found = process(owner.pid)
             if found is not None and found.is_(owner):

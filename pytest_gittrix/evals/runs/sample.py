@@ -23,17 +23,17 @@ from pytest_gittrix.confine.choose import Confinement
 from pytest_gittrix.engine.operations.review import Review, file_changes
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, BaselineConflict, DurableLocked, PathCollision, PromoteFailed, WriteRejected
-from pytest_gittrix.evals.runs.agents import Agent, AgentFailed, GoldAgent
 from pytest_gittrix.evals.inputs.case_repo import BRANCH, contents_of, durable_of, patch_contents
-from pytest_gittrix.evals.runs.checks import Means, Result, judge
-from pytest_gittrix.evals.runs.toolbox import Desk, OutOfTime, finished_fields
 from pytest_gittrix.evals.inputs.identity import digest_bytes, session_id
-from pytest_gittrix.evals.runs.launch import Launcher, surroundings
-from pytest_gittrix.evals.results.run_repository import new_objects
 from pytest_gittrix.evals.inputs.sample_record import CheckResult, Outcome, Record
-from pytest_gittrix.evals.results.store import Belongings, lines
 from pytest_gittrix.evals.inputs.suite import Case
+from pytest_gittrix.evals.results.run_repository import new_objects
+from pytest_gittrix.evals.results.store import Belongings, lines
+from pytest_gittrix.evals.runs.agents import Agent, AgentFailed, GoldAgent
+from pytest_gittrix.evals.runs.checks import Means, Result, judge
 from pytest_gittrix.evals.runs.event_recorder import Tape
+from pytest_gittrix.evals.runs.launch import Launcher, surroundings
+from pytest_gittrix.evals.runs.toolbox import Desk, OutOfTime, finished_fields
 from pytest_gittrix.evals.runs.transcript import Mismatch, Script
 from pytest_gittrix.git.patch import patch_bytes
 from pytest_gittrix.git.refs import branch_ref

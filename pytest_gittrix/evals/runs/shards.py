@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.evals.results.manifest import Manifest
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record
+from pytest_gittrix.evals.results.manifest import Manifest
 from pytest_gittrix.evals.results.reuse import take_over
 from pytest_gittrix.evals.results.store import RunStore
 

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.confine.choose import confinement
-from pytest_gittrix.evals.runs.agents import Agent, agent_of
 from pytest_gittrix.evals.inputs.identity import digest_bytes, sample_seed, session_id
-from pytest_gittrix.evals.runs.work_dirs import MARK, Lease, take
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Outcome, Record
+from pytest_gittrix.evals.inputs.suite import Case
+from pytest_gittrix.evals.results.store import Belongings, RunStore
+from pytest_gittrix.evals.runs.agents import Agent, agent_of
 from pytest_gittrix.evals.runs.replay import Recorded, ReplayAgent, script_of
 from pytest_gittrix.evals.runs.sample import Order, Sample
-from pytest_gittrix.evals.results.store import Belongings, RunStore
-from pytest_gittrix.evals.inputs.suite import Case
+from pytest_gittrix.evals.runs.work_dirs import MARK, Lease, take
 from pytest_gittrix.os_level.process_tree import AgentTree, seconds
 from pytest_gittrix.testing.repos.templates import Templates
 

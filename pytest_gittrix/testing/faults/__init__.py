@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.testing.faults.supervisor import supervise_function as supervise_function
     from pytest_gittrix.testing.faults.supervisor import sweep as sweep
 
-__getattr__, __dir__ = door(
+__getattr__ = door(
     __name__,
     {
         "pytest_gittrix.testing.faults.crash": (

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.testing.machines.session_machine import replay as replay
     from pytest_gittrix.testing.machines.turn_machine import TurnMachine as TurnMachine
 
-__getattr__, __dir__ = door(
+__getattr__ = door(
     __name__,
     {
         "pytest_gittrix.testing.machines.session_machine": (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.testing.repos.remote_kit import forge_at as forge_at
     from pytest_gittrix.testing.repos.remote_kit import remotes as remotes
 
-__getattr__, __dir__ = door(
+__getattr__ = door(
     __name__,
     {
         "pytest_gittrix.testing.repos.durable": (

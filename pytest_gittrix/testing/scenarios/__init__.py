@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.testing.scenarios.turn_kit import TurnCut as TurnCut
     from pytest_gittrix.testing.scenarios.turn_kit import TurnKit as TurnKit
 
-__getattr__, __dir__ = door(
+__getattr__ = door(
     __name__,
     {
         "pytest_gittrix.testing.scenarios.agent_kit": (

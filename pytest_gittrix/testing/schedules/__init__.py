@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.testing.schedules.sequential import session_calls as session_calls
     from pytest_gittrix.testing.schedules.sequential import sessions_model as sessions_model
 
-__getattr__, __dir__ = door(
+__getattr__ = door(
     __name__,
     {
         "pytest_gittrix.testing.schedules.blackbox": (

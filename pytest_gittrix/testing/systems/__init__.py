@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.testing.systems.protocol import TurnContext as TurnContext
     from pytest_gittrix.testing.systems.protocol import TurnHandle as TurnHandle
 
-__getattr__, __dir__ = door(
+__getattr__ = door(
     __name__,
     {
         "pytest_gittrix.testing.systems.protocol": (

@@ -128,7 +128,7 @@ class Summary:
     def to_json(self) -> dict[str, Json]:
         """The same for programs."""
         return {
-            "run_suite": str(self.store.path),
+            "run": str(self.store.path),
             "manifest": self.manifest.digest,
             "digest": self.digest,
             "samples": len(self.records),

@@ -19,7 +19,7 @@ from pytest_gittrix.engine.operations.operation import Emitter, Recorder
 from pytest_gittrix.engine.operations.resources import Resources
 from pytest_gittrix.engine.promotion.promoter import Promoter
 from pytest_gittrix.engine.promotion.pull_requests import PullRequests
-from pytest_gittrix.engine.promotion.strategy import Ask, Preferences, Strategy
+from pytest_gittrix.engine.promotion.strategy import Ask, Preferences, Strategy, StrategyPolicy
 from pytest_gittrix.engine.queries import Records
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.record.state.fold import Policy
@@ -77,8 +77,8 @@ class EngineServices:
         self.emitter = Emitter()
         self.turns = Turns(self.emitter.on)
         self.evictor = Evictor(resources.open_workspace, resources.trash, ephemeral.limits)
-        preferences = Preferences(home / "preferences.json")
-        self.promoter = Promoter(resources, self.evictor, strategy, preferences, ask, pull_requests, self.settle_promotion)
+        strategies = StrategyPolicy(strategy, Preferences(home / "preferences.json"), ask)
+        self.promoter = Promoter(resources, self.evictor, strategies, pull_requests, self.settle_promotion)
 
     @property
     def origins(self) -> Origins:

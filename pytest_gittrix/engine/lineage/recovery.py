@@ -19,7 +19,8 @@ from pytest_gittrix.engine.lineage.handoff import Handoff, Succession
 from pytest_gittrix.engine.lineage.member_recovery import mend_life
 from pytest_gittrix.engine.operations.eviction import Evictor
 from pytest_gittrix.engine.operations.operation import Recorder
-from pytest_gittrix.engine.promotion.pull_requests import Proposal, PullRequests, record_done
+from pytest_gittrix.engine.promotion.pull_requests import Proposal, PullRequests
+from pytest_gittrix.engine.promotion.recording import record_checkouts, record_done
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, SessionNotFound
 from pytest_gittrix.git.tree import Changes
 from pytest_gittrix.record.state.fold import Intent, SessionState
@@ -121,7 +122,8 @@ class Recovery:
         places = (branch,) if proposal is None else (branch, proposal.base)
         landed = any(durable.contains(place, intent.commit) for place in places)
         if landed:
-            self._forward_checkouts(recorder, durable, branch, intent)
+            durable.repair(branch, intent.commit, None)
+            record_checkouts(recorder, intent.commit, durable.bring_forward(branch, intent.commit))
         durable.repair(branch, intent.commit, intent.data.get("pack"))
         points.reached("recover:repaired")
         if not landed:
@@ -130,16 +132,8 @@ class Recovery:
             return recorder.append("promote.aborted", {"commit": intent.commit, "reason": reason}, commit_point=True)
         self.report.rolled_forward.append(state.id)
         done = {"commit": intent.commit, "ref": intent.ref, "branch": branch, "strategy": intent.data.get("strategy", "commit")}
-        opened = None if proposal is None else self.pull_requests.open_again(durable, branch, proposal, intent.commit)
-        return record_done(recorder, done, opened, actor="system")
-
-    def _forward_checkouts(self, recorder: Recorder, durable: Durable, branch: str, intent: Intent) -> None:
-        durable.repair(branch, intent.commit, None)
-        landed = durable.bring_forward(branch, intent.commit)
-        for _ in landed.forwarded:
-            recorder.append("worktree.updated", {"commit": intent.commit})
-        for reason in (landed.stale or {}).values():
-            recorder.append("worktree.stale", {"commit": intent.commit, "reason": reason[:500]})
+        pull_request = None if proposal is None else self.pull_requests.find_or_open(durable, branch, proposal, intent.commit)
+        return record_done(recorder, done, pull_request, actor="system")
 
     def _finish(self, recorder: Recorder, state: SessionState) -> None:
         """An eviction that was cut short goes on; a promoted session may keep its workspace if its policy says so."""

@@ -1,6 +1,6 @@
-"""Promoting a session: a person's choice of its changes becomes one commit, and the session ends as its policy says.
+"""Promoting a session: selected changes become one commit on durable, and the session ends as its policy says.
 
-``promotion`` is how the commit is made and lands, ``operations.eviction`` how the workspace goes afterwards.
+``promotion`` makes the commit and lands it; ``operations.eviction`` takes the workspace away afterwards.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pytest_gittrix.engine.operations.review import Review, snapshot_of
 from pytest_gittrix.engine.promotion.promotion import PromoteResult, Promotion
 from pytest_gittrix.engine.promotion.pull_requests import PrRequest, PullRequests
 from pytest_gittrix.engine.promotion.selection import check_on_overlap
-from pytest_gittrix.engine.promotion.strategy import Ask, Preferences, Strategy, check_strategy, decide
+from pytest_gittrix.engine.promotion.strategy import StrategyPolicy, check_strategy
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.git.tree import Changes
 from pytest_gittrix.record.state.fold import SessionState
@@ -25,7 +25,7 @@ from pytest_gittrix.workspaces.workspace import Workspace
 
 @dataclass(frozen=True)
 class PromoteRequest:
-    """What is to be promoted, how, and what is asked of its pull request; ``UserSession.promote`` says what each means."""
+    """The arguments of one ``UserSession.promote``, which says what each means."""
 
     what: Review | Iterable[str] | None
     files: Iterable[str] | None
@@ -45,6 +45,10 @@ class PromoteRequest:
             raise InvalidInput(f"The review is of session {self.what.session_id}, not {session_id}.", fix="Review this session first.")
         return self.what.snapshot, self.what.choice(self.files, self.hunks)
 
+    def commit_message(self, state: SessionState) -> str:
+        """The caller's message, or one from the session's task."""
+        return self.message or (f"gittrix: {state.task}" if state.task else f"gittrix: promote session {state.id}")
+
 
 @dataclass(frozen=True)
 class Promoter:
@@ -52,64 +56,59 @@ class Promoter:
 
     Attributes:
         resources: durable repositories.
-        evictor: ends what was promoted.
-        strategy: what ``auto`` means before the contributor heuristic is asked.
-        preferences: what people answered before.
-        ask: how to ask a person.
+        evictor: ends promoted sessions.
+        strategies: how ``auto`` is decided.
         pull_requests: how to open one.
-        settle: asked with the contents of a lock that is in the way; mends the promotion that it is of if its process is gone, and says
-            whether it did.
+        settle: called with the contents of a lock that is in the way; mends the promotion that holds it if its process is gone, and
+            returns whether it did.
     """
 
     resources: Resources
     evictor: Evictor
-    strategy: Strategy
-    preferences: Preferences
-    ask: Ask | None
+    strategies: StrategyPolicy
     pull_requests: PullRequests
     settle: Callable[[str], bool]
 
     def promote(self, recorder: Recorder, workspace: Workspace, request: PromoteRequest) -> PromoteResult:
-        """Promote a session; ``UserSession.promote`` says how and what it raises.
+        """Promote a session; ``UserSession.promote`` says what is raised.
 
         Args:
             recorder: of the session.
-            workspace: of it.
-            request: what, and how.
+            workspace: of the session.
+            request: what to promote, and how.
         """
         request.pull_request.check()
-        overlap_rule, asked = check_on_overlap(request.on_overlap), check_strategy(request.strategy)
+        on_overlap, requested = check_on_overlap(request.on_overlap), check_strategy(request.strategy)
         with recorder.working("promote", "human") as state:
             reviewed, files = request.selection(recorder.id)
             snapshot = reviewed if reviewed is not None else snapshot_of(state, workspace, self.evictor.limits)
             durable = self.resources.durable_of(state)
+            branch = state.durable_branch or durable.branch
+            message = request.commit_message(state)
+            strategy = self.strategies.choose(durable, branch, requested=requested, of_session=check_strategy(state.strategy))
+            proposal = self.pull_requests.propose(
+                request.pull_request, strategy, durable=durable, branch=branch, session=state.id, task=state.task, message=message
+            )
             promotion = Promotion(
                 recorder,
                 state,
-                durable,
                 snapshot,
-                lambda: self.resources.repository_lease(durable),
-                self.settle,
-                str(recorder.directory),
-                self.pull_requests,
-            )
-            landing = decide(
                 durable,
-                state.durable_branch or durable.branch,
-                asked=asked,
-                session=check_strategy(state.strategy),
-                default=self.strategy,
-                preferences=self.preferences,
-                ask=self.ask,
+                branch,
+                strategy,
+                message,
+                on_overlap,
+                proposal,
+                self.resources,
+                self.pull_requests,
+                self.settle,
             )
-            result, selection = promotion.run(
-                files, request.hunks, strategy=landing, message=request.message, on_overlap=overlap_rule, request=request.pull_request
-            )
-            return self._ended(recorder, recorder.read(), workspace, result, selection.changes)
+            result, promoted = promotion.run(files, request.hunks)
+            return self._end_session(recorder, workspace, result, promoted.changes)
 
-    def _ended(
-        self, recorder: Recorder, state: SessionState, workspace: Workspace, result: PromoteResult, promoted: Changes
-    ) -> PromoteResult:
+    def _end_session(self, recorder: Recorder, workspace: Workspace, result: PromoteResult, promoted: Changes) -> PromoteResult:
+        """Evict the promoted session, unless its policy keeps the workspace; a workspace that stays is a warning of the result."""
+        state = recorder.read()
         if not (state.ended and state.policy.until_promote):
             return result
         try:

@@ -1,31 +1,27 @@
 """The pull request of a promotion: what it says, and opening it once the commit is on its branch.
 
-A forge may be slow, full or closed to us, and the promotion is in by then: so opening raises nothing, ends in bounded time, and
-may be done again, by a recovery or by hand. Must not know how commits land.
+A forge may be slow, full or closed to us, and the promotion is in by then. So opening raises nothing, ends in bounded time, and
+may be done again, by a recovery or by hand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.forge.protocol import Forge, ForgeUnavailable, PullRequest
 from pytest_gittrix.backends.protocol import Durable
-from pytest_gittrix.engine.operations.operation import Recorder
 from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.errors import CapabilityMissing, GittrixError, InvalidInput
 from pytest_gittrix.git.refs import short_branch
 from pytest_gittrix.os_level.process_tree import pause, seconds
-from pytest_gittrix.record.eventlog.events import Actor
-from pytest_gittrix.record.state.fold import SessionState
 
 ForgeOf = Callable[[Durable], Forge | None]
 
 PATIENCE: Final = 20.0
-"""Real seconds that a promotion, or a recovery, waits for the forge in all."""
+"""Real seconds that a promotion, or a recovery, waits for the forge, over all tries."""
 
 _PAUSES: Final = (0.5, 1.0)
 _TITLE: Final = 200
@@ -34,7 +30,7 @@ _REASON: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class PrRequest:
-    """What a promotion asks of its pull request; what is None follows from the promotion.
+    """The pull request that a caller of ``promote`` asked for; what is None follows from the promotion.
 
     Attributes:
         base: the branch it goes to; the session's durable branch by default.
@@ -49,7 +45,7 @@ class PrRequest:
     draft: bool = False
 
     def check(self) -> None:
-        """Judge the texts. Raises InvalidInput: one cannot be what it says."""
+        """Validate the texts. Raises InvalidInput, naming the one that no pull request can have."""
         for name, text in (("title", self.title), ("body", self.body)):
             if text is not None and "\0" in check_text(text, name):
                 raise InvalidInput(f"{name} holds a NUL.", why="No forge takes it.", fix="Leave it out.")
@@ -59,9 +55,9 @@ class PrRequest:
             short_branch(check_text(self.base, "base"))
 
     def refuse_unless_pr(self, strategy: str) -> None:
-        """Refuse what a promotion without a pull request has no use for. Raises InvalidInput, which names it."""
-        asked = {"base": self.base, "title": self.title, "body": self.body, "draft": self.draft or None}
-        given = [f"{name}=" for name, value in asked.items() if value is not None]
+        """Refuse arguments that a promotion without a pull request has no use for. Raises InvalidInput, which names them."""
+        arguments = {"base": self.base, "title": self.title, "body": self.body, "draft": self.draft or None}
+        given = [f"{name}=" for name, value in arguments.items() if value is not None]
         if strategy == "pr" or not given:
             return
         raise InvalidInput(
@@ -71,7 +67,7 @@ class PrRequest:
         )
 
     def proposal(self, message: str, branch: str, session: str, task: str) -> Proposal:
-        """The pull request as it is to be opened.
+        """The pull request to open.
 
         Args:
             message: the commit message.
@@ -81,18 +77,18 @@ class PrRequest:
         """
         first, _, rest = message.strip().partition("\n")
         title = first if len(first) <= _TITLE else f"{first[: _TITLE - 1]}…"
-        said = [rest.strip() if title == first else message.strip(), f"Promoted by gittrix from session `{session}`."]
+        paragraphs = [rest.strip() if title == first else message.strip(), f"Promoted by gittrix from session `{session}`."]
         return Proposal(
             short_branch(self.base) if self.base is not None else branch,
             self.title if self.title is not None else title or task.strip()[:_TITLE] or f"Session {session}",
-            self.body if self.body is not None else "\n\n".join(part for part in said if part),
+            self.body if self.body is not None else "\n\n".join(filter(None, paragraphs)),
             self.draft,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A pull request that is to be opened: the branch it goes to, its text, and whether it is a draft."""
+    """A pull request to open: the branch it goes to, its text, and whether it is a draft."""
 
     base: str
     title: str
@@ -100,24 +96,24 @@ class Proposal:
     draft: bool
 
     def to_data(self) -> dict[str, Any]:
-        """The keys of ``promote.intent``, by which a recovery opens the same."""
+        """The data of ``promote.intent`` from which a recovery opens the same pull request."""
         return {"base": self.base, "title": self.title, "body": self.body, "draft": self.draft}
 
     @classmethod
     def of_intent(cls, data: Mapping[str, Any]) -> Proposal | None:
-        """What an intent says; None if it is not that of a pull request."""
+        """The proposal that a logged intent holds; None if its promotion opens no pull request."""
         if "base" not in data:
             return None
         return cls(data["base"], data.get("title", ""), data.get("body", ""), bool(data.get("draft", False)))
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """What came of opening one.
+class PrOutcome:
+    """The result of trying to open a pull request.
 
     Attributes:
-        pull: the pull request; None if there is none.
-        problem: why there is none, and what to do.
+        pull: the pull request; None if it could not be opened.
+        problem: why it could not be opened, and what to do.
     """
 
     pull: PullRequest | None = None
@@ -128,19 +124,19 @@ class Opened:
         """Address of its page."""
         return self.pull.url if self.pull is not None else None
 
-    def done(self) -> dict[str, str]:
-        """What ``promote.done`` says of it."""
+    def done_fields(self) -> dict[str, str]:
+        """The data of ``promote.done`` about the pull request."""
         if self.pull is not None:
             return {"pr_url": _plain(self.pull.url)}
         return {"pr_failed": _plain(self.problem or "")[:_REASON]}
 
-    def observed(self) -> dict[str, Any] | None:
-        """The data of ``pr.observed``; None if there is nothing to observe."""
+    def observation(self) -> dict[str, Any] | None:
+        """The data of ``pr.observed``; None without a pull request."""
         pull = self.pull
         if pull is None:
             return None
-        shown = {"url": pull.url, "title": pull.title, "branch": pull.head, "base_branch": pull.base}
-        return {"state": pull.state, "number": pull.number, "draft": pull.draft} | {name: _plain(text) for name, text in shown.items()}
+        texts = {"url": pull.url, "title": pull.title, "branch": pull.head, "base_branch": pull.base}
+        return {"state": pull.state, "number": pull.number, "draft": pull.draft} | {name: _plain(text) for name, text in texts.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +144,7 @@ class PullRequests:
     """Opening pull requests for the durable repositories of one engine.
 
     Attributes:
-        forge_of: the forge of a repository; None where there is none.
+        forge_of: finds the forge of a repository; None where it has none.
     """
 
     forge_of: ForgeOf = lambda _durable: None
@@ -169,12 +165,39 @@ class PullRequests:
             "the pull request by hand.",
         )
 
-    def open(self, durable: Durable, branch: str, proposal: Proposal) -> Opened:
-        """Open the pull request of a branch that has its commit. Raises nothing: a failure is told in what is returned."""
-        return self._opened(durable, branch, proposal, lambda forge: _open(forge, branch, proposal))
+    def propose(
+        self, request: PrRequest, strategy: str, *, durable: Durable, branch: str, session: str, task: str, message: str
+    ) -> Proposal | None:
+        """The pull request that a promotion is to open; None with any strategy but ``pr``.
 
-    def open_again(self, durable: Durable, branch: str, proposal: Proposal, commit: str) -> Opened:
-        """The same after a kill, when nobody knows whether it was opened, or merged since: then it is given as it is now.
+        Args:
+            request: the caller's request.
+            strategy: the strategy of the promotion.
+            durable: the repository.
+            branch: the session's branch of it.
+            session: its id.
+            task: its task.
+            message: the commit message.
+
+        Raises:
+            InvalidInput: the request is for a promotion without a pull request, or its base is no branch of the repository.
+            CapabilityMissing: the repository has no forge.
+        """
+        request.refuse_unless_pr(strategy)
+        if strategy != "pr":
+            return None
+        self.require(durable)
+        proposal = request.proposal(message, branch, session, task)
+        if proposal.base != branch:
+            durable.head(proposal.base)
+        return proposal
+
+    def open(self, durable: Durable, branch: str, proposal: Proposal) -> PrOutcome:
+        """Open the pull request of a branch that has its commit. Raises nothing: a failure is in the result."""
+        return self._call_forge(durable, branch, proposal, lambda forge: _open(forge, branch, proposal))
+
+    def find_or_open(self, durable: Durable, branch: str, proposal: Proposal, commit: str) -> PrOutcome:
+        """As ``open``, after a kill that left unknown whether the pull request was opened; one that is found may have been merged since.
 
         Args:
             durable: the repository.
@@ -184,33 +207,33 @@ class PullRequests:
         """
 
         def find_or_open(forge: Forge) -> PullRequest:
-            known = forge.find_prs(head=branch, base=proposal.base, state="all")
-            return next((pull for pull in known if pull.head_sha == commit), None) or _open(forge, branch, proposal)
+            existing = forge.find_prs(head=branch, base=proposal.base, state="all")
+            return next((pull for pull in existing if pull.head_sha == commit), None) or _open(forge, branch, proposal)
 
-        return self._opened(durable, branch, proposal, find_or_open)
+        return self._call_forge(durable, branch, proposal, find_or_open)
 
-    def _opened(self, durable: Durable, branch: str, proposal: Proposal, act: Callable[[Forge], PullRequest]) -> Opened:
+    def _call_forge(self, durable: Durable, branch: str, proposal: Proposal, call: Callable[[Forge], PullRequest]) -> PrOutcome:
         points.reached("pr:opening")
         where = ""
         try:
             forge = self.require(durable)
             where = f" at {forge.url}"
-            with forge.within(PATIENCE) as hasty:
-                pull = _checked(act(hasty))
+            with forge.within(PATIENCE) as limited:
+                pull = _checked(call(limited))
         except Exception as problem:  # noqa: BLE001  (the commit is in: whatever a forge raises must not say that it is not)
             reason = problem.fact if isinstance(problem, GittrixError) else f"{type(problem).__name__}: {problem}."
             push = f"push {branch!r} there, then " if durable.objects_dir is not None and isinstance(problem, InvalidInput) else ""
             by_hand = f"{push}open it by hand from {branch!r} to {proposal.base!r}{where}"
-            return Opened(problem=f"the commit is on {branch!r}, but no pull request of it is known: {reason} To have one, {by_hand}.")
+            return PrOutcome(problem=f"the commit is on {branch!r}, but no pull request of it is known: {reason} To have one, {by_hand}.")
         points.reached("pr:opened")
-        return Opened(pull)
+        return PrOutcome(pull)
 
 
 def forges_of(forge: Forge | ForgeOf | None, is_own: Callable[[Durable], bool]) -> ForgeOf:
     """How to find the forge of a repository, from what the engine was given.
 
     Args:
-        forge: a forge, which is that of the engine's own repository; or what tells one by repository; or None.
+        forge: a forge, which is that of the engine's own repository; or a function that finds one by repository; or None.
         is_own: whether a repository is the engine's own.
 
     Raises:
@@ -228,48 +251,26 @@ def forges_of(forge: Forge | ForgeOf | None, is_own: Callable[[Durable], bool]) 
     return forge
 
 
-def record_done(recorder: Recorder, done: Mapping[str, Any], opened: Opened | None, *, actor: Actor) -> SessionState:
-    """Store the end of a promotion, and what was seen of its pull request.
-
-    Args:
-        recorder: of the session; the caller holds its lease.
-        done: the data of ``promote.done``, but for the pull request.
-        opened: what came of opening one; None where none was asked for.
-        actor: who promoted.
-
-    Raises:
-        AdapterUnavailable: the end could not be stored. That what was seen of the pull request could not is no failure: its address is
-            in the end.
-    """
-    told = opened.done() if opened is not None else {}
-    state = recorder.append("promote.done", {**done, **told}, actor=actor, commit_point=True)
-    seen = opened.observed() if opened is not None else None
-    if seen is not None:
-        with suppress(GittrixError):
-            state = recorder.append("pr.observed", seen)
-    return state
-
-
 def _checked(pull: PullRequest) -> PullRequest:
-    """A pull request, if a forge's stranger gave one that can be told of. Raises TypeError if not."""
+    """What a forge that may be anybody's returned, if it is a pull request that can be stored. Raises TypeError if not."""
     if not isinstance(pull, PullRequest) or not all(isinstance(text, str) for text in (pull.url, pull.title, pull.head, pull.base)):
         raise TypeError(f"the forge answered {str(pull)[:200]!r}")
     return pull
 
 
 def _plain(text: str) -> str:
-    """A text of a forge's as UTF-8 can hold it: what is stored must be read back."""
+    """A forge's text as UTF-8 can hold it: what is stored must be read back."""
     return text.encode(errors="replace").decode()
 
 
 def _open(forge: Forge, branch: str, proposal: Proposal) -> PullRequest:
-    """Open it, again while the forge fails in ways that pass; it opens one only."""
-    ends = seconds() + PATIENCE
+    """Open a pull request, with retries while the forge fails in ways that pass; a forge opens only one for a branch."""
+    deadline = seconds() + PATIENCE
     for wait in _PAUSES:
         try:
             return forge.open_pr(branch, proposal.base, proposal.title, proposal.body, draft=proposal.draft)
         except ForgeUnavailable as problem:
-            if not problem.uncertain or seconds() + wait > ends:
+            if not problem.uncertain or seconds() + wait > deadline:
                 raise
         pause(wait)
     return forge.open_pr(branch, proposal.base, proposal.title, proposal.body, draft=proposal.draft)

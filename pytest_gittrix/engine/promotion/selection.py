@@ -1,7 +1,7 @@
-"""What exactly is promoted: a choice of a snapshot's paths and hunks, judged against durable's drift.
+"""What exactly is promoted: selected paths and hunks of a snapshot, reconciled with durable's drift.
 
-Pure functions from a snapshot and two trees to the entries of one commit, or to the conflict that forbids it (DESIGN
-rules 1, 4, 7). Touches no repository but to read.
+Pure functions from a snapshot and two trees to the entries of one commit, or to the conflict that forbids it (rules 1, 4 and 7,
+docs/explanation/rules.md).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pytest_gittrix.engine.operations.validation import check_paths
 from pytest_gittrix.errors import BaselineConflict, ConflictKind, InvalidInput, PromoteFailed, WriteRejected
 from pytest_gittrix.git.hunks import choose, merge_text
 from pytest_gittrix.git.tree import SUBMODULE, SYMLINK, Changes, Entry, overlap
+from pytest_gittrix.workspaces.seed import Seed
 from pytest_gittrix.workspaces.snapshot import Snapshot
 
 OnOverlap = Literal["refuse", "allow-identical", "merge"]
@@ -24,7 +25,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True)
 class Selection:
-    """What is to be promoted.
+    """The changes that are promoted.
 
     Attributes:
         changes: new entry by path, None for a deletion.
@@ -77,7 +78,7 @@ def select(snapshot: Snapshot, files: Iterable[str] | None, hunks: Mapping[str, 
     changes: dict[str, Entry | None] = {path: snapshot.changes[path] for path in wanted}
     blobs = {entry.id: snapshot.blobs[entry.id] for entry in changes.values() if entry is not None}
     for path, numbers in chosen_hunks.items():
-        data = _chosen(snapshot, path, numbers)
+        data = _with_hunks(snapshot, path, numbers)
         entry = snapshot.changes[path]
         assert entry is not None
         changes[path] = Entry(entry.mode, snapshot.seed.format.hash_object("blob", data))
@@ -91,7 +92,8 @@ def _wanted(snapshot: Snapshot, files: Iterable[str] | None, hunks: Mapping[str,
     return list(dict.fromkeys([*check_paths(files, "files"), *hunks]))
 
 
-def _chosen(snapshot: Snapshot, path: str, numbers: Collection[int]) -> bytes:
+def _with_hunks(snapshot: Snapshot, path: str, numbers: Collection[int]) -> bytes:
+    """The bytes of a file with only some of its hunks applied."""
     old, new = snapshot.seed.entries.get(path), snapshot.changes[path]
     if old is None or new is None or {old.mode, new.mode} & {SYMLINK, SUBMODULE}:
         raise InvalidInput(
@@ -105,7 +107,7 @@ def _chosen(snapshot: Snapshot, path: str, numbers: Collection[int]) -> bytes:
 
 
 def check_on_overlap(value: str) -> OnOverlap:
-    """Validate what is to happen when durable drifted over the selection. Raises InvalidInput, listing what there is."""
+    """Validate how overlap with drift is treated. Raises InvalidInput, which lists the ways."""
     if value in _ON_OVERLAP:
         return value  # type: ignore[return-value]
     raise InvalidInput(f"on_overlap={value!r} is not a way to treat overlap.", fix=f"Use one of: {', '.join(_ON_OVERLAP)}.")
@@ -114,24 +116,21 @@ def check_on_overlap(value: str) -> OnOverlap:
 def reconcile(
     selection: Selection,
     drift: Drift,
+    seed: Seed,
+    read_blob: Callable[[str], bytes],
     *,
-    baseline: Callable[[str], Entry | None],
-    blob: Callable[[str], bytes],
-    hash_object: Callable[[str, bytes], str],
     on_overlap: OnOverlap,
-    baseline_sha: str,
     head: str,
 ) -> Selection:
-    """What of a selection goes onto the head that was met, which may have drifted from the baseline.
+    """The part of a selection that goes onto a head, which may have drifted from the baseline.
 
     Args:
-        selection: what is to be promoted.
+        selection: the changes to promote.
         drift: what differs between baseline and head.
-        baseline: the baseline's entry at a path.
-        blob: bytes by id, of durable.
-        hash_object: id from kind and data.
+        seed: the baseline.
+        read_blob: bytes by id, of the baseline or of durable.
         on_overlap: ``refuse`` any overlap (GitTrix), ``allow-identical`` bytes, or ``merge`` what merges as text.
-        baseline_sha, head: for the error.
+        head: the head's id, for the error.
 
     Raises:
         BaselineConflict: drift overlaps the selection in a way that is not allowed; it names every such path and its kind.
@@ -143,41 +142,41 @@ def reconcile(
     changes, blobs = dict(selection.changes), dict(selection.blobs)
     conflicts: dict[str, ConflictKind] = {}
     for path in sorted(touched):
-        kind, merged = _meet(path, selection, drift, baseline, blob)
+        kind, merged = _merge_at(path, selection, drift, seed, read_blob)
         theirs = drift[path][1] if path in drift else None
         if on_overlap == "merge" and merged is not None:
             mode, data = merged
-            changes[path] = Entry(mode, hash_object("blob", data))
+            changes[path] = Entry(mode, seed.format.hash_object("blob", data))
             blobs[changes[path].id] = data  # type: ignore[union-attr]
         if on_overlap != "refuse" and path in drift and theirs == changes[path]:
             del changes[path]
         elif on_overlap != "merge" or merged is None:
             conflicts[path] = kind
     if conflicts:
-        raise _conflict(conflicts, baseline_sha, head)
+        raise _conflict(conflicts, seed.commit, head)
     if not changes:
         raise PromoteFailed("Durable already holds everything that was selected.", stage="staging", fix="Discard the session.")
     return Selection(changes, blobs)
 
 
-def _meet(
-    path: str, selection: Selection, drift: Drift, baseline: Callable[[str], Entry | None], blob: Callable[[str], bytes]
+def _merge_at(
+    path: str, selection: Selection, drift: Drift, seed: Seed, read_blob: Callable[[str], bytes]
 ) -> tuple[ConflictKind, tuple[int, bytes] | None]:
-    """How the two sides meet at a path, and what they merge to, if they do."""
-    base, ours = baseline(path), selection.changes[path]
+    """The kind of conflict that two sides have at a path, and the mode and bytes that they merge to, if they do."""
+    base, ours = seed.entries.get(path), selection.changes[path]
     theirs = drift[path][1] if path in drift else None
     if path not in drift or base is None or ours is None or theirs is None:
         return "tree", None
     if {base.kind, ours.kind, theirs.kind} & {"symlink", "submodule"}:
         return "tree", None
     mode = ours.mode if theirs.mode == base.mode else theirs.mode
-    merged = merge_text(blob(base.id), selection.blobs[ours.id], blob(theirs.id))
+    merged = merge_text(read_blob(base.id), selection.blobs[ours.id], read_blob(theirs.id))
     return ("text", None) if merged is None else ("path", (mode, merged))
 
 
 def _conflict(kinds: Mapping[str, ConflictKind], baseline: str, head: str) -> BaselineConflict:
-    words = {"path": "would merge as text", "text": "would not merge as text", "tree": "moved, deleted or of another kind"}
-    listed = "; ".join(f"{path!r} {words[kind]}" for path, kind in [*kinds.items()][:_SHOWN])
+    reasons = {"path": "would merge as text", "text": "would not merge as text", "tree": "moved, deleted or of another kind"}
+    listed = "; ".join(f"{path!r} {reasons[kind]}" for path, kind in [*kinds.items()][:_SHOWN])
     more = f" (and {len(kinds) - _SHOWN} more)" if len(kinds) > _SHOWN else ""
     mergeable = all(kind == "path" for kind in kinds.values())
     return BaselineConflict(

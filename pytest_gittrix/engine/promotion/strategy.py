@@ -1,8 +1,7 @@
 """Where a promotion lands: on the branch itself, on a branch of its own (perhaps with a pull request), or in a patch.
 
-``auto`` is the contributor heuristic that GitTrix documents, under its order of overrides: branch protection, the
-session, the repository's remembered
-preference, the engine's default, then the number of people who wrote the branch. Knows how to decide, not how to land.
+``auto`` is the contributor heuristic that GitTrix documents, under its order of overrides: branch protection, the session, the
+repository's remembered preference, the engine's default, then the number of people who wrote the branch.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def check_strategy(value: str) -> Strategy:
     """Validate a strategy.
 
     Raises:
-        InvalidInput: it is none; the message lists those there are.
+        InvalidInput: there is no such strategy; the message lists them.
     """
     if value in STRATEGIES:
         return value  # type: ignore[return-value]
@@ -75,66 +74,76 @@ class Preferences:
     def get(self, uri: str) -> Strategy | None:
         """The remembered strategy of a repository. A file that cannot be read remembers nothing."""
         try:
-            known = json.loads(self._path.read_bytes())
-            return check_strategy(known[uri])
+            return check_strategy(json.loads(self._path.read_bytes())[uri])
         except (OSError, ValueError, KeyError, TypeError, InvalidInput):
             return None
 
     def remember(self, uri: str, strategy: Strategy) -> None:
-        """Keep an answer, beside those that other processes keep meanwhile. Raises InvalidInput for what is no strategy."""
+        """Store an answer, beside those that other processes store meanwhile. Raises InvalidInput for what is no strategy."""
         from filelock import FileLock
 
         check_strategy(strategy)
         os.makedirs(self._path.parent, exist_ok=True)
         with FileLock(f"{self._path}.lock"):
             try:
-                known = json.loads(self._path.read_bytes())
+                remembered = json.loads(self._path.read_bytes())
             except (OSError, ValueError):
-                known = {}
-            write_file(str(self._path), json.dumps({**known, uri: strategy}, indent=2, sort_keys=True).encode() + b"\n")
+                remembered = {}
+            write_file(str(self._path), json.dumps({**remembered, uri: strategy}, indent=2, sort_keys=True).encode() + b"\n")
 
 
-def decide(
-    durable: Durable, branch: str, *, asked: Strategy, session: Strategy, default: Strategy, preferences: Preferences, ask: Ask | None
-) -> Strategy:
-    """The strategy a promotion takes. Whether a pull request can be opened, the forge says (``pull_requests``).
+@dataclass(frozen=True, slots=True)
+class StrategyPolicy:
+    """How one engine chooses the strategy of a promotion.
 
-    Args:
-        durable: the repository.
-        branch: the branch the session started from.
-        asked: what this promotion asked for; anything but ``auto`` is taken. On a protected branch ``auto`` is ``branch``, or ``pr``
-            where that is settled.
-        session: what the session was started with.
-        default: the engine's default.
-        preferences: what is remembered of repositories.
+    Attributes:
+        default: the engine's default; ``auto`` leaves it to the contributor heuristic.
+        preferences: the remembered strategies of repositories.
         ask: how to ask a person; None takes the default answer.
-
-    Raises:
-        PromoteFailed: a direct commit on a protected branch was asked for.
-        InvalidInput: the answer was no strategy.
     """
-    settled = next((one for one in (asked, session, preferences.get(durable.uri), default) if one not in (None, "auto")), None)
-    if durable.protected(branch):
-        if asked == "commit":
+
+    default: Strategy
+    preferences: Preferences
+    ask: Ask | None
+
+    def choose(self, durable: Durable, branch: str, *, requested: Strategy, of_session: Strategy) -> Strategy:
+        """The strategy that a promotion takes; never ``auto``.
+
+        Args:
+            durable: the repository.
+            branch: the branch the session started from. If it is protected, ``auto`` is ``branch``, or ``pr`` where the session, the
+                preference or the default says so.
+            requested: the strategy of this promotion; anything but ``auto`` is taken.
+            of_session: the strategy that the session was started with.
+
+        Raises:
+            PromoteFailed: a direct commit on a protected branch was requested.
+            InvalidInput: the person's answer was no strategy.
+        """
+        candidates = (requested, of_session, self.preferences.get(durable.uri), self.default)
+        configured = next((strategy for strategy in candidates if strategy not in (None, "auto")), None)
+        if not durable.protected(branch):
+            return configured or self._by_contributors(durable, branch)
+        if requested == "commit":
             raise PromoteFailed(
                 f"{branch!r} is protected, so nothing is committed on it directly.", stage="staging", fix="Promote with strategy='branch'."
             )
-        return asked if asked != "auto" else "pr" if settled == "pr" else "branch"
-    return settled or _by_contributors(durable, branch, preferences, ask)
+        if requested != "auto":
+            return requested
+        return "pr" if configured == "pr" else "branch"
 
-
-def _by_contributors(durable: Durable, branch: str, preferences: Preferences, ask: Ask | None) -> Strategy:
-    people = durable.contributors(branch, _MANY)
-    if people < _SEVERAL:
-        return "commit"
-    if people >= _MANY:
-        return "branch"
-    question = Question(durable.uri, branch, people)
-    if ask is None:
-        return question.default
-    answer = check_strategy(ask(question))
-    preferences.remember(durable.uri, answer)
-    return answer
+    def _by_contributors(self, durable: Durable, branch: str) -> Strategy:
+        people = durable.contributors(branch, _MANY)
+        if people < _SEVERAL:
+            return "commit"
+        if people >= _MANY:
+            return "branch"
+        question = Question(durable.uri, branch, people)
+        if self.ask is None:
+            return question.default
+        answer = check_strategy(self.ask(question))
+        self.preferences.remember(durable.uri, answer)
+        return answer
 
 
 def slug(task: str) -> str:
@@ -148,21 +157,21 @@ def branch_names(task: str, references: Iterable[str], *, preferred: str | None 
 
     Args:
         task: the session's task.
-        references: full names of those there are; a name is taken too where one of them needs it as a directory.
-        preferred: the name to begin with, if it is a free one that git takes.
+        references: full names of the existing references; a name that one of them needs as a directory is taken too.
+        preferred: the name to begin with, if git takes it and it is free.
     """
-    known = set(references)
-    taken = {name for reference in known for name in (reference, *parents(reference))}
-    if preferred is not None and _is_free(preferred, known, taken):
+    existing = set(references)
+    taken = {name for reference in existing for name in (reference, *parents(reference))}
+    if preferred is not None and _is_free(preferred, existing, taken):
         yield preferred
     base = f"gittrix/{slug(task)}"
     names = (base if number == 1 else f"{base}-{number}" for number in count(1))
     yield from (name for name in names if branch_ref(name) not in taken)
 
 
-def _is_free(name: str, known: Collection[str], taken: Collection[str]) -> bool:
+def _is_free(name: str, existing: Collection[str], taken: Collection[str]) -> bool:
     try:
         ref = branch_ref(name)
     except InvalidInput:
         return False
-    return ref not in taken and not any(above in known for above in parents(ref))
+    return ref not in taken and not any(parent in existing for parent in parents(ref))

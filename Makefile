@@ -30,13 +30,14 @@ help: ## list the targets
 	@echo "  ARGS='-k promote'   more arguments for pytest (test), the demo or the benchmarks"
 
 test: lint ## check style and types, then run all tests in random order
-	@$(BIN)/pytest -n $(JOBS) $(ARGS)
+	@$(BIN)/pytest -n $(JOBS) --durations=15 $(ARGS)
 
 tools: $(TOOLS_READY) ## run the tests inside Inspect, mini-swe-agent, pydantic-ai, MCP (an environment of their own, 900 MB)
 	@$(TOOLS_VENV)/bin/python -m pytest -n $(JOBS) tests/tools
 
 lint: $(INSTALLED) ## check style (ruff) and types (mypy)
 	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
 
 demo: $(INSTALLED) ## a session on a real repository, from start to eviction, and an eval of ten samples

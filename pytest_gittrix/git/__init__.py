@@ -1,1 +1,1 @@
-"""The only room that knows git: objects, trees, packs, references, workspaces, snapshots and patches. Knows no session."""
+"""git's own formats: objects, trees, packs, references, the index, ignore rules and patches. It knows no workspace and no session."""

@@ -1,1 +1,1 @@
-"""What happened: the append-only log, the fold over it, and what is derived from it. Knows no git."""
+"""What happened to sessions: their logs, what the logs add up to, and the store that keeps them. It knows no git."""

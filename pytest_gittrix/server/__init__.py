@@ -1,1 +1,1 @@
-"""The daemon, ``gittrix serve``: the sessions of a team over HTTP (BotMinter, session-systems 4.3), and the engine for every command."""
+"""The daemon, ``gittrix serve``: the sessions of a team over HTTP, and the engine for every command."""

@@ -276,18 +276,39 @@ def _circle(what: str, graph: Mapping[str, set[str]]) -> list[str]:
     return []
 
 
+def page(house: House) -> str:
+    """The picture of the storeys and the table of the rooms, as Markdown, for ``docs/explanation/architecture.md``."""
+    width = max(map(len, STOREYS))
+    floors = [f"  {number} {storey:{width}} | {'  '.join(names)}" for number, (storey, names) in enumerate(STOREYS.items(), 1)]
+    rule = "  " + "-" * (max(map(len, floors)) - 2)
+    picture = f"\n{rule}\n".join(reversed(floors))
+    rows = [
+        f"| {number} {storey} | `{room}` | {_sentence(modules)} |"
+        for number, storey in sorted(enumerate(STOREYS, 1), reverse=True)
+        for room, modules in house.rooms.items()
+        if storey_of(room) == number
+    ]
+    return "\n".join(["```text", picture, "```", "", "| storey | room | what it is for |", "|---|---|---|", *rows])
+
+
+def _sentence(modules: Sequence[Module]) -> str:
+    front = next((module for module in modules if module.is_package), modules[0])
+    return (ast.get_docstring(front.tree) or "").partition("\n\n")[0].replace("\n", " ").replace("``", "`")
+
+
 def main() -> int:
     """Print each room with its sentence, size and arrows; 1 where an arrow runs up, in a circle, or a room is too large."""
     house = House(SOURCE)
+    if "--page" in sys.argv:
+        print(page(house))
+        return 0
     for number, (storey, _) in enumerate(STOREYS.items(), 1):
         print(f"\n{number} {storey}")
         for room, modules in house.rooms.items():
             if storey_of(room) != number:
                 continue
-            front = next((module for module in modules if module.is_package), modules[0])
-            sentence = (ast.get_docstring(front.tree) or "").partition("\n")[0]
             files, lines = sum(not module.is_package for module in modules), sum(module.lines for module in modules)
-            print(f"  {room:24} {files:3} files {lines:6} lines  {sentence}")
+            print(f"  {room:24} {files:3} files {lines:6} lines  {_sentence(modules)}")
             if house.arrows[room]:
                 print(f"  {'':24} -> {', '.join(sorted(house.arrows[room]))}")
     upward, circles, crowded, private = house.upward(), house.circles(), house.crowded(), house.private_reaches()

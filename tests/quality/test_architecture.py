@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.quality.house import MOST_FILES, PACKAGE, SOURCE, STOREYS, House, Import, Module, named, never_of, storey_of
+from tests.quality.house import MOST_FILES, PACKAGE, SOURCE, STOREYS, House, Import, Module, named, never_of, page, storey_of
+
+PAGE = SOURCE.parent / "docs/explanation/architecture.md"
 
 # Too dear to load in every pytest run and every shell completion.
 HEAVY = ("git", "pydantic", "hypothesis", "pygit2", "freezegun", "filelock", "rich")
@@ -118,6 +120,14 @@ def test_no_module_uses_the_private_names_of_another(ours: House) -> None:
 
 def test_no_room_has_more_files_than_one_idea_needs(ours: House) -> None:
     assert ours.crowded() == []
+
+
+def test_the_page_on_the_architecture_shows_the_house_as_it_is(ours: House) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+
+    assert text.partition("<!-- house -->\n")[2].partition("\n<!-- /house -->")[0] == page(ours), (
+        "run: python -m tests.quality.house --page"
+    )
 
 
 @pytest.mark.parametrize("module", [PACKAGE, f"{PACKAGE}.plugin", f"{PACKAGE}.cli.main"])

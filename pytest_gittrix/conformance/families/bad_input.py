@@ -1,4 +1,4 @@
-"""ERR: what cannot be done is refused with a typed error that names it, and changes nothing (DESIGN rules 7, 11)."""
+"""ERR: what cannot be done is refused with a typed error that names it, and changes nothing (rules 7 and 11, docs/explanation/rules.md)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
 from pytest_gittrix.testing.systems.protocol import Capability
 
 UNKNOWN: Final = ("SESSION_NOT_FOUND", "INVALID_INPUT")
-"""What an id that is none is answered with."""
+"""Error codes for an id that no session has."""
 
 
 class BadInputClauses(Clauses):

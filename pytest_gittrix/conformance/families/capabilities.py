@@ -1,4 +1,4 @@
-"""CAP: what a system declares is what it has (no drift between the two)."""
+"""CAP: a system has exactly the capabilities that it declares."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ class CapabilityClauses(Clauses):
 
 
 def _verbs(stage: Stage) -> set[str]:
-    """The optional verbs that the engine has; one that is set to None it has not."""
+    """The optional verbs that the engine has; a verb that is set to None does not count."""
     return {verb for verbs in VERBS.values() for verb in verbs if callable(getattr(stage.gittrix.raw, verb, None))}

@@ -1,7 +1,7 @@
-"""LCK: several processes work on the same sessions and the same repository, and nothing is lost or done twice (DESIGN rule 2).
+"""LCK: several processes work on the same sessions and the same repository, and nothing is lost or done twice.
 
-One process is held in the midst of its work, at a call that changes a file, while another one runs; so each clause sees the same few
-interleavings every time.
+One process is held at a call that changes a file while another one runs, so each clause sees the same few interleavings every time (rule 2,
+docs/explanation/rules.md).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 from pytest_gittrix.conformance.base.clause import needs
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import lands, refused
-from pytest_gittrix.conformance.families.durability import killed, spread
+from pytest_gittrix.conformance.families.durability import kill_during, spread
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing.faults.faults import Call
 from pytest_gittrix.testing.faults.supervisor import supported
@@ -26,32 +26,32 @@ from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
 from pytest_gittrix.testing.systems.protocol import Capability
 
 BUSY: Final = frozenset({"EVICTION_RACE", "PROMOTE_FAILED", "DURABLE_LOCKED"})
-"""What a system may answer while somebody else is at it, if it then does it on a second try."""
+"""Error codes that a system may give while another process works, if a second try succeeds."""
 
 POINTS: Final = 4
-"""At how many of its calls a process is held."""
+"""At how many of its calls a process is held while the other one runs."""
 
 MOMENTS: Final = 8
-"""At how many of its calls a promotion is held beside a person's commit: what matters is a short time between two of them."""
+"""At how many of its calls a promotion is held while a person commits: more, since only a few calls of it matter."""
 
 Prepare = Callable[[Stage], tuple[DrivenSession, ...]]
-"""Brings a stage into the state before; gives the sessions that matter."""
+"""Prepares a stage for the two processes; gives the sessions that they work on."""
 
 Actor = Callable[[Stage, tuple[str, ...]], object]
-"""What a process does on a stage, with the sessions of these ids."""
+"""What a process does on a stage, with the sessions that have these ids."""
 
 
 @dataclass(frozen=True)
-class Race:
-    """What came of two processes.
+class Intrusion:
+    """The outcome of two processes, one of which ran while the other was held at a call.
 
     Attributes:
-        stage: where.
-        sessions: those that were prepared, as the engine that prepared them knows them.
+        stage: the stage that both worked on.
+        sessions: the prepared sessions, as the engine that prepared them knows them.
         workspaces: their directories, None where the system has no ``shell``.
         action: how the process that was held ended.
-        intruder: how the other ended.
-        held: the call that the first was held at.
+        intruder: how the other process ended.
+        held: the call at which the first process was held.
     """
 
     stage: Stage
@@ -71,7 +71,7 @@ class Race:
 
 
 class ConcurrencyClauses(Clauses):
-    """Processes beside one another."""
+    """Two processes at a time."""
 
     @needs(Capability.PROCESSES)
     def test_lck_01_a_commit_elsewhere_during_a_promotion_is_kept(self, stage: Stage) -> None:
@@ -147,7 +147,7 @@ class ConcurrencyClauses(Clauses):
                 _may_be_refused(race.action, "SESSION_EXPIRED")
                 _may_be_refused(race.intruder, "SESSION_EXPIRED")
                 session = race.sessions[0]
-                if session.state == "active":  # the eviction was told that somebody was at it
+                if session.state == "active":  # the eviction was refused as busy
                     session.evict()
 
                 assert session.state == "expired"
@@ -190,11 +190,11 @@ class ConcurrencyClauses(Clauses):
     @needs(Capability.PROCESSES, Capability.CRASH)
     def test_lck_11_a_killed_process_is_in_nobodys_way(self, stage: Stage) -> None:
         """Or one crash stops all other agents until a person finds the lock file and deletes it."""
-        for struck in killed(stage, lambda _, session: session.promote(), self.files()):
-            session = struck.engine.start_session("The next one")
+        for killed in kill_during(stage, lambda _, session: session.promote(), self.files()):
+            session = killed.engine.start_session("The next one")
             session.write("README.md", "agent\n")
 
-            lands(struck.stage, session, {"README.md": b"agent\n"})
+            lands(killed.stage, session, {"README.md": b"agent\n"})
 
     @needs(Capability.PROCESSES)
     def test_lck_12_writes_to_one_session_are_all_there(self, stage: Stage) -> None:
@@ -217,14 +217,14 @@ class ConcurrencyClauses(Clauses):
             assert states == dict.fromkeys((race.sessions[0].id, race.action.value, race.intruder.value), "active")
             assert len(states) == 3
 
-    def races(self, stage: Stage, prepare: Prepare, action: Actor, intruder: Actor, points: int = POINTS) -> Iterator[Race]:
-        """Slip one process into another, at calls spread over its run, each time on a stage of its own.
+    def races(self, stage: Stage, prepare: Prepare, action: Actor, intruder: Actor, points: int = POINTS) -> Iterator[Intrusion]:
+        """Run one process while another is held, at calls spread over its run, each time on a fresh stage.
 
         Args:
-            stage: on this one the action is run alone, for its calls to be known.
-            prepare: brings a stage into the state before.
-            action: is held in the midst of its work.
-            intruder: runs meanwhile, until it ends or waits for the other.
+            stage: the action is first run alone on this stage, to learn its calls.
+            prepare: prepares a stage.
+            action: the process that is held at a call.
+            intruder: runs meanwhile, until it ends or waits for the action.
             points: at how many of its calls the action is held.
         """
         if (why := supported()) is not None:
@@ -239,7 +239,7 @@ class ConcurrencyClauses(Clauses):
                 ids = tuple(session.id for session in sessions)
                 workspaces = tuple(session.workspace_path for session in sessions)
                 came = intrude(partial(action, here, ids), partial(intruder, here, ids), at=at, within=here.path)
-                yield Race(here, sessions, workspaces, came.action, came.intruder, came.held)
+                yield Intrusion(here, sessions, workspaces, came.action, came.intruder, came.held)
 
 
 def _went_well(ended: Ended) -> None:
@@ -247,13 +247,13 @@ def _went_well(ended: Ended) -> None:
 
 
 def _may_be_refused(ended: Ended, *codes: str) -> bool:
-    """See that a process did what it was to do, or was refused with one of the codes or because somebody was at it; whether it was."""
+    """Check that a process succeeded, or was refused with one of the codes or as busy; gives whether it was refused."""
     assert ended.code in {None, *codes, *BUSY}, f"{ended.code}: {ended.text}"
     return ended.code is not None
 
 
 def _lands_at_last(ended: Ended, session: DrivenSession) -> None:
-    """See that a promotion was made, or was refused because somebody was at it and can be made now."""
+    """Check that a promotion was made, or was refused as busy and succeeds now."""
     if _may_be_refused(ended):
         session.promote()
     assert session.state == "promoted"

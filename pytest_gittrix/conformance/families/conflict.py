@@ -1,4 +1,4 @@
-"""CNF: a promotion is refused if and only if durable drifted over what is promoted (DESIGN rule 4)."""
+"""CNF: a promotion is refused if and only if durable drifted over what is promoted (rule 4, docs/explanation/rules.md)."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ class ConflictClauses(Clauses):
 
 
 def _agent_edits_and_human_makes(stage: Stage, changes: Mapping[str, Any]) -> None:
-    """See that an edit of ``app.py`` is refused over a person's change of it, which stays."""
+    """Check that the agent's edit of ``app.py`` is refused over a person's change of it, and that the change stays."""
     session = stage.start()
     session.write("app.py", "agent\n")
     theirs = stage.rival.commit(changes)

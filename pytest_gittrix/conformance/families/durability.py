@@ -1,4 +1,4 @@
-"""DUR: sessions outlive the process they are in, however it ends (DESIGN rules 9 and 10)."""
+"""DUR: sessions outlive the process that they are in, however it ends (rules 9 and 10, docs/explanation/rules.md)."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from pytest_gittrix.testing.systems.driver import DrivenEngine, DrivenSession, S
 from pytest_gittrix.testing.systems.protocol import Capability
 
 Operation = Callable[[DrivenEngine, DrivenSession], object]
-"""What is done with an engine, to a session of it."""
+"""Does something with an engine, to one of its sessions."""
 
 FaultAt = Callable[[Call], Fault | None]
-"""How an operation is killed at one of its calls."""
+"""Gives the fault that kills an operation at one of its calls; None leaves that call out."""
 
 
 POINTS = 8
-"""At how many of its calls an operation is killed. Killing it at each one is the business of the system's own tests."""
+"""At how many of its calls an operation is killed. Killing it at every call is left to the system's own tests."""
 
 WORK: Mapping[str, bytes] = {"app.py": b"agent\n", "new/file.txt": b"agent\n"}
 LATER = b"a later version of it\n" * 100
 
 
 @dataclass(frozen=True)
-class Struck:
-    """What a kill left.
+class Killed:
+    """What the kill of an operation left.
 
     Attributes:
-        stage: where.
-        engine: opened after it.
-        session: the one that was at work before it, as the new engine knows it.
+        stage: the stage that the operation ran on.
+        engine: an engine that was opened after the kill.
+        session: the session that the operation worked on, as the new engine knows it.
         workspace: that session's directory, None where the system has no ``shell``.
-        fired: the call that was the last.
+        fired: the call at which the process was killed.
     """
 
     stage: Stage
@@ -60,11 +60,11 @@ class DurabilityClauses(Clauses):
         """Or a server that is restarted at night has lost what its agents did all day."""
         session = _at_work(stage)
 
-        again = _after_a_restart(stage, session)
+        restarted = _after_a_restart(stage, session)
 
-        assert again.state == "active"
-        assert again.touched_files() == sorted(WORK)
-        lands(stage, again, WORK)
+        assert restarted.state == "active"
+        assert restarted.touched_files() == sorted(WORK)
+        lands(stage, restarted, WORK)
 
     @needs(Capability.RESUME)
     def test_dur_02_the_baseline_survives_a_restart(self, stage: Stage) -> None:
@@ -72,9 +72,9 @@ class DurabilityClauses(Clauses):
         session = _at_work(stage)
         theirs = stage.rival.commit({"app.py": "human\n"})
 
-        again = _after_a_restart(stage, session)
+        restarted = _after_a_restart(stage, session)
 
-        refused("BASELINE_CONFLICT", again.promote)
+        refused("BASELINE_CONFLICT", restarted.promote)
         assert stage.judge.head() == theirs
 
     @needs(Capability.RESUME)
@@ -83,10 +83,10 @@ class DurabilityClauses(Clauses):
         session = _at_work(stage)
         made = session.promote()
 
-        again = _after_a_restart(stage, session)
+        restarted = _after_a_restart(stage, session)
 
-        assert again.state == "promoted"
-        refused("SESSION_EXPIRED", again.promote)
+        assert restarted.state == "promoted"
+        refused("SESSION_EXPIRED", restarted.promote)
         assert stage.judge.head() == made.sha
 
     @needs(Capability.RESUME)
@@ -95,10 +95,10 @@ class DurabilityClauses(Clauses):
         session = _at_work(stage)
         session.evict()
 
-        again = _after_a_restart(stage, session)
+        restarted = _after_a_restart(stage, session)
 
-        assert again.state == "expired"
-        refused("SESSION_EXPIRED", again.write, "app.py", "late\n")
+        assert restarted.state == "expired"
+        refused("SESSION_EXPIRED", restarted.write, "app.py", "late\n")
 
     @needs(Capability.RESUME, Capability.CLOCK)
     def test_dur_05_time_goes_on_while_nobody_is_there(self, stage: Stage) -> None:
@@ -110,27 +110,27 @@ class DurabilityClauses(Clauses):
 
         stage.gittrix.close()
         stage.clock.advance(hours=2)
-        again = stage.reopen()
-        again.sweep()
+        reopened = stage.reopen()
+        reopened.sweep()
 
-        assert again.states() == {older.id: "expired", younger.id: "active"}
+        assert reopened.states() == {older.id: "expired", younger.id: "active"}
 
     @needs(Capability.RESUME, Capability.CRASH)
     def test_dur_06_a_killed_promotion_was_made_or_can_be(self, stage: Stage) -> None:
         """Or the work is committed and offered again, or it is neither in the repository nor in the session, and a person must find out."""
         baseline = stage.judge.head()
-        for struck in killed(stage, _promote, self.files()):
-            judge = struck.stage.judge
-            if struck.session.state == "active":
-                struck.session.promote()
-            assert struck.session.state == "promoted"
+        for killed in kill_during(stage, _promote, self.files()):
+            judge = killed.stage.judge
+            if killed.session.state == "active":
+                killed.session.promote()
+            assert killed.session.state == "promoted"
             invariant_promote_is_one_commit(judge, judge.head(), onto=baseline, selection=WORK)
 
     @needs(Capability.RESUME, Capability.CRASH)
     def test_dur_07_a_killed_promotion_leaves_a_whole_repository(self, stage: Stage) -> None:
         """Or a person who never heard of the session has to delete a lock, or to mend their files, before they can go on."""
-        for struck in killed(stage, _promote, self.files()):
-            person = struck.stage.durable
+        for killed in kill_during(stage, _promote, self.files()):
+            person = killed.stage.durable
             assert person.git("status", "--porcelain") == ""
             person.git("fsck", "--strict", "--no-dangling", "--no-progress")
             person.git("commit", "-q", "--allow-empty", "-m", "The person goes on")
@@ -138,10 +138,10 @@ class DurabilityClauses(Clauses):
     @needs(Capability.RESUME, Capability.CRASH)
     def test_dur_08_a_killed_start_leaves_no_session_half_made(self, stage: Stage) -> None:
         """Or the list shows a session that nothing can be done with."""
-        for struck in killed(stage, _start, self.files()):
-            states = struck.engine.states()
-            assert states.pop(struck.session.id) == "active"
-            for session in (struck.engine.get_session(id_) for id_, state in states.items() if state == "active"):
+        for killed in kill_during(stage, _start, self.files()):
+            states = killed.engine.states()
+            assert states.pop(killed.session.id) == "active"
+            for session in (killed.engine.get_session(id_) for id_, state in states.items() if state == "active"):
                 session.write("app.py", "agent\n")
                 assert session.touched_files() == ["app.py"]
                 assert session.files() == sorted(self.files())
@@ -149,20 +149,20 @@ class DurabilityClauses(Clauses):
     @needs(Capability.RESUME, Capability.CRASH)
     def test_dur_09_a_killed_write_leaves_the_old_bytes_or_the_new(self, stage: Stage) -> None:
         """Or half a file is promoted."""
-        for struck in killed(stage, _write, self.files()):
-            assert struck.session.read("app.py") in (WORK["app.py"], LATER)
-            assert struck.session.touched_files() == sorted(WORK)
+        for killed in kill_during(stage, _write, self.files()):
+            assert killed.session.read("app.py") in (WORK["app.py"], LATER)
+            assert killed.session.touched_files() == sorted(WORK)
 
     @needs(Capability.RESUME, Capability.CRASH)
     def test_dur_10_a_killed_eviction_is_finished_or_never_began(self, stage: Stage) -> None:
         """Or a session is active without its files, or has ended and keeps its workspace for good."""
-        for struck in killed(stage, _evict, self.files()):
-            session = struck.session
+        for killed in kill_during(stage, _evict, self.files()):
+            session = killed.session
             if session.state == "active":
                 assert {path: session.read(path) for path in session.touched_files()} == WORK
                 session.evict()
             assert session.state == "expired"
-            assert struck.workspace is None or not struck.workspace.exists()
+            assert killed.workspace is None or not killed.workspace.exists()
 
     @needs(Capability.EVENTS)
     def test_dur_11_events_are_numbered_without_a_gap(self, stage: Stage) -> None:
@@ -180,20 +180,20 @@ class DurabilityClauses(Clauses):
         session = _at_work(stage)
         before = session.events()
 
-        again = _after_a_restart(stage, session)
-        again.write("app.py", "later\n")
+        restarted = _after_a_restart(stage, session)
+        restarted.write("app.py", "later\n")
 
-        assert again.events()[: len(before)] == before
-        _has_no_gap(again.events())
+        assert restarted.events()[: len(before)] == before
+        _has_no_gap(restarted.events())
 
     @needs(Capability.EVENTS, Capability.RESUME, Capability.CRASH)
     def test_dur_13_an_event_cut_short_by_a_kill_is_none(self, stage: Stage) -> None:
         """Or the last line of a log, half written, makes all of the session unreadable."""
-        for struck in killed(stage, _write, self.files(), _half_of):
-            struck.session.write("app.py", "later\n")
+        for killed in kill_during(stage, _write, self.files(), _half_of):
+            killed.session.write("app.py", "later\n")
 
-            assert struck.session.read("app.py") == b"later\n"
-            _has_no_gap(struck.session.events())
+            assert killed.session.read("app.py") == b"later\n"
+            _has_no_gap(killed.session.events())
 
 
 def _kill(call: Call) -> Fault | None:
@@ -204,14 +204,16 @@ def _half_of(call: Call) -> Fault | None:
     return TornKill(call.index, call.size // 2) if call.size is not None and call.size > 1 else None
 
 
-def killed(stage: Stage, operation: Operation, files: Mapping[str, Any], fault_at: FaultAt = _kill) -> Iterator[Struck]:
-    """Kill an operation at calls spread over its run, each time on a stage of its own, and open the system again.
+def kill_during(stage: Stage, operation: Operation, files: Mapping[str, Any], fault_at: FaultAt = _kill) -> Iterator[Killed]:
+    """Kill an operation at calls spread over its run, each time on a fresh stage, and open the system again.
+
+    Each stage has a session with ``WORK`` in it.
 
     Args:
-        stage: on this one the operation is run to its end, for its calls to be known. A session is at work there, as on all the others.
-        operation: what is done, by a process of its own.
+        stage: the operation is first run to its end on this stage, to learn its calls.
+        operation: the operation; it runs in a separate process.
         files: what durable holds at first on the other stages.
-        fault_at: how it is killed at a call; None leaves the call out.
+        fault_at: the fault for a call; None leaves the call out.
     """
     if (why := supported()) is not None:
         pytest.skip(why)
@@ -221,17 +223,17 @@ def killed(stage: Stage, operation: Operation, files: Mapping[str, Any], fault_a
     if not faults:
         pytest.skip("no call of it that could be struck was seen")
     for fault in spread(faults, POINTS):
-        with Stage.open(stage.system, files=files) as struck:
-            session = _at_work(struck)
+        with Stage.open(stage.system, files=files) as fresh:
+            session = _at_work(fresh)
             workspace = session.workspace_path
-            run = _supervised(struck, operation, session, fault)
+            run = _supervised(fresh, operation, session, fault)
             assert run.killed or run.exit_code == 0, run.stderr.decode(errors="replace")
-            engine = struck.reopen()
-            yield Struck(struck, engine, engine.get_session(session.id), workspace, run.fired)
+            engine = fresh.reopen()
+            yield Killed(fresh, engine, engine.get_session(session.id), workspace, run.fired)
 
 
 def spread(values: Sequence[Any], number: int) -> list[Any]:
-    """Some of the values, the first and the last among them, evenly apart."""
+    """At most ``number`` of the values, evenly spaced, with the first and the last."""
     if len(values) <= number:
         return [*values]
     return [values[round(index * (len(values) - 1) / (number - 1))] for index in range(number)]

@@ -1,4 +1,4 @@
-"""EVC: a session ends when its time is up and never sooner, and what has ended is over (DESIGN rules 7 and 8)."""
+"""EVC: a session ends when its time is up and never sooner, and what has ended is over (rules 7 and 8, docs/explanation/rules.md)."""
 
 from __future__ import annotations
 
@@ -92,13 +92,13 @@ class EvictionClauses(Clauses):
     @needs(Capability.SHELL)
     def test_evc_07_a_promoted_session_keeps_its_workspace_only_if_asked_to(self, stage: Stage) -> None:
         """Or workspaces of finished work fill the disk, or one is gone that a person wanted to look at."""
-        kept = stage.start(eviction=EvictionPolicy(until_promote=False))
+        keeping = stage.start(eviction=EvictionPolicy(until_promote=False))
         usual = stage.start()
-        kept.write("app.py", "agent\n")
+        keeping.write("app.py", "agent\n")
         usual.write("new.txt", "agent\n")
-        directories = [_directory(session) for session in (kept, usual)]
+        directories = [_directory(session) for session in (keeping, usual)]
 
-        kept.promote()
+        keeping.promote()
         usual.promote()
 
         assert [directory.exists() for directory in directories] == [True, False]
@@ -232,10 +232,10 @@ class EvictionClauses(Clauses):
     @needs(Capability.CLOCK)
     def test_evc_18_the_time_zone_does_not_matter(self, stage: Stage) -> None:
         """Or sessions end hours too soon or too late on the day a server moves, or the clocks change."""
-        with _living_in("Pacific/Kiritimati"):
+        with _in_time_zone("Pacific/Kiritimati"):
             session = stage.start(eviction=FOUR_HOURS)
 
-        with _living_in("Pacific/Niue"):
+        with _in_time_zone("Pacific/Niue"):
             stage.clock.advance(4 * HOUR)
             assert stage.gittrix.sweep() == []
             stage.clock.advance(seconds=1)
@@ -265,7 +265,7 @@ class EvictionClauses(Clauses):
 
 
 def _directory(session: DrivenSession) -> Path:
-    """The workspace, seen to be there: who looks in the wrong place finds every workspace gone."""
+    """The workspace, checked to exist: a wrong path would make every workspace look removed."""
     directory = session.workspace_path
     assert directory is not None
     assert directory.is_dir()
@@ -273,7 +273,7 @@ def _directory(session: DrivenSession) -> Path:
 
 
 def _can_do_nothing(stage: Stage, session: DrivenSession) -> None:
-    """See that every base verb refuses a session that has ended, that durable does not change by it, and that it stays as it ended."""
+    """Check that every base verb refuses an ended session, that durable does not change, and that the session's state stays."""
     state = session.state
     assert state != "active"
     with stage.durable.unchanged():
@@ -286,7 +286,7 @@ def _can_do_nothing(stage: Stage, session: DrivenSession) -> None:
 
 
 def _damage(home: Path, id_: str) -> int:
-    """Replace every file below a directory that is of one session, by its path; gives how many there were."""
+    """Overwrite every file below a directory whose path names one session; gives how many there were."""
     own = [path for path in home.rglob("*") if any(id_ in part for part in path.relative_to(home).parts)]
     files = [path for path in own if path.is_file() and not path.is_symlink()]
     for path in files:
@@ -296,8 +296,8 @@ def _damage(home: Path, id_: str) -> int:
 
 
 @contextmanager
-def _living_in(zone: str) -> Iterator[None]:
-    """Have local time be that of another part of the world, for this process and those it starts."""
+def _in_time_zone(zone: str) -> Iterator[None]:
+    """Set the local time zone of this process and of those that it starts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TZ", zone)
         time.tzset()

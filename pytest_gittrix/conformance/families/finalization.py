@@ -1,4 +1,4 @@
-"""FIN: what an agent leaves behind is saved, or stays where it is (BotMinter; session-systems 4.3, 4.6)."""
+"""FIN: what an agent leaves behind is pushed, or stays in its workspace (docs/explanation/you-know-botminter.md)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from pytest_gittrix.conformance.base.clause import needs
 from pytest_gittrix.conformance.base.clauses import Clauses
-from pytest_gittrix.conformance.base.member_stage import DAY, Desk, at_desk
+from pytest_gittrix.conformance.base.member_stage import DAY, MemberStage, start_member
 from pytest_gittrix.testing.repos.member_workspaces import SECRET, Deed, RepositoryPlan, git
 from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.protocol import Capability
@@ -23,65 +23,68 @@ class FinalizationClauses(Clauses):
     @needs(Capability.MEMBERS)
     def test_fin_01_files_that_were_not_committed_are_pushed(self, stage: Stage) -> None:
         """Or an agent that is stopped before its last commit has done nothing."""
-        desk = at_desk(stage, RepositoryPlan("app", end="dirty"))
-        witness = desk.witness()
+        member = start_member(stage, RepositoryPlan("app", end="dirty"))
+        witness = member.witness()
 
-        desk.session.conclude()
+        member.session.conclude()
 
-        assert desk.session.life()["exit_status"] == "Completed"
-        assert {"a.txt", "new/deep/file.txt", "run.sh", "link"} <= {*desk.published("unfinished")}
-        assert "gone.txt" not in desk.published("unfinished")
+        assert member.session.life()["exit_status"] == "Completed"
+        assert {"a.txt", "new/deep/file.txt", "run.sh", "link"} <= {*member.published("unfinished")}
+        assert "gone.txt" not in member.published("unfinished")
         assert witness.wrongs_at_remotes(collected=True) == []
 
     @needs(Capability.MEMBERS)
     def test_fin_02_commits_that_were_not_pushed_are_pushed_as_they_are(self, stage: Stage) -> None:
         """Or the commits that a person reads are not those that the agent made."""
-        desk = at_desk(stage)
-        made = desk.keep()
+        member = start_member(stage)
+        made = member.commit()
 
-        desk.session.conclude()
+        member.session.conclude()
 
-        assert desk.heads()["feature"] == made
-        assert desk.session.life()["exit_status"] == "Completed"
+        assert member.heads()["feature"] == made
+        assert member.session.life()["exit_status"] == "Completed"
 
     @needs(Capability.MEMBERS)
     def test_fin_03_commits_that_no_branch_leads_to_are_saved(self, stage: Stage) -> None:
         """Or what was committed before a checkout is lost with the workspace, and the record says that all is well."""
-        desk = at_desk(stage, RepositoryPlan("app", deeds=UNBRANCHED, end="detached"))
-        witness = desk.witness()
+        member = start_member(stage, RepositoryPlan("app", deeds=UNBRANCHED, end="detached"))
+        witness = member.witness()
 
-        desk.session.conclude()
+        member.session.conclude()
 
-        assert desk.session.life()["ended"] == "completed"
+        assert member.session.life()["ended"] == "completed"
         assert witness.wrongs_at_remotes(collected=True) == []
 
     @needs(Capability.MEMBERS, Capability.CLOCK)
     def test_fin_04_nothing_is_lost_when_the_workspace_goes(self, stage: Stage) -> None:
         """Or the promise that work is saved holds for the work that somebody thought of."""
         stage.gittrix.members.keep_for(DAY, DAY, DAY)
-        kept = RepositoryPlan("lib", end="dirty-default")
-        desks = [at_desk(stage, RepositoryPlan("app", deeds=("branch", "default", "tagged"), end="dirty-detached")), at_desk(stage, kept)]
-        witnesses = [desk.witness() for desk in desks]
-        for desk in desks:
-            desk.session.conclude()
+        plans = [
+            RepositoryPlan("app", deeds=("branch", "default", "tagged"), end="dirty-detached"),
+            RepositoryPlan("lib", end="dirty-default"),
+        ]
+        members = [start_member(stage, plan) for plan in plans]
+        witnesses = [member.witness() for member in members]
+        for member in members:
+            member.session.conclude()
 
         stage.clock.advance(days=365)
         stage.gittrix.members.scan()
 
-        for desk, witness in zip(desks, witnesses, strict=True):
-            gone = not any(desk.place(one.name).exists() for one in desk.member.plan)
+        for member, witness in zip(members, witnesses, strict=True):
+            gone = not any(member.work_tree(one.name).exists() for one in member.remotes.plan)
             assert witness.wrongs_at_remotes(collected=gone) == []
-            assert gone or all((desk.place(one.name) / ".git").exists() for one in desk.member.plan)
+            assert gone or all((member.work_tree(one.name) / ".git").exists() for one in member.remotes.plan)
 
     @needs(Capability.MEMBERS)
     def test_fin_05_of_the_teams_files_knowledge_and_specifications_are_saved(self, stage: Stage) -> None:
         """Or what a member learned goes with its workspace, or its scribbles become everybody's."""
-        desk = at_desk(stage, RepositoryPlan("team", extras=("knowledge",), team=True))
-        desk.put("scribble.txt", "not for the team\n", "team")
+        member = start_member(stage, RepositoryPlan("team", extras=("knowledge",), team=True))
+        member.write("scribble.txt", "not for the team\n", "team")
 
-        desk.session.conclude()
+        member.session.conclude()
 
-        published = {path for branch in desk.heads("team") for path in desk.published(branch, "team")}
+        published = {path for branch in member.heads("team") for path in member.published(branch, "team")}
         assert {"knowledge/new.md", "specs/s.md"} <= published
         assert "scribble.txt" not in published
 
@@ -90,134 +93,134 @@ class FinalizationClauses(Clauses):
     @needs(Capability.MEMBERS)
     def test_fin_06_credentials_are_never_pushed(self, stage: Stage) -> None:
         """Or a token is in a repository for ever, and in everybody's clone."""
-        desk = at_desk(stage, RepositoryPlan("app", end="dirty", extras=("credentials",)))
+        member = start_member(stage, RepositoryPlan("app", end="dirty", extras=("credentials",)))
 
-        desk.session.conclude()
+        member.session.conclude()
 
-        assert "new/deep/file.txt" in desk.published("unfinished")
-        assert _holding(desk, SECRET.decode()) == []
-        assert SECRET in (desk.place() / ".env").read_bytes()
+        assert "new/deep/file.txt" in member.published("unfinished")
+        assert _commits_with(member, SECRET.decode()) == []
+        assert SECRET in (member.work_tree() / ".env").read_bytes()
 
     @needs(Capability.MEMBERS)
     def test_fin_07_a_credential_that_was_committed_is_not_pushed(self, stage: Stage) -> None:
         """Or the mistake of an agent becomes a leak."""
-        desk = at_desk(stage, RepositoryPlan("app", deeds=("secret",)))
+        member = start_member(stage, RepositoryPlan("app", deeds=("secret",)))
 
-        desk.session.conclude()
+        member.session.conclude()
 
-        assert _holding(desk, SECRET.decode()) == []
-        assert desk.place().is_dir()
+        assert _commits_with(member, SECRET.decode()) == []
+        assert member.work_tree().is_dir()
 
     @needs(Capability.MEMBERS)
     def test_fin_08_what_runs_leave_stays_in_place(self, stage: Stage) -> None:
         """Or logs and locks of one run are in the way of everybody's next one."""
-        desk = at_desk(stage, RepositoryPlan("app", end="dirty", extras=("runtime",)))
+        member = start_member(stage, RepositoryPlan("app", end="dirty", extras=("runtime",)))
 
-        desk.session.conclude()
+        member.session.conclude()
 
-        published = {path for branch in desk.heads() for path in desk.published(branch)}
+        published = {path for branch in member.heads() for path in member.published(branch)}
         assert published.isdisjoint({".ralph/state.json", "run.log", "logs/today"})
-        assert (desk.place() / ".ralph" / "state.json").exists()
+        assert (member.work_tree() / ".ralph" / "state.json").exists()
 
     # In the way --------------------------------------------------------------------------------------------------------------------
 
     @needs(Capability.MEMBERS)
     def test_fin_09_what_others_pushed_meanwhile_stays_and_the_work_is_put_on_it(self, stage: Stage) -> None:
         """Or whoever ends last takes the branch, and the others' commits are gone."""
-        desk = at_desk(stage, RepositoryPlan("app", deeds=("diverged",)))
-        theirs = desk.heads()["shared"]
+        member = start_member(stage, RepositoryPlan("app", deeds=("diverged",)))
+        theirs = member.heads()["shared"]
 
-        desk.session.conclude()
+        member.session.conclude()
 
-        assert (desk.session.life()["ended"], desk.session.life()["exit_status"]) == ("completed", "Completed")
-        assert theirs in git(desk.member.remote("app"), "rev-list", "refs/heads/shared").split()
-        assert {"rival.txt", "both.txt"} <= {*desk.published("shared")}
+        assert (member.session.life()["ended"], member.session.life()["exit_status"]) == ("completed", "Completed")
+        assert theirs in git(member.remotes.remote("app"), "rev-list", "refs/heads/shared").split()
+        assert {"rival.txt", "both.txt"} <= {*member.published("shared")}
 
     @needs(Capability.MEMBERS)
     def test_fin_10_what_cannot_be_put_on_it_is_on_a_recovery_branch(self, stage: Stage) -> None:
         """Or a conflict that only a person can solve costs the work, or is never heard of."""
-        desk = at_desk(stage, RepositoryPlan("app", deeds=("conflicting",)))
-        theirs, mine = desk.heads()["shared"], desk.git("rev-parse", "shared")
+        member = start_member(stage, RepositoryPlan("app", deeds=("conflicting",)))
+        theirs, mine = member.heads()["shared"], member.git("rev-parse", "shared")
 
-        desk.session.conclude()
+        member.session.conclude()
 
-        recovery, life = f"recovery/{desk.session.id}/shared", desk.session.life()
-        assert desk.heads()["shared"] == theirs
-        assert desk.heads().get(recovery) == mine
+        recovery, life = f"recovery/{member.session.id}/shared", member.session.life()
+        assert member.heads()["shared"] == theirs
+        assert member.heads().get(recovery) == mine
         assert (life["ended"], life["exit_status"], [*life["recovery_branches"]]) == ("completed", "CompletedDegraded", [recovery])
 
     @needs(Capability.MEMBERS)
     def test_fin_11_a_branch_that_takes_no_push_has_its_work_on_a_recovery_branch(self, stage: Stage) -> None:
         """Or a protected branch is where work ends."""
-        desk = at_desk(stage, RepositoryPlan("app", remote="protected", deeds=("branch",)))
-        witness = desk.witness()
+        member = start_member(stage, RepositoryPlan("app", remote="protected", deeds=("branch",)))
+        witness = member.witness()
 
-        desk.session.conclude()
+        member.session.conclude()
 
-        assert desk.session.life()["exit_status"] == "CompletedDegraded"
-        assert "x2.txt" in desk.published(f"recovery/{desk.session.id}/feature/x")
+        assert member.session.life()["exit_status"] == "CompletedDegraded"
+        assert "x2.txt" in member.published(f"recovery/{member.session.id}/feature/x")
         assert witness.wrongs_at_remotes(collected=True) == []
 
     @needs(Capability.MEMBERS)
     def test_fin_12_a_remote_that_cannot_be_reached_fails_the_session_and_costs_nothing(self, stage: Stage) -> None:
         """Or a night without a network ends in the loss of a day, or in a record that says that all is well."""
-        desk = at_desk(stage)
-        made = desk.keep()
-        desk.leave()
-        desk.mood("gone")
+        member = start_member(stage)
+        made = member.commit()
+        member.leave_uncommitted()
+        member.change_remote("gone")
 
-        desk.session.conclude()
+        member.session.conclude()
 
-        assert (desk.session.state, desk.session.life()["ended"], desk.session.life()["exit_status"]) == ("retained", "failed", "Failed")
-        assert desk.git("rev-parse", "feature") == made
-        assert (desk.place() / "left.txt").read_text() == "left\n"
+        life = member.session.life()
+        assert (member.session.state, life["ended"], life["exit_status"]) == ("retained", "failed", "Failed")
+        assert member.git("rev-parse", "feature") == made
+        assert (member.work_tree() / "left.txt").read_text() == "left\n"
 
     # Once more ---------------------------------------------------------------------------------------------------------------------
 
     @needs(Capability.MEMBERS)
     def test_fin_13_work_that_could_not_be_saved_is_saved_once_it_can(self, stage: Stage) -> None:
         """Or what failed once has failed for ever."""
-        failed, killed = at_desk(stage), at_desk(stage)
-        for desk in (failed, killed):
-            desk.leave()
-        failed.mood("gone")
+        failed, killed = start_member(stage), start_member(stage)
+        for member in (failed, killed):
+            member.leave_uncommitted()
+        failed.change_remote("gone")
         failed.session.conclude()
         killed.session.stop(force=True)
-        failed.mood("plain")
+        failed.change_remote("plain")
 
-        for desk in (failed, killed):
-            desk.session.finalize()
+        for member in (failed, killed):
+            member.session.finalize()
 
-        assert [(desk.session.state, desk.session.life()["ended"]) for desk in (failed, killed)] == [("retained", "completed")] * 2
-        assert all("left.txt" in desk.published("feature") for desk in (failed, killed))
+        assert [(member.session.state, member.session.life()["ended"]) for member in (failed, killed)] == [("retained", "completed")] * 2
+        assert all("left.txt" in member.published("feature") for member in (failed, killed))
 
     @needs(Capability.MEMBERS)
     def test_fin_14_to_save_what_is_saved_does_nothing_more(self, stage: Stage) -> None:
         """Or every look at old work makes more commits of it."""
-        desk = at_desk(stage, RepositoryPlan("app", deeds=("branch", "reflog", "conflicting"), end="dirty"))
-        desk.session.conclude()
-        before, life = desk.member.refs(), desk.session.life()
+        member = start_member(stage, RepositoryPlan("app", deeds=("branch", "reflog", "conflicting"), end="dirty"))
+        member.session.conclude()
+        before, life = member.remotes.refs(), member.session.life()
 
-        desk.session.finalize()
+        member.session.finalize()
 
-        assert desk.member.refs() == before
-        assert desk.session.state == "retained"
-        assert [*desk.session.life()["recovery_branches"]] == [*life["recovery_branches"]]
+        assert member.remotes.refs() == before
+        assert member.session.state == "retained"
+        assert [*member.session.life()["recovery_branches"]] == [*life["recovery_branches"]]
 
     @needs(Capability.MEMBERS)
     def test_fin_15_where_there_is_nothing_to_save_nothing_is_pushed(self, stage: Stage) -> None:
         """Or every session that did nothing leaves a branch behind."""
-        desk = at_desk(stage, RepositoryPlan("app", extras=("ignored",)), RepositoryPlan("lib", deeds=("pushed",)))
-        before = desk.member.refs()
+        member = start_member(stage, RepositoryPlan("app", extras=("ignored",)), RepositoryPlan("lib", deeds=("pushed",)))
+        before = member.remotes.refs()
 
-        desk.session.conclude()
+        member.session.conclude()
 
-        assert desk.member.refs() == before
-        assert (desk.session.life()["ended"], desk.session.life()["exit_status"]) == ("completed", "Skipped")
+        assert member.remotes.refs() == before
+        assert (member.session.life()["ended"], member.session.life()["exit_status"]) == ("completed", "Skipped")
 
 
-def _holding(desk: Desk, text: str) -> list[str]:
-    """The commits of all remotes that add or take away a text."""
-    return [
-        line for one in desk.member.plan for line in git(desk.member.remote(one.name), "log", "--all", "--format=%H", f"-S{text}").split()
-    ]
+def _commits_with(member: MemberStage, text: str) -> list[str]:
+    """The commits of all remotes that add or remove a text."""
+    remotes = [member.remotes.remote(one.name) for one in member.remotes.plan]
+    return [commit for remote in remotes for commit in git(remote, "log", "--all", "--format=%H", f"-S{text}").split()]

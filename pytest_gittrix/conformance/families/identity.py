@@ -1,4 +1,4 @@
-"""IDS: a session is known by its id, by whoever asks, and by nothing else (DESIGN 4.3, rule 7)."""
+"""IDS: a session is known by its id to every caller, and by nothing else (rule 7, docs/explanation/rules.md)."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class IdentityClauses(Clauses):
 
 
 def _means_nothing(stage: Stage, session: DrivenSession) -> None:
-    """See that every base verb refuses an id, and that durable does not change by it."""
+    """Check that every base verb refuses an id, and that durable does not change."""
     with stage.durable.unchanged():
         refused("SESSION_NOT_FOUND", session.read, "app.py")
         refused("SESSION_NOT_FOUND", session.write, "app.py", "agent\n")

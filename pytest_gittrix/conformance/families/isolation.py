@@ -1,4 +1,4 @@
-"""ISO: nothing that is done in a session reaches durable or another session before a promotion, nor the reverse (DESIGN rule 6)."""
+"""ISO: sessions, and durable and sessions, do not affect each other before a promotion (rule 6, docs/explanation/rules.md)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
 from pytest_gittrix.testing.systems.protocol import Capability
 
 REPOSITORY: Final = "git init -q 2>/dev/null"
-"""Shell for an agent whose workspace may have come without a repository; where there is one, it changes nothing."""
+"""Shell commands that make a repository in a workspace which has none, and change nothing in one which has."""
 
 
 class IsolationClauses(Clauses):
@@ -177,14 +177,14 @@ class IsolationClauses(Clauses):
 
 
 def _workspace(session: DrivenSession) -> Path:
-    """The directory of the agent's programs."""
+    """The directory in which the agent's programs run."""
     path = session.workspace_path
     assert path is not None
     return path
 
 
 def _set_traps(stage: Stage, session: DrivenSession) -> Path:
-    """Configure the workspace's repository so that git, run there, runs programs of the agent; gives the mark that they leave."""
+    """Configure the workspace's repository so that git runs programs of the agent in it; gives the file that they write."""
     traps = stage.path / "traps"
     mark = set_traps(traps)
     run(stage, session, f"{REPOSITORY}; cat '{traps}/config' >> \"$(git rev-parse --git-common-dir)/config\"; git status 2>&1 || true")

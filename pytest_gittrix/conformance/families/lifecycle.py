@@ -1,16 +1,16 @@
-"""LIF: what a member's session goes through, from its start until its workspace is gone (BotMinter; session-systems 4.2, 4.3, 4.6)."""
+"""LIF: what a member's session goes through, from its start until its workspace is removed (docs/explanation/you-know-botminter.md)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Final
 
 from pytest_gittrix.conformance.base.clause import needs
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import refused
-from pytest_gittrix.conformance.base.member_stage import AGENT, APP, Awake, Desk, again_at, at_desk
+from pytest_gittrix.conformance.base.member_stage import AGENT, APP, MemberStage, RunningAgent, start_another, start_member
 from pytest_gittrix.testing.repos.member_workspaces import RepositoryPlan, git
 from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.driver_members import DrivenMember
@@ -18,38 +18,38 @@ from pytest_gittrix.testing.systems.protocol import Capability
 
 ITEM: Final = "acme/app#12"
 GONE: Final = ("INVALID_INPUT", "SESSION_NOT_FOUND")
-"""What is answered where a session was removed."""
+"""Error codes that a verb on a removed session may have."""
 
 
 class LifeClauses(Clauses):
-    """Starts, ends, and what is held in between."""
+    """Starting, ending, and the work items that are held in between."""
 
     # Starting ----------------------------------------------------------------------------------------------------------------------
 
     @needs(Capability.MEMBERS)
     def test_lif_01_a_session_begins_with_what_the_remotes_have(self, stage: Stage) -> None:
         """Or an agent works on files that nobody has, or on those of another branch."""
-        desk = at_desk(stage, APP, RepositoryPlan("org/lib", remote="trunk"), RepositoryPlan("team", team=True))
+        member = start_member(stage, APP, RepositoryPlan("org/lib", remote="trunk"), RepositoryPlan("team", team=True))
 
-        session = again_at(desk)
+        session = start_another(member)
 
         assert session.state == "active"
         for name, branch in (("app", "main"), ("org/lib", "trunk"), ("team", "main")):
-            place = session.repository(name)
-            assert git(place, "rev-parse", "HEAD") == desk.heads(name)[branch]
-            assert git(place, "status", "--porcelain") == ""
-            assert sorted(git(place, "ls-files").splitlines()) == sorted(desk.published(branch, name))
+            work_tree = session.repository(name)
+            assert git(work_tree, "rev-parse", "HEAD") == member.heads(name)[branch]
+            assert git(work_tree, "status", "--porcelain") == ""
+            assert sorted(git(work_tree, "ls-files").splitlines()) == sorted(member.published(branch, name))
 
     @needs(Capability.MEMBERS)
     def test_lif_02_sessions_at_the_same_time_do_not_see_each_other(self, stage: Stage) -> None:
         """Or one agent commits the half of another's work."""
-        desk = at_desk(stage)
-        other = again_at(desk, who="bob")
+        member = start_member(stage)
+        other = start_another(member, who="bob")
 
-        desk.keep("mine.txt")
-        desk.put("a.txt", "mine\n")
+        member.commit("mine.txt")
+        member.write("a.txt", "mine\n")
 
-        assert desk.place() != other.repository()
+        assert member.work_tree() != other.repository()
         assert not (other.repository() / "mine.txt").exists()
         assert git(other.repository(), "status", "--porcelain") == ""
         assert git(other.repository(), "branch", "--list", "feature") == ""
@@ -58,26 +58,26 @@ class LifeClauses(Clauses):
     def test_lif_03_a_start_that_fails_leaves_nothing(self, stage: Stage) -> None:
         """Or the list shows a session that never was, and it keeps a work item for ever."""
         members = stage.gittrix.members
-        desk = at_desk(stage, work_item=ITEM)
-        desk.session.conclude()
+        member = start_member(stage, work_item=ITEM)
+        member.session.conclude()
         before = members.states()
-        addresses = {"app": desk.member.remote("app").as_uri(), "lib": (stage.path / "nowhere.git").as_uri()}
+        addresses = {"app": member.remotes.remote("app").as_uri(), "lib": (stage.path / "nowhere.git").as_uri()}
 
         refused("ADAPTER_UNAVAILABLE", members.begin, "ada", addresses, work_item=ITEM)
 
         assert members.states() == before
-        assert again_at(desk, work_item=ITEM).state == "active"
+        assert start_another(member, work_item=ITEM).state == "active"
 
     @needs(Capability.MEMBERS, Capability.CLOCK)
     def test_lif_04_a_later_session_begins_with_what_the_remotes_have_then(self, stage: Stage) -> None:
         """Or every session starts from the day on which the first one did, and all of them repeat each other's work."""
-        desk = at_desk(stage)
-        desk.member.commit_to(desk.member.remote("app"), "main", {"later.txt": "later\n"})
+        member = start_member(stage)
+        member.remotes.commit_to(member.remotes.remote("app"), "main", {"later.txt": "later\n"})
         stage.clock.advance(hours=1)
 
-        later = again_at(desk)
+        later = start_another(member)
 
-        assert git(later.repository(), "rev-parse", "HEAD") == desk.heads()["main"]
+        assert git(later.repository(), "rev-parse", "HEAD") == member.heads()["main"]
         assert (later.repository() / "later.txt").read_text() == "later\n"
 
     # Ends --------------------------------------------------------------------------------------------------------------------------
@@ -85,99 +85,99 @@ class LifeClauses(Clauses):
     @needs(Capability.MEMBERS)
     def test_lif_05_whatever_has_ended_is_retained(self, stage: Stage) -> None:
         """Or what ended is never cleaned up, or its work can never be saved once more."""
-        done, stopped, killed, failed = (at_desk(stage) for _ in range(4))
-        failed.leave()
-        failed.mood("gone")
+        done, stopped, killed, failed = (start_member(stage) for _ in range(4))
+        failed.leave_uncommitted()
+        failed.change_remote("gone")
 
         done.session.conclude()
         stopped.session.stop()
         killed.session.stop(force=True)
         failed.session.conclude()
 
-        ends = [(desk.session.state, desk.session.life()["ended"]) for desk in (done, stopped, killed, failed)]
+        ends = [(member.session.state, member.session.life()["ended"]) for member in (done, stopped, killed, failed)]
         assert ends == [("retained", end) for end in ("completed", "completed", "killed", "failed")]
-        assert all(desk.place().is_dir() for desk in (done, stopped, killed, failed))
+        assert all(member.work_tree().is_dir() for member in (done, stopped, killed, failed))
 
     @needs(Capability.MEMBERS)
     def test_lif_06_the_code_of_an_agent_costs_no_work(self, stage: Stage) -> None:
         """Or an agent that crashes at its last step takes everything with it that it had done."""
-        with awake(stage) as (desk, agent):
-            desk.leave()
-            agent.leave(3)
+        with running_agent(stage) as (member, agent):
+            member.leave_uncommitted()
+            agent.exit(3)
 
-            desk.session.conclude()
+            member.session.conclude()
 
-            assert (desk.session.state, desk.session.life()["ended"]) == ("retained", "completed")
-            assert "left.txt" in desk.published("feature")
+            assert (member.session.state, member.session.life()["ended"]) == ("retained", "completed")
+            assert "left.txt" in member.published("feature")
 
     @needs(Capability.MEMBERS)
     def test_lif_07_a_forced_stop_kills_at_once_and_saves_nothing(self, stage: Stage) -> None:
         """Or an agent that does harm goes on doing it, or its harm is pushed."""
-        with awake(stage) as (desk, agent):
-            desk.leave()
-            before = desk.member.refs()
+        with running_agent(stage) as (member, agent):
+            member.leave_uncommitted()
+            before = member.remotes.refs()
 
-            desk.session.stop(force=True)
+            member.session.stop(force=True)
 
             assert not agent.runs
-            assert (desk.session.state, desk.session.life()["ended"]) == ("retained", "killed")
-            assert desk.member.refs() == before
-            assert (desk.place() / "left.txt").read_text() == "left\n"
+            assert (member.session.state, member.session.life()["ended"]) == ("retained", "killed")
+            assert member.remotes.refs() == before
+            assert (member.work_tree() / "left.txt").read_text() == "left\n"
 
     @needs(Capability.MEMBERS)
     def test_lif_08_a_stop_ends_the_agent_and_saves_its_work(self, stage: Stage) -> None:
         """Or to end the day is to lose it."""
-        with awake(stage) as (desk, agent):
-            desk.leave()
+        with running_agent(stage) as (member, agent):
+            member.leave_uncommitted()
 
-            desk.session.stop()
+            member.session.stop()
 
             assert not agent.runs
-            assert (desk.session.state, desk.session.life()["ended"]) == ("retained", "completed")
-            assert "left.txt" in desk.published("feature")
+            assert (member.session.state, member.session.life()["ended"]) == ("retained", "completed")
+            assert "left.txt" in member.published("feature")
 
     @needs(Capability.MEMBERS)
     def test_lif_09_to_stop_what_is_over_is_no_error(self, stage: Stage) -> None:
         """Or whoever stops everything at night is stopped by the first session that had ended by itself."""
-        stopped, killed = at_desk(stage), at_desk(stage)
+        stopped, killed = start_member(stage), start_member(stage)
         stopped.session.stop()
         killed.session.stop(force=True)
-        before = [desk.session.life() for desk in (stopped, killed)]
+        before = [member.session.life() for member in (stopped, killed)]
 
-        for desk in (stopped, killed):
-            desk.session.stop()
-            desk.session.stop(force=True)
-            desk.session.conclude()
+        for member in (stopped, killed):
+            member.session.stop()
+            member.session.stop(force=True)
+            member.session.conclude()
 
-        assert [desk.session.life() for desk in (stopped, killed)] == before
+        assert [member.session.life() for member in (stopped, killed)] == before
 
     @needs(Capability.MEMBERS)
     def test_lif_10_only_what_may_follow_a_state_follows_it(self, stage: Stage) -> None:
         """Or work is saved while its agent still changes it, or removed before it is saved."""
         members = stage.gittrix.members
-        desk = at_desk(stage)
+        member = start_member(stage)
 
-        refused("INVALID_INPUT", desk.session.finalize)
-        refused("INVALID_INPUT", members.cleanup, id=desk.session.id)
-        assert desk.session.state == "active"
+        refused("INVALID_INPUT", member.session.finalize)
+        refused("INVALID_INPUT", members.cleanup, id=member.session.id)
+        assert member.session.state == "active"
 
-        desk.session.conclude()
-        members.cleanup(id=desk.session.id)
-        for act in (desk.session.finalize, lambda: members.cleanup(id=desk.session.id)):
+        member.session.conclude()
+        members.cleanup(id=member.session.id)
+        for act in (member.session.finalize, lambda: members.cleanup(id=member.session.id)):
             refused(GONE, act)
-        assert members.states().get(desk.session.id) in ("removed", None)
+        assert members.states().get(member.session.id) in ("removed", None)
 
     @needs(Capability.MEMBERS)
     def test_lif_11_a_member_begins_anew_while_an_older_session_is_kept(self, stage: Stage) -> None:
         """Or nobody works until somebody has tidied up."""
-        desk = at_desk(stage)
-        desk.leave()
-        desk.session.stop(force=True)
+        member = start_member(stage)
+        member.leave_uncommitted()
+        member.session.stop(force=True)
 
-        later = again_at(desk)
+        later = start_another(member)
 
-        assert (desk.session.state, later.state) == ("retained", "active")
-        assert (desk.place() / "left.txt").exists()
+        assert (member.session.state, later.state) == ("retained", "active")
+        assert (member.work_tree() / "left.txt").exists()
         assert not (later.repository() / "left.txt").exists()
 
     # Work items --------------------------------------------------------------------------------------------------------------------
@@ -185,106 +185,99 @@ class LifeClauses(Clauses):
     @needs(Capability.MEMBERS)
     def test_lif_12_an_item_is_worked_on_by_one(self, stage: Stage) -> None:
         """Or two agents do the same work, and each undoes the other's."""
-        desk = at_desk(stage, work_item=ITEM)
-        other = again_at(desk, who="bob")
+        member = start_member(stage, work_item=ITEM)
+        other = start_another(member, who="bob")
 
-        refused("WORK_ITEM_HELD", again_at, desk, work_item=ITEM)
+        refused("WORK_ITEM_HELD", start_another, member, work_item=ITEM)
 
-        assert other.acquire(ITEM) == desk.session.id
-        assert desk.session.acquire(ITEM) == desk.session.id
-        assert sorted(stage.gittrix.members.states()) == sorted([desk.session.id, other.id])
+        assert other.acquire(ITEM) == member.session.id
+        assert member.session.acquire(ITEM) == member.session.id
+        assert sorted(stage.gittrix.members.states()) == sorted([member.session.id, other.id])
 
     @needs(Capability.MEMBERS)
     def test_lif_13_of_many_who_ask_for_an_item_one_gets_it(self, stage: Stage) -> None:
         """Or whoever asks at the same moment as another is told the same."""
-        desk = at_desk(stage)
-        sessions = [desk.session, *(again_at(desk, who=who) for who in ("bob", "eve", "kim"))]
+        member = start_member(stage)
+        sessions = [member.session, *(start_another(member, who=who) for who in ("bob", "eve", "kim"))]
 
         with ThreadPoolExecutor(len(sessions)) as threads:
-            told = [*threads.map(lambda session: session.acquire(ITEM), sessions)]
+            holders = [*threads.map(lambda session: session.acquire(ITEM), sessions)]
 
-        assert len({*told}) == 1
-        assert told[0] in {session.id for session in sessions}
+        assert len({*holders}) == 1
+        assert holders[0] in {session.id for session in sessions}
 
     @needs(Capability.MEMBERS)
     def test_lif_14_an_item_is_free_once_its_session_is_over(self, stage: Stage) -> None:
         """Or work that was begun once can never be begun again."""
-        desk = at_desk(stage)
+        member = start_member(stage)
         ends = (DrivenMember.conclude, DrivenMember.stop, lambda session: session.stop(force=True))
 
         for end in ends:
-            session = again_at(desk, work_item=ITEM)
+            session = start_another(member, work_item=ITEM)
             end(session)
 
-        assert again_at(desk, work_item=ITEM).state == "active"
+        assert start_another(member, work_item=ITEM).state == "active"
 
     # Restarts ----------------------------------------------------------------------------------------------------------------------
 
     @needs(Capability.MEMBERS, Capability.RESUME)
     def test_lif_15_an_item_is_held_across_a_restart(self, stage: Stage) -> None:
         """Or after every restart two agents work on everything."""
-        desk = at_desk(stage, work_item=ITEM)
+        member = start_member(stage, work_item=ITEM)
         stage.gittrix.close()
         stage.gittrix = stage.reopen()
 
-        refused("WORK_ITEM_HELD", again_at, desk, work_item=ITEM)
+        refused("WORK_ITEM_HELD", start_another, member, work_item=ITEM)
 
-        assert stage.gittrix.members.get(desk.session.id).acquire(ITEM) == desk.session.id
+        assert stage.gittrix.members.get(member.session.id).acquire(ITEM) == member.session.id
 
     @needs(Capability.MEMBERS, Capability.RESUME)
     def test_lif_16_an_agent_that_lives_goes_on_through_a_restart(self, stage: Stage) -> None:
         """Or every restart fails the sessions of agents that never noticed it."""
-        with awake(stage) as (desk, agent):
+        with running_agent(stage) as (member, agent):
             stage.gittrix.close()
-            again = stage.reopen().members
+            reopened = stage.reopen().members
 
-            assert again.states() == {desk.session.id: "active"}
+            assert reopened.states() == {member.session.id: "active"}
             assert agent.runs
-            again.get(desk.session.id).stop()
-            assert (again.get(desk.session.id).state, agent.runs) == ("retained", False)
+            reopened.get(member.session.id).stop()
+            assert (reopened.get(member.session.id).state, agent.runs) == ("retained", False)
 
     @needs(Capability.MEMBERS, Capability.RESUME)
     def test_lif_17_a_chat_goes_on_through_a_restart(self, stage: Stage) -> None:
         """Or a person loses their session because somebody restarted a server."""
-        desk = at_desk(stage)
-        desk.leave()
+        member = start_member(stage)
+        member.leave_uncommitted()
         stage.gittrix.close()
 
-        again = stage.reopen().members
+        reopened = stage.reopen().members
 
-        assert again.states() == {desk.session.id: "active"}
-        session = again.get(desk.session.id)
+        assert reopened.states() == {member.session.id: "active"}
+        session = reopened.get(member.session.id)
         session.conclude()
         assert (session.state, session.life()["ended"]) == ("retained", "completed")
-        assert "left.txt" in desk.published("feature")
+        assert "left.txt" in member.published("feature")
 
     @needs(Capability.MEMBERS)
     def test_lif_18_a_session_whose_agent_has_gone_is_concluded_once(self, stage: Stage) -> None:
         """Or two who notice the same end bring two results about."""
-        desk = at_desk(stage, kind="loop", command=AGENT)
-        desk.leave()
+        member = start_member(stage, kind="loop", command=AGENT)
+        member.leave_uncommitted()
 
         with ThreadPoolExecutor(2) as threads:
-            [*threads.map(lambda session: session.conclude(), [desk.session, desk.session])]
+            [*threads.map(lambda session: session.conclude(), [member.session, member.session])]
 
-        assert (desk.session.state, desk.session.life()["exit_status"]) == ("retained", "Completed")
-        assert int(git(desk.member.remote("app"), "rev-list", "--count", "main..feature")) == 1
+        assert (member.session.state, member.session.life()["exit_status"]) == ("retained", "Completed")
+        assert int(git(member.remotes.remote("app"), "rev-list", "--count", "main..feature")) == 1
 
 
 @contextmanager
-def awake(stage: Stage) -> Iterator[tuple[Desk, Awake]]:
-    """A session whose agent runs until somebody ends it."""
-    with closing(_Ended(Awake(stage.path / "agent"))) as held:
-        desk = at_desk(stage, kind="loop", command=held.agent.command)
-        assert held.agent.pid
-        yield desk, held.agent
-
-
-class _Ended:
-    """An agent that is ended at last."""
-
-    def __init__(self, agent: Awake) -> None:
-        self.agent = agent
-
-    def close(self) -> None:
-        self.agent.end()
+def running_agent(stage: Stage) -> Iterator[tuple[MemberStage, RunningAgent]]:
+    """A member's session whose agent runs until it is stopped, at the latest at the end of the block."""
+    agent = RunningAgent(stage.path / "agent")
+    try:
+        member = start_member(stage, kind="loop", command=agent.command)
+        assert agent.pid
+        yield member, agent
+    finally:
+        agent.kill()

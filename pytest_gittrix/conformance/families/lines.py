@@ -1,4 +1,7 @@
-"""LIN: sessions that come from sessions, handed on, after a crash or by a fork; and how they are found (Gas Town and Pixir, 2.3, 3.3)."""
+"""LIN: sessions that follow another by a handoff, after a crash or by a fork, and queries for them.
+
+Sources: docs/explanation/you-know-gas-town.md and docs/explanation/you-know-pixir.md.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ from typing import Any, Final
 from pytest_gittrix.conformance.base.clause import needs
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import lands, refused
-from pytest_gittrix.conformance.families.durability import WORK, killed
+from pytest_gittrix.conformance.families.durability import WORK, kill_during
 from pytest_gittrix.conformance.families.log import say, texts
 from pytest_gittrix.testing.systems.driver import DrivenEngine, DrivenSession, Stage
 from pytest_gittrix.testing.systems.protocol import Capability
 
 ENDED: Final = ("SESSION_EXPIRED", "INVALID_INPUT")
-"""What is answered where a session cannot be gone on with; the second, if it has not ended."""
+"""Error codes where a session can have no successor; the second one if it has not ended."""
 
 OTHER: Final = "nobody-ever-started-this"
 
@@ -122,16 +125,16 @@ class LineClauses(Clauses):
     @needs(Capability.LINES, Capability.RESUME, Capability.CRASH)
     def test_lin_09_a_killed_handoff_was_made_or_never_began(self, stage: Stage) -> None:
         """Or the work is in no session that lives, or in two."""
-        for struck in killed(stage, hand_on, self.files()):
-            parent = struck.session
+        for killed in kill_during(stage, hand_on, self.files()):
+            parent = killed.session
             child = parent.lineage()["child"]
-            live = struck.engine.get_session(child or parent.id)
+            live = killed.engine.get_session(child or parent.id)
 
-            assert [id_ for id_, state in struck.engine.states().items() if state == "active"] == [live.id]
+            assert [id_ for id_, state in killed.engine.states().items() if state == "active"] == [live.id]
             assert parent.lineage()["outcome"] == ("handoff" if child else None)
-            assert sorted(struck.engine.chain(parent.id)) == sorted({parent.id, live.id})
+            assert sorted(killed.engine.chain(parent.id)) == sorted({parent.id, live.id})
             assert live.touched_files() == sorted(WORK)
-            lands(struck.stage, live, WORK)
+            lands(killed.stage, live, WORK)
 
     # After a crash ---------------------------------------------------------------------------------------------------------------
 
@@ -253,10 +256,10 @@ class LineClauses(Clauses):
         """Or to look at another way disturbs the one that was taken."""
         parent = stage.start()
         parent.write("app.py", "agent\n")
-        said = say(parent, "first")
+        number = say(parent, "first")
         before = parent.events()
 
-        parent.fork(said)
+        parent.fork(number)
         parent.fork()
 
         assert parent.events() == before
@@ -282,12 +285,12 @@ class LineClauses(Clauses):
         first = stage.start()
         second = first.fork()
         third = second.fork()
-        places = [one.lineage() for one in (first, second, third)]
+        lineages = [one.lineage() for one in (first, second, third)]
 
-        assert [place["parent"] for place in places] == [None, first.id, second.id]
-        assert [place["root"] for place in places] == [first.id] * 3
-        assert [place["chain"] for place in places] == [first.id, second.id, third.id]
-        assert [place["child"] for place in places] == [None] * 3
+        assert [lineage["parent"] for lineage in lineages] == [None, first.id, second.id]
+        assert [lineage["root"] for lineage in lineages] == [first.id] * 3
+        assert [lineage["chain"] for lineage in lineages] == [first.id, second.id, third.id]
+        assert [lineage["child"] for lineage in lineages] == [None] * 3
 
     @needs(Capability.EVENTS, Capability.FORKS)
     def test_lin_23_a_fork_at_no_event_is_refused(self, stage: Stage) -> None:
@@ -334,7 +337,7 @@ class LineClauses(Clauses):
 
 
 def line_of(stage: Stage, number: int, every: timedelta = timedelta(0)) -> list[DrivenSession]:
-    """Sessions that were handed on, each to the next, oldest first; at most some time apart."""
+    """Sessions of which each was handed on to the next, oldest first; ``every`` is the time between two of them."""
     sessions = [stage.start()]
     for _ in range(number - 1):
         if every:
@@ -354,11 +357,11 @@ def apart(stage: Stage, number: int) -> list[DrivenSession]:
 
 
 def committed_elsewhere(stage: Stage, path: str) -> str:
-    """A person's commit over a file, with no checkout in anybody's way; gives its id."""
+    """Commit a change of a file as a person would, with no checkout of the branch in the way; gives the commit's id."""
     stage.durable.git("checkout", "-q", "-b", "elsewhere")
     return stage.rival.commit({path: "human\n"})
 
 
 def hand_on(_: DrivenEngine, session: DrivenSession) -> Any:
-    """What is killed."""
+    """The operation that is killed."""
     return session.handoff()

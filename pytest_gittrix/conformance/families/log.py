@@ -1,4 +1,4 @@
-"""LOG: what is said and done in a session is stored in one order, then told, and can be read for ever (Pixir, session-systems 3.1)."""
+"""LOG: events of a session are stored in one order, then announced, and stay readable (docs/explanation/you-know-pixir.md)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class LogClauses(Clauses):
         """Or whoever acts on what was announced looks it up, and does not find it; or a crash takes back what was said aloud."""
         session = stage.start()
         found = []
-        session.subscribe(lambda event: found.append(plainly(event) in said_in(session)), [SAID])
+        session.subscribe(lambda event: found.append(without_extras(event) in said_in(session)), [SAID])
 
         say(session, "first")
         say(session, "second")
@@ -62,48 +62,48 @@ class LogClauses(Clauses):
     def test_log_03_an_event_that_is_refused_leaves_no_trace(self, stage: Stage) -> None:
         """Or a mistake of the caller's leaves a hole in the log, or is told to those who watch as if it had happened."""
         session = stage.start()
-        before, told = session.events(), heard(session)
+        before, received = session.events(), listen(session)
 
         refused("INVALID_INPUT", session.record, "tool_call", {"call_id": "c1"})
         refused("INVALID_INPUT", session.record, SAID, {"text": {1, 2}})
 
-        assert (session.events(), told) == (before, [])
+        assert (session.events(), received) == (before, [])
         assert say(session, "after") == len(before)
 
     @needs(Capability.EVENTS, Capability.HISTORY)
     def test_log_04_what_nobody_knows_is_not_recorded(self, stage: Stage) -> None:
         """Or a typing error in a type is found when somebody reads the history, months later."""
         session = stage.start()
-        before, told = session.events(), heard(session)
+        before, received = session.events(), listen(session)
 
         refused("INVALID_INPUT", session.record, "no_such_message", {"text": "x"})
         refused("INVALID_INPUT", session.emit, "no_such_delta", {"chunk": "x"})
 
-        assert (session.events(), told) == (before, [])
+        assert (session.events(), received) == (before, [])
 
     @needs(Capability.EVENTS, Capability.HISTORY)
     def test_log_05_what_is_only_announced_is_not_stored(self, stage: Stage) -> None:
         """Or the history is a thousand pieces of words for each answer, or has holes where they were."""
         session = stage.start()
-        before, told = session.events(), heard(session)
+        before, received = session.events(), listen(session)
 
         session.emit(PASSING, {"chunk": "he"})
         refused("INVALID_INPUT", session.record, PASSING, {"chunk": "he"})
 
         assert session.events() == before
-        assert [(event["type"], event["data"], event["seq"]) for event in told] == [(PASSING, {"chunk": "he"}, -1)]
+        assert [(event["type"], event["data"], event["seq"]) for event in received] == [(PASSING, {"chunk": "he"}, -1)]
         assert say(session, "after") == len(before)
 
     @needs(Capability.EVENTS, Capability.HISTORY)
     def test_log_06_keys_are_text_for_all_who_see_them(self, stage: Stage) -> None:
         """Or a program finds a value under 7 while it runs, and under "7" once it is started again."""
         session = stage.start()
-        told = heard(session)
+        received = listen(session)
 
         session.record(SAID, {"text": "x", "metadata": {7: [{8: "y"}]}})
 
-        assert [event["data"] for event in told] == [{"text": "x", "metadata": {"7": [{"8": "y"}]}}]
-        assert said_in(session) == told
+        assert [event["data"] for event in received] == [{"text": "x", "metadata": {"7": [{"8": "y"}]}}]
+        assert said_in(session) == received
 
     @needs(Capability.EVENTS, Capability.HISTORY)
     def test_log_07_keys_that_come_to_one_are_refused(self, stage: Stage) -> None:
@@ -119,14 +119,14 @@ class LogClauses(Clauses):
     def test_log_08_what_happens_is_told_at_once_and_in_order(self, stage: Stage) -> None:
         """Or the end of an answer is shown before its beginning."""
         session = stage.start()
-        told = heard(session)
+        received = listen(session)
 
         for number in range(3):
             session.emit(PASSING, {"chunk": f"{number}"})
             say(session, f"{number}")
-            assert [event["type"] for event in told] == [PASSING, SAID] * (number + 1)
+            assert [event["type"] for event in received] == [PASSING, SAID] * (number + 1)
 
-        assert [event["data"].get("chunk") or event["data"]["text"] for event in told] == ["0", "0", "1", "1", "2", "2"]
+        assert [event["data"].get("chunk") or event["data"]["text"] for event in received] == ["0", "0", "1", "1", "2", "2"]
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.RESUME)
     def test_log_09_what_was_said_outlives_the_engine(self, stage: Stage) -> None:
@@ -147,64 +147,64 @@ class LogClauses(Clauses):
         """Or a bug in a display stops the agent, or keeps all others from hearing of it."""
         session = stage.start()
         session.subscribe(fail)
-        told = heard(session)
+        received = listen(session)
 
         with nothing_reported():
             seq = say(session, "first")
             session.emit(PASSING, {"chunk": "x"})
 
-        assert [event["type"] for event in told] == [SAID, PASSING]
+        assert [event["type"] for event in received] == [SAID, PASSING]
         assert said_in(session)[0]["seq"] == seq
 
     @needs(Capability.HISTORY)
     def test_log_11_a_listener_is_told_of_the_types_it_asked_for(self, stage: Stage) -> None:
         """Or whoever waits for an answer is woken by every piece of a word."""
         session = stage.start()
-        told = heard(session, ANSWERED, PASSING)
+        received = listen(session, ANSWERED, PASSING)
 
         say(session, "hello")
         session.record(ANSWERED, {"text": "hi"})
         session.emit(PASSING, {"chunk": "x"})
 
-        assert [event["type"] for event in told] == [ANSWERED, PASSING]
+        assert [event["type"] for event in received] == [ANSWERED, PASSING]
 
     @needs(Capability.HISTORY)
     def test_log_12_a_listener_is_told_of_its_session_alone(self, stage: Stage) -> None:
         """Or what one agent says is shown in the window of another."""
         session, other = stage.start(), stage.start()
-        told, of_other = heard(session), heard(other)
+        received, of_other = listen(session), listen(other)
 
         say(session, "mine")
         other.emit(PASSING, {"chunk": "theirs"})
 
-        assert [event["type"] for event in told] == [SAID]
+        assert [event["type"] for event in received] == [SAID]
         assert [event["type"] for event in of_other] == [PASSING]
 
     @needs(Capability.HISTORY)
     def test_log_13_a_subscription_ends_when_it_is_ended(self, stage: Stage) -> None:
         """Or every window that was ever opened is told of everything, for as long as the program runs."""
         session = stage.start()
-        told: list[Mapping[str, Any]] = []
-        ends = session.subscribe(told.append)
-        stays = heard(session)
+        received: list[Mapping[str, Any]] = []
+        ends = session.subscribe(received.append)
+        stays = listen(session)
         say(session, "first")
 
         ends()
         ends()
         say(session, "second")
 
-        assert [event["data"]["text"] for event in told] == ["first"]
+        assert [event["data"]["text"] for event in received] == ["first"]
         assert [event["data"]["text"] for event in stays] == ["first", "second"]
 
     @needs(Capability.EVENTS, Capability.HISTORY)
     def test_log_14_data_are_given_back_as_they_were_given(self, stage: Stage) -> None:
         """Or a model is shown something else than what was said, and an id that is a large number is another one."""
         session = stage.start()
-        told = heard(session)
+        received = listen(session)
 
         session.record(SAID, ODD)
 
-        assert [event["data"] for event in told] == [ODD]
+        assert [event["data"] for event in received] == [ODD]
         assert [event["data"] for event in said_in(session)] == [ODD]
 
     @needs(Capability.EVENTS, Capability.HISTORY)
@@ -227,30 +227,30 @@ def say(session: DrivenSession, text: str) -> int:
 
 
 def say_anew(stage: Stage, id_: str, text: str) -> int:
-    """The same with an engine of its own."""
+    """Do the same with a new engine."""
     return say(stage.reopen().get_session(id_), text)
 
 
-def plainly(event: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An event without what systems may say besides."""
+def without_extras(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An event without the fields that a system may add."""
     return {name: event[name] for name in ("seq", "type", "data")}
 
 
 def said_in(session: DrivenSession) -> list[Mapping[str, Any]]:
-    """What the user said, as the session's events tell it."""
-    return [plainly(event) for event in session.events() if event["type"] == SAID]
+    """The session's events of what the user said."""
+    return [without_extras(event) for event in session.events() if event["type"] == SAID]
 
 
 def texts(session: DrivenSession) -> list[str]:
-    """What the user said."""
+    """The texts of what the user said."""
     return [event["data"]["text"] for event in said_in(session)]
 
 
-def heard(session: DrivenSession, *types: str) -> list[Mapping[str, Any]]:
-    """A list that grows by what is told of what is said and announced from now on; of some types, or else of those used here."""
-    told: list[Mapping[str, Any]] = []
-    session.subscribe(lambda event: told.append(plainly(event)), types or [SAID, ANSWERED, PASSING, "tool_call", "tool_result"])
-    return told
+def listen(session: DrivenSession, *types: str) -> list[Mapping[str, Any]]:
+    """Subscribe to a session; gives a list to which every event of the given types is added, by default of all types used here."""
+    received: list[Mapping[str, Any]] = []
+    session.subscribe(lambda event: received.append(without_extras(event)), types or [SAID, ANSWERED, PASSING, "tool_call", "tool_result"])
+    return received
 
 
 def fail(_event: object) -> None:
@@ -260,7 +260,7 @@ def fail(_event: object) -> None:
 
 @contextmanager
 def nothing_reported() -> Iterator[None]:
-    """A block in which what is reported of a listener's bug is no warning of the test's."""
+    """A block in which an error in a listener's thread is no warning of the test's."""
     before, threading.excepthook = threading.excepthook, lambda _about: None
     try:
         yield

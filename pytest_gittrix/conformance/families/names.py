@@ -1,4 +1,4 @@
-"""NAM: a name is taken exactly as it is given, or refused; none leads out of the workspace (DESIGN rules 3, 6)."""
+"""NAM: a name is taken exactly as it is given, or refused; none leads out of the workspace (rules 3 and 6, docs/explanation/rules.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OVL: what an agent reads is the baseline with its changes laid over it; touched is exactly the difference (DESIGN rules 3, 7)."""
+"""OVL: an agent reads the baseline with its changes over it; touched is the exact difference (rules 3 and 7, docs/explanation/rules.md)."""
 
 from __future__ import annotations
 

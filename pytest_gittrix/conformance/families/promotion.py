@@ -1,4 +1,4 @@
-"""PRM: a promotion is one commit that is exactly the selection, and touches nothing else of the person's (DESIGN rules 1, 5)."""
+"""PRM: a promotion is one commit of exactly the selection, and nothing else changes (rules 1 and 5, docs/explanation/rules.md)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_gittrix.testing.systems.protocol import Capability
 
 EVERY_BYTE: Final = bytes(range(256)) * 4
 GONE: Final = ("ADAPTER_UNAVAILABLE", "PROMOTE_FAILED", "SESSION_EXPIRED", "SESSION_NOT_FOUND")
-"""What a promotion is answered with when there is no workspace."""
+"""Error codes of a promotion whose workspace was removed."""
 
 WORK: Final = {"app.py": b"agent\n", "new.txt": b"agent\n"}
 

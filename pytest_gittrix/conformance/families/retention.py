@@ -1,4 +1,4 @@
-"""RET: how long workspaces of ended sessions are kept, and what is never collected (BotMinter; session-systems 4.3, 4.6)."""
+"""RET: how long workspaces of ended sessions are kept, and what is never collected (docs/explanation/you-know-botminter.md)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from pytest_gittrix.conformance.base.clause import needs
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import refused
-from pytest_gittrix.conformance.base.member_stage import AGENT, DAY, MOMENT, TWO_DAYS, Desk, again_at, at_desk
+from pytest_gittrix.conformance.base.member_stage import AGENT, DAY, MOMENT, TWO_DAYS, MemberStage, start_another, start_member
 from pytest_gittrix.testing.repos.member_workspaces import RepositoryPlan
 from pytest_gittrix.testing.systems.driver import Stage
 from pytest_gittrix.testing.systems.driver_members import DrivenMember
@@ -29,7 +29,7 @@ class RetentionClauses(Clauses):
         """Or it is gone before somebody could look into it, or the disk fills up."""
         members = stage.gittrix.members
         members.keep_for(TWO_DAYS, YEAR, YEAR)
-        session = at_desk(stage, kind="loop", command=AGENT).session
+        session = start_member(stage, kind="loop", command=AGENT).session
         session.conclude()
 
         stage.clock.advance(TWO_DAYS - MOMENT)
@@ -47,8 +47,8 @@ class RetentionClauses(Clauses):
         """Or the workspace that somebody needs to see why it failed is the first to go."""
         members = stage.gittrix.members
         members.keep_for(TWO_DAYS, NOTHING, NOTHING)
-        done = [at_desk(stage, kind=kind, command=AGENT).session for kind in ("loop", "brain")]
-        killed = at_desk(stage, kind="loop", command=AGENT).session
+        done = [start_member(stage, kind=kind, command=AGENT).session for kind in ("loop", "brain")]
+        killed = start_member(stage, kind="loop", command=AGENT).session
         for session in done:
             session.conclude()
         killed.stop(force=True)
@@ -63,7 +63,7 @@ class RetentionClauses(Clauses):
         """Or the disk fills with chats, or the chat that somebody had to kill is gone with what was said to be done in it."""
         members = stage.gittrix.members
         members.keep_for(YEAR, NOTHING, TWO_DAYS)
-        done, killed = at_desk(stage).session, at_desk(stage).session
+        done, killed = start_member(stage).session, start_member(stage).session
         done.conclude()
         killed.stop(force=True)
 
@@ -78,7 +78,7 @@ class RetentionClauses(Clauses):
         """Or the workspace of a long session is gone the moment it ends."""
         members = stage.gittrix.members
         members.keep_for(DAY, DAY, DAY)
-        session = at_desk(stage).session
+        session = start_member(stage).session
 
         stage.clock.advance(YEAR)
         session.conclude()
@@ -96,7 +96,7 @@ class RetentionClauses(Clauses):
         """Or the workspace is taken from under an agent that works."""
         members = stage.gittrix.members
         members.keep_for(NOTHING, NOTHING, NOTHING, budget=0)
-        session = at_desk(stage).session
+        session = start_member(stage).session
         stage.clock.advance(YEAR)
 
         assert members.scan() == []
@@ -113,7 +113,7 @@ class RetentionClauses(Clauses):
     def test_ret_06_over_the_budget_the_oldest_go_first(self, stage: Stage) -> None:
         """Or one large session costs all the others, or the newest goes, which somebody still wants to see."""
         members = stage.gittrix.members
-        sessions = [_large(stage, again_at(desk)) for desk in [at_desk(stage)] for _ in range(3)]
+        sessions = [_large(stage, start_another(member)) for member in [start_member(stage)] for _ in range(3)]
 
         members.keep_for(YEAR, YEAR, YEAR, budget=3 * LARGE + LARGE // 2)
         assert members.scan() == []
@@ -129,64 +129,64 @@ class RetentionClauses(Clauses):
     @needs(Capability.MEMBERS, Capability.CLOCK)
     def test_ret_07_work_that_could_not_be_saved_is_never_collected(self, stage: Stage) -> None:
         """Or a remote that was gone for two days takes the work with it."""
-        desk = at_desk(stage)
-        desk.leave()
-        desk.mood("gone")
-        desk.session.conclude()
+        member = start_member(stage)
+        member.leave_uncommitted()
+        member.change_remote("gone")
+        member.session.conclude()
 
-        self.survives(stage, desk)
+        self.survives(stage, member)
 
     @needs(Capability.MEMBERS, Capability.CLOCK)
     def test_ret_08_work_of_a_session_that_was_killed_is_never_collected(self, stage: Stage) -> None:
         """Or to stop an agent in a hurry is to throw its work away, a day later, when nobody looks."""
-        files, commits = at_desk(stage), at_desk(stage, RepositoryPlan("app", deeds=("reflog",)))
-        files.leave()
-        for desk in (files, commits):
-            desk.session.stop(force=True)
+        files, commits = start_member(stage), start_member(stage, RepositoryPlan("app", deeds=("reflog",)))
+        files.leave_uncommitted()
+        for member in (files, commits):
+            member.session.stop(force=True)
 
-        for desk in (files, commits):
-            self.survives(stage, desk)
+        for member in (files, commits):
+            self.survives(stage, member)
 
     @needs(Capability.MEMBERS, Capability.CLOCK)
     def test_ret_09_files_that_may_not_be_pushed_are_never_collected(self, stage: Stage) -> None:
         """Or what was left on the default branch on purpose is thrown away on purpose."""
-        desk = at_desk(stage, RepositoryPlan("app", end="dirty-default"))
-        desk.session.conclude()
+        member = start_member(stage, RepositoryPlan("app", end="dirty-default"))
+        member.session.conclude()
 
-        self.survives(stage, desk)
+        self.survives(stage, member)
 
-    def survives(self, stage: Stage, desk: Desk) -> None:
-        """Whatever collects in bulk leaves a session's workspace alone."""
+    def survives(self, stage: Stage, member: MemberStage) -> None:
+        """Check that neither a scan nor a cleanup in bulk removes a member's workspace."""
         members = stage.gittrix.members
         members.keep_for(NOTHING, NOTHING, NOTHING, budget=0)
         stage.clock.advance(YEAR)
         gone = {*members.scan(), *members.cleanup(all=True), *members.cleanup(member="ada"), *members.cleanup(older_than=DAY)}
 
-        assert desk.session.id not in gone
-        assert desk.session.state == "retained"
-        assert desk.place().is_dir()
+        assert member.session.id not in gone
+        assert member.session.state == "retained"
+        assert member.work_tree().is_dir()
 
     # By hand -----------------------------------------------------------------------------------------------------------------------
 
     @needs(Capability.MEMBERS)
     def test_ret_10_who_names_a_session_means_it(self, stage: Stage) -> None:
         """Or a workspace that nobody wants can never be removed."""
-        desk, other = at_desk(stage), at_desk(stage)
-        for one in (desk, other):
-            one.leave()
+        member, other = start_member(stage), start_member(stage)
+        for one in (member, other):
+            one.leave_uncommitted()
             one.session.stop(force=True)
 
-        assert stage.gittrix.members.cleanup(id=desk.session.id) == [desk.session.id]
+        assert stage.gittrix.members.cleanup(id=member.session.id) == [member.session.id]
 
-        assert (desk.session.state, other.session.state) == ("removed", "retained")
-        assert (desk.place().exists(), other.place().exists()) == (False, True)
+        assert (member.session.state, other.session.state) == ("removed", "retained")
+        assert (member.work_tree().exists(), other.work_tree().exists()) == (False, True)
 
     @needs(Capability.MEMBERS)
     def test_ret_11_what_is_removed_is_what_was_selected(self, stage: Stage) -> None:
         """Or to tidy up after one member is to tidy up after all."""
         members = stage.gittrix.members
-        desk = at_desk(stage, who="ada")
-        hers, his = desk.session, again_at(desk, who="bob")
+        member = start_member(stage, who="ada")
+        hers, his = member.session, start_another(member, who="bob")
         for session in (hers, his):
             session.conclude()
 
@@ -199,7 +199,7 @@ class RetentionClauses(Clauses):
     def test_ret_12_older_than_counts_from_the_start_and_means_older(self, stage: Stage) -> None:
         """Or what is exactly as old as was said is gone, or what is older stays."""
         members = stage.gittrix.members
-        session = at_desk(stage).session
+        session = start_member(stage).session
         stage.clock.advance(DAY)
         session.conclude()
 
@@ -211,7 +211,7 @@ class RetentionClauses(Clauses):
     def test_ret_13_a_dry_run_tells_and_changes_nothing(self, stage: Stage) -> None:
         """Or whoever only asks what would be removed has removed it."""
         members = stage.gittrix.members
-        session = at_desk(stage).session
+        session = start_member(stage).session
         session.conclude()
 
         for selector in ({"all": True}, {"id": session.id}):
@@ -222,28 +222,28 @@ class RetentionClauses(Clauses):
     @needs(Capability.MEMBERS)
     def test_ret_14_what_is_known_of_a_session_outlives_its_workspace(self, stage: Stage) -> None:
         """Or nobody can tell where the work of last week is."""
-        desk = at_desk(stage, RepositoryPlan("app", deeds=("conflicting",)))
-        desk.session.conclude()
-        before = desk.session.life()
+        member = start_member(stage, RepositoryPlan("app", deeds=("conflicting",)))
+        member.session.conclude()
+        before = member.session.life()
 
-        stage.gittrix.members.cleanup(id=desk.session.id)
+        stage.gittrix.members.cleanup(id=member.session.id)
 
-        assert desk.session.life() == {**before, "state": "removed"}
-        refused("INVALID_INPUT", desk.session.finalize)
+        assert member.session.life() == {**before, "state": "removed"}
+        refused("INVALID_INPUT", member.session.finalize)
 
     @needs(Capability.MEMBERS, Capability.CLOCK, Capability.RESUME)
     def test_ret_15_time_goes_on_while_nobody_is_there(self, stage: Stage) -> None:
         """Or every restart gives each workspace all its time again."""
         stage.gittrix.members.keep_for(DAY, DAY, DAY)
-        session = at_desk(stage).session
+        session = start_member(stage).session
         session.conclude()
         stage.gittrix.close()
         stage.clock.advance(2 * DAY)
 
-        again = stage.reopen().members
-        again.keep_for(DAY, DAY, DAY)
+        reopened = stage.reopen().members
+        reopened.keep_for(DAY, DAY, DAY)
 
-        assert again.scan() == [session.id]
+        assert reopened.scan() == [session.id]
 
 
 def _large(stage: Stage, session: DrivenMember) -> DrivenMember:

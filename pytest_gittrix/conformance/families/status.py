@@ -1,4 +1,4 @@
-"""STA: what a session is follows from what is seen of it (agent-orchestrator; session-systems 5.1, 5.2)."""
+"""STA: the status of a session follows from what is observed of it (docs/explanation/you-know-agent-orchestrator.md)."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ AT_WORK: Final = {"after": 0, "runtime": "alive", "activity": "active"}
 
 
 class StatusClauses(Clauses):
-    """One status for all that can be seen, and what is made of what does not agree."""
+    """Every combination of observations has one status, and contradictory ones are settled."""
 
     @needs(Capability.STATUS)
     def test_sta_01_whatever_is_seen_there_is_one_status(self, stage: Stage) -> None:
         """Or a board has a session on it that is nothing, as soon as something is seen that nobody thought of."""
-        told = {status_of(stage, one) for one in status_axes()}
+        statuses = {status_of(stage, one) for one in status_axes()}
 
-        assert told <= {*STATUSES}
+        assert statuses <= {*STATUSES}
 
     @needs(Capability.STATUS)
     def test_sta_02_the_same_sight_gives_the_same_status(self, stage: Stage) -> None:
@@ -112,48 +112,48 @@ class StatusClauses(Clauses):
     @needs(Capability.STATUS)
     def test_sta_09_one_probe_that_fails_ends_nothing(self, stage: Stage) -> None:
         """Or every hiccup of a machine is the death of an agent."""
-        again = {**AT_WORK, "after": 60}
-        told = stage.gittrix.rules.look_through(AT_WORK, {"after": 30, "runtime": "probe_failed"}, again)
+        recovered = {**AT_WORK, "after": 60}
+        statuses = stage.gittrix.rules.look_through(AT_WORK, {"after": 30, "runtime": "probe_failed"}, recovered)
 
-        assert told == ["working"] * 3
+        assert statuses == ["working"] * 3
 
     @needs(Capability.STATUS)
     def test_sta_10_what_does_not_agree_is_not_looked_at_for_ever(self, stage: Stage) -> None:
         """Or a session that nobody can reach is said to work, for days."""
         often = [{"after": 30 * number, "runtime": "probe_failed"} for number in range(1, 6)]
-        told = stage.gittrix.rules.look_through(AT_WORK, *often)
+        statuses = stage.gittrix.rules.look_through(AT_WORK, *often)
         seldom = stage.gittrix.rules.look_through(
             AT_WORK, {"after": 60, "runtime": "probe_failed"}, {"after": 361, "runtime": "probe_failed"}
         )
 
-        assert told[:4] == ["working"] * 4
-        assert told[4:] == ["stuck"] * 2
+        assert statuses[:4] == ["working"] * 4
+        assert statuses[4:] == ["stuck"] * 2
         assert seldom[-1] == "stuck"
 
     @needs(Capability.STATUS)
     def test_sta_11_ten_minutes_of_rest_are_too_many(self, stage: Stage) -> None:
         """Or an agent that hangs is found by whoever happens to look."""
-        told = stage.gittrix.rules.look_through(AT_WORK, {"after": 360, "activity": "idle"}, {"after": 599}, {"after": 600})
+        statuses = stage.gittrix.rules.look_through(AT_WORK, {"after": 360, "activity": "idle"}, {"after": 599}, {"after": 600})
         awake = stage.gittrix.rules.look_through(AT_WORK, {"after": 600, "activity": "idle"}, {"after": 610, "activity": "active"})
 
-        assert told == ["working", "working", "working", "stuck"]
+        assert statuses == ["working", "working", "working", "stuck"]
         assert awake == ["working", "stuck", "working"]
 
     @needs(Capability.STATUS)
     def test_sta_12_a_question_is_told_at_once_and_until_it_is_answered(self, stage: Stage) -> None:
         """Or an agent waits all night for a person who was not told."""
-        asked = {"after": 30, "activity": "waiting_input"}
-        told = stage.gittrix.rules.look_through(AT_WORK, asked, {"after": 3600}, {"after": 3630, "activity": "active"})
+        question = {"after": 30, "activity": "waiting_input"}
+        statuses = stage.gittrix.rules.look_through(AT_WORK, question, {"after": 3600}, {"after": 3630, "activity": "active"})
 
-        assert told == ["working", "needs_input", "needs_input", "working"]
+        assert statuses == ["working", "needs_input", "needs_input", "working"]
 
     @needs(Capability.STATUS)
     def test_sta_13_who_is_gone_by_all_accounts_is_lost_and_stays_so(self, stage: Stage) -> None:
         """Or a session flickers between dead and alive, and somebody is woken each time."""
         gone = {"after": 60, "runtime": "exited", "activity": "exited"}
-        told = stage.gittrix.rules.look_through(AT_WORK, gone, {**AT_WORK, "after": 90})
+        statuses = stage.gittrix.rules.look_through(AT_WORK, gone, {**AT_WORK, "after": 90})
 
-        assert told == ["working", "killed", "killed"]
+        assert statuses == ["working", "killed", "killed"]
 
     @needs(Capability.STATUS)
     def test_sta_14_what_is_merged_stays_merged_whatever_is_seen_then(self, stage: Stage) -> None:
@@ -163,8 +163,10 @@ class StatusClauses(Clauses):
         assert stage.gittrix.rules.look_through(AT_WORK, *looks) == ["working", "merged", "merged", "merged"]
 
 
-def status_of(stage: Stage, seen: Combination) -> str:
-    """The status of a combination of facts."""
-    pr = seen.axes.pr
+def status_of(stage: Stage, observed: Combination) -> str:
+    """The status that the system gives for a combination of observations."""
+    pr = observed.axes.pr
     facts = {"pr_state": pr.state, "ci": pr.ci, "review": pr.review, "mergeable": pr.mergeable}
-    return stage.gittrix.rules.of(session=seen.session, reason=seen.reason, runtime=seen.runtime, activity=seen.activity, **facts)
+    return stage.gittrix.rules.of(
+        session=observed.session, reason=observed.reason, runtime=observed.runtime, activity=observed.activity, **facts
+    )

@@ -1,7 +1,9 @@
-"""TRN: the agent's turns, one at a time, can be ended at any moment without harm to their session (Pixir, session-systems 3.3).
+"""TRN: an agent has one turn at a time, which can be ended at any moment without harm to its session.
 
-A turn that is to be interrupted says first that it works, and holds a lock for as long as it lives; then it waits for a file. So each
-clause knows where the turn is, and whether it could still act, without waiting for time to pass.
+Source: docs/explanation/you-know-pixir.md.
+
+A turn that is to be interrupted first records that it works, and holds a lock for as long as it lives; then it waits for a file. So each
+clause knows where the turn is, and whether it could still act, without sleeping for a fixed time.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
 from pytest_gittrix.testing.systems.protocol import Capability, TurnContext
 
 LONG: Final = 60.0
-"""Real seconds after which something that must happen is taken for missing."""
+"""Real seconds to wait for something that must happen."""
 
 ANSWERED: Final = "assistant_message"
 CALL: Final = "tool_call"
@@ -126,7 +128,7 @@ class TurnClauses(Clauses):
     def test_trn_07_a_turn_that_is_deaf_is_ended(self, stage: Stage) -> None:
         """Or the agent that most needs to be stopped is the one that cannot be."""
         session = stage.start()
-        turn = session.start_turn(waiting(stage, deafened()))
+        turn = session.start_turn(waiting(stage, ignoring_signals()))
         at_work(session)
 
         assert session.interrupt()
@@ -265,8 +267,8 @@ class TurnClauses(Clauses):
 
         code = allowed_to_refuse(("INVALID_INPUT", "TURN_OVER"), session.record, RESULT, late)
 
-        kept = [event["data"] for event in session.events()[len(before) :] if event["type"] == RESULT]
-        assert kept == ([] if code else [late])
+        stored = [event["data"] for event in session.events()[len(before) :] if event["type"] == RESULT]
+        assert stored == ([] if code else [late])
         session.interrupt()
         assert answered(session) == ["c1"]
 
@@ -305,7 +307,7 @@ class TurnClauses(Clauses):
 
 
 def idle(_context: TurnContext) -> None:
-    """A turn of nothing."""
+    """A turn that does nothing."""
 
 
 def fail(_context: TurnContext) -> None:
@@ -314,17 +316,17 @@ def fail(_context: TurnContext) -> None:
 
 
 def answer(context: TurnContext, text: str) -> None:
-    """Have the agent say something."""
+    """Record an answer of the agent."""
     context.record(ANSWERED, {"text": text})
 
 
 def call(record: Callable[[str, dict[str, Any]], object], call_id: str, tool: str = "shell") -> None:
-    """Have a tool called."""
+    """Record a call of a tool."""
     record(CALL, {"call_id": call_id, "name": tool, "args": {}})
 
 
 def finished(session: DrivenSession, fn: Callable[[TurnContext], object]) -> None:
-    """Run a turn to its end, which must be a good one."""
+    """Run a turn to its end, and check that it succeeded."""
     turn = session.start_turn(fn)
     assert turn.wait(LONG), "the turn does not end"
     assert turn.status == "done"
@@ -347,12 +349,12 @@ def answered(session: DrivenSession, reason: str | None = None) -> list[str]:
 def waiting(
     stage: Stage, first: Callable[[TurnContext], object] = idle, *, then: Callable[[TurnContext], object] = idle
 ) -> Callable[[TurnContext], None]:
-    """A turn that says it works, and waits for the file ``go``; it ends by itself once the stage is gone.
+    """A turn that records that it works, and waits for the file ``go``; it ends by itself once the stage is removed.
 
     Args:
-        stage: where it leaves its files.
-        first: what it does before.
-        then: what it does when it may go on; after that it leaves the file ``turn-acted``.
+        stage: the turn writes its files in this stage's directory.
+        first: what the turn does before it waits.
+        then: what the turn does once ``go`` exists; after that it makes the file ``turn-acted``.
     """
     path = stage.path
 
@@ -369,8 +371,8 @@ def waiting(
     return fn
 
 
-def deafened() -> Callable[[TurnContext], None]:
-    """A turn that lets no signal end its process that a process can ignore; this process, if that is where it runs, it leaves alone."""
+def ignoring_signals() -> Callable[[TurnContext], None]:
+    """A turn that ignores every signal that can be ignored, unless it runs in this very process."""
     here = os.getpid()
 
     def fn(_context: TurnContext) -> None:
@@ -382,7 +384,7 @@ def deafened() -> Callable[[TurnContext], None]:
 
 
 def starting_child(stage: Stage) -> Callable[[TurnContext], None]:
-    """A turn that starts a deaf process: its number is in the file ``child``, which it holds a lock on."""
+    """A turn that starts a process which ignores signals, writes its id to the file ``child``, and holds a lock on that file."""
     path = stage.path
 
     def fn(_context: TurnContext) -> None:
@@ -396,7 +398,7 @@ def starting_child(stage: Stage) -> Callable[[TurnContext], None]:
 
 @contextmanager
 def child_ended(stage: Stage) -> Iterator[None]:
-    """A block after which the turn's child does not go on, whatever the system did."""
+    """A block at whose end the child of the turn is killed if the system did not end it."""
     try:
         yield
     finally:
@@ -407,12 +409,12 @@ def child_ended(stage: Stage) -> Iterator[None]:
 
 
 def at_work(session: DrivenSession) -> None:
-    """Wait until a session's turn says that it works."""
+    """Wait until a session's turn records that it works."""
     until(lambda: bool(of_type(session, ANSWERED)), "the turn to say that it works")
 
 
 def acts(stage: Stage, name: str) -> bool:
-    """Let a turn, or its child, go on if it can; whether it did."""
+    """Make the file ``go``; whether the turn or its child, whose name is given, was still there to act on it."""
     (stage.path / "go").touch()
     acted = stage.path / f"{name}-acted"
     until(lambda: acted.exists() or is_free(stage.path / name), f"the {name} to go on, or to be gone")
@@ -430,7 +432,7 @@ def is_free(path: Path) -> bool:
 
 
 def until(holds: Callable[[], bool], what: str) -> None:
-    """Look again and again until something holds. Raises AssertionError when it has not for long."""
+    """Poll until a condition holds. Raises AssertionError if it does not within ``LONG`` seconds."""
     deadline = time.monotonic() + LONG
     while not holds():
         assert time.monotonic() < deadline, f"waited {LONG:.0f} seconds for {what}"

@@ -1,7 +1,4 @@
-"""``gittrix conform``: the clauses of the conformance suite, run or listed.
-
-Must not know how clauses are run.
-"""
+"""``gittrix conform``: run the clauses of the conformance suite, or list them."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import re
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from typing import TYPE_CHECKING, Any
 
-from pytest_gittrix.commands.output import Answer, Table
+from pytest_gittrix.commands.output import CommandResult, Table
 
 if TYPE_CHECKING:
     from pytest_gittrix.conformance.base.clause import Clause
@@ -24,7 +21,7 @@ BROKEN = 1
 
 
 def arguments(verb: ArgumentParser) -> None:
-    """Declare the arguments to the command's parser; what is wrong with their values is misuse."""
+    """Declare the arguments; a wrong value of one is misuse."""
     where = "package.module:attribute; by default the one that pytest is configured for here, or else gittrix itself"
     verb.add_argument("system", nargs="?", metavar="SYSTEM", help=where)
     verb.add_argument("--family", action="append", default=[], metavar="CNF", help="only the clauses of a family; repeatable")
@@ -33,7 +30,7 @@ def arguments(verb: ArgumentParser) -> None:
     verb.add_argument("-n", "--workers", type=workers, metavar="N", help="in N processes, or auto; needs pytest-xdist")
     verb.add_argument("--list", action="store_true", help="list the clauses, and run none")
 
-    def checked(options: Namespace) -> Answer:
+    def checked(options: Namespace) -> CommandResult:
         from pytest_gittrix.errors import InvalidInput
 
         try:
@@ -51,21 +48,21 @@ def workers(text: str) -> str:
     raise ArgumentTypeError(f"{text!r} is no number of processes: write one from 1, or auto.")
 
 
-def conform(options: Namespace) -> Answer:
-    """Put clauses to a session system, or list them.
+def conform(options: Namespace) -> CommandResult:
+    """Check a session system against clauses, or list them.
 
     Raises:
-        InvalidInput: there is no such family, clause or system, or a report cannot be of that kind.
-        GittrixError: the run did not come to its end.
+        InvalidInput: there is no such family, clause or system, or no such kind of report.
+        GittrixError: the run did not finish.
     """
     from pytest_gittrix.conformance.runner import Order, run, select
 
     clauses = select(options.family, options.clause)
     if options.list:
-        return Answer([_data(clause) for clause in clauses], _table(clauses))
+        return CommandResult([_data(clause) for clause in clauses], _table(clauses))
     order = Order(options.system, clauses, options.report, options.workers, details=bool(options.clause))
     kept, report = run(order, quiet=options.json)
-    return Answer(report, status=0 if kept else BROKEN)
+    return CommandResult(report, status=0 if kept else BROKEN)
 
 
 def _data(clause: Clause) -> dict[str, Any]:

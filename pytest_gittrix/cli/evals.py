@@ -1,6 +1,6 @@
-"""``gittrix eval``: what is typed, and which part of ``evals`` does it. What is shown is ``evals_shown``'s.
+"""``gittrix eval``: its verbs and their options. ``evals_output`` prints the results.
 
-Must not know how samples are run; loads the engine only when a verb runs.
+The engine and ``evals`` are loaded only when a verb runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.cli import evals_import, evals_releases, evals_report
-from pytest_gittrix.commands.output import Answer
+from pytest_gittrix.commands.output import CommandResult
 from pytest_gittrix.commands.values import age, unmarked
 
 if TYPE_CHECKING:
@@ -53,16 +53,16 @@ def arguments(verb: Callable[..., argparse.ArgumentParser]) -> None:
     running = verb("run", run, "run an agent on every case of a suite, each in a session of its own")
     _suite_arguments(running)
     _run_arguments(running)
-    shown = verb("show", show, "show a run, or one sample of it: events, diff, conflict")
-    _run_place(shown)
-    shown.add_argument("id", nargs="?", metavar="ID", help="of a case; the whole run by default")
-    _epoch(shown)
+    showing = verb("show", show, "show a run, or one sample of it: events, diff, conflict")
+    _run_directory(showing)
+    showing.add_argument("id", nargs="?", metavar="ID", help="of a case; the whole run by default")
+    _epoch(showing)
     evals_report.arguments(verb("report", evals_report.report, "write the page of a run, to look at in a browser"))
     compared = verb("compare", compare, "put two runs side by side: flips, rates, and where the ways part")
     compared.add_argument("a", type=Path, metavar="A", help="the directory of a run")
     compared.add_argument("b", type=Path, metavar="B", help="the directory of another")
     replayed = verb("replay", replay, "do a recorded sample again, and see that it comes out the same")
-    _run_place(replayed)
+    _run_directory(replayed)
     replayed.add_argument("id", metavar="ID", help="of a case")
     _epoch(replayed)
     replayed.add_argument("--suite", type=Path, metavar="SUITE", help="the suite; where it was when the run was made by default")
@@ -114,7 +114,7 @@ def _run_arguments(verb: argparse.ArgumentParser) -> None:
     evals_report.run_argument(verb)
 
 
-def _run_place(verb: argparse.ArgumentParser) -> None:
+def _run_directory(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("run_directory", type=Path, metavar="RUN", help="the directory of a run")
 
 
@@ -129,9 +129,9 @@ def _scratch(verb: argparse.ArgumentParser) -> None:
 # Commands --------------------------------------------------------------------------------------------------------------------------
 
 
-def run(options: argparse.Namespace) -> Answer:
+def run(options: argparse.Namespace) -> CommandResult:
     """Run a suite."""
-    from pytest_gittrix.cli.evals_shown import run_table, watching
+    from pytest_gittrix.cli.evals_output import run_table, watching
     from pytest_gittrix.evals.inputs.suite import Suite
     from pytest_gittrix.evals.results.summary import rates
     from pytest_gittrix.evals.runs.executors import factory_of
@@ -152,7 +152,7 @@ def run(options: argparse.Namespace) -> Answer:
             summary = run_suite(suite, wanted, factory=factory_of(options.executor), watch=watch)
     except KeyboardInterrupt:
         done = f"What was done is in {wanted.out}; go on with --resume."
-        return Answer({"run": str(wanted.out), "interrupted": True}, "", (f"interrupted. {done}",), _INTERRUPTED)
+        return CommandResult({"run": str(wanted.out), "interrupted": True}, "", (f"interrupted. {done}",), _INTERRUPTED)
     left_out = summary.counts["infra_error"]
     passed = rates(summary.records).passed
     short = options.fail_under is not None and (passed is None or passed.value * 100 < options.fail_under)
@@ -163,53 +163,53 @@ def run(options: argparse.Namespace) -> Answer:
     if short:
         notes.append(f"fewer than {options.fail_under:g} % passed.")
     table = f"{run_table(summary)}report {page}\n" if page else run_table(summary)
-    return Answer({**summary.to_json(), "report": page}, table, tuple(notes), _INCOMPLETE if left_out or short else 0)
+    return CommandResult({**summary.to_json(), "report": page}, table, tuple(notes), _INCOMPLETE if left_out or short else 0)
 
 
-def show(options: argparse.Namespace) -> Answer:
+def show(options: argparse.Namespace) -> CommandResult:
     """Show a run or a sample."""
-    from pytest_gittrix.cli.evals_shown import sample_data, sample_text, store_data, store_table, unfinished
+    from pytest_gittrix.cli.evals_output import sample_data, sample_text, store_data, store_table, unfinished
     from pytest_gittrix.evals.results.store import RunStore
 
     store = RunStore.open(options.run_directory)
     if options.id is None:
-        return Answer(store_data(store), store_table(store), unfinished(store))
+        return CommandResult(store_data(store), store_table(store), unfinished(store))
     record = store.sample(options.id, options.epoch)
-    return Answer(sample_data(store, record), sample_text(store, record))
+    return CommandResult(sample_data(store, record), sample_text(store, record))
 
 
-def compare(options: argparse.Namespace) -> Answer:
+def compare(options: argparse.Namespace) -> CommandResult:
     """Compare two runs."""
-    from pytest_gittrix.cli.evals_shown import comparison_text
+    from pytest_gittrix.cli.evals_output import comparison_text
     from pytest_gittrix.evals.results.compare import compare as compare_runs
     from pytest_gittrix.evals.results.store import RunStore
 
     found = compare_runs(RunStore.open(options.a), RunStore.open(options.b))
-    return Answer(found.to_json(), comparison_text(found), status=found.code)
+    return CommandResult(found.to_json(), comparison_text(found), status=found.code)
 
 
-def replay(options: argparse.Namespace) -> Answer:
+def replay(options: argparse.Namespace) -> CommandResult:
     """Replay a sample."""
     import tempfile
 
-    from pytest_gittrix.cli.evals_shown import pair_text
+    from pytest_gittrix.cli.evals_output import pair_text
     from pytest_gittrix.evals.results.store import RunStore
     from pytest_gittrix.evals.runs.rerun import keep_files, replay_sample
 
     store = RunStore.open(options.run_directory)
     with tempfile.TemporaryDirectory(prefix="gittrix-replay-") as scratch:
-        again, pair = replay_sample(store, options.id, options.epoch, Path(scratch), suite=options.suite, lenient=options.lenient)
+        replayed, pair = replay_sample(store, options.id, options.epoch, Path(scratch), suite=options.suite, lenient=options.lenient)
         if options.keep is not None:
-            keep_files(again, pair.b, options.keep)
+            keep_files(replayed, pair.b, options.keep)
     data = {"id": pair.id, "epoch": pair.epoch, "difference": pair.difference, "outcome": pair.b.outcome if pair.b else None}
-    return Answer(data, pair_text(pair), status=0 if pair.difference == "same" else 1)
+    return CommandResult(data, pair_text(pair), status=0 if pair.difference == "same" else 1)
 
 
-def check_determinism(options: argparse.Namespace) -> Answer:
+def check_determinism(options: argparse.Namespace) -> CommandResult:
     """Run a suite twice."""
     import tempfile
 
-    from pytest_gittrix.cli.evals_shown import comparison_text, watching
+    from pytest_gittrix.cli.evals_output import comparison_text, watching
     from pytest_gittrix.evals.inputs.suite import Suite
     from pytest_gittrix.evals.runs.determinism import check_determinism as check
     from pytest_gittrix.evals.runs.executors import factory_of
@@ -223,21 +223,23 @@ def check_determinism(options: argparse.Namespace) -> Answer:
             found = check(suite, wanted, factory=factory_of(options.executor), watch=watch)
         unknown = sum("infra_error" in (pair.a and pair.a.outcome, pair.b and pair.b.outcome) for pair in found.pairs)
         notes = (f"{unknown} samples ended in infra_error, which says nothing about the agent.",) if unknown else ()
-        return Answer({**found.to_json(), "unknown": unknown}, comparison_text(found), notes, status=1 if found.code or unknown else 0)
+        return CommandResult(
+            {**found.to_json(), "unknown": unknown}, comparison_text(found), notes, status=1 if found.code or unknown else 0
+        )
 
 
-def merge(options: argparse.Namespace) -> Answer:
+def merge(options: argparse.Namespace) -> CommandResult:
     """Merge shards."""
-    from pytest_gittrix.cli.evals_shown import store_data, store_table, unfinished
+    from pytest_gittrix.cli.evals_output import store_data, store_table, unfinished
     from pytest_gittrix.evals.runs.shards import merge as merge_runs
 
     store = merge_runs(options.runs, options.out)
-    return Answer(store_data(store), store_table(store), unfinished(store))
+    return CommandResult(store_data(store), store_table(store), unfinished(store))
 
 
-def prune(options: argparse.Namespace) -> Answer:
+def prune(options: argparse.Namespace) -> CommandResult:
     """Remove old runs."""
-    from pytest_gittrix.cli.evals_shown import usage_table
+    from pytest_gittrix.cli.evals_output import usage_table
     from pytest_gittrix.evals.results.disk_usage import prune as prune_runs
     from pytest_gittrix.evals.runs.work_dirs import scratch_root, sweep
 
@@ -245,17 +247,17 @@ def prune(options: argparse.Namespace) -> Answer:
     removed = prune_runs(options.directory, older=older, dry_run=options.dry_run)
     swept = () if options.dry_run else sweep(scratch_root(options.scratch)).removed
     data = {"removed": [str(run.path) for run in removed], "dry_run": options.dry_run, "swept": list(swept)}
-    return Answer(data, usage_table(removed))
+    return CommandResult(data, usage_table(removed))
 
 
-def du(options: argparse.Namespace) -> Answer:
-    """Tell what runs take."""
-    from pytest_gittrix.cli.evals_shown import usage_table
+def du(options: argparse.Namespace) -> CommandResult:
+    """Show how much disk runs take."""
+    from pytest_gittrix.cli.evals_output import usage_table
     from pytest_gittrix.evals.results.disk_usage import runs_below, usage
 
     found = [usage(store) for store in runs_below(options.directory)]
     data = [{"run": str(run.path), "samples": run.samples, "bytes": run.total, "parts": run.parts} for run in found]
-    return Answer(data, usage_table(found))
+    return CommandResult(data, usage_table(found))
 
 
 def _options(suite: Suite, options: argparse.Namespace) -> Options:

@@ -1,4 +1,4 @@
-"""``gittrix eval import``: suites from data sets that others made. Must not know the format of any."""
+"""``gittrix eval import``: make a suite from a data set of another project."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_gittrix.commands.output import Answer
+from pytest_gittrix.commands.output import CommandResult
 
 EXAMPLES = ["gittrix eval import swebench tasks.jsonl --repos ~/repos --out evals/"]
 FORMATS = ("swebench",)
@@ -23,10 +23,10 @@ def arguments(verb: Callable[..., argparse.ArgumentParser]) -> None:
     )
 
 
-def import_suite(options: argparse.Namespace) -> Answer:
+def import_suite(options: argparse.Namespace) -> CommandResult:
     """Make a suite; people get its directory."""
     from pytest_gittrix.evals.inputs.swebench import import_swebench
 
     suite = import_swebench(options.file, options.repos, options.out or Path("evals", options.file.stem))
     ids = [case.id for case in suite.cases]
-    return Answer({"suite": str(suite.directory), "name": suite.name, "cases": ids}, f"{suite.directory}\n", (f"{len(ids)} cases",))
+    return CommandResult({"suite": str(suite.directory), "name": suite.name, "cases": ids}, f"{suite.directory}\n", (f"{len(ids)} cases",))

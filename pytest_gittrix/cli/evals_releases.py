@@ -1,4 +1,4 @@
-"""``gittrix eval make-releases``: a suite from the releases of a package. Must not know what a wheel is."""
+"""``gittrix eval make-releases``: make a suite from the releases of a package."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from pytest_gittrix.commands.output import Answer
+from pytest_gittrix.commands.output import CommandResult
 
 EXAMPLES = [
     "gittrix eval make-releases attrs --pins fixtures/evals/releases/attrs.toml --out evals/attrs",
@@ -25,7 +25,7 @@ def arguments(verb: Callable[..., argparse.ArgumentParser]) -> None:
     made.add_argument("--out", type=Path, required=True, metavar="DIR", help="the directory of the suite, a new one")
 
 
-def make_releases(options: argparse.Namespace) -> Answer:
+def make_releases(options: argparse.Namespace) -> CommandResult:
     """Make a suite; people get its directory."""
     from pytest_gittrix.errors import InvalidInput
     from pytest_gittrix.evals.inputs.releases import make_releases as make
@@ -48,7 +48,7 @@ def make_releases(options: argparse.Namespace) -> Answer:
     if options.pins is None:
         notes.append(f"wheels were taken as they came; give --pins {found.suite.directory / 'releases.toml'} to have the same ones again")
     data = {"suite": str(found.suite.directory), "name": found.suite.name, "digest": found.digest, "cases": cases}
-    return Answer(data, f"{found.suite.directory}\n", tuple(notes))
+    return CommandResult(data, f"{found.suite.directory}\n", tuple(notes))
 
 
 def _versions(text: str) -> tuple[str, ...]:

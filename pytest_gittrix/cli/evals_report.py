@@ -1,6 +1,6 @@
-"""``gittrix eval report``, and the page that ``gittrix eval run`` leaves behind. Must not know what is on the page.
+"""``gittrix eval report``, and the page that ``gittrix eval run`` writes at its end.
 
-The page needs a template library that not everybody has: a run without it ends as it would, with a note.
+The page needs a template library, which is an extra: without it a run ends as usual, with a note.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gittrix.commands.output import Answer
+from pytest_gittrix.commands.output import CommandResult
 
 if TYPE_CHECKING:
     from pytest_gittrix.evals.results.store import RunStore
@@ -18,25 +18,17 @@ EXAMPLES = ["gittrix eval report runs/a", "gittrix eval report runs/a --out page
 
 
 def arguments(verb: argparse.ArgumentParser) -> None:
-    """Declare what the verb takes.
-
-    Args:
-        verb: ``gittrix eval report``.
-    """
+    """Declare the arguments of ``gittrix eval report``."""
     verb.add_argument("run_directory", type=Path, metavar="RUN", help="the directory of a run")
     verb.add_argument("--out", type=Path, metavar="FILE", help="where to write it; report.html in the run's directory by default")
 
 
 def run_argument(verb: argparse.ArgumentParser) -> None:
-    """Declare what a run takes.
-
-    Args:
-        verb: ``gittrix eval run``.
-    """
+    """Declare the flag of ``gittrix eval run``."""
     verb.add_argument("--no-report", action="store_true", help="write no report.html at the end")
 
 
-def report(options: argparse.Namespace) -> Answer:
+def report(options: argparse.Namespace) -> CommandResult:
     """Write the page of a run, and print where it is."""
     from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
     from pytest_gittrix.evals.results.store import RunStore
@@ -50,7 +42,7 @@ def report(options: argparse.Namespace) -> Answer:
     except OSError as problem:
         where = options.out or store.path
         raise AdapterUnavailable(f"{where} cannot be written: {problem.strerror or problem}.", fix="Give another --out.") from None
-    return Answer({"run": str(store.path), "report": str(page.absolute())}, f"{page}\n")
+    return CommandResult({"run": str(store.path), "report": str(page.absolute())}, f"{page}\n")
 
 
 def page_of_run(store: RunStore, options: argparse.Namespace) -> tuple[str | None, tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""The entry point of ``gittrix``: parse, run one command, say how it went.
+"""The entry point of ``gittrix``: parse the command line, run one command, print its result.
 
 Exit status 0 is done, 1 refused or failed, 2 misused, 130 interrupted. ``gittrix --help`` loads no engine: commands do that when they run.
 """
@@ -9,9 +9,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pytest_gittrix.cli import remote
+from pytest_gittrix.cli import daemon_proxy
 from pytest_gittrix.cli.verbs import command_line
-from pytest_gittrix.commands.output import FAILED, OutputLost, error_data, put_error, put_json, say
+from pytest_gittrix.commands.output import FAILED, OutputLost, error_data, print_result, put_error, put_json
 from pytest_gittrix.commands.parser import Misuse
 from pytest_gittrix.errors import GittrixError
 
@@ -23,10 +23,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        argv: what follows the program's name; ``sys.argv[1:]`` by default.
+        argv: the arguments after the program's name; ``sys.argv[1:]`` by default.
 
     Returns:
-        The exit status. Nothing is raised: what goes wrong is said on standard error, or in the envelope with ``--json``.
+        The exit status. Nothing is raised: an error is printed to standard error, or in the envelope with ``--json``.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str]) -> int:
     try:
         options = command_line().parse_args(arguments or ["--help"])
-        answer = remote.run(options, arguments)
+        result = daemon_proxy.run(options, arguments)
     except GittrixError as error:
         return _failed(error, as_json=_wants_json(arguments), status=getattr(options, "failure", FAILED))
     except Misuse as misuse:
@@ -52,8 +52,8 @@ def _run(arguments: list[str]) -> int:
             print(misuse.usage, end="", file=sys.stderr)
             put_error(str(misuse))
         return MISUSED
-    say(answer, as_json=options.json)
-    return answer.status
+    print_result(result, as_json=options.json)
+    return result.status
 
 
 def _failed(error: Exception, *, as_json: bool, status: int = FAILED) -> int:
@@ -67,12 +67,12 @@ def _failed(error: Exception, *, as_json: bool, status: int = FAILED) -> int:
             return status
         except OutputLost as lost:
             error = lost
-    put_error(remote.shown(error) if isinstance(error, GittrixError | OutputLost) else f"{type(error).__name__}: {error}")
+    put_error(daemon_proxy.message_of(error) if isinstance(error, GittrixError | OutputLost) else f"{type(error).__name__}: {error}")
     return status
 
 
 def _wants_json(arguments: list[str]) -> bool:
-    """Whether the envelope was asked for, told before or without parsing: a command line that cannot be parsed gets one too."""
+    """Whether ``--json`` is given, without parsing: a command line that cannot be parsed gets an envelope too."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return not {"--json", "-j"}.isdisjoint(options)
 

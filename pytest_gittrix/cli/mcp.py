@@ -1,6 +1,6 @@
 """``gittrix mcp``: a session for an agent that speaks the Model Context Protocol, on standard input and output.
 
-Standard output is the protocol's; what people should know goes to standard error. Must not know the tools.
+Standard output carries the protocol; messages for people go to standard error.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from pytest_gittrix.commands import engine_context as on
-from pytest_gittrix.commands.output import Answer, put_error
+from pytest_gittrix.commands import engine_context as context
+from pytest_gittrix.commands.output import CommandResult, put_error
 from pytest_gittrix.commands.values import history
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 
@@ -45,7 +45,7 @@ def arguments(verb: Any) -> None:
     )
 
 
-def mcp(options: argparse.Namespace) -> Answer:
+def mcp(options: argparse.Namespace) -> CommandResult:
     """Serve one session until the client goes away."""
     from pytest_gittrix.integrations.extras import required
     from pytest_gittrix.mcp.server import serve
@@ -68,25 +68,27 @@ def mcp(options: argparse.Namespace) -> Answer:
         finally:
             if programs is not None:
                 programs.close()
-    return Answer({"id": session.id})
+    return CommandResult({"id": session.id})
 
 
 def _engine(options: argparse.Namespace) -> Any:
     if options.task is None:
-        return on.engine(options)
+        return context.engine(options)
     from pytest_gittrix.backends.local import LocalEphemeral
 
-    return on.engine(options, on.durable_named(options.durable, options.branch), LocalEphemeral(options.workspace, options.history))
+    return context.engine(
+        options, context.durable_named(options.durable, options.branch), LocalEphemeral(options.workspace, options.history)
+    )
 
 
 def _session(gittrix: GitTrix, options: argparse.Namespace) -> UserSession:
     if options.task is None:
-        return gittrix.get_session(on.full_id(gittrix, options.id))
+        return gittrix.get_session(context.full_id(gittrix, options.id))
     return gittrix.start_session(options.task)
 
 
 def _programs(session: UserSession, gittrix: GitTrix, level: str) -> tuple[Programs | None, str]:
-    """What runs programs, and what to say of it. Unconfined it must have been asked for: an agent's program could promote by itself."""
+    """The runner of programs, if any, and a note about it. Unconfined programs need ``--confine off``: they could promote by themselves."""
     from pytest_gittrix.integrations.programs import Programs
 
     try:

@@ -1,4 +1,4 @@
-"""``gittrix serve``: the daemon, in the foreground until it is told to end."""
+"""``gittrix serve``: the daemon, in the foreground until a signal ends it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_gittrix.commands.output import Answer, put, put_json
+from pytest_gittrix.commands.output import CommandResult, put, put_json
 from pytest_gittrix.commands.render import facts_text
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def port(text: str) -> int:
     return int(text)
 
 
-def serve(options: Namespace) -> Answer:
-    """Serve until a signal; says where it listens as soon as it does."""
+def serve(options: Namespace) -> CommandResult:
+    """Serve until a signal, and print the address as soon as the daemon listens."""
     from pytest_gittrix.commands.engine_context import store_of
     from pytest_gittrix.server.run import Serving, Settings, require_installed
 
@@ -63,12 +63,12 @@ def serve(options: Namespace) -> Answer:
 
     serving = Serving(settings, listening=listening)
     serving.run()
-    _leave_nobody_waiting()
-    return Answer(None, said=True)
+    _exit_if_threads_are_left()
+    return CommandResult(None, printed=True)
 
 
 def data_of(file: DaemonFile) -> dict[str, object]:
-    """A daemon for programs; without its key, which only its file tells."""
+    """A daemon's data for programs, without its key, which only its file has."""
     return {
         "host": file.host,
         "port": file.port,
@@ -97,8 +97,8 @@ def _managed(team: Team) -> list[tuple[str, object]]:
     ]
 
 
-def _leave_nobody_waiting() -> None:
-    """End the process even if a request did not finish in its time: the interpreter would wait for its thread for ever."""
+def _exit_if_threads_are_left() -> None:
+    """End the process even if a request has not finished in time: the interpreter would wait for its thread for ever."""
     if any(not thread.daemon and thread is not threading.main_thread() for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,6 +1,6 @@
-"""``gittrix torture``: what is typed, and what is shown of what ``testing.faults.torture`` found.
+"""``gittrix torture``: the options of a fault sweep over any program, and its report (``testing.faults.torture``).
 
-Exit status 0 means that all was survived, 1 that something was not, 2 that nothing could be tried. Must not know how a fault is played.
+Exit status 0 means that the program survived every fault, 1 that it did not, 2 that no fault could be tried.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pytest_gittrix.commands.output import Answer
+from pytest_gittrix.commands.output import CommandResult
 
 if TYPE_CHECKING:
     from pytest_gittrix.testing.faults.fault_sweep import Report
@@ -41,24 +41,24 @@ def arguments(verb: Any) -> None:
     verb.set_defaults(failure=_UNTRIED)
 
 
-def torture(options: argparse.Namespace) -> Answer:
-    """Strike a command at each call that changes a file, and judge what it leaves."""
-    from pytest_gittrix.testing.faults import torture as on
+def torture(options: argparse.Namespace) -> CommandResult:
+    """Play faults at each call of a command that changes a file, and check what it leaves."""
+    from pytest_gittrix.testing.faults import torture as fault_sweep
 
     with _watched(options) as progress:
-        report = on.torture(
+        report = fault_sweep.torture(
             options.command,
             options.oracle,
             replay=lambda at, kind: _replay(options, at, kind),
             setup=options.setup,
             within=options.within,
-            kinds=options.kinds or on.DEFAULT_KINDS,
+            kinds=options.kinds or fault_sweep.DEFAULT_KINDS,
             points=options.points,
             limit=options.limit,
             timeout=options.timeout,
             progress=progress,
         )
-    return Answer(_data(report), f"{report}\n", status=_FAILED if report.failures else _SURVIVED)
+    return CommandResult(_data(report), f"{report}\n", status=_FAILED if report.failures else _SURVIVED)
 
 
 def _data(report: Report) -> dict[str, Any]:
@@ -74,9 +74,10 @@ def _replay(options: argparse.Namespace, at: int, kind: str) -> str:
         "--within": None if options.within == "." else options.within,
         "--timeout": None if options.timeout == _TIMEOUT else f"{options.timeout:g}",
     }
-    words = ["gittrix", "torture", "--oracle", options.oracle]
-    words += [word for flag, value in given.items() if value is not None for word in (flag, value)]
-    return shlex.join([*words, "--points", str(at), "--kinds", kind, "--", *options.command])
+    flags = [part for flag, value in given.items() if value is not None for part in (flag, value)]
+    return shlex.join(
+        ["gittrix", "torture", "--oracle", options.oracle, *flags, "--points", str(at), "--kinds", kind, "--", *options.command]
+    )
 
 
 @contextmanager

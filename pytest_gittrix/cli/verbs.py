@@ -1,4 +1,4 @@
-"""The whole command line: the verbs that a daemon runs too, and those that only a terminal has."""
+"""The whole command line: the verbs that a daemon can run too, and those that only a terminal has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_gittrix.commands.parser import Parser, add_command, add_group, parse
 
 
 def command_line() -> Parser:
-    """Make the parser of everything that can be typed after ``gittrix``; its ``parse_args`` raises Misuse."""
+    """Make the parser of the whole command line; its ``parse_args`` raises Misuse."""
     return parser(_add_verbs)
 
 

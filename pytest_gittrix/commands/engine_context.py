@@ -1,7 +1,7 @@
-"""The engine a command runs on: where sessions are kept, which repository, whose clock, and whom to ask.
+"""The engine a command runs on: its store, its repository, its clock, and the person who can be asked.
 
-The engine is loaded when it is opened, not before. A command that a daemon runs for somebody else gets that one's place and input, and the
-daemon's engine. Must not know what a command does with it.
+The engine is loaded when it is opened, not before. A command that a daemon runs for a remote caller works on the daemon's engine, with the
+caller's directory and standard input.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Caller:
-    """Whom a daemon runs a command for.
+class RemoteCaller:
+    """The process for which a daemon runs a command, and what the daemon lends to the command.
 
     Attributes:
-        directory: where they are.
-        stdin: what they have on standard input; None if it is closed.
+        directory: the caller's working directory.
+        stdin: the caller's standard input; None if it is closed.
         engine, members, orchestrator: the daemon's.
-        team: whose daemon it is.
+        team: the team that the daemon manages.
     """
 
     directory: str
@@ -47,8 +47,8 @@ class Caller:
     team: Team
 
 
-caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
-"""Whom the command that runs in this context is run for; None for whoever typed it here."""
+remote_caller: ContextVar[RemoteCaller | None] = ContextVar("remote_caller", default=None)
+"""The process for which the command in this context runs; None if it was typed in this process."""
 
 
 @contextmanager
@@ -59,31 +59,31 @@ def engine(
 
     Args:
         options: ``store`` and ``json`` of the command line.
-        durable: the repository to start sessions on, or the address of a remote; sessions there already know theirs.
-        ephemeral: what to make workspaces with.
+        durable: the repository to start sessions on, or the address of a remote; existing sessions know theirs.
+        ephemeral: makes the workspaces.
         tidy: recover and sweep first, as the TypeScript CLI does at each command.
 
     Raises:
         InvalidInput: PYTEST_GITTRIX_CLOCK names no clock file.
-        GittrixError: whatever the command raises.
+        GittrixError: any error of the command.
     """
     from pytest_gittrix.clock.file_clock import clock_from_environment
     from pytest_gittrix.commands.forge_options import ForgeSettings
     from pytest_gittrix.engine.engine import GitTrix
 
-    daemon = caller.get()
-    if daemon is not None and durable is None and ephemeral is None:
+    caller = remote_caller.get()
+    if caller is not None and durable is None and ephemeral is None:
         if tidy:
-            daemon.engine.recover()
-            daemon.engine.sweep()
-        yield daemon.engine
+            caller.engine.recover()
+            caller.engine.sweep()
+        yield caller.engine
         return
-    forge = ForgeSettings.of(options, os.environ if daemon is None else {})  # who has a forge of their own does not ask a daemon
+    forge = ForgeSettings.of(options, os.environ if caller is None else {})  # a caller with a forge of its own does not use a daemon
     gittrix = GitTrix(
         durable,
         ephemeral,
-        store=daemon.engine.store.root if daemon is not None else store_of(options),
-        clock=daemon.engine.clock if daemon is not None else clock_from_environment(),
+        store=caller.engine.store.root if caller is not None else store_of(options),
+        clock=caller.engine.clock if caller is not None else clock_from_environment(),
         sweep_interval=None,
         ask=_ask if has_person(options) else None,
         forge=forge.open,
@@ -101,44 +101,44 @@ def store_of(options: Namespace) -> Path | None:
 
 
 def members(gittrix: GitTrix, options: Namespace) -> Members:
-    """The manager of the team's members: the daemon's, or one as the team file tells, which has first seen to agents that are gone.
+    """The manager of the team's members: the daemon's, or one made from the team file, which first finishes sessions without an agent.
 
     Raises:
-        InvalidInput: the team file is not as it must be.
+        InvalidInput: the team file is not valid.
     """
     from pytest_gittrix.commands.managers import members_of
 
-    daemon = caller.get()
-    if daemon is not None:
-        return daemon.members
+    caller = remote_caller.get()
+    if caller is not None:
+        return caller.members
     manager = members_of(gittrix, team(options))
     manager.observe()
     return manager
 
 
 def orchestrator(gittrix: GitTrix, options: Namespace) -> Orchestrator:
-    """The manager of the team's projects: the daemon's, or one as the team file tells. Raises as :func:`members`."""
+    """The manager of the team's projects: the daemon's, or one made from the team file. Raises as :func:`members`."""
     from pytest_gittrix.commands.managers import orchestrator_of
 
-    daemon = caller.get()
-    return orchestrator_of(gittrix, team(options)) if daemon is None else daemon.orchestrator
+    caller = remote_caller.get()
+    return orchestrator_of(gittrix, team(options)) if caller is None else caller.orchestrator
 
 
 def team(options: Namespace) -> Team:
-    """The team whose sessions are managed. Raises InvalidInput for a team file that is not as it must be."""
+    """The team whose sessions are managed. Raises InvalidInput for a team file that is not valid."""
     from pytest_gittrix.commands.team_file import read_team
     from pytest_gittrix.record.store.store import default_home
 
-    daemon = caller.get()
-    if daemon is not None:
-        return daemon.team
+    caller = remote_caller.get()
+    if caller is not None:
+        return caller.team
     store = store_of(options)
     return read_team(store.parent if store is not None else default_home(), getattr(options, "team", None))
 
 
 @contextmanager
 def session(options: Namespace) -> Iterator[UserSession]:
-    """The session whose id, or the beginning of whose id, was given.
+    """The session whose id, or whose beginning of an id, was given.
 
     Raises:
         SessionNotFound, InvalidInput: as :func:`full_id`.
@@ -149,11 +149,11 @@ def session(options: Namespace) -> Iterator[UserSession]:
 
 
 def full_id(gittrix: GitTrix, beginning: str) -> str:
-    """The id that is, or alone begins with, ``beginning``.
+    """The full id of the one session whose id is, or begins with, ``beginning``.
 
     Raises:
-        SessionNotFound: no id does.
-        InvalidInput: several do, and the first are named; or it can begin no id.
+        SessionNotFound: no id begins so.
+        InvalidInput: several ids begin so (the first are named), or no id can.
     """
     store = gittrix.store
     if store.directory(beginning).is_dir():
@@ -175,25 +175,25 @@ def standard_input(what: str) -> bytes:
     """
     from pytest_gittrix.workspaces.snapshot import Limits
 
-    daemon = caller.get()
-    if daemon.stdin is None if daemon is not None else sys.stdin is None:
+    caller = remote_caller.get()
+    if caller.stdin is None if caller is not None else sys.stdin is None:
         raise InvalidInput("Standard input is closed.", why=f"It is {what}.", fix="For nothing at all: </dev/null.")
-    if daemon is not None:
-        return daemon.stdin or b""
+    if caller is not None:
+        return caller.stdin or b""
     return sys.stdin.buffer.read(Limits().max_file + 1)  # one more than is allowed is refused; an endless stream must not fill memory
 
 
-def durable_named(place: str | None, branch: str | None) -> LocalDurable | str:
-    """What ``--durable`` and ``--branch`` name: a repository of this machine, or the address of a remote with its branch.
+def durable_named(path: str | None, branch: str | None) -> LocalDurable | str:
+    """The durable that ``--durable`` and ``--branch`` name: a repository of this machine, or the address of a remote with its branch.
 
     Raises:
         AdapterUnavailable, UnsupportedRepository, InvalidInput: as ``local_durable``; or a branch is named twice.
     """
     from pytest_gittrix.engine.operations.resources import is_address
 
-    url, _, named = (place or "").partition("#")
+    url, _, named = (path or "").partition("#")
     if not is_address(url):
-        return local_durable(place, branch)
+        return local_durable(path, branch)
     if branch and named and branch != named:
         raise InvalidInput(f"Two branches are named, {named!r} with the address and {branch!r}.", fix="Name one.")
     return f"{url}#{branch or named or 'main'}"
@@ -204,24 +204,24 @@ def local_durable(path: str | None, branch: str | None) -> LocalDurable:
 
     Args:
         path: the directory; the current one by default.
-        branch: where sessions start and promote to; by default the branch that the repository is on.
+        branch: the branch that sessions start from and promote to; by default the one that the repository is on.
 
     Raises:
-        AdapterUnavailable, UnsupportedRepository: there is none, or none that can be used.
-        InvalidInput: the branch's name is none, or HEAD is on no branch and none was named.
+        AdapterUnavailable, UnsupportedRepository: there is no repository, or it cannot be used.
+        InvalidInput: the name cannot be a branch's, or HEAD is on no branch and none was named.
     """
     from pytest_gittrix.backends.local import LocalDurable
 
-    where = place(path or ".")
-    return LocalDurable(where, branch or _current_branch(where))
+    root = absolute_path(path or ".")
+    return LocalDurable(root, branch or _current_branch(root))
 
 
-def place(path: str) -> str:
-    """A path as it is meant where the command was typed, whole: messages name it alike wherever the command runs."""
-    daemon = caller.get()
+def absolute_path(path: str) -> str:
+    """A path, absolute from where the command was typed, so that messages name it alike wherever the command runs."""
+    caller = remote_caller.get()
     try:
-        return os.path.join(os.getcwd() if daemon is None else daemon.directory, path)
-    except OSError:  # the directory is gone; what is done with the path says so
+        return os.path.join(os.getcwd() if caller is None else caller.directory, path)
+    except OSError:  # the directory is gone; using the path will say so
         return path
 
 
@@ -257,8 +257,8 @@ def _current_branch(path: str) -> str:
 
 
 def has_person(options: Namespace) -> bool:
-    """Whether somebody can be asked."""
-    if caller.get() is not None:
+    """Whether a person is at the terminal and can be asked."""
+    if remote_caller.get() is not None:
         return False
     streams = (sys.stdin, sys.stderr)
     return not options.json and all(stream is not None and stream.isatty() for stream in streams)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from pytest_gittrix.commands import engine_context as on
-from pytest_gittrix.commands.output import Answer
-from pytest_gittrix.commands.render import notes_of, record_table, session_table, text_of, town_table
+from pytest_gittrix.commands import engine_context as context
+from pytest_gittrix.commands.output import CommandResult
+from pytest_gittrix.commands.render import gastown_table, notes_of, record_table, session_table, text_of
 from pytest_gittrix.commands.values import generations, moment, number
 from pytest_gittrix.errors import SessionNotFound
 
@@ -36,8 +36,8 @@ EXAMPLES = {
 
 _FOUND = 20
 _GENERATIONS = 4
-# What asks for the answer of Gas Town's query, which is newest first.
-_ASKED = ("agent", "rig", "work_unit", "outcome", "since", "until", "limit")
+# The options that select by Gas Town's query, which lists the newest first.
+_QUERY_OPTIONS = ("agent", "rig", "work_unit", "outcome", "since", "until", "limit")
 _NONE = "There are no sessions.\n"
 
 
@@ -57,7 +57,7 @@ def arguments(add: Callable[..., ArgumentParser]) -> None:
 
 
 def list_arguments(verb: ArgumentParser) -> None:
-    """Declare what ``list`` takes besides states and repositories."""
+    """Declare the arguments of ``list`` other than states and repositories."""
     _narrowing(verb, "agent", "rig", "work-unit", "since", "until")
     verb.add_argument("--outcome", choices=OUTCOMES, help="only sessions that ended so")
     verb.add_argument("-n", "--limit", type=number, metavar="N", help="how many at most; 0 for all")
@@ -65,7 +65,7 @@ def list_arguments(verb: ArgumentParser) -> None:
 
 
 def view_argument(verb: ArgumentParser) -> None:
-    """Declare the system in whose terms a session is shown."""
+    """Declare ``--as``: the system in whose terms a session is shown."""
     verb.add_argument("--as", dest="view", choices=VIEWS, default="gittrix", help="in whose terms (%(default)s)")
 
 
@@ -81,16 +81,16 @@ def _narrowing(verb: ArgumentParser, *flags: str) -> None:
             verb.add_argument(f"--{flag}", metavar=flag[0].upper(), help=f"only sessions of this {flag.replace('-', ' ')}")
 
 
-def list_sessions(options: Namespace) -> Answer:
-    """The sessions of the store, or those for which everything that was given holds."""
-    with on.engine(options) as gittrix:
+def list_sessions(options: Namespace) -> CommandResult:
+    """The sessions of the store that every given option selects."""
+    with context.engine(options) as gittrix:
         found, records = _found(gittrix, options)
         problems, now = gittrix.problems(), gittrix.clock.now()
         lives = _lives(gittrix, found) if options.view == "gittrix" else {}
     if not found:
-        return Answer([], _NONE, notes_of(problems))
+        return CommandResult([], _NONE, notes_of(problems))
     if options.view == "gastown":
-        table = town_table(found, records, now, {})
+        table = gastown_table(found, records, now, {})
     else:
         records = [record | {"life": _life_data(lives[record["id"]])} if record.get("id") in lives else record for record in records]
         table = (
@@ -98,38 +98,38 @@ def list_sessions(options: Namespace) -> Answer:
             if options.view == "gittrix"
             else record_table(records, options.view)
         )
-    return Answer(records, table, notes_of(problems))
+    return CommandResult(records, table, notes_of(problems))
 
 
-def chain(options: Namespace) -> Answer:
-    """A line of handoffs; of a work unit, each line in which somebody worked on it."""
-    with on.engine(options) as gittrix:
-        found = _line(gittrix, options.of)
+def chain(options: Namespace) -> CommandResult:
+    """A chain of handoffs; of a work unit, each chain with a session that worked on it."""
+    with context.engine(options) as gittrix:
+        found = _chain_of(gittrix, options.of)
         records = [record_in(gittrix, one.id, "gastown") for one in found]
         now = gittrix.clock.now()
-    lines: dict[str, list[tuple[SessionMetadata, dict[str, Any]]]] = {}
+    chains: dict[str, list[tuple[SessionMetadata, dict[str, Any]]]] = {}
     for one, record in zip(found, records, strict=True):
-        lines.setdefault(record["chain_id"], []).append((one, record))
-    drawn = [pair for line in lines.values() for pair in line]
-    marks = {one.id: mark for line in lines.values() for (one, _), mark in zip(line, _strokes(len(line)), strict=True)}
-    table = town_table([one for one, _ in drawn], [record for _, record in drawn], now, marks)
-    return Answer(records, table)
+        chains.setdefault(record["chain_id"], []).append((one, record))
+    drawn = [pair for pairs in chains.values() for pair in pairs]
+    marks = {one.id: mark for pairs in chains.values() for (one, _), mark in zip(pairs, _strokes(len(pairs)), strict=True)}
+    table = gastown_table([one for one, _ in drawn], [record for _, record in drawn], now, marks)
+    return CommandResult(records, table)
 
 
-def tree(options: Namespace) -> Answer:
-    """A session and what came of it by handoffs, crashes and forks (Pixir)."""
-    with on.engine(options) as gittrix:
-        root = gittrix.tree(on.full_id(gittrix, options.id), depth=options.depth)
-    return Answer(root.to_wire(), text_of(_branches(root)))
+def tree(options: Namespace) -> CommandResult:
+    """A session and the sessions that descend from it by handoffs, crashes and forks (Pixir)."""
+    with context.engine(options) as gittrix:
+        root = gittrix.tree(context.full_id(gittrix, options.id), depth=options.depth)
+    return CommandResult(root.to_wire(), text_of(_branches(root)))
 
 
 def record_in(gittrix: GitTrix, id_: str, name: str) -> dict[str, Any]:
-    """A session's record in the schema of a system. A session of a TypeScript store is seen as if it had its log already."""
+    """A session's record in the schema of a system. A session of a TypeScript store is shown as if it already had a log."""
     return gittrix.view(id_, name)
 
 
 def before(now: datetime, then: timedelta | datetime) -> datetime:
-    """The instant so long ago, if it is no instant; what is before all time is its beginning."""
+    """An instant, or the one that is a duration before ``now``; the earliest instant there is, if that would be earlier."""
     if isinstance(then, datetime):
         return then
     try:
@@ -141,7 +141,7 @@ def before(now: datetime, then: timedelta | datetime) -> datetime:
 def _found(gittrix: GitTrix, options: Namespace) -> tuple[list[SessionMetadata], list[dict[str, Any]]]:
     state = None if options.status in (None, "all") else options.status
     exact = state is None and options.durable is None
-    if all(getattr(options, name) is None for name in _ASKED):
+    if all(getattr(options, name) is None for name in _QUERY_OPTIONS):
         found = gittrix.list_sessions(state)
     else:
         now = gittrix.clock.now()
@@ -156,14 +156,14 @@ def _found(gittrix: GitTrix, options: Namespace) -> tuple[list[SessionMetadata],
         )
     found = [one for one in found if state in (None, one.state)]
     if options.durable is not None:
-        path = on.repository_path(gittrix, options.durable)
+        path = context.repository_path(gittrix, options.durable)
         found = [one for one in found if one.durable_path is not None and os.path.realpath(one.durable_path) == path]
     found = found[: options.limit or None]
     return found, [one.wire() if options.view == "gittrix" else record_in(gittrix, one.id, options.view) for one in found]
 
 
 def _lives(gittrix: GitTrix, found: Sequence[SessionMetadata]) -> dict[str, Life]:
-    """The lives of those that are members' sessions."""
+    """The lifecycles of the members' sessions among ``found``, by id."""
     from pytest_gittrix.record.state.lifecycle import life_of
 
     members = set(gittrix.records.index.lives())
@@ -175,8 +175,8 @@ def _life_data(life: Life) -> dict[str, Any]:
     return {"member": life.member, "kind": life.kind, "state": life.state, "ended": life.ended}
 
 
-def _line(gittrix: GitTrix, of: str) -> list[SessionMetadata]:
-    """The line of that id; or of the session of that id; or those of the work unit; or of the session whose id begins so."""
+def _chain_of(gittrix: GitTrix, of: str) -> list[SessionMetadata]:
+    """The chain with that id; or of the session with that id; or all chains of that work unit; or of the session whose id begins so."""
     from pytest_gittrix.record.store.store import ID
 
     if found := gittrix.chain(of):
@@ -198,25 +198,25 @@ def _line(gittrix: GitTrix, of: str) -> list[SessionMetadata]:
 
 
 def _strokes(length: int) -> Sequence[str]:
-    """What is drawn before each session of a line."""
+    """The line drawing before each session of a chain."""
     return ("─ ",) if length == 1 else ("┌ ", *("├ ",) * (length - 2), "└ ")
 
 
 def _branches(node: Node, stem: str = "", below: str = "") -> Iterator[str]:
-    yield f"{stem}{node.id}  {_told(node)}"
+    yield f"{stem}{node.id}  {_described(node)}"
     for child in node.children:
         last = child is node.children[-1]
         yield from _branches(child, below + ("└─ " if last else "├─ "), below + ("   " if last else "│  "))
 
 
-def _told(node: Node) -> str:
-    """What there is to say of a session in a tree."""
+def _described(node: Node) -> str:
+    """The description of a session in a tree."""
     origins = {"handoff": "by a handoff", "crash": "after a crash", "fork": f"fork at {node.at_seq}"}
     marks = {"cycle": "comes from itself", "truncated": "there is more below", "missing": "is not in the store"}
-    said = [
+    parts = [
         origins.get(node.relation or ""),
         f"{node.state} ({node.outcome})" if node.outcome else node.state,
         node.parent_missing and f"its parent {node.parent_missing} is not in the store",
         marks.get(node.mark),
     ]
-    return ", ".join(part for part in said if part)
+    return ", ".join(part for part in parts if part)

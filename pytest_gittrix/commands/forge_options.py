@@ -1,7 +1,6 @@
 """The forge of the command line: flags and variables that say where pull requests are opened, and with which token.
 
-The token comes by the environment only, since command lines can be read by everybody. Nothing is loaded before a forge is needed. Must
-not know what is promoted.
+The token is taken from the environment only, since every user can read command lines. Nothing is loaded before a forge is needed.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def arguments(verb: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class ForgeSettings:
-    """What was told of the forge.
+    """The settings of the forge.
 
     Attributes:
         repo: ``owner/name``; None if there is no forge.
@@ -54,17 +53,17 @@ class ForgeSettings:
 
     @classmethod
     def of(cls, options: Namespace, environment: Mapping[str, str]) -> ForgeSettings:
-        """The settings of a command: its flags, where it has them, before the environment."""
+        """The settings of a command: its flags first, then the environment."""
         repo = getattr(options, "forge_repo", None) or environment.get(REPO) or None
         url = getattr(options, "forge_url", None) or environment.get(URL) or _GITHUB
         return cls(repo, url, environment.get(TOKEN) or None)
 
     def open(self, durable: Durable) -> Forge | None:
-        """The forge of a repository; None if none was told, or if the repository is another one at a forge.
+        """The forge of a repository; None if no forge is set, or if the repository is at a forge under another name.
 
         Raises:
-            InvalidInput: what was told cannot be used.
-            CapabilityMissing: the client of a forge is not installed.
+            InvalidInput: a setting cannot be used.
+            CapabilityMissing: the client of the forge is not installed.
         """
         if self.repo is None or not self._is_of(getattr(durable, "url", None)):
             return None
@@ -73,20 +72,20 @@ class ForgeSettings:
         return GitHubForge(self.repo, base_url=self.url, token=self.token)
 
     def credentials(self, address: str) -> tuple[str, str] | None:
-        """User and token for git, where the address is that of the forge's own repository: the token goes nowhere else."""
-        place, api = urlsplit(address), urlsplit(self.url)
-        is_there = place.scheme == api.scheme and api.netloc in (place.netloc, f"api.{place.netloc}")
-        if self.token is None or self.repo is None or not is_there or _name_in(place.path) != self.repo.lower():
+        """User and token for git, if the address is that of the forge's repository; the token is sent nowhere else."""
+        remote, api = urlsplit(address), urlsplit(self.url)
+        same_host = remote.scheme == api.scheme and api.netloc in (remote.netloc, f"api.{remote.netloc}")
+        if self.token is None or self.repo is None or not same_host or _name_in(remote.path) != self.repo.lower():
             return None
         return _USER, self.token
 
     def _is_of(self, address: str | None) -> bool:
-        """Whether an address can be that of the repository at the forge; one on this machine can be that of any."""
+        """Whether an address can be the forge's repository; a repository on this machine can be a clone of any."""
         if address is None or address.startswith("file://"):
             return True
         return f"/{_name_in(address.replace(':', '/'))}".endswith(f"/{(self.repo or '').lower()}")
 
 
 def _name_in(path: str) -> str:
-    """``owner/name`` as the path of an address has it."""
+    """``owner/name`` from the path of an address."""
     return path.strip("/").removesuffix(".git").lower()

@@ -1,4 +1,4 @@
-"""The verbs for a session among others: who works in it, which system's terms it is seen in, who goes on with it, and what forks off it."""
+"""The verbs for a session among others: its identity, its record in another system's terms, its handoff and its forks."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pytest_gittrix.commands import engine_context as on
+from pytest_gittrix.commands import engine_context as context
 from pytest_gittrix.commands.find_verbs import record_in, view_argument
-from pytest_gittrix.commands.output import Answer
+from pytest_gittrix.commands.output import CommandResult
 from pytest_gittrix.commands.render import facts_text, info_data, info_facts, text_of
 from pytest_gittrix.commands.values import fact, number
 from pytest_gittrix.errors import InvalidInput, SessionNotFound
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FILES = ("then", "now", "baseline")
 IDENTITY = ("agent", "rig", "role", "work_unit")
-"""What can be told of who works in a session by a flag of its own; ``identify`` takes all there is."""
+"""The parts of a session's identity that have a flag; ``identify`` takes all parts."""
 EXAMPLES = {
     "show": ["gittrix session show sess_V1St", "gittrix session show sess_V1St --as gastown --json", "gittrix session show --as pixir"],
     "handoff": ["gittrix session handoff sess_V1St", "gittrix session handoff sess_V1St --task 'the second half' --agent town/crew/ada"],
@@ -53,59 +53,59 @@ def arguments(add: Callable[..., ArgumentParser]) -> None:
 
 
 def identity_arguments(verb: _ActionsContainer) -> None:
-    """Declare what can be told of who works in a session, and on what."""
+    """Declare the flags for a session's identity: who works in it, and on what."""
     for name in IDENTITY:
         verb.add_argument(f"--{name.replace('_', '-')}", metavar="NAME", help=f"the {name.replace('_', ' ')}")
 
 
 def identity_in(options: Namespace) -> dict[str, Any]:
-    """What was told of who works in a session: texts, as arguments by name."""
+    """The identity that was given by flags, as keyword arguments."""
     return {name: value for name in IDENTITY if (value := getattr(options, name)) is not None}
 
 
-def show(options: Namespace) -> Answer:
-    """A session as GitTrix or another system has it; without an id, the one that this process belongs to."""
-    with on.engine(options) as gittrix:
-        id_ = _own_id(gittrix) if options.id is None else on.full_id(gittrix, options.id)
+def show(options: Namespace) -> CommandResult:
+    """A session's record in the terms of GitTrix or another system; without an id, of the session that this process belongs to."""
+    with context.engine(options) as gittrix:
+        id_ = _own_id(gittrix) if options.id is None else context.full_id(gittrix, options.id)
         if options.view == "gittrix":
             one = gittrix.info(id_)
-            return Answer(info_data(one), facts_text(info_facts(one, gittrix.clock.now())))
+            return CommandResult(info_data(one), facts_text(info_facts(one, gittrix.clock.now())))
         record = record_in(gittrix, id_, options.view)
-    return Answer(record, facts_text(record.items()))
+    return CommandResult(record, facts_text(record.items()))
 
 
-def handoff(options: Namespace) -> Answer:
-    """End a session, and go on in a new one of its line, with its workspace as it is (Gas Town)."""
-    with on.session(options) as session:
+def handoff(options: Namespace) -> CommandResult:
+    """End a session, and start its successor in the same workspace (Gas Town)."""
+    with context.session(options) as session:
         return started(session.handoff(options.task, **identity_in(options)).info())
 
 
-def fork(options: Namespace) -> Answer:
-    """Start a session from a moment of another one, which is only read (Pixir)."""
-    with on.engine(options) as gittrix:
-        id_ = on.full_id(gittrix, options.id)
+def fork(options: Namespace) -> CommandResult:
+    """Start a session from an event of another one, which is only read (Pixir)."""
+    with context.engine(options) as gittrix:
+        id_ = context.full_id(gittrix, options.id)
         forked = gittrix.fork(id_, options.at, task=options.task, summary=options.summary, files=options.files)
         return started(forked.info())
 
 
-def identify(options: Namespace) -> Answer:
-    """Tell who works in a session, and on what."""
+def identify(options: Namespace) -> CommandResult:
+    """Change a session's identity: who works in it, and on what."""
     facts = dict(options.facts)
     if len(facts) < len(options.facts):
         raise InvalidInput("A fact is told twice.", why="One of the two would be lost.", fix="Tell each once.")
-    with on.session(options) as session:
+    with context.session(options) as session:
         session.identify(**facts)
         one = session.info()
-    return Answer(info_data(one), facts_text((name.replace("_", " "), value) for name, value in one.identity.items()))
+    return CommandResult(info_data(one), facts_text((name.replace("_", " "), value) for name, value in one.identity.items()))
 
 
-def started(one: SessionInfo) -> Answer:
-    """A session that was just started; people get its id and its workspace, a line each, for a shell to take apart."""
-    return Answer(info_data(one), text_of([one.session_id, one.workspace_path or ""]))
+def started(one: SessionInfo) -> CommandResult:
+    """The result of starting a session; people get its id and its workspace, a line each, for a shell to split."""
+    return CommandResult(info_data(one), text_of([one.session_id, one.workspace_path or ""]))
 
 
 def _own_id(gittrix: GitTrix) -> str:
-    """The id of the session that this process belongs to, as its environment, standard input or work directory tells it."""
+    """The id of the session that this process belongs to, from its environment, standard input or working directory."""
     from pytest_gittrix.engine.agents.runtime_id import FILE, VARIABLES, resolve
 
     def nobody() -> NoReturn:

@@ -1,4 +1,4 @@
-"""The verbs for what was said and done in sessions: read it, add to it, and write it out as another system has it."""
+"""The verbs for sessions' event logs: read one, append to it, and export all as the files of Gas Town."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pytest_gittrix.commands import engine_context as on
+from pytest_gittrix.commands import engine_context as context
 from pytest_gittrix.commands.find_verbs import before
-from pytest_gittrix.commands.output import Answer, Table, working
+from pytest_gittrix.commands.output import CommandResult, Table, working
 from pytest_gittrix.commands.render import event_data, facts_text, notes_of, text_of
 from pytest_gittrix.commands.values import duration, number, types
 from pytest_gittrix.errors import InvalidInput
@@ -37,43 +37,45 @@ def arguments(add: Callable[..., ArgumentParser]) -> None:
     exporting.add_argument("--archive-older-than", type=duration, metavar="TIME", help="put those to the archive that ended so long ago")
 
 
-def history(options: Namespace) -> Answer:
-    """What happened in a session, in order."""
+def history(options: Namespace) -> CommandResult:
+    """The events of a session, in order."""
     from pytest_gittrix.engine.operations.conversation import check_types, picked
 
-    with on.engine(options) as gittrix:
+    with context.engine(options) as gittrix:
         wanted = check_types(options.types)
-        id_ = on.full_id(gittrix, options.id)
-        gittrix.store.load(id_)  # a session that is none says so, and one of a TypeScript store has no events yet
+        id_ = context.full_id(gittrix, options.id)
+        gittrix.store.load(id_)  # raises for an unknown session; one of a TypeScript store has no events yet
         events = picked(gittrix.store.log(id_).read(), wanted)
     found = [event_data(event) for event in events if options.after is None or event.seq > options.after]
     if options.json_lines:
-        return Answer(found, text_of(json.dumps(one) for one in found))
-    return Answer(found, Table(_HEADINGS, [_row(one) for one in found], elastic="data", styles={}) if found else "There are no events.\n")
+        return CommandResult(found, text_of(json.dumps(one) for one in found))
+    return CommandResult(
+        found, Table(_HEADINGS, [_row(one) for one in found], elastic="data", styles={}) if found else "There are no events.\n"
+    )
 
 
-def record(options: Namespace) -> Answer:
-    """Store something that was said or done in a session."""
-    data = _object(on.standard_input("what the event is to hold"))
-    with on.session(options) as session:
+def record(options: Namespace) -> CommandResult:
+    """Append an event to a session's log."""
+    data = _object(context.standard_input("what the event is to hold"))
+    with context.session(options) as session:
         try:
             event = session.record(options.type, data)
         except RecursionError:
             raise InvalidInput("Standard input is nested too deeply.", fix="Store what is in there as a text.") from None
-    return Answer(event_data(event), text_of([str(event.seq)]))
+    return CommandResult(event_data(event), text_of([str(event.seq)]))
 
 
-def export_files(options: Namespace) -> Answer:
-    """Write the sessions as Gas Town's document lays them out."""
+def export_files(options: Namespace) -> CommandResult:
+    """Write all sessions as the files that Gas Town's document describes."""
     from pytest_gittrix.gastown.files import export
 
     older = options.archive_older_than
-    with working("Exporting"), on.engine(options) as gittrix:
+    with working("Exporting"), context.engine(options) as gittrix:
         archive_before = None if older is None else before(gittrix.clock.now(), older)
-        done = export(gittrix.store, on.place(options.directory), archive_before=archive_before)
+        done = export(gittrix.store, context.absolute_path(options.directory), archive_before=archive_before)
     counts = {"sessions": done.sessions, "archived": done.archived, "events": done.events}
     problems = [{"id": problem.id, "message": problem.message} for problem in done.problems]
-    return Answer({**counts, "problems": problems}, facts_text(counts.items()), notes_of(done.problems))
+    return CommandResult({**counts, "problems": problems}, facts_text(counts.items()), notes_of(done.problems))
 
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:
@@ -81,10 +83,10 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _object(raw: bytes) -> dict[str, Any]:
-    """The JSON object that was given.
+    """Parse a JSON object.
 
     Raises:
-        InvalidInput: it is none, or a name is in it twice.
+        InvalidInput: it is no JSON object, or a name is in it twice.
     """
     from pytest_gittrix.workspaces.snapshot import Limits
 

@@ -1,6 +1,6 @@
-"""From a team file to what manages its sessions: the manager of members (BotMinter) and that of projects (agent-orchestrator).
+"""The managers of a team file's sessions: of its members (BotMinter) and of its projects (agent-orchestrator).
 
-It must not know HTTP, nor the command line: both use the same managers.
+The daemon and the command line use the same managers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gittrix.commands.team_file import ForgePart, MemberPart, Retention, Team
+from pytest_gittrix.commands.team_file import ForgePart, MemberPart, ProjectPart, Retention, Team
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.record.state.retention import RetentionPolicy
 
@@ -25,14 +25,14 @@ _USER: Final = "x-access-token"
 _ANYBODY: Final = ""
 
 
-def retention_of(told: Retention) -> RetentionPolicy:
-    """The policy that a team file tells of; what it leaves out is as BotMinter has it."""
+def retention_of(part: Retention) -> RetentionPolicy:
+    """The retention policy of a team file; BotMinter's values where the file gives none."""
     named: dict[str, Any] = {
-        "loop_brain_ns": told.loop_brain,
-        "interactive_success_ns": told.interactive_success,
-        "interactive_failure_ns": told.interactive_failure,
-        "disk_budget_bytes": told.budget,
-        "scan_interval_ns": told.scan_interval,
+        "loop_brain_ns": part.loop_brain,
+        "interactive_success_ns": part.interactive_success,
+        "interactive_failure_ns": part.interactive_failure,
+        "disk_budget_bytes": part.budget,
+        "scan_interval_ns": part.scan_interval,
     }
     return RetentionPolicy(**{name: value for name, value in named.items() if value is not None})
 
@@ -41,13 +41,13 @@ def members_of(engine: GitTrix, team: Team, environ: Environ = os.environ) -> Me
     """The manager of a team's members, on an engine.
 
     Args:
-        engine: whose store their sessions are in.
-        team: who they are.
-        environ: where the variables are that hold tokens.
+        engine: the engine whose store has their sessions.
+        team: the team file's contents.
+        environ: the environment with the variables that hold tokens.
 
     Raises:
-        InvalidInput, WriteRejected: a repository cannot be one, or a variable that is to hold a token is not there.
-        CapabilityMissing: a forge is named, and the client for it is not installed.
+        InvalidInput, WriteRejected: a repository cannot be used, or a variable that is to hold a token is not set.
+        CapabilityMissing: a forge is named, and its client is not installed.
     """
     from pytest_gittrix.members.members import Members
     from pytest_gittrix.workspaces.multi_repo import RepositorySpec, check_specs
@@ -64,7 +64,7 @@ def members_of(engine: GitTrix, team: Team, environ: Environ = os.environ) -> Me
         team=team.team,
         commands=commands,
         retention=retention_of(team.retention),
-        forge=_issues(team.forge, environ),
+        forge=_issue_opener(team.forge, environ),
         credentials=lambda url: (_USER, tokens[url]) if url in tokens else None,
     )
 
@@ -73,35 +73,35 @@ def orchestrator_of(engine: GitTrix, team: Team, environ: Environ = os.environ) 
     """The manager of a team's projects, on an engine. Arguments and errors as of :func:`members_of`."""
     from pytest_gittrix.orchestrator.orchestrator import Orchestrator
 
-    return Orchestrator(engine, [_project(team, number, environ) for number in range(len(team.projects))])
+    return Orchestrator(engine, [_project(part, environ) for part in team.projects])
 
 
 def start_member(members: Members, team: Team, member: str, kind: str | None = None, **given: Any) -> Life:
-    """Start a session of a member as the team file tells of that member.
+    """Start a session of a member, with the kind and the environment that the team file gives the member.
 
     Args:
         members: the manager.
-        team: the file.
-        member: the name; the file need not know it.
-        kind: ``loop``, ``interactive`` or ``brain``; as the file says by default.
-        given: whatever else ``Members.start`` takes.
+        team: the team file's contents.
+        member: the name; the file need not have it.
+        kind: ``loop``, ``interactive`` or ``brain``; the file's by default.
+        given: further arguments of ``Members.start``.
 
     Raises:
         GittrixError: as ``Members.start``.
     """
-    told = team.members.get(member, MemberPart())
-    return members.start(member, kind or told.kind, environment=told.environment, **given)
+    part = team.members.get(member, MemberPart())
+    return members.start(member, kind or part.kind, environment=part.environment, **given)
 
 
 def cleanup_data(report: CleanupReport) -> dict[str, Any]:
-    """What a cleanup did, with the names of BotMinter's CleanupReport (session-systems 4.1)."""
+    """A cleanup's report, with the names of BotMinter's CleanupReport (docs/explanation/you-know-botminter.md)."""
     done = not report.dry_run
     reports = [{"session_id": id_, "workspace_removed": done, "registry_removed": done} for id_ in report.removed]
     return {"reports": reports, "spared": list(report.spared), "failed": dict(report.failed), "dry_run": report.dry_run}
 
 
 def inspection_data(inspection: Inspection) -> list[dict[str, Any]]:
-    """How repositories are, with the names of BotMinter's GitState (session-systems 4.1)."""
+    """The state of a workspace's repositories, with the names of BotMinter's GitState (docs/explanation/you-know-botminter.md)."""
     return [
         {
             "repo_name": one.name,
@@ -114,32 +114,31 @@ def inspection_data(inspection: Inspection) -> list[dict[str, Any]]:
     ]
 
 
-def _project(team: Team, number: int, environ: Environ) -> Project:
+def _project(part: ProjectPart, environ: Environ) -> Project:
     from pytest_gittrix.orchestrator.orchestrator import CommandAgent, Project
 
-    told = team.projects[number]
     return Project(
-        id=told.id,
-        durable=told.durable,
-        branch=told.branch,
-        prefix=told.prefix,
-        agents=tuple(CommandAgent(name=name, argv=tuple(argv)) for name, argv in told.agents.items()),
-        workspace=told.workspace,
-        forge=None if told.forge is None else _forge(told.forge, environ),
+        id=part.id,
+        durable=part.durable,
+        branch=part.branch,
+        prefix=part.prefix,
+        agents=tuple(CommandAgent(name=name, argv=tuple(argv)) for name, argv in part.agents.items()),
+        workspace=part.workspace,
+        forge=None if part.forge is None else _forge(part.forge, environ),
     )
 
 
-def _forge(told: ForgePart, environ: Environ) -> GitHubForge:
+def _forge(part: ForgePart, environ: Environ) -> GitHubForge:
     from pytest_gittrix.backends.forge.github import GITHUB, GitHubForge
 
-    token = None if told.token_env is None else _token(told.token_env, environ)
-    return GitHubForge(told.repo, base_url=told.base_url or GITHUB, token=token)
+    token = None if part.token_env is None else _token(part.token_env, environ)
+    return GitHubForge(part.repo, base_url=part.base_url or GITHUB, token=token)
 
 
-def _issues(told: ForgePart | None, environ: Environ) -> Callable[[str, str], str] | None:
-    if told is None:
+def _issue_opener(part: ForgePart | None, environ: Environ) -> Callable[[str, str], str] | None:
+    if part is None:
         return None
-    forge = _forge(told, environ)
+    forge = _forge(part, environ)
     return lambda title, body: forge.create_issue(title, body).url
 
 

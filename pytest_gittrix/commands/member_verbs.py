@@ -1,6 +1,6 @@
-"""The verbs for members' sessions (BotMinter, session-systems 4.4): start, stop and look at them, and clean up after them.
+"""The verbs for members' sessions (BotMinter): start, stop, inspect and clean up (docs/explanation/you-know-botminter.md).
 
-A daemon sees to agents that are gone; without one, each of these commands first does.
+A daemon finishes sessions whose agents have ended; without a daemon, each of these commands does so first.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gittrix.commands import engine_context as on
+from pytest_gittrix.commands import engine_context as context
 from pytest_gittrix.commands.find_verbs import before
-from pytest_gittrix.commands.output import Answer, Table, working
+from pytest_gittrix.commands.output import CommandResult, Table, working
 from pytest_gittrix.commands.render import facts_text, text_of
 from pytest_gittrix.commands.values import age, moment
 from pytest_gittrix.errors import InvalidInput, SessionNotFound, WorkItemHeld
@@ -97,14 +97,14 @@ def _team(verb: ArgumentParser) -> None:
     verb.add_argument("--team", metavar="FILE", help="who is managed; team.toml in GITTRIX_HOME or ~/.gittrix by default")
 
 
-def start(options: Namespace) -> Answer:
+def start(options: Namespace) -> CommandResult:
     """Start a session of a member; people get its id and its workspace, a line each."""
     from pytest_gittrix.commands.managers import start_member
 
-    with working("Starting a session"), on.engine(options) as gittrix:
+    with working("Starting a session"), context.engine(options) as gittrix:
         life = start_member(
-            on.members(gittrix, options),
-            on.team(options),
+            context.members(gittrix, options),
+            context.team(options),
             options.member,
             options.kind,
             task=options.task,
@@ -112,32 +112,32 @@ def start(options: Namespace) -> Answer:
             command=options.command or None,
             id=options.chosen_id,
         )
-        return Answer(_record(gittrix, life.id), text_of([life.id, life.workspace]))
+        return CommandResult(_record(gittrix, life.id), text_of([life.id, life.workspace]))
 
 
-def stop(options: Namespace) -> Answer:
-    """Stop one session, those of a member, or all that run by themselves."""
+def stop(options: Namespace) -> CommandResult:
+    """Stop one session, those of a member, or all but interactive ones."""
     given = [options.id is not None, options.member is not None, options.all]
     if sum(given) != 1:
         raise InvalidInput("It is not clear which sessions to stop.", fix="Give one of: an id, --member, --all.")
-    with working("Stopping"), on.engine(options) as gittrix:
-        members = on.members(gittrix, options)
+    with working("Stopping"), context.engine(options) as gittrix:
+        members = context.members(gittrix, options)
         if options.id is not None:
-            life = members.stop(on.full_id(gittrix, options.id), force=options.force, reason=options.reason)
-            return Answer(_record(gittrix, life.id), text_of([f"{life.id} is {life.state}"]))
+            life = members.stop(context.full_id(gittrix, options.id), force=options.force, reason=options.reason)
+            return CommandResult(_record(gittrix, life.id), text_of([f"{life.id} is {life.state}"]))
         done = members.stop_all(member=options.member, force=options.force)
-    told = {"deactivated": done.deactivated, "killed": done.killed, "skipped interactive": done.skipped_interactive}
-    data = {name.replace(" ", "_"): list(ids) for name, ids in told.items()} | {"errors": dict(done.errors)}
+    outcomes = {"deactivated": done.deactivated, "killed": done.killed, "skipped interactive": done.skipped_interactive}
+    data = {name.replace(" ", "_"): list(ids) for name, ids in outcomes.items()} | {"errors": dict(done.errors)}
     notes = tuple(f"{id_}: {reason}" for id_, reason in done.errors.items())
-    return Answer(data, text_of(f"{id_} {name}" for name, ids in told.items() for id_ in ids), notes, status=1 if notes else 0)
+    return CommandResult(data, text_of(f"{id_} {name}" for name, ids in outcomes.items() for id_ in ids), notes, status=1 if notes else 0)
 
 
-def status(options: Namespace) -> Answer:
-    """The sessions that run, and for how long they have."""
+def status(options: Namespace) -> CommandResult:
+    """The sessions that run, and how long they have run."""
     from pytest_gittrix.record.state.retention import elapsed_text
 
-    with on.engine(options) as gittrix:
-        lives = on.members(gittrix, options).list(member=options.member, states=_RUNS)
+    with context.engine(options) as gittrix:
+        lives = context.members(gittrix, options).list(member=options.member, states=_RUNS)
         records = [_record(gittrix, life.id) for life in lives]
         now = gittrix.clock.now_ns()
     rows: list[tuple[str, ...]] = [
@@ -145,82 +145,86 @@ def status(options: Namespace) -> Answer:
         for life in lives
     ]
     headings = ("member", "session", "type", "state", "pid", "for", "task")
-    return Answer(records, Table(headings, rows, "task", dict(_STYLES)) if rows else "Nobody is at work.\n")
+    return CommandResult(records, Table(headings, rows, "task", dict(_STYLES)) if rows else "Nobody is at work.\n")
 
 
-def list_lives(options: Namespace) -> Answer:
+def list_lives(options: Namespace) -> CommandResult:
     """Members' sessions, with the columns of ``bm session list``."""
     from pytest_gittrix.views.botminter import history_row
 
-    with on.engine(options) as gittrix:
-        lives = on.members(gittrix, options).list(member=options.member)
+    with context.engine(options) as gittrix:
+        lives = context.members(gittrix, options).list(member=options.member)
         rows = [history_row(gittrix.store.log(life.id).read()) for life in lives]
-    return Answer(rows, _table(rows))
+    return CommandResult(rows, _table(rows))
 
 
-def history(options: Namespace) -> Answer:
+def history(options: Namespace) -> CommandResult:
     """The sessions that ended."""
-    with on.engine(options) as gittrix:
+    with context.engine(options) as gittrix:
         since = None if options.since is None else before(gittrix.clock.now(), options.since)
-        rows = on.members(gittrix, options).history(member=options.member, since=since)
-    return Answer(rows, _table(rows))
+        rows = context.members(gittrix, options).history(member=options.member, since=since)
+    return CommandResult(rows, _table(rows))
 
 
-def lock(options: Namespace) -> Answer:
-    """Have a session alone work on an item."""
-    with on.engine(options) as gittrix:
-        id_ = on.full_id(gittrix, options.id)
-        got = on.members(gittrix, options).lock(id_, options.item)
-    if not got.acquired:
+def lock(options: Namespace) -> CommandResult:
+    """Lock a work item for a session."""
+    with context.engine(options) as gittrix:
+        id_ = context.full_id(gittrix, options.id)
+        acquired = context.members(gittrix, options).lock(id_, options.item)
+    if not acquired.acquired:
         raise WorkItemHeld(
-            f"Session {got.holder} works on {options.item!r}.", holder=got.holder, fix="Work on something else, or wait until it is done."
+            f"Session {acquired.holder} works on {options.item!r}.",
+            holder=acquired.holder,
+            fix="Work on something else, or wait until it is done.",
         )
-    return Answer({"acquired": True, "session_id": id_, "item": options.item}, text_of([f"{id_} works on {options.item}"]))
+    return CommandResult({"acquired": True, "session_id": id_, "item": options.item}, text_of([f"{id_} works on {options.item}"]))
 
 
-def unlock(options: Namespace) -> Answer:
-    """Give an item back."""
-    with on.engine(options) as gittrix:
-        id_ = on.full_id(gittrix, options.id)
-        released = on.members(gittrix, options).unlock(id_, options.item)
-    shown = f"{id_} gave {options.item} back" if released else f"{id_} did not work on {options.item}"
-    return Answer({"released": released, "session_id": id_, "item": options.item}, text_of([shown]))
+def unlock(options: Namespace) -> CommandResult:
+    """Release a session's lock of a work item."""
+    with context.engine(options) as gittrix:
+        id_ = context.full_id(gittrix, options.id)
+        released = context.members(gittrix, options).unlock(id_, options.item)
+    text = f"{id_} gave {options.item} back" if released else f"{id_} did not work on {options.item}"
+    return CommandResult({"released": released, "session_id": id_, "item": options.item}, text_of([text]))
 
 
-def inspect(options: Namespace) -> Answer:
+def inspect(options: Namespace) -> CommandResult:
     """A session, what its finalization came to, and what its repositories hold."""
     from pytest_gittrix.commands.managers import inspection_data
 
-    with on.engine(options) as gittrix:
-        id_ = on.full_id(gittrix, options.id)
-        repositories = inspection_data(on.members(gittrix, options).inspect(id_))
+    with context.engine(options) as gittrix:
+        id_ = context.full_id(gittrix, options.id)
+        repositories = inspection_data(context.members(gittrix, options).inspect(id_))
         record = _record(gittrix, id_)
     data = {"session": record, "finalization_results": record["finalization_result"], "git_state": {"repos": repositories}}
     facts = [(name.replace("_", " "), value) for name, value in record.items()]
-    return Answer(data, facts_text([*facts, *((one["repo_name"], _told(one)) for one in repositories)]))
+    return CommandResult(data, facts_text([*facts, *((one["repo_name"], _repository_text(one)) for one in repositories)]))
 
 
-def finalize(options: Namespace) -> Answer:
+def finalize(options: Namespace) -> CommandResult:
     """Save the work of a retained session once more."""
-    with working("Saving"), on.engine(options) as gittrix:
-        id_ = on.full_id(gittrix, options.id)
-        on.members(gittrix, options).finalize(id_)
+    with working("Saving"), context.engine(options) as gittrix:
+        id_ = context.full_id(gittrix, options.id)
+        context.members(gittrix, options).finalize(id_)
         record = _record(gittrix, id_)
     result = record["finalization_result"] or {"exit_status": None}
-    return Answer(record, facts_text([("session", id_), ("state", record["current_state"]), *result.items()]))
+    return CommandResult(record, facts_text([("session", id_), ("state", record["current_state"]), *result.items()]))
 
 
-def cleanup(options: Namespace) -> Answer:
+def cleanup(options: Namespace) -> CommandResult:
     """Remove workspaces; what holds work that is nowhere else is spared, unless it is named by its id."""
     from pytest_gittrix.commands.managers import cleanup_data
 
-    with working("Cleaning up"), on.engine(options) as gittrix:
-        report = on.members(gittrix, options).cleanup(_selector(gittrix, options), dry_run=options.dry_run)
+    with working("Cleaning up"), context.engine(options) as gittrix:
+        report = context.members(gittrix, options).cleanup(_selector(gittrix, options), dry_run=options.dry_run)
     what = "would be removed" if report.dry_run else "removed"
     told = [(what, report.removed), ("spared: it holds work that is nowhere else", report.spared)]
     notes = tuple(f"{id_}: {reason}" for id_, reason in report.failed.items())
-    shown = text_of(f"{id_} {how}" for how, ids in told for id_ in ids)
-    return Answer(cleanup_data(report), shown or ("" if notes else "There is nothing to clean up.\n"), notes, status=1 if notes else 0)
+    text = text_of(f"{id_} {how}" for how, ids in told for id_ in ids)
+    return CommandResult(
+        cleanup_data(report), text or ("" if notes else "There is nothing to clean up.\n"), notes, status=1 if notes else 0
+    )
 
 
 def _selector(gittrix: GitTrix, options: Namespace) -> Selector:
@@ -228,7 +232,7 @@ def _selector(gittrix: GitTrix, options: Namespace) -> Selector:
 
     older: timedelta | None = options.older_than
     return Selector(
-        id=None if options.id is None else on.full_id(gittrix, options.id),
+        id=None if options.id is None else context.full_id(gittrix, options.id),
         all=options.all,
         member=options.member,
         older_than_ns=None if older is None else older // timedelta(microseconds=1) * 1000,
@@ -248,8 +252,8 @@ def _pid(life: Life) -> str:
     return str(life.agent.pid) if life.agent is not None and life.agent.exited_ns is None else ""
 
 
-def _told(repository: Mapping[str, Any]) -> str:
-    """What a repository holds, for people."""
+def _repository_text(repository: Mapping[str, Any]) -> str:
+    """The state of a repository, for people."""
     parts = [f"on {repository['current_branch']}" if repository["current_branch"] else "detached"]
     parts += [f"not committed: {path}" for path in repository["uncommitted_files"]]
     parts += [f"not pushed: {branch}" for branch in repository["unpushed_branches"]]

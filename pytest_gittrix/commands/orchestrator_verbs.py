@@ -1,4 +1,4 @@
-"""The verbs for orchestrated sessions (agent-orchestrator, session-systems 5.3): spawn, restore and kill them, and speak with them."""
+"""The verbs for orchestrated sessions (docs/explanation/you-know-agent-orchestrator.md): spawn, restore, kill, send, claim, report."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gittrix.commands import engine_context as on
-from pytest_gittrix.commands.output import Answer, working
+from pytest_gittrix.commands import engine_context as context
+from pytest_gittrix.commands.output import CommandResult, working
 from pytest_gittrix.commands.render import facts_text, text_of
 from pytest_gittrix.commands.values import number
 from pytest_gittrix.errors import InvalidInput
@@ -61,7 +61,7 @@ def _team(verb: ArgumentParser) -> None:
     verb.add_argument("--team", metavar="FILE", help="who is managed; team.toml in GITTRIX_HOME or ~/.gittrix by default")
 
 
-def spawn(options: Namespace) -> Answer:
+def spawn(options: Namespace) -> CommandResult:
     """Start a session of a project; people get its id and its workspace, a line each."""
     from pytest_gittrix.orchestrator.orchestrator import SpawnConfig
 
@@ -70,54 +70,54 @@ def spawn(options: Namespace) -> Answer:
         raise InvalidInput(
             "Who leads a project's sessions works on no issue of its own.", fix="Leave --issue and --branch away, or --lead."
         )
-    with working("Starting a session"), on.engine(options) as gittrix:
-        manager = on.orchestrator(gittrix, options)
+    with working("Starting a session"), context.engine(options) as gittrix:
+        manager = context.orchestrator(gittrix, options)
         if options.lead:
             session = manager.spawn_orchestrator(options.project, system_prompt=options.prompt, agent=options.agent)
         else:
             session = manager.spawn(config)
-    return Answer(session.to_wire(), text_of([session.id, session.workspace_path or ""]))
+    return CommandResult(session.to_wire(), text_of([session.id, session.workspace_path or ""]))
 
 
-def restore(options: Namespace) -> Answer:
-    """Let a session that is over go on."""
-    with working("Restoring"), on.engine(options) as gittrix:
-        session = on.orchestrator(gittrix, options).restore(on.full_id(gittrix, options.id))
-    return Answer(session.to_wire(), _facts(session))
+def restore(options: Namespace) -> CommandResult:
+    """Start a new agent in a session that is over."""
+    with working("Restoring"), context.engine(options) as gittrix:
+        session = context.orchestrator(gittrix, options).restore(context.full_id(gittrix, options.id))
+    return CommandResult(session.to_wire(), _facts(session))
 
 
-def kill(options: Namespace) -> Answer:
-    """End a session's agent; a second time, nothing is done."""
-    with working("Ending"), on.engine(options) as gittrix:
-        id_ = on.full_id(gittrix, options.id)
-        done = on.orchestrator(gittrix, options).kill(id_, reason=options.reason, purge=options.purge)
-    shown = f"{id_} was over already" if done.already_terminated else f"{id_} ended"
-    return Answer({"id": id_, "cleaned": done.cleaned, "alreadyTerminated": done.already_terminated}, text_of([shown]))
+def kill(options: Namespace) -> CommandResult:
+    """End a session's agent; a second kill does nothing."""
+    with working("Ending"), context.engine(options) as gittrix:
+        id_ = context.full_id(gittrix, options.id)
+        done = context.orchestrator(gittrix, options).kill(id_, reason=options.reason, purge=options.purge)
+    text = f"{id_} was over already" if done.already_terminated else f"{id_} ended"
+    return CommandResult({"id": id_, "cleaned": done.cleaned, "alreadyTerminated": done.already_terminated}, text_of([text]))
 
 
-def send(options: Namespace) -> Answer:
-    """Tell a session's agent something."""
-    with working("Sending"), on.engine(options) as gittrix:
-        id_ = on.full_id(gittrix, options.id)
-        on.orchestrator(gittrix, options).send(id_, options.text)
-    return Answer({"id": id_, "sent": True})
+def send(options: Namespace) -> CommandResult:
+    """Send a text to a session's agent."""
+    with working("Sending"), context.engine(options) as gittrix:
+        id_ = context.full_id(gittrix, options.id)
+        context.orchestrator(gittrix, options).send(id_, options.text)
+    return CommandResult({"id": id_, "sent": True})
 
 
-def claim_pr(options: Namespace) -> Answer:
-    """Let a session take a pull request over."""
-    with on.engine(options) as gittrix:
-        session = on.orchestrator(gittrix, options).claim_pr(on.full_id(gittrix, options.id), options.number)
-    return Answer(session.to_wire(), _facts(session))
+def claim_pr(options: Namespace) -> CommandResult:
+    """Assign a pull request to a session."""
+    with context.engine(options) as gittrix:
+        session = context.orchestrator(gittrix, options).claim_pr(context.full_id(gittrix, options.id), options.number)
+    return CommandResult(session.to_wire(), _facts(session))
 
 
-def report(options: Namespace) -> Answer:
-    """Say how far an agent is. What is not believed is no error of the command's, but it exits with 1."""
-    with on.engine(options) as gittrix:
-        id_ = on.full_id(gittrix, options.id)
-        told = on.orchestrator(gittrix, options).report(id_, options.progress, options.note)
-    data = {"id": id_, "accepted": told.accepted, "reason": told.reason}
-    shown = f"{id_}: accepted" if told.accepted else f"{id_}: refused: {told.reason}"
-    return Answer(data, text_of([shown]), status=0 if told.accepted else 1)
+def report(options: Namespace) -> CommandResult:
+    """Report an agent's progress. A report that is refused is no error, but the command exits with 1."""
+    with context.engine(options) as gittrix:
+        id_ = context.full_id(gittrix, options.id)
+        reported = context.orchestrator(gittrix, options).report(id_, options.progress, options.note)
+    data = {"id": id_, "accepted": reported.accepted, "reason": reported.reason}
+    text = f"{id_}: accepted" if reported.accepted else f"{id_}: refused: {reported.reason}"
+    return CommandResult(data, text_of([text]), status=0 if reported.accepted else 1)
 
 
 def _facts(session: Session) -> str:

@@ -1,7 +1,7 @@
-"""How an answer leaves the command: one JSON envelope for programs; text, tables and diffs for people.
+"""How a command's result is printed: one JSON envelope for programs; text, tables and diffs for people.
 
-Bytes go out as they are. Text goes out with the bytes its names came with; on a terminal everything is made visible that would otherwise
-steer it, because an agent chooses file names and contents. Must not know what a session is; rich is loaded by what needs it.
+Bytes are written as they are. Text is written with the bytes of the names in it; on a terminal, characters that would steer the terminal
+are made visible, because an agent chooses file names and contents. rich is loaded only by the functions that need it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FAILED = 1
 
 
 class OutputLost(Exception):
-    """Standard output cannot take what is written to it, because the disk is full for instance. Nothing more goes there."""
+    """Standard output cannot be written to, because the disk is full for instance. Nothing more is written there."""
 
 
 class Table(NamedTuple):
@@ -60,51 +60,51 @@ class Diff(NamedTuple):
     text: str
 
 
-class Answer(NamedTuple):
+class CommandResult(NamedTuple):
     """What a command found or did.
 
     Attributes:
         data: the envelope's ``data``, for programs.
-        shown: the same for people; text with its newlines, bytes as they are.
-        notes: what people should know besides, one line each; goes to standard error.
-        status: what the command exits with.
-        said: whether it put out itself what there was to say.
+        output: the same for people; text with its newlines, bytes as they are.
+        notes: remarks for people, one line each, for standard error.
+        status: the exit status of the command.
+        printed: whether the command has printed its result itself.
     """
 
     data: object
-    shown: str | bytes | Table | Diff = ""
+    output: str | bytes | Table | Diff = ""
     notes: tuple[str, ...] = ()
     status: int = 0
-    said: bool = False
+    printed: bool = False
 
 
-def say(answer: Answer, *, as_json: bool) -> None:
-    """Put an answer out. Raises OutputLost as :func:`put`."""
-    if answer.said:
+def print_result(result: CommandResult, *, as_json: bool) -> None:
+    """Print a result. Raises OutputLost as :func:`put`."""
+    if result.printed:
         return
     if as_json:
-        put_json({"ok": True, "data": answer.data})
+        put_json({"ok": True, "data": result.data})
         return
-    put(_encoded(answer.shown))
-    for note in answer.notes:
+    put(_encoded(result.output))
+    for note in result.notes:
         put_error(note)
 
 
 def error_data(error: Exception) -> dict[str, Any]:
-    """The envelope's ``error``: a stable code (``UNKNOWN`` for what was not raised on purpose), the message, and what the error carries."""
+    """The envelope's ``error``: a stable code (``UNKNOWN`` for an unexpected exception), the message, and the error's further fields."""
     known = {wire: getattr(error, name) for name, wire in _EXTRAS.items() if hasattr(error, name)}
     return {"code": getattr(error, "code", "UNKNOWN"), "message": str(error) or type(error).__name__, **known}
 
 
 def put_json(envelope: Mapping[str, Any]) -> None:
-    """Put one object out on one line of plain ASCII. Raises OutputLost as :func:`put`."""
+    """Print one object on one line of plain ASCII. Raises OutputLost as :func:`put`."""
     import json
 
     put(json.dumps(envelope).encode("ascii") + b"\n")
 
 
 def put_error(message: str) -> None:
-    """Tell people, on standard error: the fact first, why and what to do below it."""
+    """Print a message to standard error: the fact first, then the reason and the remedy below it."""
     first, *rest = message.splitlines() or [""]
     print("\n".join([f"gittrix: {first}", *(f"  {line}" for line in rest)]).translate(_VISIBLE), file=sys.stderr)
 
@@ -112,7 +112,7 @@ def put_error(message: str) -> None:
 def put(data: bytes) -> None:
     """Write all of ``data`` to standard output.
 
-    A reader that went away (``| head``) has had what it wanted: the rest is dropped without a word.
+    A reader that went away (``| head``) wants no more, so the rest is dropped silently.
 
     Raises:
         OutputLost: standard output cannot take it.
@@ -135,7 +135,7 @@ def put(data: bytes) -> None:
 
 
 def _silence(stream: TextIO) -> None:
-    """Lead a broken standard output to nowhere, or the interpreter would fail on what is still buffered as it ends."""
+    """Redirect a broken standard output to the null device; the interpreter would fail on its buffer when it exits."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
@@ -143,9 +143,9 @@ def _silence(stream: TextIO) -> None:
 
 @contextmanager
 def working(what: str, *, after: float = 1.0) -> Iterator[None]:
-    """Show that the command is at work, once that has taken ``after`` seconds and a person is watching standard error.
+    """Show a spinner once the command has worked for ``after`` seconds and a person is watching standard error.
 
-    Nothing is shown where a daemon runs it for somebody else, which it does in threads.
+    A daemon runs commands in threads, and in those nothing is shown.
     """
     import threading
 
@@ -171,22 +171,22 @@ def _spin(what: str, after: float, done: Any) -> None:
         done.wait()
 
 
-def _encoded(shown: str | bytes | Table | Diff) -> bytes:
-    if isinstance(shown, bytes):
-        return shown
+def _encoded(output: str | bytes | Table | Diff) -> bytes:
+    if isinstance(output, bytes):
+        return output
     terminal, colour = _is_terminal(sys.stdout), _has_colour(sys.stdout)
-    if isinstance(shown, Table):
-        return _drawn(shown, terminal=terminal, colour=colour).encode("utf-8", "backslashreplace")
-    text = shown.text if isinstance(shown, Diff) else shown
+    if isinstance(output, Table):
+        return _drawn(output, terminal=terminal, colour=colour).encode("utf-8", "backslashreplace")
+    text = output.text if isinstance(output, Diff) else output
     if terminal:
         text = text.translate(_VISIBLE)
-    if colour and isinstance(shown, Diff):
+    if colour and isinstance(output, Diff):
         text = "".join(_coloured(text))
     return text.encode("utf-8", "surrogateescape")
 
 
 def _drawn(table: Table, *, terminal: bool, colour: bool) -> str:
-    """A table as text. Drawn here with rich's widths: its own table takes a second for some thousand rows."""
+    """A table as text. It is drawn here, with rich's widths of characters: rich's own table takes a second for some thousand rows."""
     import shutil
 
     from rich.cells import cell_len
@@ -215,7 +215,7 @@ def _fitted(cell: str, width: int) -> str:
 
 
 def _cut(cell: str, width: int) -> str:
-    """A cell that is no wider than there is room. Nothing is added: one long cell must not make every row as long."""
+    """A cell cut to ``width``. A shorter one is not padded: one long cell must not make every row as long."""
     from rich.cells import cell_len, set_cell_size
 
     return cell if cell_len(cell) <= width else set_cell_size(cell, width - 1) + "…"
@@ -239,5 +239,5 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 def _has_colour(stream: TextIO | None) -> bool:
-    """Colour is for terminals only, and for nobody who said no (https://no-color.org)."""
+    """Whether a stream is a terminal whose user has not switched colour off (https://no-color.org)."""
     return _is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

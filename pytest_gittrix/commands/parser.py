@@ -1,7 +1,6 @@
-"""The words of the command line: verbs, flags, and values that are well formed.
+"""The parser of the command line: its verbs, flags and values.
 
-Verbs and flags are those of the TypeScript CLI, by addition. Must not know how a command does its work, and loads nothing but the
-standard library.
+Verbs and flags are those of the TypeScript CLI, and more. Loads nothing but the standard library.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from typing import Any, NoReturn
 
 from pytest_gittrix import __version__
 from pytest_gittrix.commands import find_verbs, forge_options, lineage_verbs, log_verbs, member_verbs, orchestrator_verbs, session_verbs
-from pytest_gittrix.commands.output import Answer, put
-from pytest_gittrix.commands.values import PLACE, duration, history, hunks, limit, names, unmarked
+from pytest_gittrix.commands.output import CommandResult, put
+from pytest_gittrix.commands.values import POSITIONAL_MARK, duration, history, hunks, limit, names, unmarked
 
-Run = Callable[[argparse.Namespace], Answer]
+Run = Callable[[argparse.Namespace], CommandResult]
 
 STATES = ("active", "promoted", "discarded", "expired")
 STRATEGIES = ("auto", "commit", "branch", "patch", "pr")
@@ -62,10 +61,10 @@ _EXAMPLES = {
 
 
 class Misuse(Exception):
-    """The command line is not one; the message says where.
+    """The command line cannot be parsed; the message says why.
 
     Attributes:
-        usage: the line that shows how it is meant.
+        usage: the usage line of the verb.
     """
 
     def __init__(self, message: str, usage: str) -> None:
@@ -82,9 +81,10 @@ class Parser(argparse.ArgumentParser):
         self.register("type", None, unmarked)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse, with flags and places in any order: without being asked, argparse takes optional places only before the first flag.
+        """Parse flags and positional arguments in any order.
 
-        Asked, it forgets a ``--`` that stands before all places; so what is behind one is marked, and looks like no flag to it.
+        argparse's own way takes optional positional arguments only before the first flag. Its intermixed way forgets a ``--`` before all
+        of them, so the arguments behind ``--`` are marked, and no longer look like flags.
         """
         if self._intermixing or self._subparsers is not None:
             return super().parse_known_args(args, namespace)
@@ -96,7 +96,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise Misuse, with this verb's usage."""
-        raise Misuse(message.replace(PLACE, ""), self.format_usage())
+        raise Misuse(message.replace(POSITIONAL_MARK, ""), self.format_usage())
 
     def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002  (help and version go to standard output)
         if message:
@@ -191,14 +191,14 @@ def _start(verb: Parser) -> None:
     line = verb.add_argument_group("line")
     line.add_argument("--id", dest="chosen_id", metavar="ID", help="its id, where somebody else chose one; made here by default")
     line.add_argument("--parent", metavar="ID", help="a session that crashed, with which this one goes on")
-    _by_place(verb, "task", "durable", "branch", required="task")
+    _by_position(verb, "task", "durable", "branch", required="task")
 
 
 def _list(verb: Parser) -> None:
     verb.add_argument("-s", "--status", choices=(*STATES, "all"), help="only sessions in this state")
     verb.add_argument("-d", "--durable", metavar="PATH", help="only sessions of this repository")
     find_verbs.list_arguments(verb)
-    _by_place(verb, "status", choices=(*STATES, "all"))
+    _by_position(verb, "status", choices=(*STATES, "all"))
 
 
 def _outcome(verb: Parser) -> None:
@@ -228,19 +228,19 @@ def _promote(verb: Parser) -> None:
     forge_options.arguments(verb)
 
 
-def _by_place(verb: Parser, *flags: str, required: str | None = None, **settings: Any) -> None:
-    """Let flags be given by place too, as the TypeScript CLI does; twice is misuse."""
+def _by_position(verb: Parser, *flags: str, required: str | None = None, **settings: Any) -> None:
+    """Let flags be given as positional arguments too, as the TypeScript CLI does; a value given twice is misuse."""
     for flag in flags:
-        verb.add_argument(f"{flag}_by_place", nargs="?", metavar=flag.upper(), help=f"as --{flag}", **settings)
+        verb.add_argument(f"{flag}_by_position", nargs="?", metavar=flag.upper(), help=f"as --{flag}", **settings)
     run: Run = verb.get_default("run")
 
-    def settled(options: argparse.Namespace) -> Answer:
+    def settled(options: argparse.Namespace) -> CommandResult:
         for flag in flags:
-            placed = getattr(options, f"{flag}_by_place")
-            if placed is not None and getattr(options, flag) is not None:
+            given = getattr(options, f"{flag}_by_position")
+            if given is not None and getattr(options, flag) is not None:
                 verb.error(f"{flag.upper()} is given twice, by place and as --{flag}")
-            if placed is not None:
-                setattr(options, flag, placed)
+            if given is not None:
+                setattr(options, flag, given)
         if required is not None and getattr(options, required) is None:
             verb.error(f"the following arguments are required: --{required}")
         return run(options)
@@ -253,7 +253,7 @@ def _path(verb: Parser) -> None:
 
 
 def add_group(areas: Any, name: str, what: str, *aliases: str) -> Any:
-    """Add a command that has verbs; gives the subparsers that they are added to."""
+    """Add a command that has verbs, and return the subparsers that its verbs are added to."""
     group = areas.add_parser(name, aliases=aliases, help=what, description=_sentence(what), parents=[_common()])
     return group.add_subparsers(title="verbs", metavar="VERB", required=True)
 
@@ -265,12 +265,12 @@ def add_command(
 
     Args:
         verbs: the subparsers that it is added to.
-        name: what is typed.
-        run: does it.
-        what: it does, for the help.
-        aliases: what may be typed instead.
-        examples: command lines, for the help.
-        of_session: its first argument is the id of a session.
+        name: the word that is typed.
+        run: the function that runs it.
+        what: what it does, for the help.
+        aliases: further words for it.
+        examples: command lines for the help.
+        of_session: whether its first argument is the id of a session.
 
     Returns:
         Its parser, to add arguments to.
@@ -285,12 +285,12 @@ def add_command(
     )
     if of_session:
         verb.add_argument("id", metavar="ID", help="the session's id, or enough of its beginning")
-    verb.set_defaults(run=run, words=verb.prog.partition(" ")[2])
+    verb.set_defaults(run=run, command_name=verb.prog.partition(" ")[2])
     return verb
 
 
 def _common() -> Parser:
-    """Flags that may stand anywhere; a verb that was not given one must not undo what stood before it."""
+    """The flags that may stand anywhere; their defaults must not override a flag that stood before the verb."""
     common = Parser(add_help=False, argument_default=argparse.SUPPRESS)
     common.add_argument("-j", "--json", action="store_true", help="answer with one JSON object")
     common.add_argument("--store", metavar="PATH", help="where sessions are kept; by default sessions in GITTRIX_HOME or ~/.gittrix")
@@ -307,6 +307,5 @@ def _epilog(examples: Sequence[str]) -> str:
 
 
 def _marked(arguments: Sequence[str]) -> list[str]:
-    before = [*arguments]
-    places = before[before.index("--") + 1 :] if "--" in before else []
-    return [*before[: len(before) - len(places)], *(PLACE + place for place in places)]
+    start = [*arguments].index("--") + 1 if "--" in arguments else len(arguments)
+    return [*arguments[:start], *(POSITIONAL_MARK + argument for argument in arguments[start:])]

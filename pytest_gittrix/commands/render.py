@@ -1,7 +1,4 @@
-"""How sessions and what happened in them are shown: the data that programs get, and text and tables for people.
-
-Must not know the command line, nor find a session by itself.
-"""
+"""Sessions and their events as output: the data that programs get, and text and tables for people."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ _HEADINGS = ("id", "state", "task", "branch", "age", "expires in", "touched")
 _STYLES = {"active": 32, "promoted": 36, "discarded": 2, "expired": 33, "overdue": 33}
 _TOWN_HEADINGS = ("id", "agent", "started", "outcome", "work unit", "activity")
 _TOWN_STYLES = {"green": 32, "yellow": 33, "red": 31, "handoff": 36, "done": 36, "crash": 31, "killed": 2}
-# For each heading the field of the record that is below it.
+# The record's field below each heading.
 _COLUMNS: Mapping[str, Mapping[str, str]] = {
     "pixir": {
         "id": "id",
@@ -59,12 +56,12 @@ def text_of(lines: Iterable[str]) -> str:
 
 
 def first_line(message: str) -> str:
-    """What a message says first."""
+    """The first line of a message."""
     return message.partition("\n")[0]
 
 
 def notes_of(problems: Iterable[Problem]) -> tuple[str, ...]:
-    """Which sessions cannot be read, a line each."""
+    """The sessions that cannot be read and why, one line each."""
     return tuple(f"{problem.id}: {first_line(problem.message)}" for problem in problems)
 
 
@@ -82,16 +79,16 @@ def event_data(event: Event) -> dict[str, Any]:
 
 
 def facts_text(facts: Iterable[tuple[str, object]]) -> str:
-    """A line for each fact that has a value, names in a column; what has several lines goes on below itself."""
-    shown = [(name, text) for name, value in facts if (text := _fact(value))]
-    width = max([_NARROWEST, *(len(name) for name, _ in shown)])
+    """A line for each fact that has a value, with the names in one column; further lines of a value are indented below its first."""
+    texts = [(name, text) for name, value in facts if (text := _fact(value))]
+    width = max([_NARROWEST, *(len(name) for name, _ in texts)])
     below = "\n" + " " * (width + 2)
-    return text_of(f"{name:<{width}}  {value.replace(chr(10), below)}" for name, value in shown)
+    return text_of(f"{name:<{width}}  {text.replace(chr(10), below)}" for name, text in texts)
 
 
 def info_facts(one: SessionInfo, now: datetime) -> list[tuple[str, object]]:
     """A session for people."""
-    identity = {"branch": "its branch"}  # one that somebody told; "branch" is where its work goes
+    identity = {"branch": "its branch"}  # the branch of the identity; "branch" is the durable branch
     return [
         ("id", one.session_id),
         ("task", one.task),
@@ -114,18 +111,18 @@ def info_facts(one: SessionInfo, now: datetime) -> list[tuple[str, object]]:
 
 
 def session_table(found: Sequence[SessionMetadata], now: datetime, lives: Mapping[str, str] | None = None) -> Table:
-    """Sessions, a row each, as GitTrix sees them; ``lives`` are the states of those that have a life, by id."""
+    """Sessions, a row each, as GitTrix sees them; ``lives`` are the states of members' sessions by id."""
     return Table(_HEADINGS, [_row(one, now, lives or {}) for one in found], elastic="task", styles=_STYLES)
 
 
-def town_table(found: Sequence[SessionMetadata], records: Sequence[Mapping[str, Any]], now: datetime, marks: Mapping[str, str]) -> Table:
+def gastown_table(found: Sequence[SessionMetadata], records: Sequence[Mapping[str, Any]], now: datetime, marks: Mapping[str, str]) -> Table:
     """Sessions, a row each, as Gas Town sees them.
 
     Args:
-        found: them.
-        records: of each, Gas Town's.
-        now: what time it is; for the colour of those that live.
-        marks: what is drawn before an id.
+        found: the sessions.
+        records: Gas Town's record of each.
+        now: the present time; the colour of an active session depends on it.
+        marks: the line drawing before each id.
     """
     rows: list[tuple[str, ...]] = [
         (
@@ -149,12 +146,12 @@ def record_table(records: Sequence[Mapping[str, Any]], system: str) -> Table:
 
 
 def until(deadline: datetime, now: datetime) -> str:
-    """How long it is until then."""
+    """The time left until a deadline, or ``overdue``."""
     return brief(deadline - now) if deadline > now else "overdue"
 
 
 def brief(span: timedelta) -> str:
-    """A duration, rounded to what matters at its size: ``2d5h``, ``3h59m``, ``12m40s``."""
+    """A duration, rounded to the hour, minute or second by its size: ``2d5h``, ``3h59m``, ``12m40s``."""
     from datetime import timedelta
 
     from pytest_gittrix.durations import format_duration

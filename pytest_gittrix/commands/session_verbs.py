@@ -1,7 +1,7 @@
-"""What each verb does: from a parsed command line to an answer, over the engine.
+"""The verbs of single sessions and of the whole store, as functions of their options.
 
-Every command takes the options that its verb parsed and returns an ``Answer``; whatever it raises becomes the error that is told. The
-engine is loaded inside the commands, so that naming them costs nothing. Data has the camelCase keys of the TypeScript CLI.
+Every command takes the options that its verb parsed and returns a ``CommandResult``; any exception becomes the command's error. The engine
+is loaded inside the commands, so that importing them costs nothing. Data has the camelCase keys of the TypeScript CLI.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from argparse import Namespace
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from pytest_gittrix.commands import engine_context as on
+from pytest_gittrix.commands import engine_context as context
 from pytest_gittrix.commands.lineage_verbs import identity_in, started
-from pytest_gittrix.commands.output import Answer, Diff, working
+from pytest_gittrix.commands.output import CommandResult, Diff, working
 from pytest_gittrix.commands.render import event_data, facts_text, first_line, info_data, info_facts, notes_of, text_of
 from pytest_gittrix.errors import InvalidInput
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 _POLICY = ("ttl_idle", "ttl_absolute", "until_promote", "manual")
 
 
-def start(options: Namespace) -> Answer:
-    """Start a session; people get its id and its workspace, a line each, for a shell to take apart."""
+def start(options: Namespace) -> CommandResult:
+    """Start a session; people get its id and its workspace, a line each, for a shell to split."""
     from pytest_gittrix.backends.local import LocalEphemeral
     from pytest_gittrix.record.state.records import EvictionPolicy
 
     limits = {name: getattr(options, name) for name in _POLICY if hasattr(options, name)}
     policy = EvictionPolicy(**limits) if limits else None
-    durable = on.durable_named(options.durable, options.branch)
+    durable = context.durable_named(options.durable, options.branch)
     ephemeral = LocalEphemeral(options.workspace, options.history)
-    with working("Starting a session"), on.engine(options, durable, ephemeral) as gittrix:
-        parent = on.full_id(gittrix, options.parent) if options.parent is not None else None
+    with working("Starting a session"), context.engine(options, durable, ephemeral) as gittrix:
+        parent = context.full_id(gittrix, options.parent) if options.parent is not None else None
         session = gittrix.start_session(
             options.task,
             eviction=policy,
@@ -44,71 +44,71 @@ def start(options: Namespace) -> Answer:
         return started(session.info())
 
 
-def info(options: Namespace) -> Answer:
-    """How a session stands, also after its end; with ``--events`` what happened to it, in order."""
-    with on.engine(options) as gittrix:
-        one = gittrix.info(on.full_id(gittrix, options.id))
+def info(options: Namespace) -> CommandResult:
+    """The state of a session, also after its end; with ``--events`` also its events, in order."""
+    with context.engine(options) as gittrix:
+        one = gittrix.info(context.full_id(gittrix, options.id))
         events = [event_data(event) for event in gittrix.store.log(one.session_id).read()] if options.events else None
         now = gittrix.clock.now()
-    happened = [f"{event['seq']:>10}  {event['ts']}  {event['actor']:<6}  {event['type']}" for event in events or []]
-    return Answer(info_data(one) | _known({"events": events}), facts_text(info_facts(one, now)) + text_of(happened))
+    rows = [f"{event['seq']:>10}  {event['ts']}  {event['actor']:<6}  {event['type']}" for event in events or []]
+    return CommandResult(info_data(one) | _known({"events": events}), facts_text(info_facts(one, now)) + text_of(rows))
 
 
-def read(options: Namespace) -> Answer:
+def read(options: Namespace) -> CommandResult:
     """A file's bytes."""
     from base64 import b64encode
 
-    with on.session(options) as session:
+    with context.session(options) as session:
         contents = session.read(options.path)
-    return Answer({"path": options.path, "contentBase64": b64encode(contents).decode("ascii")}, contents)
+    return CommandResult({"path": options.path, "contentBase64": b64encode(contents).decode("ascii")}, contents)
 
 
-def write(options: Namespace) -> Answer:
+def write(options: Namespace) -> CommandResult:
     """Write standard input, byte for byte, to a file."""
-    contents = on.standard_input("what the file is to hold")
-    with on.session(options) as session:
+    contents = context.standard_input("what the file is to hold")
+    with context.session(options) as session:
         session.write(options.path, contents)
-    return Answer({"path": options.path, "size": len(contents)})
+    return CommandResult({"path": options.path, "size": len(contents)})
 
 
-def delete(options: Namespace) -> Answer:
+def delete(options: Namespace) -> CommandResult:
     """Delete a file; one that is not there is no error."""
-    with on.session(options) as session:
+    with context.session(options) as session:
         session.delete(options.path)
-    return Answer({"path": options.path})
+    return CommandResult({"path": options.path})
 
 
-def list_files(options: Namespace) -> Answer:
+def list_files(options: Namespace) -> CommandResult:
     """Everything below a directory; directories end in a slash for people."""
-    with on.session(options) as session:
+    with context.session(options) as session:
         found = session.list(options.path)
-    shown = text_of(f"{entry.path}/" if entry.type == "dir" else entry.path for entry in found)
-    return Answer([{"path": entry.path, "type": entry.type} for entry in found], shown)
+    text = text_of(f"{entry.path}/" if entry.type == "dir" else entry.path for entry in found)
+    return CommandResult([{"path": entry.path, "type": entry.type} for entry in found], text)
 
 
-def touched(options: Namespace) -> Answer:
+def touched(options: Namespace) -> CommandResult:
     """The paths that differ from the baseline."""
-    with on.session(options) as session:
+    with context.session(options) as session:
         paths = session.touched_files()
-    return Answer(paths, text_of(paths))
+    return CommandResult(paths, text_of(paths))
 
 
-def diff(options: Namespace) -> Answer:
-    """The changes as a patch; with ``--hunks`` each hunk under its name, and what has none or can never be promoted."""
-    with on.session(options) as session:
+def diff(options: Namespace) -> CommandResult:
+    """The changes as a patch; with ``--hunks`` each hunk under its name, and the files without hunks or that cannot be promoted."""
+    with context.session(options) as session:
         review = _only(session.review(), options.paths)
         if not options.hunks:
-            return Answer({"diff": review.diff}, Diff(review.diff))
+            return CommandResult({"diff": review.diff}, Diff(review.diff))
         hunks = {path: [_hunk_data(hunk) for hunk in of_path] for path, of_path in review.hunks.items()}
         data = {"diff": review.diff, "hunks": hunks, "refused": dict(review.refused)}
-        return Answer(data, Diff(_hunk_list(review)), tuple(f"{path}: {reason}" for path, reason in review.refused.items()))
+        return CommandResult(data, Diff(_hunk_list(review)), tuple(f"{path}: {reason}" for path, reason in review.refused.items()))
 
 
-def log(options: Namespace) -> Answer:
+def log(options: Namespace) -> CommandResult:
     """The agent's own commits, newest first."""
     from pytest_gittrix.durations import format_instant
 
-    with on.session(options) as session:
+    with context.session(options) as session:
         commits = session.log()
     data = [
         {
@@ -120,50 +120,50 @@ def log(options: Namespace) -> Answer:
         }
         for commit in commits
     ]
-    return Answer(
+    return CommandResult(
         data, text_of(f"{one['sha'][:12]}  {one['timestamp']}  {one['authorName']}  {first_line(one['message'])}" for one in data)
     )
 
 
-def commit(options: Namespace) -> Answer:
+def commit(options: Namespace) -> CommandResult:
     """Commit in the workspace, as the agent."""
-    with on.session(options) as session:
+    with context.session(options) as session:
         sha = session.commit(options.message)
-    return Answer({"sha": sha}, text_of([sha]))
+    return CommandResult({"sha": sha}, text_of([sha]))
 
 
-def discard(options: Namespace) -> Answer:
+def discard(options: Namespace) -> CommandResult:
     """End a session without a promotion."""
-    with on.session(options) as session:
+    with context.session(options) as session:
         session.discard(options.outcome)
-    return Answer({"discarded": session.id}, text_of([session.id]))
+    return CommandResult({"discarded": session.id}, text_of([session.id]))
 
 
-def extend(options: Namespace) -> Answer:
+def extend(options: Namespace) -> CommandResult:
     """Replace the idle time of a session."""
     from pytest_gittrix.durations import format_duration
 
-    with on.session(options) as session:
+    with context.session(options) as session:
         session.extend(options.ttl)
         extended = session.info()
-    return Answer(info_data(extended), text_of([f"{session.id} may now lie idle for {format_duration(options.ttl)}"]))
+    return CommandResult(info_data(extended), text_of([f"{session.id} may now lie idle for {format_duration(options.ttl)}"]))
 
 
-def evict(options: Namespace) -> Answer:
+def evict(options: Namespace) -> CommandResult:
     """End a session and remove its workspace, whatever its time."""
-    with on.engine(options) as gittrix:
-        id_ = on.full_id(gittrix, options.id)
+    with context.engine(options) as gittrix:
+        id_ = context.full_id(gittrix, options.id)
         gittrix.evict(id_, options.state, outcome=options.outcome)
-    return Answer({"evicted": id_}, text_of([id_]))
+    return CommandResult({"evicted": id_}, text_of([id_]))
 
 
-def promote(options: Namespace) -> Answer:
-    """Make the selection one commit in durable, or a patch; people get its sha and branch, and on a line of its own its pull request."""
+def promote(options: Namespace) -> CommandResult:
+    """Make the selection one commit in durable, or a patch; people get its sha and branch, and its pull request on the next line."""
     files = [*options.paths, *(options.files or [])]
     hunks: dict[str, set[int]] = {}
     for path, numbers in options.hunks or []:
         hunks.setdefault(path, set()).update(numbers)
-    with on.session(options) as session:
+    with context.session(options) as session:
         result = session.promote(
             files=files or None,
             hunks=hunks or None,
@@ -178,20 +178,20 @@ def promote(options: Namespace) -> Answer:
     extras = {"prUrl": result.pr_url, "patch": result.patch}
     data = {"sha": result.sha or None, "branch": result.branch, **_known(extras), "warnings": list(result.warnings)}
     landed = text_of([f"{result.sha} {result.branch}", *([result.pr_url] if result.pr_url is not None else [])])
-    shown: str | Diff = Diff(result.patch) if result.patch is not None else landed
-    return Answer(data, shown, result.warnings)
+    text: str | Diff = Diff(result.patch) if result.patch is not None else landed
+    return CommandResult(data, text, result.warnings)
 
 
-def sweep(options: Namespace) -> Answer:
+def sweep(options: Namespace) -> CommandResult:
     """Evict every session past its time."""
-    with working("Sweeping"), on.engine(options, tidy=False) as gittrix:
+    with working("Sweeping"), context.engine(options, tidy=False) as gittrix:
         evicted = gittrix.sweep()
-    return Answer({"evicted": evicted}, text_of(evicted))
+    return CommandResult({"evicted": evicted}, text_of(evicted))
 
 
-def recover(options: Namespace) -> Answer:
-    """Bring every session, after a kill, to a state that somebody meant."""
-    with working("Recovering"), on.engine(options, tidy=False) as gittrix:
+def recover(options: Namespace) -> CommandResult:
+    """Bring every session, after a kill, to a consistent state (rule 9, docs/explanation/rules.md)."""
+    with working("Recovering"), context.engine(options, tidy=False) as gittrix:
         report = gittrix.recover()
     done = {"rolled forward": report.rolled_forward, "rolled back": report.rolled_back, "removed": report.removed}
     data = {
@@ -200,8 +200,8 @@ def recover(options: Namespace) -> Answer:
         "removed": report.removed,
         "problems": [{"id": problem.id, "message": problem.message} for problem in report.problems],
     }
-    shown = text_of(f"{what:<14}  {id_}" for what, ids in done.items() for id_ in ids)
-    return Answer(data, shown or ("" if report.problems else "Everything was in order.\n"), notes_of(report.problems))
+    text = text_of(f"{what:<14}  {id_}" for what, ids in done.items() for id_ in ids)
+    return CommandResult(data, text or ("" if report.problems else "Everything was in order.\n"), notes_of(report.problems))
 
 
 def _only(review: Review, paths: Collection[str]) -> Review:

@@ -1,7 +1,6 @@
 """The team file: which repositories a team works on, what its members run, and how long their workspaces are kept.
 
-TOML, read once. What is wrong in it is said with the file, the key and the values that are allowed; nothing is guessed. It must not know
-what is done with a team (``managers``).
+It is TOML, read once. An error names the file, the key and the allowed values; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ Size = Annotated[int, BeforeValidator(size_bytes)]
 """A size as ``10GB``, held in bytes."""
 Text = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]*$")]
 Command = Annotated[list[Annotated[str, Field(pattern=r"^[^\x00]*$")]], Field(min_length=1)]
-"""A program and its words; no shell reads them."""
+"""A program and its arguments; no shell reads them."""
 Environment = dict[Annotated[str, Field(pattern=r"^[^=\x00]+$")], Annotated[str, Field(pattern=r"^[^\x00]*$")]]
 
 
@@ -118,11 +117,11 @@ class ProjectPart(_Part):
 
 
 class Team(_Part):
-    """A team, as its file tells of it; each part may be left out.
+    """A team file's contents; each part may be left out.
 
     Attributes:
         team: its name. repositories, members, retention, forge, projects: see their classes.
-        command: what members run that have no command of their own.
+        command: the command of members without one.
     """
 
     team: Text = "team"
@@ -138,11 +137,11 @@ def read_team(home: Path, file: str | os.PathLike[str] | None = None) -> Team:
     """Read the team of an engine.
 
     Args:
-        home: the engine's home, whose ``team.toml`` is read if there is one; without one it is a team of no repositories.
-        file: the file to read instead, which must be there.
+        home: the engine's home, whose ``team.toml`` is read; without that file, the team has no repositories.
+        file: the file to read instead, which must exist.
 
     Raises:
-        InvalidInput: the file cannot be read, is no TOML, or says what is not allowed; the message names file, key and valid values.
+        InvalidInput: the file cannot be read, is no TOML, or has a value that is not allowed; the message names file, key and valid values.
     """
     path = Path(file).absolute() if file is not None else home / FILE
     try:
@@ -154,19 +153,19 @@ def read_team(home: Path, file: str | os.PathLike[str] | None = None) -> Team:
     except (OSError, ValueError) as problem:
         raise InvalidInput(f"The team file {path} cannot be read: {problem}.", fix="It is a text in UTF-8.") from None
     try:
-        told = tomllib.loads(text)
+        values = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as problem:
         raise InvalidInput(f"The team file {path} is not TOML: {problem}.", fix="See how it is written in docs/how-to.") from None
     try:
-        team = Team.model_validate(told)
+        team = Team.model_validate(values)
     except ValidationError as problem:
         raise _wrong(path, problem) from None
-    _require_once(path, "repositories", "name", [one.name for one in team.repositories])
-    _require_once(path, "projects", "id", [one.id for one in team.projects])
-    return team.model_copy(update={"projects": [_placed(path, number, one) for number, one in enumerate(team.projects)]})
+    _require_unique(path, "repositories", "name", [one.name for one in team.repositories])
+    _require_unique(path, "projects", "id", [one.id for one in team.projects])
+    return team.model_copy(update={"projects": [_with_whole_path(path, number, one) for number, one in enumerate(team.projects)]})
 
 
-def _placed(file: Path, number: int, project: ProjectPart) -> ProjectPart:
+def _with_whole_path(file: Path, number: int, project: ProjectPart) -> ProjectPart:
     try:
         durable = file.parent / Path(project.durable).expanduser()
     except RuntimeError:
@@ -177,40 +176,40 @@ def _placed(file: Path, number: int, project: ProjectPart) -> ProjectPart:
     return project.model_copy(update={"durable": os.path.normpath(durable)})
 
 
-def _require_once(path: Path, where: str, key: str, told: list[str]) -> None:
-    for number, name in enumerate(told):
-        if name in told[:number]:
+def _require_unique(path: Path, where: str, key: str, names: list[str]) -> None:
+    for number, name in enumerate(names):
+        if name in names[:number]:
             raise InvalidInput(f"{path}: {where}[{number}].{key} is {name!r} a second time.", fix="Each is named once.")
 
 
 def _wrong(path: Path, problem: ValidationError) -> InvalidInput:
-    """What is wrong with a file, each with its key."""
-    lines = [f"{key_of(error['loc'])}: {_said(error)}" for error in problem.errors(include_url=False)]
+    """The error for an invalid file, with a line for each key that is wrong."""
+    lines = [f"{key_of(error['loc'])}: {_reason(error)}" for error in problem.errors(include_url=False)]
     return InvalidInput(f"{path}: {lines[0]}", why="\n".join(lines[1:]), fix="Nothing of the file is used until all of it is right.")
 
 
-def key_of(place: tuple[int | str, ...]) -> str:
-    """Where something stands, as it would be written: ``projects[0].durable``."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".") or "the file"
+def key_of(location: tuple[int | str, ...]) -> str:
+    """A location in a file as it would be written: ``projects[0].durable``."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".") or "the file"
 
 
-def _said(error: Any) -> str:
+def _reason(error: Any) -> str:
     match error["type"]:
         case "extra_forbidden":
-            known = _known(error["loc"][:-1])
+            known = _known_keys(error["loc"][:-1])
             return "no such key" + (f"; there are: {', '.join(known)}" if known else "")
         case "missing":
             return "must be given"
         case "value_error":
             return str(error["ctx"]["error"])
-    shown = error["input"] if isinstance(error["input"], str | int | float | bool) else type(error["input"]).__name__
-    return f"{error['msg']}, not {shown!r}"
+    given = error["input"] if isinstance(error["input"], str | int | float | bool) else type(error["input"]).__name__
+    return f"{error['msg']}, not {given!r}"
 
 
-def _known(place: tuple[int | str, ...]) -> list[str]:
-    """The keys that may stand at a place."""
+def _known_keys(location: tuple[int | str, ...]) -> list[str]:
+    """The keys that are allowed at a location."""
     model: Any = Team
-    for part in place:
+    for part in location:
         if isinstance(part, int):
             continue
         if not (isinstance(model, type) and issubclass(model, BaseModel)):

@@ -1,6 +1,6 @@
-"""How the values of a command line are read: from a text to a value, or to a sentence that says what is wrong with it.
+"""Readers of the command line's values: from a text to a value, or to an error message that names what is wrong with it.
 
-Readers of values that the engine knows too say what the engine says. Must not know verbs; loads the engine only to read.
+For values that the engine reads too, the message is the engine's; its modules are loaded only when such a value is read.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Literal
 
-PLACE = "\0"
-"""Marks what stood behind ``--``; no process can be given an argument that holds one."""
+POSITIONAL_MARK = "\0"
+"""Marks an argument that stood behind ``--``; no process can be given an argument with a null byte."""
 
 DEEPEST = 200
-"""Generations of a tree that are shown at most."""
+"""The largest number of generations that a tree is drawn with."""
 
 
 def unmarked(text: str) -> str:
-    """A text as it was typed."""
-    return text.removeprefix(PLACE)
+    """An argument as it was typed, without the mark."""
+    return text.removeprefix(POSITIONAL_MARK)
 
 
 def duration(text: str) -> timedelta:
@@ -72,7 +72,7 @@ def history(text: str) -> Literal["none", "full"] | int:
 
 
 def names(text: str) -> Sequence[str]:
-    """Read paths separated by commas; space around them is not theirs (TypeScript)."""
+    """Read paths separated by commas, without the spaces around them (as the TypeScript CLI does)."""
     return _listed(text, "file")
 
 
@@ -97,7 +97,7 @@ def number(text: str) -> int:
 
 
 def generations(text: str) -> int:
-    """Read how deep a tree is drawn: no deeper than its lines can be read."""
+    """Read the depth of a tree; beyond ``DEEPEST`` its lines cannot be read."""
     found = number(text)
     if found > DEEPEST:
         raise ArgumentTypeError(f"{text} generations are more than {DEEPEST}: show the tree of a session further down.")
@@ -106,8 +106,8 @@ def generations(text: str) -> int:
 
 def fact(text: str) -> tuple[str, str | None]:
     """Read ``agent=ada``: a name and a value, None for an empty one. A name may be spelled as its flag is, ``work-unit``."""
-    name, told, value = unmarked(text).partition("=")
-    if not name or not told:
+    name, equals, value = unmarked(text).partition("=")
+    if not name or not equals:
         raise ArgumentTypeError(
             f"{unmarked(text)!r} tells nothing: write a name and a value, such as agent=ada, or agent= to take it away."
         )
@@ -116,6 +116,6 @@ def fact(text: str) -> tuple[str, str | None]:
 
 def _listed(text: str, what: str) -> Sequence[str]:
     found = [name for part in text.split(",") if (name := part.strip())]
-    if not found:  # a script's empty variable must not come to mean everything
+    if not found:  # an empty variable of a script must not mean "all"
         raise ArgumentTypeError(f"{text!r} names no {what}.")
     return found

@@ -1,4 +1,4 @@
-"""What a daemon and a command say to each other: which commands it runs, and an answer as JSON and back."""
+"""The format between the command line and a daemon: which commands a daemon runs, and the result of a command as JSON and back."""
 
 from __future__ import annotations
 
@@ -6,36 +6,37 @@ import base64
 from collections.abc import Mapping
 from typing import Any, Final
 
-from pytest_gittrix.commands.output import Answer, Diff, Table
+from pytest_gittrix.commands.output import CommandResult, Diff, Table
 
-REMOTE: Final = frozenset({"session", "promote", "sweep", "recover", "member"})
-"""The areas whose commands a daemon runs."""
-
-
-def encoded(answer: Answer) -> dict[str, Any]:
-    """An answer as JSON, from which :func:`decoded` makes the same."""
-    shown = answer.shown
-    told: dict[str, Any]
-    if isinstance(shown, bytes):
-        told = {"bytes": base64.b64encode(shown).decode("ascii")}
-    elif isinstance(shown, Table):
-        told = {"table": shown._asdict()}
-    else:
-        told = {"diff": shown.text} if isinstance(shown, Diff) else {"text": shown}
-    return {"data": answer.data, "shown": told, "notes": list(answer.notes)}
+DAEMON_COMMANDS: Final = frozenset({"session", "promote", "sweep", "recover", "member"})
+"""The first words of the commands that a daemon runs."""
 
 
-def decoded(told: Mapping[str, Any], status: int) -> Answer:
-    """What was encoded."""
-    shown: str | bytes | Table | Diff
-    match told["shown"]:
+def encode_result(result: CommandResult) -> dict[str, Any]:
+    """A result as JSON, from which :func:`decode_result` makes the same result."""
+    match result.output:
+        case bytes(raw):
+            output: dict[str, Any] = {"bytes": base64.b64encode(raw).decode("ascii")}
+        case Table() as table:
+            output = {"table": table._asdict()}
+        case Diff(text):
+            output = {"diff": text}
+        case text:
+            output = {"text": text}
+    return {"data": result.data, "shown": output, "notes": list(result.notes)}
+
+
+def decode_result(encoded: Mapping[str, Any], status: int) -> CommandResult:
+    """The result that :func:`encode_result` encoded."""
+    output: str | bytes | Table | Diff
+    match encoded["shown"]:
         case {"bytes": text}:
-            shown = base64.b64decode(text)
+            output = base64.b64decode(text)
         case {"table": table}:
             rows = [tuple(row) for row in table["rows"]]
-            shown = Table(tuple(table["headings"]), rows, table["elastic"], table["styles"])
+            output = Table(tuple(table["headings"]), rows, table["elastic"], table["styles"])
         case {"diff": text}:
-            shown = Diff(text)
+            output = Diff(text)
         case other:
-            shown = other["text"]
-    return Answer(told["data"], shown, tuple(told["notes"]), status)
+            output = other["text"]
+    return CommandResult(encoded["data"], output, tuple(encoded["notes"]), status)

@@ -1,7 +1,6 @@
-"""The daemon as a web application: every request there is, and what it is wrapped in.
+"""The daemon as a web application: all its requests.
 
-What blocks is a plain function, which the framework runs in its threads; only the stream of events is on the event loop. It must not know
-how it is served (``run``).
+A request that blocks is a plain function, which the framework runs in its threads; only the stream of events runs on the event loop.
 """
 
 from __future__ import annotations
@@ -17,22 +16,22 @@ from pytest_gittrix import __version__
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.process_tree import seconds
 from pytest_gittrix.server import projects, sessions
-from pytest_gittrix.server.answers import FAILURES, catch_all, done
-from pytest_gittrix.server.asked import require_known
 from pytest_gittrix.server.command import run_command
 from pytest_gittrix.server.events import Listener, resumed
+from pytest_gittrix.server.request_check import require_known
+from pytest_gittrix.server.responses import FAILURES, catch_all, done
 from pytest_gittrix.server.schema import Answered, Command, CommandAnswer
 from pytest_gittrix.server.state import Daemon
 
 _GREETERS: Final = 4
-"""Threads that are kept for those who ask whether the daemon answers, whatever all others do."""
+"""Threads kept for ``/health``, so that it is answered however busy the others are."""
 
 
 def application(daemon: Daemon) -> FastAPI:
     """The application of a daemon, without the guard.
 
     Args:
-        daemon: what answers; it is started and stopped by who made it.
+        daemon: the daemon that serves the requests; the caller starts and stops it.
     """
     app = FastAPI(
         title="gittrix",
@@ -74,21 +73,21 @@ def application(daemon: Daemon) -> FastAPI:
         except BaseException:
             daemon.feed.forget(listener)
             raise
-        return StreamingResponse(_told(daemon, listener), media_type="text/event-stream", headers={"cache-control": "no-store"})
+        return StreamingResponse(_stream(daemon, listener), media_type="text/event-stream", headers={"cache-control": "no-store"})
 
     @app.post("/api/command", response_model=CommandAnswer, responses=FAILURES)
-    def command(asked: Command) -> Response:
+    def command(body: Command) -> Response:
         """Run a command of ``gittrix`` on the daemon's engine."""
-        return run_command(daemon, asked)
+        return run_command(daemon, body)
 
     return app
 
 
 def _after(since: str | None, session: str | None, last: str | None) -> tuple[str, int] | None:
-    """The event to go on from, if there is one: ``Last-Event-ID`` comes later than the address that it was first asked with."""
-    told = resumed(last)
-    if told is not None and session in (None, told[0]):
-        return told
+    """The event after which the stream begins, if any: ``Last-Event-ID`` is newer than the ``since`` of the first request."""
+    resume = resumed(last)
+    if resume is not None and session in (None, resume[0]):
+        return resume
     if since is None:
         return None
     if session is None:
@@ -105,7 +104,7 @@ def _names(types: str | None) -> list[str] | None:
     return found
 
 
-async def _told(daemon: Daemon, listener: Listener) -> AsyncIterator[bytes]:
+async def _stream(daemon: Daemon, listener: Listener) -> AsyncIterator[bytes]:
     try:
         async for line in listener.lines():
             yield line

@@ -1,7 +1,6 @@
-"""How the command line talks to a daemon: two requests over one connection, with nothing but the standard library.
+"""The command line's client of a daemon: two requests over one connection, with nothing but the standard library.
 
-It tells apart a daemon that never got the command (``Silent``: it can be run elsewhere) from one that may have run it (``Lost``). It must
-not know what is asked for, nor what the answer means.
+Its errors distinguish a daemon that never got the command (``Silent``: it can run elsewhere) from one that may have run it (``Lost``).
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ _EVERYWHERE: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class Silent(Exception):
-    """The daemon did not answer, and was given nothing to do."""
+    """The daemon did not answer, and has received no command."""
 
 
 class Lost(Exception):
-    """The daemon was given something to do, and did not tell what became of it."""
+    """The daemon received a command, and its result did not come back."""
 
 
 class Refused(Exception):
-    """The daemon did not take what it was given to do."""
+    """The daemon refused to run the command."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message.partition("\n")[0])
@@ -40,7 +39,7 @@ class Client:
     """A connection to a daemon.
 
     Args:
-        daemon: what its file tells.
+        daemon: the contents of the daemon's file.
         patience: seconds within which it has to answer a greeting.
     """
 
@@ -54,26 +53,26 @@ class Client:
         self._connection.close()
 
     def greet(self) -> None:
-        """See whether the daemon answers. Raises Silent if it does not, or if somebody else does."""
+        """Check that the daemon answers. Raises Silent if it does not, or if another program does."""
         try:
-            status, told = self._ask("GET", "/health", None)
+            status, reply = self._request("GET", "/health", None)
         except (OSError, http.client.HTTPException, ValueError) as problem:
-            raise Silent(_said(problem)) from None
-        if status != 200 or not isinstance(told, dict) or told.get("store") != self._daemon.store:
+            raise Silent(_reason(problem)) from None
+        if status != 200 or not isinstance(reply, dict) or reply.get("store") != self._daemon.store:
             raise Silent(f"status {status}")
 
     def command(self, argv: Sequence[str], directory: str, stdin: bytes | None) -> dict[str, Any]:
-        """Have a command run; its exit status and its answer.
+        """Have the daemon run a command, and return its exit status and result.
 
         Args:
             argv: the command line, without the program's name.
-            directory: where it is typed.
-            stdin: what standard input holds; None if it is closed.
+            directory: the working directory.
+            stdin: the contents of standard input; None if it is closed.
 
         Raises:
             Silent: the daemon refused the connection.
-            Lost: it was sent, and nothing came back that tells what it came to.
-            Refused: the daemon says why it does not run it.
+            Lost: the command was sent, and no result came back.
+            Refused: the daemon does not run it; the message says why.
         """
         body: dict[str, Any] = {"argv": list(argv), "cwd": directory}
         if stdin is not None:
@@ -81,19 +80,19 @@ class Client:
         if self._connection.sock is not None:
             self._connection.sock.settimeout(None)  # a command takes as long as it takes
         try:
-            status, told = self._ask("POST", "/api/command", body)
+            status, reply = self._request("POST", "/api/command", body)
         except (ConnectionRefusedError, ConnectionAbortedError) as problem:
-            raise Silent(_said(problem)) from None
+            raise Silent(_reason(problem)) from None
         except (OSError, http.client.HTTPException, ValueError) as problem:
-            raise Lost(_said(problem)) from None
-        if status == 200 and isinstance(told, dict):
-            return told
-        error = told.get("error") if isinstance(told, dict) else None
+            raise Lost(_reason(problem)) from None
+        if status == 200 and isinstance(reply, dict):
+            return reply
+        error = reply.get("error") if isinstance(reply, dict) else None
         if status >= 500 or not isinstance(error, dict):
             raise Lost(f"status {status}")
         raise Refused(str(error.get("code")), str(error.get("message")))
 
-    def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> tuple[int, Any]:
+    def _request(self, method: str, path: str, body: dict[str, Any] | None) -> tuple[int, Any]:
         headers = {"Authorization": f"Bearer {self._daemon.key}"}
         data = None
         if body is not None:
@@ -104,5 +103,5 @@ class Client:
         return response.status, json.loads(response.read())
 
 
-def _said(problem: Exception) -> str:
+def _reason(problem: Exception) -> str:
     return str(problem) or type(problem).__name__

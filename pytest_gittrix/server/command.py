@@ -1,7 +1,6 @@
-"""Running a command line of ``gittrix`` for somebody else, on the daemon's engine: the same functions, and so the same answers.
+"""Running a command line of ``gittrix`` for another process, on the daemon's engine: the same functions, and so the same results.
 
-The answer goes back as what it is (data, tables, diffs, bytes) and is put out by who asked, because only they know their terminal. It must
-not know which commands there are: who asks says a command line, and the parser knows the rest.
+The result goes back as it is (data, tables, diffs, bytes), and the caller prints it, because only the caller knows its terminal.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from pytest_gittrix.commands import engine_context as on
+from pytest_gittrix.commands import engine_context as context
 from pytest_gittrix.commands.output import FAILED, error_data
 from pytest_gittrix.commands.parser import Misuse, parser
-from pytest_gittrix.commands.wire import encoded
+from pytest_gittrix.commands.wire import encode_result
 from pytest_gittrix.errors import GittrixError, InvalidInput
-from pytest_gittrix.server.answers import Ascii
+from pytest_gittrix.server.responses import AsciiResponse
 from pytest_gittrix.server.schema import Command
 from pytest_gittrix.server.state import Daemon
 
@@ -27,33 +26,32 @@ _OWN_ID: Final = "session show"
 
 
 class _Usage(InvalidInput):
-    """The command line is none."""
+    """The command line cannot be parsed."""
 
     code = "USAGE"
 
 
-def run_command(daemon: Daemon, asked: Command) -> Response:
-    """Run a command, and answer with what it came to.
+def run_command(daemon: Daemon, body: Command) -> Response:
+    """Run a command, and answer with its result.
 
     Raises:
-        InvalidInput: it is no command, or none that can be run for somebody else.
+        InvalidInput: it is no command, or one that cannot be run for another process.
     """
-    options = _parsed(asked.argv)
-    who = on.Caller(asked.cwd, _stdin(asked.stdin_base64), daemon.engine, daemon.members, daemon.orchestrator, daemon.team)
-    return Ascii(copy_context().run(_run, who, options))
+    options = _parsed(body.argv)
+    caller = context.RemoteCaller(body.cwd, _stdin(body.stdin_base64), daemon.engine, daemon.members, daemon.orchestrator, daemon.team)
+    return AsciiResponse(copy_context().run(_run, caller, options))
 
 
-def _run(who: on.Caller, options: Namespace) -> dict[str, Any]:
-    on.caller.set(who)
+def _run(caller: context.RemoteCaller, options: Namespace) -> dict[str, Any]:
+    context.remote_caller.set(caller)
     try:
-        answer = options.run(options)
+        result = options.run(options)
     except Misuse as misuse:
         raise _Usage(str(misuse)) from None
-    except Exception as error:  # noqa: BLE001  (whatever it is, who asked is told as the command line tells it)
-        known = isinstance(error, GittrixError)
-        shown = str(error) if known else f"{type(error).__name__}: {error}"
-        return {"status": getattr(options, "failure", FAILED), "answer": {"error": error_data(error), "shown": shown}}
-    return {"status": answer.status, "answer": encoded(answer)}
+    except Exception as error:  # noqa: BLE001  (the caller gets every error as the command line shows it)
+        message = str(error) if isinstance(error, GittrixError) else f"{type(error).__name__}: {error}"
+        return {"status": getattr(options, "failure", FAILED), "answer": {"error": error_data(error), "shown": message}}
+    return {"status": result.status, "answer": encode_result(result)}
 
 
 def _parsed(argv: list[str]) -> Namespace:
@@ -61,11 +59,11 @@ def _parsed(argv: list[str]) -> Namespace:
         options = parser().parse_args(argv)
     except Misuse as misuse:
         raise _Usage(f"That is no command: {misuse}") from None
-    except SystemExit:  # --help and --version have been printed here, where nobody reads it
+    except SystemExit:  # --help and --version have been printed here, and not at the caller's terminal
         raise InvalidInput("Help is given where it is asked for.") from None
-    if options.words == _OWN_ID and options.id is None:
+    if options.command_name == _OWN_ID and options.id is None:
         raise InvalidInput(
-            f"`gittrix {options.words}` is not run for somebody else without an id.",
+            f"`gittrix {options.command_name}` is not run for somebody else without an id.",
             why="Which session is theirs can be told only where they are.",
             fix="Name the session.",
         )

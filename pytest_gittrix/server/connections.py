@@ -1,7 +1,6 @@
-"""Connections to the daemon: one whose request does not come within some seconds is closed.
+"""Connections to the daemon: one whose request does not arrive within some seconds is closed.
 
-Each connection takes a file of the process, and anybody on the machine can open one: those who only open them must not keep others out. It
-must not know what a request is about.
+Each connection takes a file descriptor of the process, and every user of the machine can open one: idle ones must not keep others out.
 """
 
 from __future__ import annotations
@@ -17,27 +16,27 @@ PATIENCE: Final = 20.0
 
 
 class Connection(H11Protocol):
-    """A connection of uvicorn's, which by itself waits for the head of a request for ever."""
+    """uvicorn's connection, with a time limit for the head of a request; uvicorn waits for it without a limit."""
 
     _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Somebody connected."""
+        """Wait for the first request of a new connection."""
         super().connection_made(transport)
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes came."""
+        """Handle received bytes, and wait for the head of the next request."""
         super().data_received(data)
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is over."""
+        """Stop waiting: the connection has ended."""
         self._stop_waiting()
         super().connection_lost(exc)
 
     def _await_head(self) -> None:
-        """Wait no longer than it may take. More bytes of the same head do not prolong it."""
+        """Start the time limit while the head of a request is awaited. More bytes of the same head do not prolong it."""
         if self.conn.their_state is not h11.IDLE:
             self._stop_waiting()
         elif self._late is None:

@@ -1,7 +1,7 @@
-"""The file by which a daemon is found: ``<home>/daemon.json``, there for as long as the daemon listens.
+"""The file by which a daemon is found: ``<home>/daemon.json``, which exists for as long as the daemon listens.
 
-Only its owner can read it, because it holds the key with which commands may be run. A daemon that was killed leaves it; whoever reads it
-asks whether the process that it names is alive. It must not know HTTP.
+Only its owner can read it, because it holds the key for running commands. A daemon that was killed leaves it behind; a reader checks
+whether the process that it names is alive.
 """
 
 from __future__ import annotations
@@ -17,28 +17,29 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.errors import AdapterUnavailable, DaemonRuns, InvalidInput
+from pytest_gittrix.os_level.files import write_file
 from pytest_gittrix.os_level.lock_owner import Owner
 
 FILE: Final = "daemon.json"
 _GUARD: Final = "daemon.lock"
 _PRIVATE: Final = 0o600
 _LONGEST: Final = 1 << 20
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonFile:
-    """What a daemon tells of itself.
+    """The contents of a daemon's file.
 
     Attributes:
         team: the name of its team.
-        host, port: where it listens.
-        pid, start_time: which process it is; see ``heartbeat.Owner``, which ``owner`` is whole.
+        host, port: the address it listens at.
+        pid, start_time: its process.
         started_at: when it was started, ISO 8601 in UTC.
         store: the directory of the sessions it manages.
-        clock: the clock file it lives by; None for the time of the machine.
-        token_file: where its token is; None if it asks for none.
-        key: what lets its owner run commands, besides the token.
+        clock: the path of the clock file it uses; None for the machine's time.
+        token_file: the path of its token; None if requests need none.
+        key: the secret with which its owner can run commands, besides the token.
+        owner: its process as JSON; see ``os_level.lock_owner.Owner``.
     """
 
     team: str
@@ -54,18 +55,18 @@ class DaemonFile:
     owner: dict[str, Any]
 
     def alive(self) -> bool | None:
-        """Whether the process still runs; None when that cannot be told from here."""
+        """Whether the process still runs; None if that cannot be found out from here."""
         return Owner.from_json(self.owner).alive()
 
 
 def read(home: Path) -> DaemonFile | None:
-    """What the daemon of a home tells; None if there is no file, or none that can be understood: then nobody listens by it.
+    """The daemon file of a home; None if there is no valid file.
 
-    One that belongs to somebody else, or is a link, is none either: it would have us send commands and contents wherever they like.
+    A file of another user, or a link, is not valid: it could send commands and their input to an address of that user's choice.
     """
     try:
-        told = json.loads(_own_bytes(home / FILE))
-        found = DaemonFile(**{name: told[name] for name in DaemonFile.__slots__})
+        fields = json.loads(_own_bytes(home / FILE))
+        found = DaemonFile(**{name: fields[name] for name in DaemonFile.__slots__})
         Owner.from_json(found.owner)
     except (OSError, ValueError, KeyError, TypeError, RecursionError, InvalidInput):
         return None
@@ -76,15 +77,15 @@ def read(home: Path) -> DaemonFile | None:
 
 def found(home: Path) -> DaemonFile | None:
     """The daemon of a home that is not known to be dead, or None."""
-    told = read(home)
-    return told if told is not None and told.alive() is not False else None
+    file = read(home)
+    return file if file is not None and file.alive() is not False else None
 
 
 def require_none(home: Path) -> None:
     """Refuse to start a second daemon.
 
     Raises:
-        DaemonRuns: one that is not known to be dead is there; the message says which, and where it listens.
+        DaemonRuns: the home has a daemon that is not known to be dead; the message names its process and its address.
     """
     _require_ours(home / FILE)
     other = found(home)
@@ -97,7 +98,7 @@ def require_none(home: Path) -> None:
 
 
 def _require_ours(file: Path) -> None:
-    """Refuse a home in which somebody else's daemon is. Raises DaemonRuns."""
+    """Raise DaemonRuns if the file belongs to another user."""
     with suppress(OSError):
         if (owner := file.lstat().st_uid) != os.geteuid():
             raise DaemonRuns(
@@ -107,8 +108,8 @@ def _require_ours(file: Path) -> None:
             )
 
 
-def publish(home: Path, told: DaemonFile) -> None:
-    """Write the file, whole or not at all, in place of one that a dead daemon left. Of several who do so at once, one succeeds.
+def publish(home: Path, daemon: DaemonFile) -> None:
+    """Write the file, whole or not at all, in place of one that a dead daemon left. Of several concurrent calls, one succeeds.
 
     Raises:
         DaemonRuns: see :func:`require_none`.
@@ -118,7 +119,7 @@ def publish(home: Path, told: DaemonFile) -> None:
         home.mkdir(parents=True, exist_ok=True)
         with _alone(home):
             require_none(home)
-            _write(home / FILE, told)
+            write_file(str(home / FILE), json.dumps(asdict(daemon), indent=2).encode("ascii") + b"\n", mode=_PRIVATE)
     except OSError as problem:
         raise AdapterUnavailable(
             f"{home / FILE} cannot be written: {problem.strerror}.",
@@ -127,20 +128,20 @@ def publish(home: Path, told: DaemonFile) -> None:
         ) from problem
 
 
-def withdraw(home: Path, told: DaemonFile) -> None:
-    """Remove the file, if it is still the one that ``told`` was written to."""
+def withdraw(home: Path, daemon: DaemonFile) -> None:
+    """Remove the file, if it is still this daemon's."""
     with suppress(OSError), _alone(home):
-        if read(home) == told:
+        if read(home) == daemon:
             (home / FILE).unlink()
 
 
 def at(host: str, port: int) -> str:
-    """Host and port as addresses have them."""
+    """Host and port as in a URL."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _own_bytes(file: Path) -> bytes:
-    """The contents of a file that we wrote. Raises OSError if it is not."""
+    """The contents of a file of this user. Raises OSError if it belongs to another, or is a link."""
     descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as stream:
         if os.fstat(descriptor).st_uid != os.geteuid():
@@ -148,24 +149,9 @@ def _own_bytes(file: Path) -> bytes:
         return stream.read(_LONGEST)
 
 
-def _write(file: Path, told: DaemonFile) -> None:
-    fresh = file.with_name(f"{file.name}.{os.getpid()}.tmp")
-    with suppress(FileNotFoundError):
-        fresh.unlink()
-    descriptor = os.open(fresh, _NEW, _PRIVATE)
-    try:
-        with open(descriptor, "w", encoding="ascii") as stream:
-            stream.write(json.dumps(asdict(told), indent=2) + "\n")
-        os.replace(fresh, file)
-    except BaseException:
-        with suppress(OSError):
-            fresh.unlink()
-        raise
-
-
 @contextmanager
 def _alone(home: Path) -> Iterator[None]:
-    """Hold the right to change the file; the system gives it back for whoever dies."""
+    """Hold the lock for changing the file; the system releases it when its holder dies."""
     descriptor = os.open(home / _GUARD, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,7 +1,7 @@
-"""What happens in the sessions of a store, as server-sent events: whoever writes it, this process or another.
+"""The events of a store's sessions as server-sent events, whichever process stores them.
 
-One thread looks at the store for all who listen, and only while somebody does. It goes by the logs, so an event is told once it is stored,
-and nothing that is stored is left out. It must not know HTTP beyond the lines of its stream.
+One thread reads the store for all listeners, and only while there are any. It reads the logs, so an event is sent only once it is stored,
+and every stored event is sent (rule 10, docs/explanation/rules.md).
 """
 
 from __future__ import annotations
@@ -24,22 +24,25 @@ if TYPE_CHECKING:
     from pytest_gittrix.engine.engine import GitTrix
 
 HEARTBEAT: Final = 15.0
-"""Seconds without an event after which a comment is sent, so that both ends notice when the other is gone."""
-BACKLOG: Final = 10_000
-"""How many events a listener may be behind."""
-HELD: Final = 64 << 20
-"""How many bytes of events wait for a listener, before it is let go as one that is too far behind."""
-LOOK: Final = 0.25
-"""Seconds between two looks for what other processes wrote; what this engine writes is told at once."""
+"""Seconds without an event after which a comment is sent, so that each end notices when the other is gone."""
+MAX_EVENTS: Final = 10_000
+"""How many events may wait for a listener."""
+MAX_BYTES: Final = 64 << 20
+"""How many bytes of events may wait for a listener; beyond either limit its stream is ended."""
+SCAN_INTERVAL: Final = 0.25
+"""Seconds between two scans for events that other processes stored; those of this engine are sent at once."""
 
-_TOO_SLOW: Final = {"code": "TOO_SLOW", "message": f"More than {BACKLOG} events or {HELD} bytes behind; what was missed is in the logs."}
+_TOO_SLOW: Final = {
+    "code": "TOO_SLOW",
+    "message": f"More than {MAX_EVENTS} events or {MAX_BYTES} bytes behind; what was missed is in the logs.",
+}
 
 
 def resumed(text: str | None) -> tuple[str, int] | None:
-    """Read a ``Last-Event-ID``: the session and the number of the event that came last.
+    """Read a ``Last-Event-ID``: the session and the number of the last event that was received.
 
     Raises:
-        InvalidInput: it is none that was given out.
+        InvalidInput: it is no such id.
     """
     if text is None:
         return None
@@ -50,75 +53,75 @@ def resumed(text: str | None) -> tuple[str, int] | None:
 
 
 class Listener:
-    """One that listens: what it wants, and what waits for it."""
+    """One client of the feed: which events it wants, and the messages that wait for it."""
 
     def __init__(self, session: str | None, types: frozenset[str] | None) -> None:
         self._session = session
         self._types = types
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._held = 0
-        self.over = False
+        self._waiting_bytes = 0
+        self.ended = False
 
     def wants(self, event: Event) -> bool:
-        """Whether it asked for such an event."""
+        """Whether the listener asked for such an event."""
         return self._session in (None, event.stream) and (self._types is None or event.type in self._types)
 
-    def tell(self, event: Event) -> None:
-        """Let it have an event; from any thread."""
-        if self.over:
+    def send(self, event: Event) -> None:
+        """Queue an event for the listener; from any thread."""
+        if self.ended:
             return
-        if self._waiting.qsize() >= BACKLOG or self._held >= HELD:
+        if self._waiting.qsize() >= MAX_EVENTS or self._waiting_bytes >= MAX_BYTES:
             self.end(_message(_TOO_SLOW, name="error"))
             return
         self._put(_message(line_of(event), id_=f"{event.stream}:{event.seq}"))
 
     def end(self, last: bytes | None = None) -> None:
-        """Let it have what there is, then ``last``, then no more."""
-        self.over = True
+        """End the stream after the messages that wait, and after ``last``."""
+        self.ended = True
         if last is not None:
             self._put(last)
         self._put(None)
 
-    def _put(self, told: bytes | None) -> None:
-        with suppress(RuntimeError):  # its loop was closed while it was told
-            self._loop.call_soon_threadsafe(self._hold, told)
+    def _put(self, message: bytes | None) -> None:
+        with suppress(RuntimeError):  # the listener's loop was closed meanwhile
+            self._loop.call_soon_threadsafe(self._enqueue, message)
 
-    def _hold(self, told: bytes | None) -> None:
-        self._held += len(told or b"")
-        self._waiting.put_nowait(told)
+    def _enqueue(self, message: bytes | None) -> None:
+        self._waiting_bytes += len(message or b"")
+        self._waiting.put_nowait(message)
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """The lines of its stream, until it ends."""
+        """The lines of the stream, until it ends."""
         yield b": listening\n\n"
         while True:
             try:
-                told = await asyncio.wait_for(self._waiting.get(), HEARTBEAT)
+                message = await asyncio.wait_for(self._waiting.get(), HEARTBEAT)
             except TimeoutError:
                 yield b": still here\n\n"
                 continue
-            if told is None:
+            if message is None:
                 return
-            self._held -= len(told)
-            yield told
+            self._waiting_bytes -= len(message)
+            yield message
 
 
 class Feed:
-    """Tells all who listen. Close it at the end.
+    """Sends a store's events to all listeners. Close it at the end.
 
     Args:
-        engine: whose store is looked at.
-        look: seconds between two looks.
+        engine: the engine whose store is read.
+        interval: seconds between two scans.
     """
 
-    def __init__(self, engine: GitTrix, *, look: float = LOOK) -> None:
+    def __init__(self, engine: GitTrix, *, interval: float = SCAN_INTERVAL) -> None:
         self._engine = engine
         self._store = engine.store
-        self._look = look
+        self._interval = interval
         self._lock = threading.Lock()
         self._listeners: list[Listener] = []
-        self._seen: dict[str, Signature] = {}
-        self._told: dict[str, int] = {}
+        self._signatures: dict[str, Signature] = {}
+        self._sent: dict[str, int] = {}
         self._logs: dict[str, EventLog] = {}
         self._closed = False
         self._wake = threading.Event()
@@ -126,11 +129,15 @@ class Feed:
         self._unsubscribe: Callable[[], None] = engine.on("*", lambda _event: self._wake.set())
 
     def listener(self, session: str | None, types: Iterable[str] | None) -> Listener:
-        """One that is to listen, on the loop of who asks. Raises InvalidInput for a type of event that there is not."""
+        """Make a listener on the caller's event loop. Raises InvalidInput for an unknown type of event."""
         return Listener(session, check_types(types))
 
     def subscribe(self, listener: Listener, after: tuple[str, int] | None = None) -> None:
-        """Let it have what happens from now on, and before that what was stored in a session after an event. Not for an event loop.
+        """Send a listener the events from now on, and first those of a session after an event. It blocks, so not for an event loop.
+
+        Args:
+            listener: the listener.
+            after: a session and the number of an event of it; the later stored events are sent first.
 
         Raises:
             SessionNotFound, LogDamaged, AdapterUnavailable: that session cannot be read.
@@ -141,33 +148,33 @@ class Feed:
             if self._closed:
                 listener.end()
                 return
-            self._let_go()
+            self._drop_ended()
             self._scan(begin=not self._listeners)
             if after is not None:
-                self._tell_past(listener, *after)
+                self._send_stored(listener, *after)
             self._listeners.append(listener)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="gittrix-events", daemon=True)
                 self._thread.start()
         self._wake.set()
 
-    def _tell_past(self, listener: Listener, session: str, after: int) -> None:
-        """What was stored until the look from which the listener goes on."""
-        told = self._told.get(session, -1)
+    def _send_stored(self, listener: Listener, session: str, after: int) -> None:
+        """Send what was stored up to the last scan; the next scan goes on from there."""
+        last = self._sent.get(session, -1)
         for event in self._store.log(session).read():
-            if after < event.seq <= told and listener.wants(event):
-                listener.tell(event)
+            if after < event.seq <= last and listener.wants(event):
+                listener.send(event)
 
     def forget(self, listener: Listener) -> None:
-        """It does not listen any more. It waits for nothing, since an event loop calls it; the next look takes it off the list."""
-        listener.over = True
+        """Remove a listener that has gone. An event loop calls this, so it does not wait: the next scan drops the listener."""
+        listener.ended = True
         self._wake.set()
 
-    def _let_go(self) -> None:
-        self._listeners = [listener for listener in self._listeners if not listener.over]
+    def _drop_ended(self) -> None:
+        self._listeners = [listener for listener in self._listeners if not listener.ended]
 
     def close(self) -> None:
-        """End every stream, once it has what there was."""
+        """End every stream, after the events that are stored by now."""
         self._unsubscribe()
         with self._lock:
             self._closed = True
@@ -183,36 +190,36 @@ class Feed:
 
     def _watch(self) -> None:
         while not self._closed:
-            self._wake.wait(self._look if self._listeners else None)
+            self._wake.wait(self._interval if self._listeners else None)
             self._wake.clear()
             with self._lock:
-                self._let_go()
+                self._drop_ended()
                 if self._listeners:
-                    with suppress(Exception):  # a store that cannot be listed now is looked at again; nobody else would look
+                    with suppress(Exception):  # a store that cannot be listed now is scanned again; this thread must go on
                         self._scan(begin=False)
 
     def _scan(self, *, begin: bool) -> None:
-        """Tell what was stored since the last look; of the first look nothing, it only says where the next goes on."""
-        now = signatures(self._store.root, self._seen)
+        """Send the events that were stored since the last scan; the first scan (``begin``) sends none, and notes where the next begins."""
+        now = signatures(self._store.root, self._signatures)
         if begin:
             index = self._engine.records.index
             index.sync()
-            self._logs, self._told = {}, {row.id: row.seq for row in index.rows()}
+            self._logs, self._sent = {}, {row.id: row.seq for row in index.rows()}
         else:
-            for id_ in [id_ for id_, seen in now.items() if self._seen.get(id_) != seen]:
+            for id_ in [id_ for id_, signature in now.items() if self._signatures.get(id_) != signature]:
                 with suppress(GittrixError):  # a damaged log; `gittrix session list` says so
-                    self._tell_new(id_)
-        self._seen = now
+                    self._send_new(id_)
+        self._signatures = now
 
-    def _tell_new(self, id_: str) -> None:
+    def _send_new(self, id_: str) -> None:
         log = self._logs.setdefault(id_, self._store.log(id_))
         for event in log.refresh():
-            if event.seq <= self._told.get(id_, -1):
+            if event.seq <= self._sent.get(id_, -1):
                 continue
-            self._told[id_] = event.seq
+            self._sent[id_] = event.seq
             for listener in self._listeners:
                 if listener.wants(event):
-                    listener.tell(event)
+                    listener.send(event)
 
 
 def _message(data: dict[str, Any], *, id_: str | None = None, name: str | None = None) -> bytes:

@@ -1,8 +1,8 @@
-"""Who may ask the daemon anything: the name it was asked under, the page that asks, the token, and how much is sent.
+"""The check of every request before the application sees it: its host, its origin, its token, and its size.
 
-On loopback no token is needed, as with BotMinter, and so a page in somebody's browser could ask: by a name that its own server resolved to
+On loopback no token is needed, as with BotMinter, so a page in a browser could send requests: under a name that its own server resolves to
 127.0.0.1 (DNS rebinding), which the ``Host`` header shows, or across origins, which ``Origin`` shows. Both are refused. Running a command
-takes the key of the daemon's file, because other users of the machine reach loopback too. It must not know what is asked for.
+takes the key of the daemon's file, because other users of the machine reach loopback too.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OPEN: Final = "/health"
-"""What can be asked without a token."""
+"""The path that needs no token."""
 KEYED: Final = "/api/command"
-"""What always takes a token or the key."""
+"""The path that always needs a token or the key."""
 SHORTEST: Final = 16
-"""Characters of a token at least."""
+"""The smallest number of characters of a token."""
 LARGEST: Final = 160 << 20
-"""Bytes of a command: the largest file that a session takes, as base64, and some more."""
+"""The largest size of a command in bytes: the largest file that a session takes, as base64, and some more."""
 LARGE: Final = 8 << 20
-"""Bytes of every other request; anybody may send those on loopback."""
+"""The largest size of every other request in bytes; on loopback every user can send those."""
 STALLED: Final = 30.0
-"""Seconds within which more of a request has to come."""
+"""Seconds within which the next part of a request has to arrive."""
 
 
 class Refusal(Exception):
-    """A request that is answered before anybody looks at what it asks for."""
+    """A request that is refused before the application sees it."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ class Refusal(Exception):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine is reached by a name or address."""
+    """Whether a name or address reaches this machine only."""
     if host.rstrip(".").lower() == "localhost":
         return True
     try:
@@ -63,7 +63,7 @@ def read_token(file: str | os.PathLike[str]) -> str:
     """The token in a file, without the space around it.
 
     Raises:
-        InvalidInput: there is no such file, others can read it, or what it holds is too short or no printable ASCII.
+        InvalidInput: there is no such file, other users can read it, or the token is too short or not printable ASCII.
     """
     path = Path(file).absolute()
     try:
@@ -84,7 +84,7 @@ def read_token(file: str | os.PathLike[str]) -> str:
 
 
 def require_token_beyond_loopback(host: str, token: str | None) -> None:
-    """Refuse to listen where others can reach us without a token.
+    """Refuse to listen beyond loopback without a token.
 
     Raises:
         AuthFailed: ``host`` is beyond loopback, and there is no token.
@@ -98,13 +98,13 @@ def require_token_beyond_loopback(host: str, token: str | None) -> None:
 
 
 class Guard:
-    """Wraps an application, and lets through what may be asked.
+    """Wraps an application, and passes on the requests that are allowed.
 
     Args:
         app: the application.
-        host: what the daemon listens at.
-        token: what has to be given as ``Authorization: Bearer``; None if nothing has to be.
-        key: what is as good as the token.
+        host: the host that the daemon listens at.
+        token: the token that requests must send as ``Authorization: Bearer``; None if they need none.
+        key: a secret that is accepted in place of the token.
     """
 
     def __init__(self, app: App, *, host: str, token: str | None, key: str) -> None:
@@ -114,7 +114,7 @@ class Guard:
         self._secrets = [secret.encode() for secret in (token, key) if secret is not None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer what is refused; hand on the rest."""
+        """Answer a request that is refused, and pass on all others."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -146,16 +146,16 @@ class Guard:
     def _check_secret(self, given: str) -> None:
         scheme, _, secret = given.partition(" ")
         offered = secret.strip().encode("latin-1", "replace")
-        # All are compared, so that the time it takes tells nothing.
+        # All are compared, so that the time of a comparison reveals nothing.
         fits = [hmac.compare_digest(offered, known) for known in self._secrets]
         if scheme.lower() != "bearer" or not any(fits):
             raise Refusal(401, AuthFailed.code, "The daemon asks for a token: Authorization: Bearer TOKEN.")
 
 
 class _Limited:
-    """What a client sends, up to the largest that is taken, and for as long as it goes on sending.
+    """The body of a request, with limits on its size and on the time between its parts.
 
-    What is raised is the framework's, which is reading and takes anything else for a mistake of its own.
+    It raises the framework's HTTPException: the framework is reading, and would answer any other error as its own.
     """
 
     def __init__(self, receive: Receive, most: int) -> None:
@@ -165,7 +165,7 @@ class _Limited:
         self._whole = False
 
     async def __call__(self) -> Message:
-        if self._whole:  # nothing but the end of the connection can come
+        if self._whole:  # only the end of the connection can follow
             return await self._receive()
         try:
             message = await asyncio.wait_for(self._receive(), STALLED)
@@ -187,15 +187,15 @@ def _too_large(most: int) -> str:
 
 
 def _headers(scope: Scope) -> dict[str, str]:
-    """The headers by name; a name that comes twice is taken for none, so that nobody downstream can read the other value."""
+    """The headers by name; one that is repeated gets a value that matches nothing, so that the application cannot use the other value."""
     found: dict[str, str] = {}
-    twice = set()
+    repeated = set()
     for name, value in scope["headers"]:
         text = name.decode("latin-1")
         if text in found:
-            twice.add(text)
+            repeated.add(text)
         found[text] = value.decode("latin-1")
-    return {name: value if name not in twice else "\0" for name, value in found.items()}
+    return {name: value if name not in repeated else "\0" for name, value in found.items()}
 
 
 def _name_of(host: str) -> str:

@@ -1,7 +1,4 @@
-"""The requests about orchestrated sessions (agent-orchestrator, session-systems 5.3): its operations, over HTTP, with its field names.
-
-It must not know how a session is managed.
-"""
+"""The requests about orchestrated sessions: agent-orchestrator's operations over HTTP, with its field names (docs/reference/http.md)."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from starlette.responses import Response
 
 from pytest_gittrix.errors import SessionNotFound
 from pytest_gittrix.orchestrator.orchestrator import SpawnConfig
-from pytest_gittrix.server.answers import FAILURES, done
+from pytest_gittrix.server.responses import FAILURES, done
 from pytest_gittrix.server.schema import Answered, ClaimPr, Kill, Lead, OrchestratorCleanup, Report, Say, Spawn
 from pytest_gittrix.server.state import Daemon
 
@@ -20,11 +17,9 @@ def routes(daemon: Daemon) -> APIRouter:
     api = APIRouter(prefix="/api/orchestrator/sessions", tags=["orchestrator"], responses=FAILURES)
 
     @api.post("", response_model=Answered)
-    def spawn(asked: Spawn) -> Response:
+    def spawn(body: Spawn) -> Response:
         """Start a session of a project."""
-        config = SpawnConfig(
-            project_id=asked.projectId, issue_id=asked.issueId, branch=asked.branch, prompt=asked.prompt, agent=asked.agent
-        )
+        config = SpawnConfig(project_id=body.projectId, issue_id=body.issueId, branch=body.branch, prompt=body.prompt, agent=body.agent)
         return done(session=daemon.orchestrator.spawn(config).to_wire())
 
     @api.get("", response_model=Answered)
@@ -33,16 +28,16 @@ def routes(daemon: Daemon) -> APIRouter:
         return done(sessions=[one.to_wire() for one in daemon.orchestrator.list(project)])
 
     @api.post("/orchestrator", response_model=Answered)
-    def lead(asked: Lead) -> Response:
+    def lead(body: Lead) -> Response:
         """The session that leads a project's others: the one there is, or a new one."""
-        leading = daemon.orchestrator.spawn_orchestrator(asked.projectId, system_prompt=asked.systemPrompt, agent=asked.agent)
+        leading = daemon.orchestrator.spawn_orchestrator(body.projectId, system_prompt=body.systemPrompt, agent=body.agent)
         return done(session=leading.to_wire())
 
     @api.post("/cleanup", response_model=Answered)
-    def clean_up(asked: OrchestratorCleanup | None = None) -> Response:
+    def clean_up(body: OrchestratorCleanup | None = None) -> Response:
         """End the sessions whose pull request is merged or closed, whose issue is done, or whose agent is gone."""
-        told = asked or OrchestratorCleanup()
-        cleaned = daemon.orchestrator.cleanup(project_id=told.projectId, dry_run=told.dryRun)
+        options = body or OrchestratorCleanup()
+        cleaned = daemon.orchestrator.cleanup(project_id=options.projectId, dry_run=options.dryRun)
         return done(killed=cleaned.killed, skipped=cleaned.skipped, errors=dict(cleaned.errors))
 
     @api.get("/{id}", response_model=Answered)
@@ -54,10 +49,10 @@ def routes(daemon: Daemon) -> APIRouter:
         return done(session=found.to_wire())
 
     @api.post("/{id}/kill", response_model=Answered)
-    def kill(id: str, asked: Kill | None = None) -> Response:
+    def kill(id: str, body: Kill | None = None) -> Response:
         """End a session; a second time, nothing is done."""
-        told = asked or Kill()
-        killed = daemon.orchestrator.kill(id, reason=told.reason, purge=told.purge)
+        options = body or Kill()
+        killed = daemon.orchestrator.kill(id, reason=options.reason, purge=options.purge)
         return done(cleaned=killed.cleaned, alreadyTerminated=killed.already_terminated)
 
     @api.post("/{id}/restore", response_model=Answered)
@@ -66,20 +61,20 @@ def routes(daemon: Daemon) -> APIRouter:
         return done(session=daemon.orchestrator.restore(id).to_wire())
 
     @api.post("/{id}/send", response_model=Answered)
-    def send(id: str, asked: Say) -> Response:
+    def send(id: str, body: Say) -> Response:
         """Tell the agent something; a session that is over goes on first."""
-        daemon.orchestrator.send(id, asked.text)
+        daemon.orchestrator.send(id, body.text)
         return done(sent=True)
 
     @api.post("/{id}/claim-pr", response_model=Answered)
-    def claim_pr(id: str, asked: ClaimPr) -> Response:
+    def claim_pr(id: str, body: ClaimPr) -> Response:
         """Let a session take a pull request over."""
-        return done(session=daemon.orchestrator.claim_pr(id, asked.number).to_wire())
+        return done(session=daemon.orchestrator.claim_pr(id, body.number).to_wire())
 
     @api.post("/{id}/report", response_model=Answered)
-    def report(id: str, asked: Report) -> Response:
+    def report(id: str, body: Report) -> Response:
         """What an agent says of itself; whether it was believed, and why not."""
-        told = daemon.orchestrator.report(id, asked.state, asked.note)
-        return done(accepted=told.accepted, reason=told.reason)
+        reported = daemon.orchestrator.report(id, body.state, body.note)
+        return done(accepted=reported.accepted, reason=reported.reason)
 
     return api

@@ -1,7 +1,6 @@
-"""Serving a daemon: a socket, the application behind its guard, the file by which it is found, and an end in order.
+"""Serving a daemon: its socket, the application behind its guard, the file by which it is found, and an orderly end.
 
-An end closes the socket and the streams of events, lets the requests that are under way finish, and leaves agents running: the next daemon
-finds them. It must not know requests.
+The end closes the socket and the streams of events, lets running requests finish, and leaves agents running: the next daemon finds them.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ from pytest_gittrix.server.daemon_file import DaemonFile
 from pytest_gittrix.server.guard import read_token, require_token_beyond_loopback
 
 PORT: Final = 8484
-"""BotMinter's."""
+"""The default port; BotMinter's."""
 GRACE: Final = 30
-"""Seconds that requests under way have, once the daemon is told to end."""
+"""Seconds that running requests have to finish when the daemon ends."""
 THREADS: Final = 100
-"""Requests that are answered at a time."""
+"""The number of requests that are answered at a time."""
 BACKLOG: Final = 1024
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a daemon is told when it is started.
+    """The settings of a daemon.
 
     Attributes:
-        host, port: where to listen; port 0 takes one that is free.
+        host, port: the address to listen at; port 0 takes a free one.
         store: directory of the sessions; the default one if None.
-        team: the team file; ``team.toml`` in the engine's home, if there is one, if None.
-        token_file: a file with the token that requests need; None if none do.
+        team: the team file; if None, ``team.toml`` in the engine's home, if it exists.
+        token_file: a file with the token that requests need; None if they need none.
     """
 
     host: str = "127.0.0.1"
@@ -57,12 +56,12 @@ class Settings:
 
     @property
     def home(self) -> Path:
-        """Where the daemon's file is: the engine's home."""
+        """The engine's home, which holds the daemon's file."""
         return self.store.parent if self.store is not None else default_home()
 
 
 def require_installed() -> None:
-    """Refuse where the web framework is not installed. Raises CapabilityMissing."""
+    """Raise CapabilityMissing if the web framework is not installed."""
     try:
         import fastapi  # noqa: F401
         import uvicorn  # noqa: F401
@@ -75,16 +74,16 @@ def require_installed() -> None:
 
 
 class Serving:
-    """A daemon that listens. ``run`` blocks until ``end``, or a signal if it is run in the main thread.
+    """A daemon that listens. ``run`` blocks until ``end`` is called, or until a signal if it runs in the main thread.
 
     Args:
-        settings: what it is told.
-        listening: called once it listens and can be found, with what its file says.
+        settings: its settings.
+        listening: called with the contents of its file, once it listens and can be found.
 
     Raises:
         CapabilityMissing: the web framework is not installed.
-        InvalidInput: the team file, the token or the address is not as it must be.
-        AuthFailed: others could reach it, and there is no token.
+        InvalidInput: the team file, the token or the address is not valid.
+        AuthFailed: other machines could reach it, and there is no token.
         DaemonRuns: a daemon of the same home runs.
         AdapterUnavailable: the address is taken.
     """
@@ -109,7 +108,7 @@ class Serving:
         self._server = _server(self, token)
 
     def run(self) -> None:
-        """Serve until the end. Raises GittrixError if the store cannot be used, or another daemon was quicker."""
+        """Serve until the end. Raises GittrixError if the store cannot be used, or if another daemon was first."""
         try:
             with self.daemon, _signals(self.end):
                 self._server.run(sockets=[self._socket])
@@ -120,11 +119,11 @@ class Serving:
             self._socket.close()
 
     def end(self) -> None:
-        """Begin to end; from any thread, or a signal."""
+        """Make ``run`` end; from any thread, or a signal handler."""
         self._server.should_exit = True
 
     def publish(self) -> None:
-        """Let the daemon be found, and tell who waits for it."""
+        """Write the daemon's file, and call ``listening``."""
         daemon_file.publish(self._home, self.file)
         self._listening(self.file)
 
@@ -147,7 +146,7 @@ class Serving:
 
 
 def _server(serving: Serving, token: str | None) -> Any:
-    """A uvicorn server that is found once it listens, and ends streams before it waits for requests."""
+    """A uvicorn server that publishes the daemon's file once it listens, and ends streams before it waits for requests."""
     import uvicorn
 
     from pytest_gittrix.server.app import application
@@ -155,8 +154,6 @@ def _server(serving: Serving, token: str | None) -> Any:
     from pytest_gittrix.server.guard import Guard
 
     class Server(uvicorn.Server):
-        """See above."""
-
         problem: BaseException | None = None
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -174,7 +171,7 @@ def _server(serving: Serving, token: str | None) -> Any:
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
-            yield  # signals are ours: uvicorn would raise them once more at the end, before the daemon's own
+            yield  # ``_signals`` handles them: uvicorn would raise them once more at the end, before the daemon has ended
 
     guarded = Guard(application(serving.daemon), host=serving.file.host, token=token, key=serving.file.key)
     settings = uvicorn.Config(
@@ -183,7 +180,7 @@ def _server(serving: Serving, token: str | None) -> Any:
         lifespan="off",
         ws="none",
         log_config=None,
-        log_level="error",  # that somebody sent no HTTP is nothing to tell a person
+        log_level="error",  # a client that sends no HTTP is no news for a person
         access_log=False,
         server_header=False,
         proxy_headers=False,
@@ -194,11 +191,11 @@ def _server(serving: Serving, token: str | None) -> Any:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """A socket that listens.
+    """A listening socket.
 
     Raises:
-        InvalidInput: there is no such address here.
-        AdapterUnavailable: it is taken, or the system refused.
+        InvalidInput: this machine has no such address.
+        AdapterUnavailable: the address is taken, or the system refused.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -223,7 +220,7 @@ def _bound(host: str, port: int) -> socket.socket:
 
 @contextmanager
 def _signals(end: Callable[[], None]) -> Iterator[None]:
-    """End in order when told to by a signal; a second one ends no faster. Only the main thread gets signals."""
+    """Call ``end`` on a signal; a second signal changes nothing. Only the main thread can handle signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

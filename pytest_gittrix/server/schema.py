@@ -1,6 +1,6 @@
-"""What is sent to the daemon, and what it answers: BotMinter's documented shapes (session-systems 4.3), and those of what it does besides.
+"""The shapes of the daemon's requests and responses: those that BotMinter documents, and those of the further requests.
 
-It must not know how anything is done. What is sent is strict: a name that is not known is refused, since its sender means something by it.
+Requests are strict: an unknown name is refused, since its sender expects it to have an effect.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Acquired(Answered):
 
 
 class CommandAnswer(BaseModel):
-    """What a command came to: its exit status, and its answer or error, to be put out by who asked."""
+    """The outcome of a command: its exit status, and its result or error, which the caller prints."""
 
     status: int
     answer: dict[str, Any]

@@ -1,6 +1,6 @@
-"""The requests about members' sessions, as BotMinter documents them (session-systems 4.3): paths, shapes and status codes.
+"""The requests about members' sessions, as BotMinter documents them: paths, shapes and status codes.
 
-Where the document and its code differ from what is done here, docs/reference/http.md says so. It must not know how a session is managed.
+docs/reference/http.md says where this daemon differs from the document and from BotMinter's code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pytest_gittrix.durations import parse_instant
 from pytest_gittrix.errors import GittrixError, InvalidInput, SessionNotFound, WorkItemHeld
 from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.record.state.retention import Selector
-from pytest_gittrix.server.answers import FAILURES, Conflict, done, failed
+from pytest_gittrix.server.responses import FAILURES, Conflict, done, failed
 from pytest_gittrix.server.schema import Acquired, Answered, CleanUp, Failed, Lock, OneSession, Sessions, Start, Started, Stop, StopMany
 from pytest_gittrix.server.state import Daemon
 from pytest_gittrix.views import botminter
@@ -37,18 +37,18 @@ def routes(daemon: Daemon) -> APIRouter:
     members = daemon.members
 
     @api.post("/start", response_model=Started, responses=_NOT_STARTED)
-    def start(asked: Start) -> Response:
+    def start(body: Start) -> Response:
         """Start a session: a workspace, and in it what the team file says that the member runs."""
         try:
             life = start_member(
-                members, daemon.team, asked.member_name, asked.session_type.lower(), task=asked.task, work_item=asked.work_item_id
+                members, daemon.team, body.member_name, body.session_type.lower(), task=body.task, work_item=body.work_item_id
             )
         except (WorkItemHeld, InvalidInput):
             raise
         except GittrixError as error:
-            answer = failed(error)
-            answer.status_code = 500
-            return answer
+            response = failed(error)
+            response.status_code = 500
+            return response
         return done(session_id=life.id, workspace_path=life.workspace)
 
     @api.get("", response_model=Sessions)
@@ -59,12 +59,12 @@ def routes(daemon: Daemon) -> APIRouter:
         return done(sessions=[{**_record(daemon, life.id), "concurrent_count": active[life.member]} for life in lives])
 
     @api.post("/stop", response_model=Answered)
-    async def stop_many(asked: StopMany) -> Response:
+    async def stop_many(body: StopMany) -> Response:
         """Stop the sessions of a member, or all that run by themselves; those of people are counted, and go on."""
-        if (asked.member is None) == (asked.mode == "member"):
+        if (body.member is None) == (body.mode == "member"):
             raise InvalidInput("member goes with the mode member, and with no other.", fix='Send {"mode": "member", "member": "ada"}.')
-        key = f"stop {asked.mode} {asked.member} {asked.force}"
-        summary = await daemon.wait_for(key, lambda: members.stop_all(member=asked.member, force=asked.force), urgent=asked.force)
+        key = f"stop {body.mode} {body.member} {body.force}"
+        summary = await daemon.wait_for(key, lambda: members.stop_all(member=body.member, force=body.force), urgent=body.force)
         if summary is None:
             return done(under_way=True)
         return done(
@@ -84,9 +84,9 @@ def routes(daemon: Daemon) -> APIRouter:
         return done(sessions=members.history(member=member, since=instant))
 
     @api.post("/cleanup", response_model=Answered)
-    def clean_up(asked: CleanUp) -> Response:
+    def clean_up(body: CleanUp) -> Response:
         """Remove retained workspaces; of those that hold work which is nowhere else, none."""
-        report = members.cleanup(_selector(asked), dry_run=asked.dry_run)
+        report = members.cleanup(_selector(body), dry_run=body.dry_run)
         return done(**cleanup_data(report))
 
     @api.get("/{id}", response_model=OneSession)
@@ -97,12 +97,12 @@ def routes(daemon: Daemon) -> APIRouter:
         return done(session={**_record(daemon, id), "concurrent_count": active})
 
     @api.post("/{id}/stop", response_model=Answered)
-    async def stop(id: str, asked: Stop | None = None) -> Response:
+    async def stop(id: str, body: Stop | None = None) -> Response:
         """Stop a session; of one that is over, nothing is left to stop, and that is no error."""
-        told = asked or Stop()
+        options = body or Stop()
         await run_sync(life_of, daemon, id)
-        stopping = f"stop {id} {told.force}"
-        await daemon.wait_for(stopping, lambda: members.stop(id, force=told.force, reason=told.reason), urgent=told.force)
+        stopping = f"stop {id} {options.force}"
+        await daemon.wait_for(stopping, lambda: members.stop(id, force=options.force, reason=options.reason), urgent=options.force)
         return done(session_id=id, current_state=await run_sync(_state, daemon, id))
 
     @api.get("/{id}/inspect", response_model=Answered)
@@ -120,7 +120,7 @@ def routes(daemon: Daemon) -> APIRouter:
         try:
             await daemon.wait_for(f"finalize {id}", lambda: members.finalize(id))
         except InvalidInput:
-            require_retained(await run_sync(life_of, daemon, id))  # somebody else was quicker
+            require_retained(await run_sync(life_of, daemon, id))  # another request finalized it first
             raise
         return done(session_id=id, current_state=await run_sync(_state, daemon, id))
 
@@ -136,11 +136,11 @@ def routes(daemon: Daemon) -> APIRouter:
         return done(session_id=id, workspace_removed=removed, registry_removed=removed, reason=reason)
 
     @api.post("/{id}/locks", response_model=Acquired)
-    def lock(id: str, asked: Lock) -> Response:
+    def lock(id: str, body: Lock) -> Response:
         """Ask for a work item for a session; that another has it is no error."""
         life_of(daemon, id)
-        got = members.lock(id, asked.work_item_id)
-        return done(acquired=got.acquired, **({} if got.acquired else {"holder": got.holder}))
+        acquired = members.lock(id, body.work_item_id)
+        return done(acquired=acquired.acquired, **({} if acquired.acquired else {"holder": acquired.holder}))
 
     @api.delete("/{id}/locks/{item:path}", response_model=Answered)
     def unlock(id: str, item: str) -> Response:
@@ -152,7 +152,7 @@ def routes(daemon: Daemon) -> APIRouter:
 
 
 def life_of(daemon: Daemon, id_: str) -> Life:
-    """The life of a session. Raises SessionNotFound if there is no such session, or if it is no member's."""
+    """The lifecycle of a member's session. Raises SessionNotFound if there is no such session, or if it is no member's."""
     try:
         return daemon.members.get(id_)
     except InvalidInput as problem:
@@ -160,7 +160,7 @@ def life_of(daemon: Daemon, id_: str) -> Life:
 
 
 def require_retained(life: Life) -> None:
-    """Refuse to finalize what is not retained. Raises Conflict."""
+    """Raise Conflict for a session that is not retained, which cannot be finalized."""
     if life.state != "retained":
         raise Conflict(
             f"Cannot transition from {life.state.capitalize()} to Finalizing.",
@@ -177,8 +177,8 @@ def _state(daemon: Daemon, id_: str) -> str:
     return daemon.members.get(id_).state.capitalize()
 
 
-def _selector(asked: CleanUp) -> Selector:
-    match asked.filter, asked.value:
+def _selector(body: CleanUp) -> Selector:
+    match body.filter, body.value:
         case "all", None:
             return Selector(all=True)
         case "member", str(member):
@@ -188,6 +188,6 @@ def _selector(asked: CleanUp) -> Selector:
         case "older_than", str(age) if age.isascii() and age.isdigit() and len(age) < 11:
             return Selector(older_than_ns=int(age) * _SECOND)
     raise InvalidInput(
-        f"value={asked.value!r} does not go with the filter {asked.filter}.",
+        f"value={body.value!r} does not go with the filter {body.filter}.",
         fix="all takes no value, member a name, older_than a whole number of seconds.",
     )

@@ -1,7 +1,7 @@
-"""What a daemon is, apart from HTTP: one engine, the managers on it, and the threads that see to it that sessions go on.
+"""The daemon apart from HTTP: one engine, the managers on it, and the threads that finish, clean up and poll sessions.
 
-An agent that is gone is noticed within half a second and its work is saved; what is retained is looked through from time to time; projects
-are polled. All of it can be killed at any instant: the next daemon finds the agents that still run and goes on with the rest.
+An agent that has ended is noticed within half a second, and its work is saved; retained workspaces are scanned from time to time; projects
+are polled. The daemon can be killed at any instant: the next one finds the agents that still run, and continues the rest.
 """
 
 from __future__ import annotations
@@ -32,26 +32,27 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 WATCH: Final = 0.5
-"""Seconds between two looks for agents that are gone."""
+"""Seconds between two checks for agents that have ended."""
 FINALIZERS: Final = 4
 """How many sessions are finalized at a time."""
 PATIENCE: Final = 15.0
-"""Seconds that an answer waits for what takes long; after that it tells how things stand, and the rest is done without it."""
-ASKED: Final = 32
+"""Seconds that a response waits for long work; then it reports the present state, and the work goes on without it."""
+REQUESTS: Final = 32
+"""How many requests for long work are served at a time."""
 
 
 class Daemon:
-    """Use it as a context manager, or call ``start`` and ``stop``.
+    """The engine, the managers and the background threads of a daemon. Use it as a context manager, or call ``start`` and ``stop``.
 
     Args:
-        team: who is managed.
+        team: the team that is managed.
         store: directory of the sessions; the default one if None.
-        clock: the time; what PYTEST_GITTRIX_CLOCK names, or the machine's.
-        complain: told what went wrong in the background, a line.
+        clock: the clock; by default the file that PYTEST_GITTRIX_CLOCK names, or the machine's time.
+        complain: called with a line for each error in the background.
 
     Attributes:
-        engine, members: what manages the sessions.
-        feed: what happens in them.
+        engine, members: the managers of the sessions.
+        feed: the stream of their events.
 
     Raises:
         InvalidInput, CapabilityMissing: the team's managers cannot be made; see ``managers``.
@@ -71,16 +72,16 @@ class Daemon:
         self._orchestrator: Orchestrator | None = None
         self.feed = Feed(self.engine)
         self.begun = seconds()
-        self._hear = complain
+        self._report_line = complain
         self._finishing = Workers(FINALIZERS, "gittrix-finish")
-        self._asked = Workers(ASKED, "gittrix-asked")
-        self._urgent = Workers(ASKED, "gittrix-urgent")
+        self._requests = Workers(REQUESTS, "gittrix-request")
+        self._urgent = Workers(REQUESTS, "gittrix-urgent")
         self._stopping = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="gittrix-watch", daemon=True)
 
     @property
     def orchestrator(self) -> Orchestrator:
-        """The manager of the team's projects, which is made once the store has been recovered."""
+        """The manager of the team's projects, which ``start`` makes once the store has been recovered."""
         assert self._orchestrator is not None
         return self._orchestrator
 
@@ -91,7 +92,7 @@ class Daemon:
         self.stop()
 
     def start(self) -> Daemon:
-        """Recover from whatever was killed, find the agents that still run, and begin to watch.
+        """Recover from a kill, find the agents that still run, and begin to watch.
 
         Raises:
             GittrixError: the store cannot be used.
@@ -101,7 +102,7 @@ class Daemon:
         self._orchestrator = orchestrator_of(self.engine, self.team)
         if self.team.projects:
             self._orchestrator.watch()
-        self._finishing.do("", self.members.recover)  # it may have to push; nobody has to wait for that
+        self._finishing.do("", self.members.recover)  # it may have to push, so it runs in the background
         self._watcher.start()
         return self
 
@@ -112,9 +113,9 @@ class Daemon:
         return len(index.lives(("active",)))
 
     def stop(self, timeout: float = 5.0) -> None:
-        """End the streams and the watching, and wait for what is being done, some seconds at most. Agents go on. Again: nothing.
+        """End the streams and the watching, and wait ``timeout`` seconds at most for running work. A second call does nothing.
 
-        A finalization that is not done by then is killed with the process, and begun anew by the next daemon.
+        Agents go on. A finalization that is not done by then ends with the process, and the next daemon starts it again.
         """
         if self._stopping.is_set():
             return
@@ -123,7 +124,7 @@ class Daemon:
         if self._watcher.is_alive():
             self._watcher.join()
         deadline = seconds() + timeout
-        for workers in (self._urgent, self._asked, self._finishing):
+        for workers in (self._urgent, self._requests, self._finishing):
             workers.close(max(deadline - seconds(), 0.0))
         if self._orchestrator is not None:
             self._orchestrator.close()
@@ -131,18 +132,21 @@ class Daemon:
         self.engine.close()
 
     async def wait_for(self, key: str, work: Callable[[], T], *, urgent: bool = False, patience: float = PATIENCE) -> T | None:
-        """Have something done, and wait for it for some seconds; None if it goes on. No thread waits: many may ask at once.
+        """Run work in a thread, and wait for its result for some seconds. No thread waits, so many requests can wait at once.
 
         Args:
-            key: what it is; the same is done once at a time.
-            work: it.
-            urgent: not to wait behind what is not.
-            patience: how long to wait.
+            key: names the work; of the same key, only one runs at a time.
+            work: the function to run.
+            urgent: run it beside, and not behind, work that is not urgent.
+            patience: seconds to wait.
+
+        Returns:
+            The result, or None if the work still goes on.
 
         Raises:
-            GittrixError: whatever it raises.
+            GittrixError: as ``work``.
         """
-        future: Future[T] = (self._urgent if urgent else self._asked).do(key, work)
+        future: Future[T] = (self._urgent if urgent else self._requests).do(key, work)
         loop, settled = asyncio.get_running_loop(), asyncio.Event()
 
         def settle(_done: Future[T]) -> None:
@@ -153,7 +157,7 @@ class Daemon:
         try:
             await asyncio.wait_for(settled.wait(), patience)
         except TimeoutError:
-            future.add_done_callback(lambda done: self._tell(key, done))
+            future.add_done_callback(lambda done: self._complain_if_failed(key, done))
             return None
         try:
             return future.result()
@@ -164,7 +168,7 @@ class Daemon:
         while not self._stopping.wait(WATCH):
             try:
                 gone = self.members.exited()
-            except Exception as problem:  # noqa: BLE001  (nobody would notice agents that are gone any more)
+            except Exception as problem:  # noqa: BLE001  (this thread must go on, or no ended agent would be noticed)
                 self._complain(f"sessions cannot be looked at: {_first_line(problem)}")
                 self._stopping.wait(PATIENCE)
                 continue
@@ -183,10 +187,10 @@ class Daemon:
         self._finishing.do(id_, finish)
 
     def _complain(self, line: str) -> None:
-        with suppress(OSError, ValueError):  # nobody reads standard error any more; that must end no thread
-            self._hear(line)
+        with suppress(OSError, ValueError):  # standard error may be closed; that must end no thread
+            self._report_line(line)
 
-    def _tell(self, key: str, done: Future[Any]) -> None:
+    def _complain_if_failed(self, key: str, done: Future[Any]) -> None:
         with suppress(Exception):
             if not done.cancelled() and (problem := done.exception()) is not None:
                 self._complain(f"{key}: {_first_line(problem)}")

@@ -1,7 +1,7 @@
-"""Threads for what takes long: finalizing, stopping, cleaning up. Of what has the same key, only one is under way at a time.
+"""Threads for long work: finalizing, stopping, cleaning up. Of work with the same key, only one runs at a time.
 
-The threads are daemons: what they do can be killed at any instant and goes on at the next start, so an end waits for them no longer than it
-is told to. It must not know what they do.
+The threads are daemon threads: their work can be killed at any instant and continues at the next start, so the end of the process waits
+for them only as long as ``close`` is given.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pytest_gittrix.os_level.process_tree import seconds
 
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
-"""Seconds until what failed is tried again: at first, and at most."""
+"""Seconds until failed work is tried again: at first, and at most."""
 
 Work = tuple[Callable[[], Any], "Future[Any]"]
 
 
 class Workers:
-    """A few threads, started when there is something to do.
+    """A few threads, started when there is work.
 
     Args:
         count: how many at most.
-        name: what they are called.
+        name: the beginning of their names.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -40,7 +40,7 @@ class Workers:
         self._closed = False
 
     def do(self, key: Hashable, work: Callable[[], Any]) -> Future[Any]:
-        """Have something done, unless the same is under way; what comes of it. After ``close`` it is cancelled."""
+        """Start work, unless the same key is running, and return its future. After ``close`` the future is cancelled."""
         with self._lock:
             if (same := self._under_way.get(key)) is not None:
                 return same
@@ -58,12 +58,12 @@ class Workers:
             return future
 
     def rests(self, key: Hashable) -> bool:
-        """Whether it failed so recently that it is too early to try again; each failure doubles the time."""
+        """Whether the work of a key failed so recently that it is too early to retry; each failure doubles the time."""
         failures, until = self._failures.get(key, (0, 0.0))
         return bool(failures) and seconds() < until
 
     def close(self, timeout: float) -> None:
-        """Take nothing new, drop what has not begun, and wait for the rest for some seconds."""
+        """Take no new work, cancel what has not begun, and wait ``timeout`` seconds for the rest."""
         with self._lock:
             self._closed = True
             waiting = list(self._under_way.values())
@@ -82,7 +82,7 @@ class Workers:
                 continue
             try:
                 found = work()
-            except BaseException as problem:  # noqa: BLE001  (it is raised to who asked)
+            except BaseException as problem:  # noqa: BLE001  (the future raises it to its caller)
                 future.set_exception(problem)
             else:
                 future.set_result(found)

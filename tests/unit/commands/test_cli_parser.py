@@ -17,7 +17,7 @@ from pytest_gittrix import __version__
 from pytest_gittrix.cli.main import main
 from pytest_gittrix.cli.verbs import command_line
 from pytest_gittrix.commands import find_verbs, lineage_verbs, session_verbs
-from pytest_gittrix.commands.output import Answer
+from pytest_gittrix.commands.output import CommandResult
 from pytest_gittrix.commands.parser import ON_OVERLAP, OUTCOMES, STATES, STRATEGIES, WORKSPACES, Misuse
 from pytest_gittrix.engine.lineage.fork import FILES
 from pytest_gittrix.engine.promotion.selection import OnOverlap
@@ -65,10 +65,10 @@ def reaching(line: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, dict[str,
     """Which command a line runs, and with what."""
     reached: list[tuple[str, dict[str, Any]]] = []
 
-    def standing_in_for(name: str) -> Callable[[Namespace], Answer]:
-        def run(options: Namespace) -> Answer:
+    def standing_in_for(name: str) -> Callable[[Namespace], CommandResult]:
+        def run(options: Namespace) -> CommandResult:
             reached.append((name, dict(vars(options))))
-            return Answer(None)
+            return CommandResult(None)
 
         return run
 

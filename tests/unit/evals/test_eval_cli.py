@@ -10,7 +10,7 @@ import pytest
 from support.cli import Cli, Terminal
 from support.evals import SOLVES, agent_file, suite, write
 
-from pytest_gittrix.cli.evals_shown import watching
+from pytest_gittrix.cli.evals_output import watching
 from pytest_gittrix.evals.runs.run import Progress
 from pytest_gittrix.evals.runs.worker import Done
 

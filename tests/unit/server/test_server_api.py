@@ -280,7 +280,7 @@ def test_a_body_where_none_is_read_is_refused_unless_it_says_nothing(staff: Staf
 
 
 def test_stops_that_wait_keep_nobody_out_and_force_goes_before_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "ASKED", 1)
+    monkeypatch.setattr(state, "REQUESTS", 1)
     monkeypatch.setattr(run, "THREADS", 4)
     with Staff.open(tmp_path) as staff:
         staff.hires(deaf=staff.agents.script("deaf").deaf().at("up").hang())

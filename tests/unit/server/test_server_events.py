@@ -182,7 +182,7 @@ def test_a_stream_in_which_nothing_happens_shows_that_it_lives(daemon: Asked, mo
         assert [next(blocks), next(blocks)] == [{"": "still here"}] * 2
 
 
-@pytest.mark.parametrize("limit", ["BACKLOG", "HELD"])
+@pytest.mark.parametrize("limit", ["MAX_EVENTS", "MAX_BYTES"])
 def test_one_that_does_not_keep_up_is_told_so_and_let_go(staff: Staff, daemon: Asked, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     monkeypatch.setattr(events, limit, 0)
 
@@ -213,7 +213,7 @@ def test_one_that_leaves_does_not_wait_for_a_look_that_is_under_way(staff: Staff
             feed.subscribe(listener)
             with feed._lock:  # as a look does that takes long
                 feed.forget(listener)
-            return listener.over
+            return listener.ended
 
         assert asyncio.run(leave()) is True
         feed.close()

@@ -1,7 +1,7 @@
-"""Commands that a daemon runs: whether there is one for the store, what it is sent, and what becomes of its answer.
+"""Running a command by the daemon of its store, if there is one, and in this process otherwise.
 
-A daemon has its engine loaded; and it is the one who should know. Where there is none, or it does not answer, a command works on the store
-directly, with the same functions. Loads nothing but the standard library until a daemon is found. Must not know what a command does.
+A daemon has its engine loaded, and manages the store's sessions. Where there is none, or it does not answer, the command works on the store
+directly, with the same functions. Loads nothing but the standard library until a daemon is found.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gittrix.commands.output import Answer, put_error
-from pytest_gittrix.commands.wire import REMOTE, decoded
+from pytest_gittrix.commands.output import CommandResult, put_error
+from pytest_gittrix.commands.wire import DAEMON_COMMANDS, decode_result
 from pytest_gittrix.errors import DaemonLost, GittrixError
 
 if TYPE_CHECKING:
@@ -34,37 +34,37 @@ _CHANGE_NOTHING: Final = frozenset(
 _EXTRAS: Final = {"conflictingFiles": "conflicting_files", "durableSha": "durable_sha", "baselineSha": "baseline_sha"}
 
 
-class Told(GittrixError):
-    """An error that a daemon told of, as it was raised there."""
+class RemoteError(GittrixError):
+    """An error that a daemon reported, with the fields that it was raised with there."""
 
-    def __init__(self, error: Mapping[str, Any], shown: str) -> None:
+    def __init__(self, error: Mapping[str, Any], text: str) -> None:
         super().__init__(str(error["message"]))
         self.code = str(error["code"])  # type: ignore[misc]
-        self.shown = shown
+        self.text = text
         for wire, value in error.items():
             if wire not in ("code", "message"):
                 setattr(self, _EXTRAS.get(wire, wire), value)
         self.message = str(error["message"])
 
 
-def shown(error: Exception) -> str:
-    """An error for people."""
-    return error.shown if isinstance(error, Told) else str(error)
+def message_of(error: Exception) -> str:
+    """The message of an error for people."""
+    return error.text if isinstance(error, RemoteError) else str(error)
 
 
-def run(options: Namespace, arguments: Sequence[str]) -> Answer:
-    """Run a command: by the daemon of its store, if there is one and the command is of a kind that it runs; here otherwise.
+def run(options: Namespace, arguments: Sequence[str]) -> CommandResult:
+    """Run a command: by the daemon of its store, if there is one that runs such commands; in this process otherwise.
 
     Raises:
-        GittrixError: whatever the command raises, or DaemonLost.
-        Misuse: it is none.
+        GittrixError: any error of the command, or DaemonLost.
+        Misuse: the command line cannot be parsed.
     """
     daemon, directory = _daemon_for(options, arguments), _directory()
     if daemon is None or directory is None:
         return _directly(options)
     from pytest_gittrix.server.client import Client, Lost, Refused, Silent
 
-    stdin = _stdin(options)  # before the greeting: whoever types it may take longer than a daemon keeps a connection that says nothing
+    stdin = _stdin(options)  # before the greeting: typing it may take longer than a daemon keeps an idle connection
     client = Client(daemon)
     try:
         client.greet()
@@ -74,7 +74,7 @@ def run(options: Namespace, arguments: Sequence[str]) -> Answer:
     except Silent as problem:
         return _directly(options, f"The daemon does not answer ({problem}); working on the store directly.", stdin)
     except Lost as problem:
-        if options.words in _CHANGE_NOTHING:
+        if options.command_name in _CHANGE_NOTHING:
             return _directly(options, f"The daemon went away ({problem}); working on the store directly.")
         raise DaemonLost(
             f"The daemon went away while it ran the command: {problem}.",
@@ -83,29 +83,25 @@ def run(options: Namespace, arguments: Sequence[str]) -> Answer:
         ) from None
     finally:
         client.close()
-    return _answer(reply)
+    answer = reply["answer"]
+    if "error" in answer:
+        raise RemoteError(answer["error"], answer["shown"])
+    return decode_result(answer, reply["status"])
 
 
-def _answer(reply: Mapping[str, Any]) -> Answer:
-    told = reply["answer"]
-    if "error" in told:
-        raise Told(told["error"], told["shown"])
-    return decoded(told, reply["status"])
-
-
-def _directly(options: Namespace, why: str = "", stdin: bytes | None = None) -> Answer:
-    """Run a command here; ``stdin`` is what was read of standard input already."""
+def _directly(options: Namespace, why: str = "", stdin: bytes | None = None) -> CommandResult:
+    """Run a command in this process; ``stdin`` is what has been read of standard input already."""
     if why:
         put_error(why)
-    if stdin and options.words in _READS_STDIN:
+    if stdin and options.command_name in _READS_STDIN:
         sys.stdin = io.TextIOWrapper(io.BytesIO(stdin))
-    answer: Answer = options.run(options)
-    return answer
+    result: CommandResult = options.run(options)
+    return result
 
 
 def _daemon_for(options: Namespace, arguments: Sequence[str]) -> DaemonFile | None:
     """The daemon that is to run a command, if any."""
-    if options.words.partition(" ")[0] not in REMOTE or options.direct or os.environ.get(SWITCH) == "0":
+    if options.command_name.partition(" ")[0] not in DAEMON_COMMANDS or options.direct or os.environ.get(SWITCH) == "0":
         return None
     store = Path(options.store).absolute() if options.store else _home() / "sessions"
     home = store.parent
@@ -120,20 +116,20 @@ def _daemon_for(options: Namespace, arguments: Sequence[str]) -> DaemonFile | No
 
 
 def _is_personal(options: Namespace) -> bool:
-    """Whether a command needs what only this process has: somebody to ask, a token, its own session, or a team file of its own."""
+    """Whether a command needs what only this process has: a person to ask, a token, its own session, or its own team file."""
     from pytest_gittrix.commands.engine_context import has_person
 
-    if options.words == "session show":
+    if options.command_name == "session show":
         return options.id is None
-    if options.words not in _CHANGE_NOTHING and any(name.startswith(_FORGE) for name in os.environ):
+    if options.command_name not in _CHANGE_NOTHING and any(name.startswith(_FORGE) for name in os.environ):
         return True
-    if options.words == "promote":
+    if options.command_name == "promote":
         return (options.strategy == "auto" and has_person(options)) or bool(options.forge_repo or options.forge_url)
     return getattr(options, "team", None) is not None
 
 
 def _is_text(argument: str) -> bool:
-    """Whether it can be sent: a name that is no UTF-8 has no place in JSON that everybody reads alike."""
+    """Whether an argument can be sent: JSON cannot carry a name that is not UTF-8."""
     try:
         argument.encode()
     except UnicodeEncodeError:
@@ -142,7 +138,7 @@ def _is_text(argument: str) -> bool:
 
 
 def _directory() -> str | None:
-    """Where the command is typed; None if that directory is gone, or if its name cannot be sent."""
+    """The working directory; None if it is gone, or if its name cannot be sent."""
     try:
         directory = os.getcwd()
     except OSError:
@@ -161,7 +157,7 @@ def _clock() -> str | None:
 
 
 def _stdin(options: Namespace) -> bytes | None:
-    if options.words not in _READS_STDIN:
+    if options.command_name not in _READS_STDIN:
         return b""
     from pytest_gittrix.commands.engine_context import standard_input
 

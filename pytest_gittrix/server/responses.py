@@ -1,6 +1,6 @@
-"""How the daemon answers: ASCII JSON, and for each error a status and the envelope that the command line has.
+"""The daemon's responses: ASCII JSON, and for each error a status and the command line's envelope.
 
-Every path ends here, so that no traceback and no other shape leaves the daemon. It must not know what was asked.
+Every request ends here, so that no traceback and no other shape leaves the daemon.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pytest_gittrix.commands.team_file import key_of
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.server.schema import Failed
 
-# The first class that an error is of decides.
+# The first class of which an error is an instance decides.
 _STATUSES: Final[tuple[tuple[type[GittrixError], int], ...]] = (
     (errors.SessionNotFound, 404),
     (errors.PathNotFound, 404),
@@ -45,53 +45,53 @@ FAILURES: Final[dict[int | str, dict[str, Any]]] = {
     "4XX": {"model": Failed, "description": "It was refused."},
     "5XX": {"model": Failed, "description": "It failed."},
 }
-"""What every request can be answered with, for the schema."""
+"""The error responses of every request, for the schema."""
 
 
 class Conflict(GittrixError):
-    """What was asked for does not go with the state that the session is in."""
+    """The session's state does not allow the request."""
 
     code = "WRONG_STATE"
 
 
-class Ascii(Response):
-    """A JSON answer in ASCII: names that are no UTF-8 come through as the escapes that they are kept as."""
+class AsciiResponse(Response):
+    """A JSON response in ASCII: names that are not UTF-8 are sent as the escapes that they are stored as."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """The bytes of an answer."""
+        """The bytes of the response."""
         return json.dumps(content).encode("ascii")
 
 
-def done(**facts: Any) -> Ascii:
-    """The answer to what was done."""
-    return Ascii({"ok": True, **facts})
+def done(**facts: Any) -> AsciiResponse:
+    """The response to a request that was done."""
+    return AsciiResponse({"ok": True, **facts})
 
 
-def failed(error: Exception) -> Ascii:
-    """The answer to what failed."""
+def failed(error: Exception) -> AsciiResponse:
+    """The response to a request that raised an error."""
     status = next((number for kind, number in _STATUSES if isinstance(error, kind)), _FAILED)
     return refused(409 if isinstance(error, Conflict) else status, error_data(error))
 
 
-def refused(status: int, error: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Ascii:
-    """An answer with an error in it."""
-    return Ascii({"ok": False, "error": dict(error)}, status, dict(headers or {}))
+def refused(status: int, error: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> AsciiResponse:
+    """A response with an error's data."""
+    return AsciiResponse({"ok": False, "error": dict(error)}, status, dict(headers or {}))
 
 
 def catch_all(app: FastAPI) -> None:
-    """Let every error that a request ends in be answered so."""
+    """Make the application answer every exception with such a response."""
 
     def known(_request: Request, error: Exception) -> Response:
         return failed(error)
 
     def invalid(_request: Request, error: Exception) -> Response:
         first = error.errors()[0] if isinstance(error, RequestValidationError) else {"loc": (), "msg": "not understood"}
-        place = key_of(tuple(part for part in first["loc"][1:] if isinstance(part, int | str))) if len(first["loc"]) > 1 else "the request"
-        return refused(400, {"code": InvalidInput.code, "message": f"{place}: {first['msg']}"})
+        where = key_of(tuple(part for part in first["loc"][1:] if isinstance(part, int | str))) if len(first["loc"]) > 1 else "the request"
+        return refused(400, {"code": InvalidInput.code, "message": f"{where}: {first['msg']}"})
 
-    def spoken(request: Request, error: Exception) -> Response:
+    def http_error(request: Request, error: Exception) -> Response:
         if not isinstance(error, HTTPException):
             return failed(error)
         code = _CODES.get(error.status_code, InvalidInput.code)
@@ -101,11 +101,11 @@ def catch_all(app: FastAPI) -> None:
     app.add_exception_handler(GittrixError, known)
     app.add_exception_handler(OSError, known)
     app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(HTTPException, spoken)
+    app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(Exception, known)
 
 
 def _methods(request: Request) -> list[str]:
-    """The methods that the path of a request can be asked with: those of all its routes, where the framework tells of the first alone."""
+    """The methods of all routes that match a request's path; the framework names those of the first route only."""
     found = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
     return sorted({method for route in found for method in getattr(route, "methods", None) or ()})

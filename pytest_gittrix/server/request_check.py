@@ -1,7 +1,6 @@
-"""What a request says that nobody asked it: a parameter that is not known, or told twice, and a body where none is read.
+"""The check that a request holds nothing that would be ignored: an unknown or repeated parameter, or a body where none is read.
 
-Its sender means something by it, and would take the answer for one to it: ``?membr=ada`` would list the sessions of everybody. It must not
-know any request; each tells by itself what it takes.
+Its sender would take the answer for one that heeds it: ``?membr=ada`` would list the sessions of all members.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from fastapi.routing import APIRoute
 from pytest_gittrix.errors import InvalidInput
 
 _NOTHING: Final = (b"", b"{}", b"null")
-"""Bodies that say nothing: some clients send one with every request."""
+"""Bodies without content: some clients send one with every request."""
 
 
 async def require_known(request: Request) -> None:
-    """Refuse a request that says more than is taken of it.
+    """Refuse a request of which a part would be ignored.
 
     Raises:
-        InvalidInput: a parameter is not known, or there twice; or there is a body.
+        InvalidInput: a parameter is unknown or repeated, or there is a body that the request does not read.
     """
     route = request.scope.get("route")
     if not isinstance(route, APIRoute):

@@ -1,4 +1,4 @@
-"""What ``gittrix eval`` shows: the live table of a run, tables of runs and samples, and comparisons. Must not know how runs are made."""
+"""The output of ``gittrix eval``: the live table of a run, tables of runs and samples, and comparisons."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KILOBYTE: Final = 1000
 
 @contextmanager
 def watching(name: str, *, quiet: bool) -> Iterator[Callable[[Progress], None]]:
-    """A bar and a table of what was done last, on standard error where a person is watching it."""
+    """A progress bar and a table of the latest samples, on standard error if a person is watching it."""
     if quiet or sys.stderr is None or not sys.stderr.isatty():
         yield lambda _progress: None
         return
@@ -49,10 +49,10 @@ def watching(name: str, *, quiet: bool) -> Iterator[Callable[[Progress], None]]:
         table = RichTable("sample", "outcome", "ms", box=None, pad_edge=False)
         for sample, outcome, took in latest[-_LATEST:]:
             table.add_row(Text(sample), Text(outcome, style=_COLOURS[STYLES[outcome]]), Text(took, justify="right"))
-        told = Text("  ").join(
+        tally = Text("  ").join(
             Text(f"{outcome} {counts[outcome]}", style=_COLOURS[STYLES[outcome]]) for outcome in STYLES if counts[outcome]
         )
-        return Group(table, told, bar)
+        return Group(table, tally, bar)
 
     with Live(drawn(), console=Console(stderr=True), transient=True, refresh_per_second=8) as live:
 
@@ -140,8 +140,8 @@ def sample_text(store: RunStore, record: Record) -> str:
     lines = [f"{_name(record)}: {record.outcome}", *([f"  {record.reason}"] if record.reason else [])]
     lines += ["", "events"]
     for event in store.lines("events", record.key):
-        told = ", ".join(f"{name}={str(value)[:50]}" for name, value in sorted(event["data"].items()) if name not in ("policy", "task"))
-        lines.append(f"  {event['seq']:>3}  {event['actor']:<7}{event['kind']:<18}{told[:120]}".rstrip())
+        fields = ", ".join(f"{name}={str(value)[:50]}" for name, value in sorted(event["data"].items()) if name not in ("policy", "task"))
+        lines.append(f"  {event['seq']:>3}  {event['actor']:<7}{event['kind']:<18}{fields[:120]}".rstrip())
     if record.checks:
         lines += ["", "checks", *(f"  {'ok' if one.ok else 'no':<3} {one.kind} {one.detail}".rstrip() for one in record.checks)]
     if record.conflict:
@@ -149,8 +149,10 @@ def sample_text(store: RunStore, record: Record) -> str:
     patch = store.part("patches", record.key).decode(errors="surrogateescape")
     if patch:
         lines += ["", "diff", patch.rstrip("\n")]
-    again = shlex.join(["gittrix", "eval", "replay", str(store.path), record.id, *(["--epoch", str(record.epoch)] if record.epoch else [])])
-    return "\n".join([*lines, "", f"again: {again}", ""])
+    replay = shlex.join(
+        ["gittrix", "eval", "replay", str(store.path), record.id, *(["--epoch", str(record.epoch)] if record.epoch else [])]
+    )
+    return "\n".join([*lines, "", f"again: {replay}", ""])
 
 
 # Comparisons -----------------------------------------------------------------------------------------------------------------------
@@ -165,7 +167,7 @@ def comparison_text(found: Comparison) -> str:
     lines = [
         f"inputs: {'same (' + digest + ')' if not found.inputs else 'differ: ' + ', '.join(found.inputs)}      {len(found.pairs)} samples"
     ]
-    ours, theirs = ([record for pair in found.pairs if (record := side(pair)) is not None] for side in (_a, _b))
+    ours, theirs = [pair.a for pair in found.pairs if pair.a], [pair.b for pair in found.pairs if pair.b]
     first, second = tally(ours), tally(theirs)
     lines.append(f"{'':<14}{'a':>6}{'b':>6}")
     for outcome in OUTCOMES:
@@ -215,14 +217,6 @@ def usage_table(runs: Sequence[Usage]) -> Table:
         for run in runs
     ]
     return Table(("run", "began", "samples", "size", "most"), rows, "run", {})
-
-
-def _a(pair: Pair) -> Record | None:
-    return pair.a
-
-
-def _b(pair: Pair) -> Record | None:
-    return pair.b
 
 
 def _outcomes(counts: dict[str, int]) -> list[str]:

@@ -87,7 +87,7 @@ def test_a_test_file_shown_passes(block: Block, pytester: pytest.Pytester) -> No
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(other.body, encoding="utf-8")
 
-    result = pytester.runpytest_subprocess(timeout=120)
+    result = pytester.runpytest_subprocess("-p", "no:schemathesis", timeout=120)
 
     assert result.ret == 0
     assert set(result.parseoutcomes()) == {"passed"}

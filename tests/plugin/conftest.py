@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
+from pkgutil import walk_packages
 
 import pytest
 
-# A run in this process forgets what it was the first to import. These hold C extensions and classes that must not be loaded twice.
+import pytest_gittrix
+
+# A run in this process forgets what it was the first to import, and the next one would load it again: some megabytes each time, and classes
+# that are no longer the same ones. So everything of ours is loaded here, but for what needs a framework that may not be installed.
+for found in walk_packages(pytest_gittrix.__path__, "pytest_gittrix."):
+    if not found.name.startswith(("pytest_gittrix.integrations.", "pytest_gittrix.mcp.")) and not found.name.endswith("__main__"):
+        import_module(found.name)
+
+# Plugins of the environment that would be loaded anew by each run, the largest in half a second.
+PLAIN = ("-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:schemathesis", "-p", "no:anyio")
 
 Run = Callable[..., pytest.RunResult]
 
@@ -20,6 +31,6 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
 
     def run(source: str, *arguments: str) -> pytest.RunResult:
         pytester.makepyfile(test_it=source)
-        return pytester.runpytest_inprocess("-p", "no:randomly", "-p", "no:cacheprovider", f"--basetemp={base}", *arguments)
+        return pytester.runpytest_inprocess(*PLAIN, f"--basetemp={base}", *arguments)
 
     return run

@@ -53,7 +53,7 @@ def conform(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
 
     def conform(*arguments: str, plugins: Sequence[object] = ()) -> pytest.RunResult:
-        always = ("-p", "no:randomly", "-p", "no:cacheprovider", f"--basetemp={base}")
+        always = ("-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:schemathesis", f"--basetemp={base}")
         return pytester.runpytest_inprocess(*always, *arguments, plugins=plugins)
 
     return conform

@@ -56,7 +56,9 @@ class Installed:
         return subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
     def pytest(self, *arguments: str, where: Path, **more: str) -> subprocess.CompletedProcess[str]:
-        return self.run(sys.executable, "-m", "pytest", f"--basetemp={where.parent / 'base'}", *arguments, where=where, **more)
+        return self.run(
+            sys.executable, "-m", "pytest", "-p", "no:schemathesis", f"--basetemp={where.parent / 'base'}", *arguments, where=where, **more
+        )
 
     def gittrix(self, *arguments: str, where: Path) -> str:
         done = self.run(str(self.directory / "bin" / "gittrix"), *arguments, where=where)

@@ -58,7 +58,7 @@ def test_workers_share_what_is_prepared_and_report_failures(pytester: pytest.Pyt
             assert turn != 3
     """)
 
-    result = pytester.runpytest_subprocess("-n", "2", "--gittrix-freeze=none")
+    result = pytester.runpytest_subprocess("-p", "no:schemathesis", "-n", "2", "--gittrix-freeze=none")
 
     result.assert_outcomes(passed=5, failed=1)
     result.stdout.fnmatch_lines(["*gittrix session events*", "*session.write*path=a.txt*", "*gittrix diff*", "+turn 3", "kept in *"])
@@ -77,7 +77,7 @@ def test_tests_run_in_any_order(pytester: pytest.Pytester) -> None:
             assert len(seen) == 1
     """)
 
-    pytester.runpytest_inprocess("-p", "randomly", "-p", "no:cacheprovider").assert_outcomes(passed=4)
+    pytester.runpytest_inprocess("-p", "no:schemathesis", "-p", "randomly", "-p", "no:cacheprovider").assert_outcomes(passed=4)
 
 
 @pytest.mark.parametrize("processes", [[], ["-n", "2"]], ids=["one process", "workers"])
@@ -109,7 +109,7 @@ def test_the_note_about_a_hook_is_only_for_runs_that_open_worlds(pytester: pytes
     monkeypatch.setenv("GIT_DIR", "/nowhere")
     pytester.makepyfile("def test_it(): pass")
 
-    pytester.runpytest_inprocess("-p", "no:cacheprovider").stdout.no_fnmatch_line("gittrix: *")
+    pytester.runpytest_inprocess("-p", "no:schemathesis", "-p", "no:cacheprovider").stdout.no_fnmatch_line("gittrix: *")
 
 
 def test_nothing_warns_under_development_mode(pytester: pytest.Pytester) -> None:

@@ -431,7 +431,7 @@ def test_the_page_shows_what_its_test_prints(pytester: pytest.Pytester) -> None:
     assert told
     pytester.makepyfile(test_promote=program[1])
 
-    result = pytester.runpytest_subprocess(timeout=120)
+    result = pytester.runpytest_subprocess("-p", "no:schemathesis", timeout=120)
 
     result.assert_outcomes(failed=1)
     shown = [line.removeprefix("E       ").removeprefix("AssertionError: ").rstrip() for line in result.outlines if line.startswith("E ")]

@@ -38,7 +38,10 @@ _AS_GOOD: Final[Mapping[str, Answers]] = {
 
 
 def overlapping(selected: Iterable[str], drift: Collection[str]) -> list[str]:
-    """The selected paths that drift meets: at the path itself, or at a file/directory prefix either way (DESIGN rule 4). Sorted."""
+    """Return the selected paths, sorted, that drift overlaps (rule 4, docs/explanation/rules.md).
+
+    A path overlaps itself, and as a file every path below it.
+    """
     met = {path for path in selected for other in drift if path == other or path.startswith(other + "/") or other.startswith(path + "/")}
     return sorted(met)
 
@@ -136,7 +139,7 @@ class Session:
 
     @property
     def touched(self) -> Edits:
-        """The difference between baseline and workspace (DESIGN rule 3)."""
+        """The difference between baseline and workspace (rule 3, docs/explanation/rules.md)."""
         return self.baseline.to(self.files)
 
     @property
@@ -221,7 +224,7 @@ class Model:
     # An agent --------------------------------------------------------------------------------------------------------------
 
     def refusal(self, session: Session, now: datetime) -> Answers:
-        """What any work on a session must answer: nothing is done with one that has ended or whose time is up (DESIGN rule 7)."""
+        """Return what any work on a session must answer: an ended or overdue one refuses it (rule 7, docs/explanation/rules.md)."""
         return self.answers("SESSION_EXPIRED") if session.state != "active" or session.due(now) else FINE
 
     def answers(self, *codes: str) -> Answers:
@@ -293,5 +296,5 @@ class Model:
         session.state, session.present = how if session.state == "active" else session.state, False
 
     def due(self, now: datetime) -> list[str]:
-        """The sessions that a sweep at this instant evicts, all of them and no others (DESIGN rule 8)."""
+        """The sessions that a sweep at this instant evicts, all of them and no others (rule 8, docs/explanation/rules.md)."""
         return sorted(id_ for id_, session in self.sessions.items() if session.due(now))

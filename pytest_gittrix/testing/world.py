@@ -74,7 +74,7 @@ class World(Place):
         separate_files: bool = True,
         keep: bool | None = None,
     ) -> World:
-        """Make a world. The same arguments give the same commit and session ids, everywhere (DESIGN rule 13).
+        """Make a world. The same arguments give the same commit and session ids, everywhere (rule 13, docs/explanation/rules.md).
 
         Args:
             path: its directory, made if need be; a temporary one by default.
@@ -136,7 +136,7 @@ class World(Place):
 
     @cached_property
     def race(self) -> Race:
-        """Control over who goes next (DESIGN 4.5). A step that was named and never reached fails the block that the world is used in."""
+        """Controls which actor goes next. A step that was named and never reached fails the block that the world is used in."""
         return self._closing.enter_context(Race(self.path / "race", lambda: self.env))
 
     @property

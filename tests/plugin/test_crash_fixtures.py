@@ -90,7 +90,7 @@ def test_hypothesis_may_use_the_crash_fixture(run: Run) -> None:
     run(source).assert_outcomes(passed=1)
 
 
-@needs(small_disks.small_tmpfs_supported())
+@needs(small_disks.mounting_supported())
 def test_a_small_disk_is_gone_after_its_test(run: Run) -> None:
     source = """
         import os
@@ -128,7 +128,7 @@ def test_a_save_without_a_sync_fails_its_power_cuts(run: Run) -> None:
 def test_where_a_machine_cannot_the_tests_are_skipped_with_the_reason(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crash, "supported", lambda: "no seccomp here")
     monkeypatch.setattr(powercut, "supported", lambda filesystem: "no loop devices here")
-    monkeypatch.setattr(small_disks, "small_tmpfs_supported", lambda: "no mounts here")
+    monkeypatch.setattr(small_disks, "mounting_supported", lambda: "no mounts here")
     source = """
         def test_call(gittrix_crash):
             gittrix_crash.at_call(1, lambda: None)

@@ -16,7 +16,7 @@ from support.finalize import SOAK, scratch
 from pytest_gittrix.members.finalize import finalize
 from pytest_gittrix.members.finalize_record import Finalized
 from pytest_gittrix.testing.faults.crash import Crash
-from pytest_gittrix.testing.faults.faults import Run
+from pytest_gittrix.testing.faults.faults import SupervisedRun
 from pytest_gittrix.testing.faults.supervisor import supported
 from pytest_gittrix.testing.repos.member_witness import Witness, everything_below
 from pytest_gittrix.testing.repos.member_workspaces import Member, RepositoryPlan, git
@@ -68,7 +68,7 @@ class Scene:
         whole.rename(self.issues / str(number))
         return f"https://forge/issues/{title}"
 
-    def judge(self, _struck: Run) -> None:
+    def judge(self, _struck: SupervisedRun) -> None:
         """Run it again, and see that it ends as if it had never been killed."""
         for left in self._remotes.rglob("*.lock"):  # a remote that crashed has an owner who tidies up
             left.unlink()
@@ -115,7 +115,7 @@ def test_killed_while_it_makes_a_workspace_and_run_again_it_is_whole(place: Path
         shutil.rmtree(root, ignore_errors=True)
         root.mkdir()
 
-    def judge(struck: Run) -> None:
+    def judge(struck: SupervisedRun) -> None:
         if not (root / "w").exists():
             run()
         assert sorted(path.name for path in root.iterdir()) == ["clones", "w"]

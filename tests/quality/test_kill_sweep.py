@@ -16,7 +16,8 @@ import pytest
 from support.scene import SOAK, TTL, WORK, Scene, Scenes, Where, do, scratch
 
 from pytest_gittrix.errors import BaselineConflict, GittrixError
-from pytest_gittrix.testing.faults.supervisor import Fault, Kill, Run, supervise_function, supported, sweep
+from pytest_gittrix.testing.faults.fault_sweep import sweep
+from pytest_gittrix.testing.faults.supervisor import Fault, Kill, SupervisedRun, supervise_function, supported
 from pytest_gittrix.workspaces.seed import _recent as remembered_seeds
 
 Durability = Literal["full", "fast"]
@@ -42,7 +43,7 @@ class Operation:
 
     prepare: Callable[[Scene], None]
     act: Callable[[Scene], None]
-    judge: Callable[[Scene, Run], str]
+    judge: Callable[[Scene, SupervisedRun], str]
 
 
 FIRST, SECOND, THIRD = "session-0", "session-1", "session-2"
@@ -102,7 +103,7 @@ def overdue(scene: Scene) -> None:
         assert third.id == THIRD
 
 
-def judge_promote(scene: Scene, run: Run) -> str:
+def judge_promote(scene: Scene, run: SupervisedRun) -> str:
     told = run.stdout.decode().split()
     assert run.killed or told, run.stderr.decode()[-600:]
     assert not told or (told[0] == "promoted") == (scene.promoted() == 1), f"told {told}, but {scene.promoted()} are in"
@@ -112,7 +113,7 @@ def judge_promote(scene: Scene, run: Run) -> str:
     return scene.judge_session(FIRST)
 
 
-def judge_start(scene: Scene, _run: Run) -> str:
+def judge_start(scene: Scene, _run: SupervisedRun) -> str:
     with scene.engine() as engine:
         found = [(one.id, one.state) for one in engine.list_sessions()]
         for id_, state in found:
@@ -126,7 +127,7 @@ def judge_start(scene: Scene, _run: Run) -> str:
     return found[0][1] if found else "nothing"
 
 
-def judge_conflict(scene: Scene, run: Run) -> str:
+def judge_conflict(scene: Scene, run: SupervisedRun) -> str:
     assert not run.stdout or run.stdout == b"refused BASELINE_CONFLICT\n"
     with scene.engine() as engine:
         with pytest.raises(BaselineConflict):
@@ -138,7 +139,7 @@ def judge_conflict(scene: Scene, run: Run) -> str:
     return "active"
 
 
-def judge_evict(scene: Scene, _run: Run) -> str:
+def judge_evict(scene: Scene, _run: SupervisedRun) -> str:
     with scene.engine() as engine:
         state = engine.info(FIRST).state
         if state == "active":
@@ -159,7 +160,7 @@ def judge_ended(scene: Scene, session: str) -> None:
         scene.git("apply", "--check", str(directory / "archive.patch"))
 
 
-def judge_sweep(scene: Scene, _run: Run) -> str:
+def judge_sweep(scene: Scene, _run: SupervisedRun) -> str:
     with scene.engine() as engine:
         assert [engine.info(one).state for one in (FIRST, SECOND)] == ["expired", "expired"]
     for session in (FIRST, SECOND):
@@ -167,7 +168,7 @@ def judge_sweep(scene: Scene, _run: Run) -> str:
     return scene.judge_session(THIRD)
 
 
-def judge_append(scene: Scene, _run: Run) -> str:
+def judge_append(scene: Scene, _run: SupervisedRun) -> str:
     with scene.engine() as engine:
         log = engine.store.log(FIRST).read("strict")
         assert [event.seq for event in log] == list(range(len(log)))
@@ -200,7 +201,7 @@ def strike(
     wrong: list[str] = []
     now: list[Scene] = []
 
-    def run(fault: Fault | None) -> Run:
+    def run(fault: Fault | None) -> SupervisedRun:
         now[:] = [scenes.next()]
         remembered_seeds.clear()
         operation.prepare(now[0])
@@ -249,7 +250,7 @@ def test_a_failing_disk_never_makes_a_promotion_lie(place: Path, kind: str) -> N
 def test_a_failing_disk_is_a_typed_error_and_harms_nothing(place: Path, name: str, kind: str) -> None:
     operation = OPERATIONS[name]
 
-    def judge(scene: Scene, run: Run) -> str:
+    def judge(scene: Scene, run: SupervisedRun) -> str:
         error = run.stderr.decode().strip().rpartition("\nTraceback ")[2]
         assert run.exit_code == 0 or "\npytest_gittrix.errors." in error, error[-600:]
         return operation.judge(scene, run)
@@ -257,7 +258,7 @@ def test_a_failing_disk_is_a_typed_error_and_harms_nothing(place: Path, name: st
     assert strike(Operation(operation.prepare, operation.act, judge), place, kinds=(kind,), points=some(15, 8))
 
 
-def killed_at(scene: Scene, at: int) -> Run:
+def killed_at(scene: Scene, at: int) -> SupervisedRun:
     return supervise_function(lambda: promote(scene), fault=Kill(at), within=scene.root)
 
 
@@ -281,7 +282,7 @@ def test_a_kill_of_the_recovery_of_a_killed_promotion_is_survived(place: Path) -
     assert tried
 
 
-def judge_promote_again(scene: Scene, _run: Run) -> str:
+def judge_promote_again(scene: Scene, _run: SupervisedRun) -> str:
     with scene.engine():
         pass
     scene.judge_repository()
@@ -321,7 +322,7 @@ def test_a_kill_of_a_promotion_that_meets_a_dead_ones_locks_is_survived(place: P
         killed_at(scene, at)
         assert (scene.git_dir / "index.lock").exists()
 
-    def judge(scene: Scene, _run: Run) -> str:
+    def judge(scene: Scene, _run: SupervisedRun) -> str:
         with scene.engine():
             pass
         scene.judge_repository()

@@ -26,7 +26,7 @@ from pytest_gittrix.record.eventlog.log import Durability
 from pytest_gittrix.record.state.lifecycle import LEGAL, Life
 from pytest_gittrix.record.state.retention import Selector
 from pytest_gittrix.testing.faults.crash import Crash
-from pytest_gittrix.testing.faults.faults import Run
+from pytest_gittrix.testing.faults.faults import SupervisedRun
 from pytest_gittrix.testing.faults.supervisor import supported
 from pytest_gittrix.testing.repos.member_witness import Everything, everything_below
 from pytest_gittrix.testing.repos.member_workspaces import git
@@ -94,7 +94,7 @@ class Scene:
     def workspace(self) -> Path:
         return self.directory() / "workspace"
 
-    def sweep(self, run: Callable[[], object], judge: Callable[[Run], object], what: str, kinds: Sequence[str] = KINDS) -> None:
+    def sweep(self, run: Callable[[], object], judge: Callable[[SupervisedRun], object], what: str, kinds: Sequence[str] = KINDS) -> None:
         """Strike a sample of the calls, or all."""
         report = Crash().sweep(run, self.reset, judge, kinds=kinds, limit=SAMPLE, within=self.within)
         print(f"{what}: {report.verify()}; found {dict(self.found)}")
@@ -163,7 +163,7 @@ def test_killed_while_it_starts_there_is_a_session_or_there_is_none(place: Path,
         with scene.members() as members:
             members.start("alice", kind, command=AGENT if kind == "loop" else None, id=ID, work_item=ITEM)
 
-    def judge(_struck: Run) -> None:
+    def judge(_struck: SupervisedRun) -> None:
         _end_agents(scene)
         wrote = (scene.workspace() / LEFT).exists()
         life = scene.recovered()
@@ -216,7 +216,7 @@ def test_killed_while_it_is_finished_everything_gets_saved(place: Path) -> None:
         with scene.members() as members:
             assert [life.id for life in members.observe()] == [ID]
 
-    def judge(_struck: Run) -> None:
+    def judge(_struck: SupervisedRun) -> None:
         life = scene.recovered()
         assert life is not None
         assert (life.state, life.ended, life.unsaved) == ("retained", "completed", False)
@@ -244,7 +244,7 @@ def test_killed_while_it_is_cleaned_up_it_is_all_there_or_gone(place: Path, dura
             assert members.cleanup(Selector(id=ID)).removed == (ID,)
             assert _emptied(members)
 
-    def judge(struck: Run) -> None:
+    def judge(struck: SupervisedRun) -> None:
         life = scene.recovered()
         assert life is not None
         assert (life.state == "removed") or struck.killed
@@ -284,7 +284,7 @@ def test_killed_while_it_is_killed_it_is_retained_with_all_that_is_in_it(place: 
         with scene.members() as members:
             assert members.stop(ID, force=True).state == "retained"
 
-    def judge(_struck: Run) -> None:
+    def judge(_struck: SupervisedRun) -> None:
         with scene.members() as members:
             if members.get(ID).state == "active":  # nobody has heard of it, or it was asked for and not done
                 scene.found["active"] += 1

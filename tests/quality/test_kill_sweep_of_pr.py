@@ -26,7 +26,8 @@ from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.operations.ids import seeded_ids
 from pytest_gittrix.errors import DurableLocked, GittrixError
-from pytest_gittrix.testing.faults.supervisor import Fault, Run, supervise_function, supported, sweep
+from pytest_gittrix.testing.faults.fault_sweep import sweep
+from pytest_gittrix.testing.faults.supervisor import Fault, SupervisedRun, supervise_function, supported
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
 from pytest_gittrix.testing.repos.remote_repos import BareRemote
 from pytest_gittrix.workspaces.seed import _recent as remembered_seeds
@@ -134,7 +135,7 @@ def judge_promoted(scene: Scene, engine: GitTrix) -> None:
     assert set(scene.git.changed(result.sha)) == {"app.py", "README.md"}
 
 
-def judge(scene: Scene, run: Run) -> str:
+def judge(scene: Scene, run: SupervisedRun) -> str:
     """What must hold after a strike; gives a word for what was found."""
     assert scene.server is not None
     told = run.stdout.decode().split()
@@ -155,7 +156,7 @@ def judge(scene: Scene, run: Run) -> str:
 
 @pytest.mark.parametrize("kind", ["kill", "ENOSPC", "EIO"])
 def test_a_promotion_with_a_pull_request_that_is_struck_ends_once_or_can_be_made_again(scene: Scene, kind: str) -> None:
-    def run(fault: Fault | None) -> Run:
+    def run(fault: Fault | None) -> SupervisedRun:
         scene.put_back()
         return supervise_function(scene.promote, fault=fault, within=scene.root)
 

@@ -30,7 +30,7 @@ from pytest_gittrix.git.commit import Built
 from pytest_gittrix.git.refs import RefMoved
 from pytest_gittrix.git.tree import Changes
 from pytest_gittrix.testing.repos.durable import DurableRepo
-from pytest_gittrix.testing.schedules.linearize import History, require_linear
+from pytest_gittrix.testing.schedules.linearize import CallHistory, require_linear
 from pytest_gittrix.testing.schedules.schedule import Run, explore, replay, schedules
 from pytest_gittrix.testing.schedules.sequential import SessionOp, Sessions, session_calls, sessions_model
 from pytest_gittrix.testing.world import World
@@ -53,7 +53,7 @@ class Scene:
 
     world: World
     elsewhere: GitTrix
-    history: History[SessionOp] = field(default_factory=History)
+    history: CallHistory[SessionOp] = field(default_factory=CallHistory)
     sessions: dict[str, UserSession] = field(default_factory=dict)
     engines: dict[str, GitTrix] = field(default_factory=dict)
 

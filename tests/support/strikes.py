@@ -21,7 +21,8 @@ from pytest_gittrix.engine.engine import GitTrix, RecoveryReport
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.fold import SessionState, deadline_ns, metadata_of
 from pytest_gittrix.record.store.index import Index, Row, unsettled
-from pytest_gittrix.testing.faults.supervisor import Fault, Kill, Run, supervise_function, sweep
+from pytest_gittrix.testing.faults.fault_sweep import sweep
+from pytest_gittrix.testing.faults.supervisor import Fault, Kill, SupervisedRun, supervise_function
 from pytest_gittrix.workspaces.seed import _recent as remembered_seeds
 
 Durability = Literal["full", "fast"]
@@ -74,7 +75,7 @@ def recover(scene: Scene) -> None:
         engine.recover()
 
 
-def run(operation: Operation, scene: Scene, fault: Fault | None = None) -> Run:
+def run(operation: Operation, scene: Scene, fault: Fault | None = None) -> SupervisedRun:
     """Run an operation on a scene that was prepared."""
     remembered_seeds.clear()
     return supervise_function(lambda: operation.act(scene), fault=fault, within=scene.root)
@@ -110,7 +111,7 @@ def strike(
     wrong: list[str] = []
     now: list[Scene] = []
 
-    def prepared_and_run(fault: Fault | None) -> Run:
+    def prepared_and_run(fault: Fault | None) -> SupervisedRun:
         now[:] = [scenes.next()]
         remembered_seeds.clear()
         operation.prepare(now[0])
@@ -132,7 +133,7 @@ def strike(
     return found
 
 
-def judged(operation: Operation, scene: Scene, struck: Run) -> str:
+def judged(operation: Operation, scene: Scene, struck: SupervisedRun) -> str:
     """Judge what a struck operation left; gives the word for it. Raises AssertionError for what must not be."""
     remembered_seeds.clear()
     error = struck.stderr.decode().strip().rpartition("\nTraceback ")[2]

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from pytest_gittrix.testing.faults.supervisor import (
-    Run,
+    SupervisedRun,
 )
 
 OLD, NEW = b"old content", b"NEW CONTENT, LONGER"
@@ -26,7 +26,7 @@ def write_file(path: Path, data: bytes) -> None:
         os.close(descriptor)
 
 
-def names(run: Run) -> list[str]:
+def names(run: SupervisedRun) -> list[str]:
     return [call.name for call in run.calls]
 
 

@@ -19,7 +19,7 @@ from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import lands, refused
 from pytest_gittrix.conformance.families.durability import kill_during, spread
 from pytest_gittrix.record.state.records import EvictionPolicy
-from pytest_gittrix.testing.faults.faults import Call
+from pytest_gittrix.testing.faults.faults import FileCall
 from pytest_gittrix.testing.faults.supervisor import supported
 from pytest_gittrix.testing.schedules.blackbox import Ended, calls_of, intrude
 from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
@@ -59,7 +59,7 @@ class Intrusion:
     workspaces: tuple[Path | None, ...]
     action: Ended
     intruder: Ended
-    held: Call | None
+    held: FileCall | None
 
     def head(self) -> Mapping[str, Any]:
         """What the branch holds."""

@@ -13,7 +13,7 @@ from pytest_gittrix.conformance.base.clause import needs
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import lands, refused
 from pytest_gittrix.record.state.records import EvictionPolicy
-from pytest_gittrix.testing.faults.faults import Call, Fault, Kill, Run, TornKill
+from pytest_gittrix.testing.faults.faults import Fault, FileCall, Kill, SupervisedRun, TornKill
 from pytest_gittrix.testing.faults.supervisor import supervise_function, supported
 from pytest_gittrix.testing.oracle import invariant_promote_is_one_commit
 from pytest_gittrix.testing.systems.driver import DrivenEngine, DrivenSession, Stage
@@ -22,7 +22,7 @@ from pytest_gittrix.testing.systems.protocol import Capability
 Operation = Callable[[DrivenEngine, DrivenSession], object]
 """Does something with an engine, to one of its sessions."""
 
-FaultAt = Callable[[Call], Fault | None]
+FaultAt = Callable[[FileCall], Fault | None]
 """Gives the fault that kills an operation at one of its calls; None leaves that call out."""
 
 
@@ -49,7 +49,7 @@ class Killed:
     engine: DrivenEngine
     session: DrivenSession
     workspace: Path | None
-    fired: Call | None
+    fired: FileCall | None
 
 
 class DurabilityClauses(Clauses):
@@ -196,11 +196,11 @@ class DurabilityClauses(Clauses):
             _has_no_gap(killed.session.events())
 
 
-def _kill(call: Call) -> Fault | None:
+def _kill(call: FileCall) -> Fault | None:
     return Kill(call.index)
 
 
-def _half_of(call: Call) -> Fault | None:
+def _half_of(call: FileCall) -> Fault | None:
     return TornKill(call.index, call.size // 2) if call.size is not None and call.size > 1 else None
 
 
@@ -239,7 +239,7 @@ def spread(values: Sequence[Any], number: int) -> list[Any]:
     return [values[round(index * (len(values) - 1) / (number - 1))] for index in range(number)]
 
 
-def _supervised(stage: Stage, operation: Operation, session: DrivenSession, fault: Fault | None = None) -> Run:
+def _supervised(stage: Stage, operation: Operation, session: DrivenSession, fault: Fault | None = None) -> SupervisedRun:
     stage.gittrix.close()
 
     def act() -> None:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.testing.faults.crash import Crash as Crash
     from pytest_gittrix.testing.faults.crash import Crashed as Crashed
     from pytest_gittrix.testing.faults.crash import crash_at as crash_at
+    from pytest_gittrix.testing.faults.fault_sweep import sweep as sweep
     from pytest_gittrix.testing.faults.powercut import Cut as Cut
     from pytest_gittrix.testing.faults.powercut import PowerCuts as PowerCuts
     from pytest_gittrix.testing.faults.powercut import power_cuts as power_cuts
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from pytest_gittrix.testing.faults.small_disks import small_disk as small_disk
     from pytest_gittrix.testing.faults.supervisor import supervise as supervise
     from pytest_gittrix.testing.faults.supervisor import supervise_function as supervise_function
-    from pytest_gittrix.testing.faults.supervisor import sweep as sweep
 
 __getattr__ = door(
     __name__,
@@ -28,6 +28,7 @@ __getattr__ = door(
             "Crashed",
             "crash_at",
         ),
+        "pytest_gittrix.testing.faults.fault_sweep": ("sweep",),
         "pytest_gittrix.testing.faults.powercut": (
             "Cut",
             "PowerCuts",
@@ -41,7 +42,6 @@ __getattr__ = door(
         "pytest_gittrix.testing.faults.supervisor": (
             "supervise",
             "supervise_function",
-            "sweep",
         ),
     },
 )

@@ -1,6 +1,6 @@
-"""Crashes for a test to ask for: at a named point, at the N-th call that changes a file, or at every one of them.
+"""Crashes for tests: at a named point, at the N-th call that changes a file, or at every such call.
 
-For code of anybody's: a function of the test's process, or a program in any language. Knows neither git, sessions nor pytest.
+The code that crashes can be a function of the test's process, or a program in any language.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from contextlib import contextmanager
 from pytest_gittrix import points as named
 from pytest_gittrix.errors import CapabilityMissing, Deadlock, InvalidInput
 from pytest_gittrix.os_level.forks import in_fork
-from pytest_gittrix.testing.faults.fault_sweep import Progress, Report, fault_at, strike_all
-from pytest_gittrix.testing.faults.faults import Fault, Run
+from pytest_gittrix.testing.faults.fault_sweep import Progress, Report, fault_at, sweep_and_check
+from pytest_gittrix.testing.faults.faults import Fault, SupervisedRun
 from pytest_gittrix.testing.faults.supervisor import StrPath, supervise, supervise_function, supported
 
 Program = Callable[[], object] | Sequence[StrPath]
-"""A function, which is run in a fork, or the words of a command, which is looked for in PATH."""
+"""A function, which runs in a fork, or a command and its arguments, which is looked for in PATH."""
 
 
 class Crashed(BaseException):
-    """Played death at a point. No ``Exception``, so that code which handles errors does not handle it.
+    """Simulated death at a point. Not an ``Exception``, so that code which handles errors does not catch it.
 
     Attributes:
-        point: where.
+        point: the name of the point.
     """
 
     def __init__(self, point: str) -> None:
@@ -36,19 +36,18 @@ class Crashed(BaseException):
 
 @contextmanager
 def crash_at(point: str, *, nth: int = 1) -> Iterator[None]:
-    """Have the block end where it passes a named point, as if the process had died there.
+    """End the block at a named point, as if the process had died there.
 
-    ``Crashed`` is raised at the point, on the thread that passes it, and swallowed where the block ends. It needs no fork, but is
-    weaker than a real death: ``finally`` and ``with`` clean up, and locks are given back. No point is passed any more once it was
-    raised: each raises it again.
+    ``Crashed`` is raised at the point, on the thread that reaches it, and suppressed at the end of the block. It needs no fork, but is
+    weaker than a real death: ``finally`` and ``with`` clean up, and locks are released. After that every point raises it again.
 
     Args:
-        point: its name, such as ``promote:head-read``.
-        nth: which time it is passed, from 1.
+        point: the name of the point, such as ``promote:head-read``.
+        nth: which time it is reached, from 1.
 
     Raises:
         InvalidInput: ``nth`` is less than 1.
-        Deadlock: the block ends without having come there.
+        Deadlock: the block ended without reaching the point.
     """
     _require_nth(nth)
     passed: list[str] = []
@@ -71,10 +70,10 @@ def crash_at(point: str, *, nth: int = 1) -> Iterator[None]:
 
 
 class Crash:
-    """Ways to kill a program, or to have its disk fail.
+    """Kills programs, and makes their calls fail.
 
     Args:
-        cannot: called with the reason where a machine cannot do what was asked; raises, as ``pytest.skip`` does. By default
+        cannot: called with the reason where this machine cannot do it; raises, as ``pytest.skip`` does. By default
             ``CapabilityMissing`` is raised.
     """
 
@@ -82,30 +81,30 @@ class Crash:
         self._cannot = cannot
 
     def at(self, point: str, fn: Callable[[], object], *, nth: int = 1, timeout: float = 60.0) -> tuple[str, ...]:
-        """Run ``fn()`` in a fork and kill it, and what it started, with SIGKILL when it reaches a named point.
+        """Run ``fn()`` in a fork, and SIGKILL the fork and what it started when it reaches a named point.
 
         Args:
-            point: its name; see ``points``. A point that the code under test passes with ``points.reached(name)``.
-            fn: what to run. What it changes in memory is lost, so look at what it left with fresh objects.
-            nth: which time the point is passed, from 1.
-            timeout: seconds.
+            point: the name of a point that the code under test reaches with ``points.reached(name)``.
+            fn: the function to run. What it changes in memory is lost, so inspect what it left with fresh objects.
+            nth: which time the point is reached, from 1.
+            timeout: seconds after which the fork is killed.
 
         Returns:
-            The points it passed; the last is the one it died at.
+            The names of the points it reached; it died at the last one.
 
         Raises:
-            Deadlock: it ended, or its time was up, before it came there.
+            Deadlock: it ended, or ran out of time, before it reached the point.
             InvalidInput: ``nth`` is less than 1.
             CapabilityMissing: this platform has no fork.
-            BaseException: whatever ``fn`` raised before it came there.
+            BaseException: whatever ``fn`` raised before it reached the point.
         """
         _require_nth(nth)
         if not hasattr(os, "fork"):
             self._refuse("this platform has no fork")
-        with tempfile.TemporaryFile() as diary:
-            ended = in_fork(lambda: _die_at(point, nth, fn, diary.fileno()), timeout=timeout)
-            diary.seek(0)
-            passed = tuple(diary.read().decode().splitlines())
+        with tempfile.TemporaryFile() as log:
+            ended = in_fork(lambda: _die_at(point, nth, fn, log.fileno()), timeout=timeout)
+            log.seek(0)
+            passed = tuple(log.read().decode().splitlines())
         if ended.error is not None:
             raise ended.error
         if ended.signal != signal.SIGKILL or ended.timed_out:
@@ -124,41 +123,41 @@ class Crash:
         env: Mapping[str, str] | None = None,
         cwd: StrPath | None = None,
         timeout: float = 60.0,
-    ) -> Run:
-        """Strike at the N-th call that changes a file, counted over the whole process tree.
+    ) -> SupervisedRun:
+        """Play a fault at the N-th call that changes a file, counted over the whole process tree.
 
         Args:
-            n: which call, from 1.
-            run: what is struck; a function runs in a fork.
-            kind: ``kill`` (the tree, before the call), ``torn:5`` (five bytes are written, then it is killed), ``short:5`` (five bytes
-                are written, and the program is told so), ``ENOSPC`` or another errno, ``sticky-ENOSPC`` (from that call on).
-            within: only calls that concern a path below one of these count; everywhere on disk if empty.
-            env, cwd: for a command; those of this process by default.
-            timeout: seconds.
+            n: the number of the call, from 1.
+            run: the program; a function runs in a fork.
+            kind: ``kill`` (the process tree, before the call), ``torn:5`` (five bytes are written, then it is killed), ``short:5`` (five
+                bytes are written, and the call returns 5), ``ENOSPC`` or another errno, ``sticky-ENOSPC`` (from that call on).
+            within: count only calls that concern a path below one of these; everywhere on disk if empty.
+            env, cwd: environment and directory of a command; those of this process by default.
+            timeout: seconds after which the program is killed.
 
         Returns:
-            What it did: ``calls``, ``exit_code``, ``stdout``, ``stderr`` and more.
+            What the program did: ``calls``, ``exit_code``, ``stdout``, ``stderr`` and more.
 
         Raises:
-            InvalidInput: an argument is not allowed, or the program does not come to an N-th call (that writes, if the kind asks for it).
+            InvalidInput: an argument is not allowed, or the program makes no N-th call that the kind fits.
             CapabilityMissing: supervision does not work here.
         """
         self._need_supervision()
         fault = fault_at(kind, n)
-        struck = _supervised(run, within, env, cwd, timeout)(fault)
-        if struck.fired is None:
+        faulty = _supervised(run, within, env, cwd, timeout)(fault)
+        if faulty.fired is None:
             raise InvalidInput(
-                f"{kind} met nothing at call {n}: the program made {len(struck.calls)} that change a file.",
+                f"{kind} met nothing at call {n}: the program made {len(faulty.calls)} that change a file.",
                 why="A fault that never struck shows nothing.",
                 fix="Torn and short faults strike plain writes only; calls count only below `within`.",
             )
-        return struck
+        return faulty
 
     def sweep(
         self,
         run: Program,
         reset: Callable[[], object],
-        check: Callable[[Run], object],
+        check: Callable[[SupervisedRun], object],
         *,
         kinds: Sequence[str] = ("kill",),
         points: Collection[int] | None = None,
@@ -169,20 +168,20 @@ class Crash:
         timeout: float = 60.0,
         progress: Progress | None = None,
     ) -> Report:
-        """Strike at every call that changes a file, one run each, and check what is left.
+        """Play a fault at every call that changes a file, one run each, and check what each run left.
 
         Args:
-            run: what is struck; a function runs in a fork.
-            reset: puts everything back to how it was before the first run.
-            check: looks at what a run left. Something is wrong if it raises an ``Exception`` or returns False.
+            run: the program; a function runs in a fork.
+            reset: restores the state before the first run.
+            check: inspects what a run left. Something is wrong if it raises an ``Exception`` or returns False.
             kinds: as for ``at_call``; ``torn`` tries three cuts of each write.
-            points: which calls, from 1; all if None.
-            limit: at most this many of them, evenly spread.
+            points: the numbers of the calls, from 1; all if None.
+            limit: at most this many of them, evenly spread; no limit if None.
             within, env, cwd, timeout: as for ``at_call``.
-            progress: called after each run with: how many there were, how many there will be, how many failed.
+            progress: called after each run with the number of runs so far, of all runs, and of failures so far.
 
         Returns:
-            A report, which prints itself and has ``verify()``.
+            The report; its ``str`` lists the failures, and ``verify()`` raises them.
 
         Raises:
             InvalidInput: an argument is not allowed; the program fails, or the check does not hold, without any fault.
@@ -192,11 +191,11 @@ class Crash:
         roots = [within] if isinstance(within, str | os.PathLike) else list(within)
         supervised = _supervised(run, roots, env, cwd, timeout)
 
-        def reset_and_run(fault: Fault | None) -> Run:
+        def reset_and_run(fault: Fault | None) -> SupervisedRun:
             reset()
             return supervised(fault)
 
-        return strike_all(
+        return sweep_and_check(
             reset_and_run,
             check,
             replay=lambda at, kind: f"gittrix_crash.at_call({at}, run, kind={kind!r}{', within=within' if roots else ''})",
@@ -219,7 +218,7 @@ class Crash:
 
 def _supervised(
     run: Program, within: StrPath | Iterable[StrPath], env: Mapping[str, str] | None, cwd: StrPath | None, timeout: float
-) -> Callable[[Fault | None], Run]:
+) -> Callable[[Fault | None], SupervisedRun]:
     if not callable(run):
         return lambda fault: supervise(run, fault=fault, within=within, env=env, cwd=cwd, timeout=timeout)
     if env is not None or cwd is not None:
@@ -227,12 +226,12 @@ def _supervised(
     return lambda fault: supervise_function(run, fault=fault, within=within, timeout=timeout)
 
 
-def _die_at(point: str, nth: int, fn: Callable[[], object], diary: int) -> None:
+def _die_at(point: str, nth: int, fn: Callable[[], object], log: int) -> None:
     passes = 0
 
     def listen(name: str) -> None:
         nonlocal passes
-        os.write(diary, f"{name}\n".encode())
+        os.write(log, f"{name}\n".encode())
         passes += name == point
         if passes == nth:
             os.killpg(0, signal.SIGKILL)

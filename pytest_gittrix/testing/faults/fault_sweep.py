@@ -1,7 +1,7 @@
-"""Faults by name, at the calls they fit, and what came of striking a program with each of them.
+"""Runs a program once for each fault at each of its calls, and reports the faults that it did not survive.
 
-A fault is told in a word that a person can type again: ``kill``, ``torn:5``, ``ENOSPC``, ``sticky-EIO``. Knows neither what the program
-is nor how its world is put back; who sweeps brings both.
+Each fault has a name that a person can type: ``kill``, ``torn:5``, ``ENOSPC``, ``sticky-EIO``. The caller of a sweep provides the program
+and restores its first state before each run.
 """
 
 from __future__ import annotations
@@ -9,37 +9,39 @@ from __future__ import annotations
 import errno as errnos
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.testing.faults.faults import Call, Errno, Fault, Kill, Run, ShortWrite, TornKill
+from pytest_gittrix.testing.faults.faults import Errno, Fault, FileCall, Kill, ShortWrite, SupervisedRun, TornKill
 
 KINDS: Final = "kill, torn, torn:BYTES, short, short:BYTES, an errno name such as ENOSPC, or one that sticks: sticky-EIO"
 """The kinds of fault, for messages."""
 
 Progress = Callable[[int, int, int], object]
-"""Called after each run with: how many there were, how many there will be, how many failed."""
+"""Called after each run with the number of runs so far, of all runs, and of failures so far."""
+
+T = TypeVar("T")
 
 _WRITES: Final[Mapping[str, type[TornKill] | type[ShortWrite]]] = {"torn": TornKill, "short": ShortWrite}
 _LONGEST_PROBLEM: Final = 600
 
 
-class Rejected(Exception):
-    """What a check may raise to be quoted word for word; of any other exception the class is told too."""
+class CheckFailed(Exception):
+    """Raised by a check whose message is to be reported word for word. Of any other exception the report names the class too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A strike that was not survived.
+    """A fault that the program did not survive.
 
     Attributes:
-        at: the point, from 1.
-        kind: the fault, as it can be typed again.
-        call: what was struck, as ``rename notes.txt``.
-        problem: what was wrong afterwards.
-        replay: how to play this one again, on a line.
+        at: the number of the call, from 1.
+        kind: the name of the fault, see ``KINDS``.
+        call: the call, such as ``rename notes.txt``.
+        problem: what the check found wrong afterwards.
+        replay: a line that plays this fault again.
     """
 
     at: int
@@ -55,13 +57,13 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a sweep found.
+    """The result of a sweep.
 
     Attributes:
         what: what was tried: ``points`` or ``images``.
-        calls: how many there are in a clean run.
-        tried: how many runs with a fault, or images.
-        failures: those that were not survived, in order.
+        calls: how many calls the clean run made that change a file.
+        tried: how many runs with a fault, or images, were checked.
+        failures: the faults that were not survived, in order.
     """
 
     what: str
@@ -71,29 +73,32 @@ class Report:
 
     @property
     def survived(self) -> int:
-        """How many were survived."""
+        """How many faults were survived."""
         return self.tried - len(self.failures)
 
     def __str__(self) -> str:
-        told = f"{self.what} tried {self.tried}, survived {self.survived}, failed {len(self.failures)}"
-        return "\n".join([f"{told} ({self.calls} calls that change something)", *map(str, self.failures)])
+        counts = f"{self.what} tried {self.tried}, survived {self.survived}, failed {len(self.failures)}"
+        return "\n".join([f"{counts} ({self.calls} calls that change something)", *map(str, self.failures)])
 
     def verify(self) -> Report:
-        """Return this report if all were survived.
+        """Return this report if every fault was survived.
 
         Raises:
-            AssertionError: some were not; the message has each with a line to play it again.
+            AssertionError: one was not; the message lists each with the line that plays it again.
         """
         if self.failures:
             raise AssertionError(str(self))
         return self
 
 
-def require_kind(kind: str) -> Callable[[Call], list[Fault]]:
-    """What a kind of fault means at a call: nothing, one fault, or several.
+def require_kind(kind: str) -> Callable[[FileCall], list[Fault]]:
+    """Read the name of a kind of fault.
 
     Args:
-        kind: one of ``KINDS``. ``torn`` cuts a write after 1, half and all but one of its bytes, then kills; ``short`` after half.
+        kind: one of ``KINDS``. ``torn`` cuts a write after 1, half and all but one of its bytes, then kills; ``short`` cuts it after half.
+
+    Returns:
+        A function that lists the faults of this kind that fit a call: none, one or several.
 
     Raises:
         InvalidInput: there is no such kind.
@@ -113,18 +118,18 @@ def require_kind(kind: str) -> Callable[[Call], list[Fault]]:
 
 
 def fault_at(kind: str, at: int) -> Fault:
-    """The fault of a kind at a call nothing else is known of: ``torn`` and ``short`` write one byte.
+    """Return the fault of a kind at call ``at`` of a program whose calls are not known yet: ``torn`` and ``short`` write one byte.
 
     Raises:
         InvalidInput: there is no such kind, or ``at`` is less than 1.
     """
     require_kind(kind)
     exact = f"{kind}:1" if kind in _WRITES else kind
-    return require_kind(exact)(Call(at, 0, "", None, 0))[0]
+    return require_kind(exact)(FileCall(at, 0, "", None, 0))[0]
 
 
-def spelled(fault: Fault) -> str:
-    """The kind of a fault, as it can be typed again."""
+def kind_of(fault: Fault) -> str:
+    """Return the name of a fault's kind, as ``require_kind`` reads it."""
     match fault:
         case Kill():
             return "kill"
@@ -136,32 +141,33 @@ def spelled(fault: Fault) -> str:
             return f"{'sticky-' if sticky else ''}{errnos.errorcode.get(number, number)}"
 
 
-def told(call: Call, root: str | os.PathLike[str] | None = None) -> str:
-    """A call in words, its path relative to ``root``: ``write notes.txt (12 bytes)``."""
+def describe_call(call: FileCall, root: str | os.PathLike[str] | None = None) -> str:
+    """Describe a call for a person, with its path relative to ``root``: ``write notes.txt (12 bytes)``."""
     path = call.path or "?"
     if root is not None:
         path = os.path.relpath(path, os.path.realpath(root))
     return f"{call.name} {path}" + (f" ({call.size} bytes)" if call.size is not None else "")
 
 
-def plan(calls: Sequence[Call], kinds: Sequence[str], points: Collection[int] | None = None, limit: int | None = None) -> list[Fault]:
-    """Which faults to play, kind by kind in the order of calls.
+def plan(calls: Sequence[FileCall], kinds: Sequence[str], points: Collection[int] | None = None, limit: int | None = None) -> list[Fault]:
+    """List the faults to play, kind by kind in the order of the calls.
 
     Args:
-        calls: those of a clean run.
-        kinds: see `require_kind`.
-        points: which calls, from 1; all if None.
-        limit: at most this many calls, from the first to the last in even steps.
+        calls: the calls of a clean run.
+        kinds: kinds of fault, see `require_kind`.
+        points: numbers of the calls to strike, from 1; all if None.
+        limit: at most this many calls, evenly spread from the first to the last; no limit if None.
 
     Raises:
-        InvalidInput: a kind or a point there is not, a limit below 1, or nothing is left to play.
+        InvalidInput: a kind or a point does not exist, ``limit`` is below 1, or no fault is left to play.
     """
     makers = [require_kind(kind) for kind in kinds]
-    if points is not None and (strangers := sorted(set(points) - {call.index for call in calls})):
-        raise InvalidInput(
-            f"There is no point {', '.join(map(str, strangers))}: a clean run has {len(calls)}.",
-            why="A point is a call that changes a file, counted from 1 in the order of the whole process tree.",
-        )
+    require_points(
+        points,
+        [call.index for call in calls],
+        f"a clean run has {len(calls)}",
+        "A point is a call that changes a file, counted from 1 in the order of the whole process tree.",
+    )
     if limit is not None and limit < 1:
         raise InvalidInput(f"limit is {limit}; it must be 1 or more.")
     chosen = [call for call in calls if points is None or call.index in points]
@@ -179,9 +185,63 @@ def plan(calls: Sequence[Call], kinds: Sequence[str], points: Collection[int] | 
     return faults
 
 
-def strike_all(
-    run: Callable[[Fault | None], Run],
-    check: Callable[[Run], object],
+def require_points(points: Collection[int] | None, known: Collection[int], have: str, meaning: str) -> None:
+    """Refuse points that do not exist.
+
+    Args:
+        points: the numbers that the caller asked for; None asks for all.
+        known: the numbers that exist.
+        have: how many exist, for the message.
+        meaning: what a point is, for the message.
+
+    Raises:
+        InvalidInput: the message names each number that does not exist.
+    """
+    if unknown := sorted(set(points or ()) - set(known)):
+        raise InvalidInput(f"There is no point {', '.join(map(str, unknown))}: {have}.", why=meaning)
+
+
+def sweep(
+    run: Callable[[Fault | None], SupervisedRun],
+    *,
+    kinds: Sequence[str] = ("kill",),
+    points: slice | Iterable[int] | None = None,
+) -> Iterator[tuple[Fault, SupervisedRun]]:
+    """Run a program once for each fault at each of its calls, and leave the check to the caller.
+
+    Args:
+        run: restores the first state and runs the program with the given fault, through `supervise` or `supervise_function`.
+        kinds: kinds of fault, see `require_kind`.
+        points: which calls of the clean run: a slice of their list, or numbers from 1; all if None.
+
+    Yields:
+        Each fault and the run that met it, kind by kind in the order of the calls.
+
+    Raises:
+        InvalidInput: a kind is unknown, the clean run fails, or the program does not repeat its calls, so that a fault never fired.
+    """
+    makers = [require_kind(kind) for kind in kinds]
+    clean = run(None)
+    require_success(clean)
+    if points is None or isinstance(points, slice):
+        chosen = clean.calls[points or slice(None)]
+    else:
+        wanted = set(points)
+        chosen = [call for call in clean.calls if call.index in wanted]
+    for fault in (fault for make in makers for call in chosen for fault in make(call)):
+        faulty = run(fault)
+        if faulty.fired is None:
+            raise InvalidInput(
+                f"{fault} met nothing: {len(faulty.calls)} counted calls, {len(clean.calls)} in the clean run",
+                why="The program does not repeat its calls, so the points of this sweep are not the points it has.",
+                fix="Reset the world before each run, narrow `within`, and see that nothing runs in parallel.",
+            )
+        yield fault, faulty
+
+
+def sweep_and_check(
+    run: Callable[[Fault | None], SupervisedRun],
+    check: Callable[[SupervisedRun], object],
     *,
     replay: Callable[[int, str], str],
     kinds: Sequence[str] = ("kill",),
@@ -190,14 +250,14 @@ def strike_all(
     root: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Strike a program at its points, one run each, and check what it left.
+    """Run a program once for each fault at each of its calls, and check what each run left.
 
     Args:
-        run: puts the world into its first state and runs the program with the fault given.
-        check: looks at the world afterwards; raises an ``Exception`` or returns False if something is wrong. Also called after a clean run.
-        replay: tells how to play one point and kind again.
+        run: restores the first state and runs the program with the given fault.
+        check: inspects the result of a run; raises an ``Exception`` or returns False if something is wrong. Also called after a clean run.
+        replay: gives a line that plays one point and kind again.
         kinds, points, limit: see `plan`.
-        root: paths are told relative to it.
+        root: the report shows paths relative to it.
         progress: called after each run.
 
     Raises:
@@ -207,40 +267,61 @@ def strike_all(
     for kind in kinds:
         require_kind(kind)
     clean = run(None)
-    _require_clean(clean, check)
-    faults = plan(clean.calls, kinds, points, limit)
+    require_success(clean)
+    if problem := check_problem(lambda: check(clean)):
+        raise InvalidInput(
+            f"The check does not hold after a run without any fault: {problem}",
+            why="Then it tells nothing of faults.",
+        )
+
+    def failure(fault: Fault) -> Failure | None:
+        faulty = run(fault)
+        problem = _problem(faulty, check, clean)
+        if problem is None:
+            return None
+        call = faulty.fired or clean.calls[fault.at - 1]
+        return Failure(fault.at, kind_of(fault), describe_call(call, root), problem, replay(fault.at, kind_of(fault)))
+
+    return collect("points", len(clean.calls), plan(clean.calls, kinds, points, limit), failure, progress)
+
+
+def collect(what: str, calls: int, cases: Sequence[T], failure: Callable[[T], Failure | None], progress: Progress | None) -> Report:
+    """Try each case of a sweep, and report the failures.
+
+    Args:
+        what, calls: see `Report`.
+        cases: the faults or images to try.
+        failure: tries one; returns its failure, or None if it was survived.
+        progress: called after each case.
+    """
     failures: list[Failure] = []
-    for done, fault in enumerate(faults, 1):
-        struck = run(fault)
-        problem = _problem(struck, check, clean)
-        if problem is not None:
-            call = struck.fired or clean.calls[fault.at - 1]
-            failures.append(Failure(fault.at, spelled(fault), told(call, root), problem, replay(fault.at, spelled(fault))))
+    for done, case in enumerate(cases, 1):
+        failures += [found] if (found := failure(case)) is not None else []
         if progress is not None:
-            progress(done, len(faults), len(failures))
-    return Report("points", len(clean.calls), len(faults), tuple(failures))
+            progress(done, len(cases), len(failures))
+    return Report(what, calls, len(cases), tuple(failures))
 
 
-def verdict(check: Callable[[], object]) -> str | None:
-    """What a check says is wrong, or None."""
+def check_problem(check: Callable[[], object]) -> str | None:
+    """Call a check; return what it says is wrong, or None."""
     try:
         answer = check()
-    except Rejected as rejected:
-        return str(rejected)
+    except CheckFailed as failed:
+        return str(failed)
     except BaseException as error:
-        if not _is_verdict(error):
+        if not _is_failed_check(error):
             raise
         return f"{type(error).__name__}: {error}"[:_LONGEST_PROBLEM].rstrip(": \n")
     return "the check says no" if answer is False else None
 
 
-def _is_verdict(error: BaseException) -> bool:
-    """Whether an exception says that something is wrong; that of ``pytest.fail`` and ``pytest.raises`` does, and is no ``Exception``."""
+def _is_failed_check(error: BaseException) -> bool:
+    """Whether an exception says that something is wrong. That of ``pytest.fail`` and ``pytest.raises`` does, and is no ``Exception``."""
     return isinstance(error, Exception) or type(error).__name__ == "Failed"
 
 
-def require_success(clean: Run) -> None:
-    """See that a run without a fault did well.
+def require_success(clean: SupervisedRun) -> None:
+    """Refuse a program that does not work without a fault.
 
     Raises:
         InvalidInput: it failed, or ran out of time.
@@ -255,24 +336,15 @@ def require_success(clean: Run) -> None:
     )
 
 
-def _require_clean(clean: Run, check: Callable[[Run], object]) -> None:
-    require_success(clean)
-    if problem := verdict(lambda: check(clean)):
-        raise InvalidInput(
-            f"The check does not hold after a run without any fault: {problem}",
-            why="Then it tells nothing of faults.",
-        )
-
-
-def _problem(struck: Run, check: Callable[[Run], object], clean: Run) -> str | None:
-    if struck.timed_out:
+def _problem(faulty: SupervisedRun, check: Callable[[SupervisedRun], object], clean: SupervisedRun) -> str | None:
+    if faulty.timed_out:
         return "it hung: its time was up"
-    if struck.fired is None:
+    if faulty.fired is None:
         return (
-            f"the point was not reached: {len(struck.calls)} calls, {len(clean.calls)} in the clean run. "
+            f"the point was not reached: {len(faulty.calls)} calls, {len(clean.calls)} in the clean run. "
             "The program does not repeat its calls; reset all it leaves behind, or narrow `within`"
         )
-    return verdict(lambda: check(struck))
+    return check_problem(lambda: check(faulty))
 
 
 def _cuts(name: str, size: int) -> list[int]:

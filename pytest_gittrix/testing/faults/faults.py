@@ -1,7 +1,4 @@
-"""What can go wrong for a program at one of its calls, and what came of it, as values.
-
-Knows nothing of how a call is stopped or a fault played; `supervisor` and `warden` do.
-"""
+"""Faults that a program can meet at one of its calls, and the result of a run, as plain values."""
 
 from __future__ import annotations
 
@@ -11,15 +8,15 @@ from pytest_gittrix.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FileCall:
     """A call that changes a file or directory on disk, or makes a change last.
 
     Attributes:
-        index: its place in the order of the whole tree, from 1.
-        pid: the thread that makes it.
+        index: its number in the order of the whole process tree, from 1.
+        pid: the thread that makes the call.
         name: the system call, as in the manual ("openat", "renameat2").
-        path: the absolute path it changes; of two (rename, link) the new one.
-        size: bytes it asks to write, for the plain writes that can be cut short; None for every other call.
+        path: the absolute path that it changes; of two (rename, link) the new one.
+        size: how many bytes a plain write asks to write, which can be cut short; None for every other call.
     """
 
     index: int
@@ -31,7 +28,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """SIGKILL the whole tree before call ``at`` happens."""
+    """SIGKILL the whole process tree before call ``at`` happens."""
 
     at: int
 
@@ -54,7 +51,7 @@ class Errno:
 
 @dataclass(frozen=True, slots=True)
 class ShortWrite:
-    """Call ``at`` writes its first ``bytes`` bytes only, and says so. Does not fire at a call that is no plain write."""
+    """Call ``at`` writes only its first ``bytes`` bytes and returns that number. Fires at plain writes only."""
 
     at: int
     bytes: int
@@ -66,7 +63,7 @@ class ShortWrite:
 
 @dataclass(frozen=True, slots=True)
 class TornKill:
-    """Call ``at`` writes its first ``bytes`` bytes, then the whole tree is killed. Does not fire at a call that is no plain write."""
+    """Call ``at`` writes its first ``bytes`` bytes, then the whole process tree is killed. Fires at plain writes only."""
 
     at: int
     bytes: int
@@ -80,30 +77,30 @@ Fault = Kill | Errno | ShortWrite | TornKill
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SupervisedRun:
     """What a supervised program did.
 
     Attributes:
-        exit_code: as in subprocess: negative for a signal of its own; None if it was killed by the supervisor.
-        killed: whether the supervisor killed the tree, for the fault or for the time.
-        calls: every counted call in order; after a kill the last is the one that did not happen.
-        stdout: what the tree wrote to its standard output.
+        exit_code: as in subprocess: negative for a signal; None if the supervisor killed the program.
+        killed: whether the supervisor killed the process tree, because of the fault or of the time limit.
+        calls: every counted call in order; after a kill the last one did not happen.
+        stdout: what the process tree wrote to its standard output.
         stderr: what it wrote to its standard error, with the traceback of a function that raised.
-        fired: the call the fault struck first; None if it never did.
-        timed_out: whether the time was up.
+        fired: the first call at which the fault fired; None if it never did.
+        timed_out: whether the time limit was reached.
     """
 
     exit_code: int | None
     killed: bool
-    calls: list[Call]
+    calls: list[FileCall]
     stdout: bytes
     stderr: bytes
-    fired: Call | None
+    fired: FileCall | None
     timed_out: bool = False
 
 
-def strikes(fault: Fault, call: Call) -> bool:
-    """Whether ``fault`` strikes this call."""
+def fires_at(fault: Fault, call: FileCall) -> bool:
+    """Whether a fault fires at a call."""
     match fault:
         case Errno(at=at, sticky=True):
             return call.index >= at

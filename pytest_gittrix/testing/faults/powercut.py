@@ -1,9 +1,9 @@
-"""Power cuts: what a disk had received at each call of a program, mounted again and looked at.
+"""Power cuts: copies what a disk had received at each call of a program, mounts each copy, and checks it.
 
-The program works on a real file system in an image file. At each of its calls that change something, all of it stands still and the image
-is copied: what is only in memory, because nobody asked for a sync, is not in the copy. Each copy is then mounted where the first one was,
-which replays its journal, and is checked. The disk that is played keeps all it received, in order; one that loses or reorders what
-it has not flushed is harsher. Needs root and loop devices; `supported` says why not. Knows neither git, sessions nor pytest.
+The program works on a real file system in an image file. At each of its calls that change a file, the process tree stops and the image is
+copied. What was never synced is only in memory and therefore not in the copy. Each copy is then mounted where the first image was, which
+replays its journal, and is checked. The simulated disk keeps everything it received, in order; a disk that loses or reorders what it has
+not flushed is harsher. Needs root and loop devices; `supported` gives the reason where it does not work.
 """
 
 from __future__ import annotations
@@ -23,17 +23,25 @@ from typing import Final
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.testing.faults import supervisor
-from pytest_gittrix.testing.faults.fault_sweep import Failure, Progress, Report, require_success, told, verdict
-from pytest_gittrix.testing.faults.faults import Call, Run
-from pytest_gittrix.testing.faults.supervisor import StrPath, call_of, exec_of
-from pytest_gittrix.testing.faults.tracer import Warden
+from pytest_gittrix.testing.faults.fault_sweep import (
+    Failure,
+    Progress,
+    Report,
+    check_problem,
+    collect,
+    describe_call,
+    require_points,
+    require_success,
+)
+from pytest_gittrix.testing.faults.faults import FileCall, SupervisedRun
+from pytest_gittrix.testing.faults.supervisor import StrPath, call_of, exec_of, trace
 
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How a file system is made and mounted, so that nothing of it is written behind the program's back.
+    """How a file system is made and mounted so that it writes nothing by itself.
 
-    A journal that commits by the clock would make the images depend on how fast the machine is.
+    A journal that commits by the clock would make the images depend on the speed of the machine.
     """
 
     megabytes: int
@@ -46,28 +54,28 @@ FILESYSTEMS: Final = {
     "xfs": _Kind(304, ("mkfs.xfs", "-q", "-f", "-K"), "noquota"),
     "btrfs": _Kind(128, ("mkfs.btrfs", "-q", "-f", "-K"), "commit=3000"),
 }
-"""The file systems that can be played, with their programs."""
+"""The file systems that can be simulated, with their programs."""
 
 _BLOCK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Where the power went.
+    """The moment of a power cut.
 
     Attributes:
-        at: the call it went before, from 1; one more than there are for after the end.
+        at: the number of the call before which the power went, from 1; after the program's end it is one more than the last.
         call: that call; None after the end.
-        run: what the program did, all of it, also what came after the cut.
+        run: everything the program did, also after the cut.
     """
 
     at: int
-    call: Call | None
-    run: Run
+    call: FileCall | None
+    run: SupervisedRun
 
     @property
     def finished(self) -> bool:
-        """Whether the program had ended: what it said is done must be there."""
+        """Whether the program had ended: what it reported as done must be on the disk."""
         return self.call is None
 
 
@@ -82,25 +90,25 @@ def power_cuts(
     timeout: float = 120.0,
     progress: Progress | None = None,
 ) -> Report:
-    """Cut the power at each call of a program that changes something, and after its end.
+    """Cut the power at each call of a program that changes a file, and after its end, and check what the disk holds.
 
     Args:
-        run: the program: ``run(directory)``, in a fork, or the words of a command, started in that directory.
-        check: looks at what a cut left; called with the directory and the cut, in this process. Something is wrong if it raises an
-            ``Exception`` or returns False. It may change what it finds, by recovering for instance.
-        prepare: makes the state before; it is on the disk when the program starts.
+        run: the program: ``run(directory)``, in a fork, or a command and its arguments, started in that directory.
+        check: inspects what a cut left; called with the directory and the cut, in this process. Something is wrong if it raises an
+            ``Exception`` or returns False. It may change what it finds, for instance by a recovery.
+        prepare: makes the first state, which is on the disk when the program starts; None for an empty disk.
         filesystem: one of ``FILESYSTEMS``.
         options: more mount options, such as ``noauto_da_alloc``.
-        points: only these; all if None. Images that equal the one before are checked once, with the first of them.
+        points: the numbers of the cuts to check; all if None. Equal images in a row are checked once, with the first of them.
         timeout: seconds for the program, copies of the image included.
-        progress: called after each image with: how many there were, how many there will be, how many failed.
+        progress: called after each image with the number of images so far, of all images, and of failures so far.
 
     Returns:
         A report of the images; ``calls`` counts the program's calls.
 
     Raises:
-        InvalidInput: the file system is unknown, the program fails, or a point is none of its calls.
-        CapabilityMissing: this machine cannot (see `supported`).
+        InvalidInput: the file system is unknown, the program fails, or a point does not exist.
+        CapabilityMissing: this machine cannot do it (see `supported`).
     """
     _require_known(filesystem)
     if reason := supported(filesystem):
@@ -112,28 +120,31 @@ def power_cuts(
             if prepare is not None:
                 prepare(directory)
             _sync(directory)
-            done = _photographed(run, directory, lambda call: _photograph(first, scratch, call.index), timeout)
+            start = call_of(partial(run, directory)) if callable(run) else exec_of(run, cwd=directory)
+            done = trace(start, None, directory, timeout, before=lambda call: _photograph(first, scratch, call.index))
             require_success(done)
             end = len(done.calls) + 1
             _photograph(first, scratch, end)
         cuts = [Cut(call.index, call, done) for call in done.calls] + [Cut(end, None, done)]
-        chosen = list(_distinct(_chosen(cuts, points), scratch))
-        failures: list[Failure] = []
-        for number, cut in enumerate(chosen, 1):
-            problem = _look(filesystem, _image(scratch, cut.at), directory, options, partial(check, directory, cut))
-            if problem is not None:
-                call = told(cut.call, directory) if cut.call is not None else "the end"
-                more = (", prepare=prepare" if prepare is not None else "") + (f", options={options!r}" if options else "")
-                replay = f"power_cuts(run, check{more}, filesystem={filesystem!r}, points=[{cut.at}])"
-                failures.append(Failure(cut.at, "power cut", call, problem, replay))
-            if progress is not None:
-                progress(number, len(chosen), len(failures))
-    return Report("images", len(done.calls), len(chosen), tuple(failures))
+        meaning = "A point is a call that changes a file, counted from 1; the last one is after the end."
+        require_points(points, [cut.at for cut in cuts], f"there are {len(cuts)}", meaning)
+
+        def failure(cut: Cut) -> Failure | None:
+            problem = _mount_and_check(filesystem, _image(scratch, cut.at), directory, options, partial(check, directory, cut))
+            if problem is None:
+                return None
+            call = describe_call(cut.call, directory) if cut.call is not None else "the end"
+            more = (", prepare=prepare" if prepare is not None else "") + (f", options={options!r}" if options else "")
+            replay = f"power_cuts(run, check{more}, filesystem={filesystem!r}, points=[{cut.at}])"
+            return Failure(cut.at, "power cut", call, problem, replay)
+
+        chosen = [cut for cut in cuts if points is None or cut.at in points]
+        return collect("images", len(done.calls), list(_distinct(chosen, scratch)), failure, progress)
 
 
 @cache
 def supported(filesystem: str = "ext4") -> str | None:
-    """Return None if `power_cuts` works here, tried once for each file system, or else the reason why not.
+    """Return None if `power_cuts` works on this machine, or else the reason why not. It is tried once for each file system.
 
     Raises:
         InvalidInput: the file system is unknown.
@@ -157,10 +168,10 @@ def supported(filesystem: str = "ext4") -> str | None:
 
 
 class PowerCuts:
-    """`power_cuts`, for tests that are skipped where the machine cannot.
+    """`power_cuts` for tests that are skipped where the machine cannot do it.
 
     Args:
-        cannot: called with the reason; raises, as ``pytest.skip`` does.
+        cannot: called with the reason why not; raises, as ``pytest.skip`` does.
     """
 
     def __init__(self, cannot: Callable[[str], object]) -> None:
@@ -177,24 +188,14 @@ class PowerCuts:
         points: Collection[int] | None = None,
         timeout: float = 120.0,
     ) -> Report:
-        """As `power_cuts`."""
+        """Call `power_cuts`; skips where the machine cannot."""
         if reason := supported(filesystem):
             self._cannot(reason)
         return power_cuts(run, check, filesystem=filesystem, prepare=prepare, options=options, points=points, timeout=timeout)
 
 
-def _photographed(
-    program: Callable[[Path], object] | Sequence[StrPath], directory: Path, before: Callable[[Call], None], timeout: float
-) -> Run:
-    start = call_of(partial(program, directory)) if callable(program) else exec_of(program, cwd=directory)
-    done = Warden(start, None, (os.path.realpath(directory),), timeout, None, before=before).outcome()
-    if isinstance(done, Run):
-        return done
-    raise CapabilityMissing(f"The program could not be supervised: {done.reason}")
-
-
 def _photograph(image: Path, scratch: Path, number: int) -> None:
-    """Copy what the disk holds. An image that nothing was written to since the last is the same file."""
+    """Copy what the disk holds. Equal images are links to one file."""
     digest = hashlib.blake2b(digest_size=16)
     with open(image, "rb") as source:
         for start, length in _extents(source.fileno()):
@@ -213,7 +214,7 @@ def _photograph(image: Path, scratch: Path, number: int) -> None:
 
 
 def _extents(descriptor: int) -> Iterator[tuple[int, int]]:
-    """Where a sparse file holds data: start and length of each stretch."""
+    """Yield where a sparse file holds data: start and length of each extent."""
     end = os.fstat(descriptor).st_size
     at = 0
     while at < end:
@@ -229,17 +230,6 @@ def _image(scratch: Path, number: int) -> Path:
     return scratch / f"{number}.img"
 
 
-def _chosen(cuts: list[Cut], points: Collection[int] | None) -> list[Cut]:
-    if points is None:
-        return cuts
-    if strangers := sorted(set(points) - {cut.at for cut in cuts}):
-        raise InvalidInput(
-            f"There is no point {', '.join(map(str, strangers))}: there are {len(cuts)}.",
-            why="A point is a call that changes a file, counted from 1; the last one is after the end.",
-        )
-    return [cut for cut in cuts if cut.at in points]
-
-
 def _distinct(cuts: list[Cut], scratch: Path) -> Iterator[Cut]:
     before = None
     for cut in cuts:
@@ -249,8 +239,8 @@ def _distinct(cuts: list[Cut], scratch: Path) -> Iterator[Cut]:
         before = inode
 
 
-def _look(filesystem: str, image: Path, directory: Path, options: str, check: Callable[[], object]) -> str | None:
-    # A file of its own for each: mount would show the file system before, if somebody still holds it, for the same file.
+def _mount_and_check(filesystem: str, image: Path, directory: Path, options: str, check: Callable[[], object]) -> str | None:
+    # Mounting the same file twice would show the earlier mount while a process still uses it, so each check gets a copy.
     copy = image.with_name(f"copy-of-{image.name}")
     subprocess.run(["cp", "--sparse=always", "--", image, copy], check=True, env=_environment())
     mounted = ExitStack()
@@ -261,14 +251,14 @@ def _look(filesystem: str, image: Path, directory: Path, options: str, check: Ca
     finally:
         copy.unlink()
     with mounted:
-        return verdict(check)
+        return check_problem(check)
 
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
     memory = "/dev/shm"  # an image in memory takes a sync without waiting for a real disk
-    place = memory if os.path.isdir(memory) and os.access(memory, os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="gittrix-power-", dir=place, ignore_cleanup_errors=True) as scratch:
+    parent = memory if os.path.isdir(memory) and os.access(memory, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="gittrix-power-", dir=parent, ignore_cleanup_errors=True) as scratch:
         yield Path(scratch)
 
 
@@ -282,10 +272,10 @@ def _make(filesystem: str, image: Path) -> None:
 @contextmanager
 def _mounted(filesystem: str, image: Path, directory: Path, options: str) -> Iterator[None]:
     directory.mkdir(exist_ok=True)
-    every = ",".join(filter(None, ("loop", FILESYSTEMS[filesystem].mount, options)))
-    _do("mount", "-t", filesystem, "-o", every, str(image), str(directory))
+    all_options = ",".join(filter(None, ("loop", FILESYSTEMS[filesystem].mount, options)))
+    _do("mount", "-t", filesystem, "-o", all_options, str(image), str(directory))
     with ExitStack() as closing:
-        # Lazily: a check that leaves a file open must not keep the next image from its place.
+        # Lazily: a file that a check leaves open must not keep the next image from being mounted.
         closing.callback(_do, "umount", "--lazy", str(directory))
         yield
 
@@ -297,8 +287,8 @@ def _sync(directory: Path) -> None:
 def _do(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, check=False, env=_environment())
     if done.returncode != 0:
-        said = os.fsdecode(done.stderr or done.stdout).strip().partition("\n")[0]
-        raise CapabilityMissing(f"{command[0]} failed: {said}")
+        message = os.fsdecode(done.stderr or done.stdout).strip().partition("\n")[0]
+        raise CapabilityMissing(f"{command[0]} failed: {message}")
 
 
 def _path() -> str:

@@ -1,12 +1,11 @@
-"""A gate in the kernel through which every call that changes a file must pass, and a view of who is waiting at it.
+"""Stops every system call that changes a file, and lets another process answer it.
 
-Linux *seccomp user notification*, through ctypes: the filtered process and its descendants stop inside each listed system call
-until the holder of the listener answers; inside flock, too, if that is asked for. Needs no privilege, no ptrace and no compiler. Knows
-nothing of faults, process trees or tests; who answers what is decided above. It is a testing tool, not a sandbox: another thread may
-rewrite a path between the look and the call. Sources: flock(2), seccomp(2), seccomp_unotify(2), ``linux/seccomp.h``, and the system call
-tables of the two architectures.
+Linux *seccomp user notification*, through ctypes: the filtered process and its descendants stop inside each listed system call until the
+holder of the listener answers; on request inside flock too. Needs no privilege, no ptrace and no compiler. It is a testing tool, not a
+sandbox: another thread may rewrite a path between the inspection and the call. Sources: flock(2), seccomp(2), seccomp_unotify(2),
+``linux/seccomp.h``, and the system call tables of the two architectures.
 
-Not seen: files changed through ``mmap``, ``io_uring`` or ``ioctl`` (reflink), ``sync`` and ``syncfs``, and 32-bit programs.
+Not noticed: files changed through ``mmap``, ``io_uring`` or ``ioctl`` (reflink), ``sync`` and ``syncfs``, and 32-bit programs.
 """
 
 from __future__ import annotations
@@ -181,31 +180,31 @@ def _prctl(option: int, value: int, what: str) -> None:
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of any descendant whose own parent dies, so that none can get out of sight. Raises OSError."""
+    """Make this process the parent of any descendant whose own parent dies, so that none escapes. Raises OSError."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1, "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def allow_inspection() -> None:
-    """Let the same user look into this process and its children, which the kernel forbids after a change of user. Raises OSError."""
+    """Let processes of the same user inspect this process, which the kernel forbids after a change of user. Raises OSError."""
     _prctl(_PR_SET_DUMPABLE, 1, "prctl(PR_SET_DUMPABLE)")
 
 
 def install(*, locks: bool = False) -> int:
-    """Put this thread, and all it will start, behind the gate for good.
+    """Install the filter in this thread, and in everything that it starts, for good.
 
     Args:
-        locks: whether flock(2) must pass it too.
+        locks: whether flock(2) stops too.
 
     Returns:
-        the listener, a descriptor to be handed to another process, which wraps it in `Gate`.
+        The listener, a descriptor to be handed to another process, which wraps it in `Gate`.
 
     Raises:
-        OSError: the kernel refuses; EBUSY means that this process is already behind such a gate.
+        OSError: the kernel refuses; EBUSY means that this process already has such a filter.
     """
     _prctl(_PR_SET_NO_NEW_PRIVS, 1, "prctl(PR_SET_NO_NEW_PRIVS)")
     code = _filter(locks)
     program = _Program(len(code) // 8, code)
-    # Without WAIT_KILLABLE (Linux 5.19) a signal restarts the waiting call, which is then met twice; the first answer says so.
+    # Without WAIT_KILLABLE (Linux 5.19) a signal restarts the waiting call, which is then received twice; the first answer says so.
     for flags in (_NEW_LISTENER | _WAIT_KILLABLE, _NEW_LISTENER):
         listener: int = _libc().syscall(*map(ctypes.c_long, (_architecture()[2], 1, flags, ctypes.addressof(program))))
         if listener >= 0:
@@ -217,13 +216,13 @@ def install(*, locks: bool = False) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """A thread waiting inside a system call.
+    """A thread that waits inside a system call.
 
     Attributes:
-        id: the kernel's name for this stop.
-        pid: the thread.
+        id: the kernel's number for this notification.
+        pid: the id of the thread.
         name: the system call, as in the manual.
-        args: its six arguments, as unsigned words.
+        args: the six arguments of the call, as unsigned words.
     """
 
     id: int
@@ -235,7 +234,7 @@ class Stopped:
         """Return the absolute paths the call would change, the one it creates last; nothing if it changes no file or directory on disk.
 
         Raises:
-            PermissionError: the kernel lets nobody look into this process.
+            PermissionError: the kernel does not let this process be inspected.
         """
         try:
             if self.name == "openat2" and not struct.unpack("=Q", self._memory(self.args[2], 8))[0] & _CHANGING_FLAGS:
@@ -257,7 +256,7 @@ class Stopped:
         return None
 
     def effect(self) -> Effect:
-        """What the call does where the path it names exists: "creates" fails there, "opens" changes nothing, "changes" is all else."""
+        """What the call does if its path exists: "creates" fails, "opens" changes nothing, "changes" is any other effect."""
         if self.name in _CREATING:
             return "creates"
         if self.name not in _OPEN_FLAGS_ARGUMENT:
@@ -269,23 +268,23 @@ class Stopped:
 
     @property
     def asks_for_lock(self) -> bool:
-        """Whether it is an flock(2) that locks."""
+        """Whether the call is an flock(2) that locks."""
         return self.name == "flock" and not self.args[1] & _UNLOCK
 
     @property
     def would_wait(self) -> bool:
-        """Whether such a call would wait for a lock that another has."""
+        """Whether such a call would wait for a lock that is taken."""
         return not self.args[1] & _AT_ONCE
 
     def take_lock(self) -> bool:
-        """Lock for it, at once or not at all; False if somebody else has the lock. To be answered with 0 then.
+        """Take the lock for the waiting thread, whose call is then to be answered with 0. False if the lock is taken.
 
         Raises:
-            OSError: the file has no locks, or the kernel lets nobody borrow the descriptor.
+            OSError: the file has no locks, or the kernel does not let the descriptor be copied.
         """
         import fcntl  # not on Windows, where this module only says that it cannot work
 
-        descriptor = self._borrow(_signed(self.args[0]))
+        descriptor = self._copied_descriptor(_signed(self.args[0]))
         try:
             fcntl.flock(descriptor, _signed(self.args[1]) | _AT_ONCE)
         except BlockingIOError:
@@ -295,21 +294,21 @@ class Stopped:
         return True
 
     def lock_is_ours(self) -> bool:
-        """Whether the lock it asks for is one that this very process took for somebody. Raises OSError."""
+        """Whether the lock is one that this very process took for a waiting thread. Raises OSError."""
         inode = os.stat(f"/proc/{self.pid}/fd/{_signed(self.args[0])}").st_ino
         with open("/proc/locks", "rb") as locks:
             held = [line.split() for line in locks]
         return any(fields[1] == b"FLOCK" and fields[4] == b"%d" % os.getpid() and fields[5].endswith(b":%d" % inode) for fields in held)
 
     def write_part(self, length: int) -> int:
-        """Write the first ``length`` bytes of this write for it, at its place in its file, and return how many there were.
+        """Write the first ``length`` bytes for the waiting thread, at the right position of its file, and return their number.
 
         Raises:
-            OSError: the file cannot take them, or the kernel lets nobody borrow the descriptor.
+            OSError: the file cannot take them, or the kernel does not let the descriptor be copied.
         """
         vectors = self._vectors() if self.name not in {"write", "pwrite64"} else [(self.args[1], self.args[2])]
         data = b"".join(self._memory(address, min(size, length)) for address, size in vectors)[:length]
-        descriptor = self._borrow(_signed(self.args[0]))
+        descriptor = self._copied_descriptor(_signed(self.args[0]))
         # A pwritev2 at -1 writes at the file's own position, as write does.
         positioned = self.name.startswith("pwrite") and not (self.name == "pwritev2" and self.args[3] == 2**64 - 1)
         try:
@@ -358,8 +357,8 @@ class Stopped:
         raw = self._memory(self.args[1], 16 * self.args[2])
         return list(struct.iter_unpack("=QQ", raw))
 
-    def _borrow(self, number: int) -> int:
-        """Return our own handle on the waiting process's open file; unlike /proc/PID/fd it shares position and append mode."""
+    def _copied_descriptor(self, number: int) -> int:
+        """Return a descriptor of this process for the thread's open file; unlike /proc/PID/fd it shares position and append mode."""
         with open(f"/proc/{self.pid}/status", "rb") as status:
             process = next(int(line.split()[1]) for line in status if line.startswith(b"Tgid:"))
         handle = os.pidfd_open(process)
@@ -377,7 +376,7 @@ def _signed(word: int) -> int:
 
 
 def _is_on_disk(path: str) -> bool:
-    """Whether opening ``path`` opens a file or directory, or creates one; a device such as /dev/null is neither."""
+    """Whether opening ``path`` opens or creates a file or directory; a device such as /dev/null is neither."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -386,13 +385,13 @@ def _is_on_disk(path: str) -> bool:
 
 
 class Gate:
-    """The answering side of an installed filter; readable (poll) when somebody waits, hung up when nobody is left behind it."""
+    """Answers the calls of an installed filter. Its descriptor is readable when a thread waits, and hung up when none is left."""
 
     def __init__(self, listener: int) -> None:
         self._listener = listener
         self._notification = _Notification()
         self._response = _Response()
-        # Linux 6.6 can wake the waiting thread on our own processor, which halves the cost of a stop; older kernels refuse harmlessly.
+        # Linux 6.6 can wake the waiting thread on our own processor, which halves the cost of a stop; older kernels refuse it.
         _libc().ioctl(listener, _SET_FLAGS, ctypes.c_ulong(1))
 
     def fileno(self) -> int:
@@ -400,7 +399,7 @@ class Gate:
         return self._listener
 
     def receive(self) -> Stopped | None:
-        """Return who has waited longest, or None if they died or were interrupted meanwhile. Raises OSError."""
+        """Return the thread that has waited longest, or None if it died or was interrupted meanwhile. Raises OSError."""
         notification = self._notification
         ctypes.memset(ctypes.addressof(notification), 0, ctypes.sizeof(notification))  # the kernel insists
         if _libc().ioctl(self._listener, _RECEIVE, ctypes.byref(notification)) != 0:
@@ -411,11 +410,11 @@ class Gate:
         return Stopped(notification.id, notification.pid, _numbers()[data.nr], tuple(data.args))
 
     def proceed(self, stopped: Stopped) -> bool:
-        """Let the call happen. Returns False if the caller is no longer waiting. Raises OSError."""
+        """Let the call happen. Return False if the thread is no longer waiting. Raises OSError."""
         return self._answer(stopped, 0, 0, _PROCEED)
 
     def answer(self, stopped: Stopped, *, value: int = 0, error: int = 0) -> bool:
-        """Have the call return ``value``, or fail with errno ``error``, without happening; else as `proceed`."""
+        """Let the call return ``value``, or fail with errno ``error``, without happening. Returns and raises as `proceed`."""
         return self._answer(stopped, value, -error, 0)
 
     def _answer(self, stopped: Stopped, value: int, error: int, flags: int) -> bool:

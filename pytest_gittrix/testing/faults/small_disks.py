@@ -1,7 +1,4 @@
-"""A disk that really fills up, for whoever writes to it: mounted here by root, or in namespaces of a fork by anybody else.
-
-Knows nothing of what will be written there.
-"""
+"""Small disks that really fill up: a tmpfs that root mounts here, and that other users mount in namespaces of a fork."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import ctypes
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -18,16 +16,16 @@ from typing import Any, Final
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.forks import in_fork
 from pytest_gittrix.testing.faults.seccomp_notify import allow_inspection
-from pytest_gittrix.testing.faults.tmpfs import small_tmpfs, small_tmpfs_supported
 
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _NEW_USER, _NEW_MOUNTS = 0x10000000, 0x00020000  # unshare(2)
 _RECURSIVE, _PRIVATE = 1 << 14, 1 << 18  # mount(2)
+_DETACH = 2  # umount2(2)
 
 
 @contextmanager
 def small_disk(size: str | int = "256k") -> Iterator[Path]:
-    """Give an empty directory on a file system of its own that is full after ``size`` bytes; gone after the block, with all in it.
+    """Give an empty directory on its own file system that is full after ``size`` bytes. Both are removed after the block.
 
     It is a tmpfs, so one byte too many is a true ENOSPC for every program and every call, ``mmap`` included.
 
@@ -35,37 +33,49 @@ def small_disk(size: str | int = "256k") -> Iterator[Path]:
         size: bytes, or a text like ``64k`` or ``2m``; rounded up to whole pages.
 
     Raises:
-        InvalidInput: the size is none.
+        InvalidInput: ``size`` is no size.
         CapabilityMissing: this process may not mount. ``run_on_small_disk`` may still work.
     """
-    with small_tmpfs(byte_count(size)) as directory:
-        yield directory
+    count = byte_count(size)
+    with tempfile.TemporaryDirectory(prefix="gittrix-disk-") as directory:
+        try:
+            _checked("mount", b"tmpfs", os.fsencode(directory), b"tmpfs", ctypes.c_ulong(0), f"size={count},mode=0700".encode())
+        except OSError as error:
+            raise CapabilityMissing(
+                f"a tmpfs of {count} bytes could not be mounted: {error}",
+                fix="Run as root on Linux, or skip with what mounting_supported() returns.",
+            ) from error
+        try:
+            yield Path(directory)
+        finally:
+            # Detached at once even if a file is still open; the kernel frees it with the last one.
+            _checked("umount2", os.fsencode(directory), _DETACH)
 
 
 def run_on_small_disk(fn: Callable[[Path], object], size: str | int = "256k", *, timeout: float = 60.0) -> object:
-    """Run ``fn(directory)`` in a fork that has a small disk: for those who may not mount where they are.
+    """Run ``fn(directory)`` in a fork that has a small disk, also where this process may not mount.
 
-    The fork enters a mount namespace of its own, without privilege a user namespace too: only it and its children see the disk.
+    The fork enters a new mount namespace, and without privilege a new user namespace too: only it and its children see the disk.
 
     Args:
-        fn: what to run; what it changes in memory is lost.
+        fn: the function to run; what it changes in memory is lost.
         size: as for `small_disk`.
-        timeout: seconds.
+        timeout: seconds after which the fork is killed.
 
     Returns:
         What ``fn`` returned, if that can be pickled.
 
     Raises:
-        InvalidInput: the size is none.
-        CapabilityMissing: the machine allows neither mounting nor namespaces; or the fork was killed, or its time was up.
+        InvalidInput: ``size`` is no size.
+        CapabilityMissing: the machine allows neither mounting nor namespaces; or the fork was killed, or ran out of time.
         BaseException: whatever ``fn`` raised.
     """
     count = byte_count(size)
-    privileged = small_tmpfs_supported() is None
+    privileged = mounting_supported() is None
 
     def run() -> object:
         _enter_namespaces(privileged)
-        with small_tmpfs(count) as directory:
+        with small_disk(count) as directory:
             return fn(directory)
 
     ended = in_fork(run, timeout=timeout)
@@ -79,8 +89,20 @@ def run_on_small_disk(fn: Callable[[Path], object], size: str | int = "256k", *,
 
 
 @cache
+def mounting_supported() -> str | None:
+    """Return None if `small_disk` works in this process, or else the reason why not. It is tried once."""
+    if sys.platform != "linux":
+        return f"a small tmpfs needs Linux; this is {sys.platform}"
+    try:
+        with small_disk(4096):
+            return None
+    except CapabilityMissing as error:
+        return error.fact
+
+
+@cache
 def supported() -> str | None:
-    """Return None if `run_on_small_disk` works here, tried once, or else the reason why not."""
+    """Return None if `run_on_small_disk` works on this machine, or else the reason why not. It is tried once."""
     if sys.platform != "linux":
         return f"a small disk needs Linux; this is {sys.platform}"
     try:
@@ -91,10 +113,10 @@ def supported() -> str | None:
 
 
 class SmallDisks:
-    """Small disks of one test, gone at its end. Calling it gives a directory; ``run`` has a function run on one.
+    """The small disks of one test, removed at its end. A call gives a directory on one; ``run`` runs a function on one.
 
     Args:
-        enter: enters a context manager that is left at the end of the test.
+        enter: enters a context manager, and leaves it at the end of the test.
         cannot: called with the reason where the machine cannot; raises, as ``pytest.skip`` does.
     """
 
@@ -103,25 +125,25 @@ class SmallDisks:
         self._cannot = cannot
 
     def __call__(self, size: str | int = "256k") -> Path:
-        """An empty directory on a disk of ``size``. Raises InvalidInput; skips where this process may not mount."""
+        """Return an empty directory on a disk of ``size``. Raises InvalidInput; skips where this process may not mount."""
         byte_count(size)
-        if reason := small_tmpfs_supported():
+        if reason := mounting_supported():
             self._cannot(f"{reason}; gittrix_small_disk.run(fn) may do without" if supported() is None else reason)
         path: Path = self._enter(small_disk(size))
         return path
 
     def run(self, fn: Callable[[Path], object], size: str | int = "256k", *, timeout: float = 60.0) -> object:
-        """`run_on_small_disk`; skips where the machine cannot."""
+        """Call `run_on_small_disk`; skips where the machine cannot."""
         if reason := supported():
             self._cannot(reason)
         return run_on_small_disk(fn, size, timeout=timeout)
 
 
 def byte_count(size: str | int) -> int:
-    """Read a size: a number of bytes, or ``64k``, ``2m``, ``1g`` of 1024.
+    """Read a size in bytes: a number, or a text with the unit ``k``, ``m`` or ``g`` of 1024, such as ``64k``.
 
     Raises:
-        InvalidInput: it is none, or less than 1.
+        InvalidInput: it is no size, or less than 1.
     """
     found = re.fullmatch(r"([0-9]{1,12})([kmg]?)", str(size).lower())
     count = int(found[1]) * _UNITS[found[2]] if found else 0
@@ -131,10 +153,10 @@ def byte_count(size: str | int) -> int:
 
 
 def _enter_namespaces(privileged: bool) -> None:
-    """See that what this process mounts is seen, and left behind, by nobody else. Raises CapabilityMissing."""
+    """Put this process in a mount namespace that no other process sees, and that goes with it. Raises CapabilityMissing."""
     user, group = os.geteuid(), os.getegid()
     allow_inspection()  # a process that changed its user may not write its own maps otherwise
-    libc = ctypes.CDLL(None, use_errno=True)
+    libc = _libc()
     if libc.unshare(_NEW_MOUNTS | (0 if privileged else _NEW_USER)) != 0:
         raise CapabilityMissing(
             f"no namespace to mount in: {os.strerror(ctypes.get_errno())}",
@@ -145,3 +167,16 @@ def _enter_namespaces(privileged: bool) -> None:
         return
     for file, text in (("setgroups", b"deny"), ("uid_map", b"%d %d 1" % (user, user)), ("gid_map", b"%d %d 1" % (group, group))):
         Path("/proc/self", file).write_bytes(text)
+
+
+def _checked(call: str, *arguments: object) -> None:
+    if getattr(_libc(), call)(*arguments) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{call}: {os.strerror(code)}")
+
+
+@cache
+def _libc() -> Any:
+    if sys.platform != "linux":
+        raise OSError(f"there is no tmpfs on {sys.platform}")
+    return ctypes.CDLL(None, use_errno=True)

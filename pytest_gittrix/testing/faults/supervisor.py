@@ -1,41 +1,39 @@
-"""A crash machine: run a program, count every call of its whole process tree that changes a file, and strike at the N-th.
+"""Runs a program, counts every call of its process tree that changes a file, and plays a fault at the N-th of them.
 
-The N-th such call, in one order over the command and all its descendants, can be the last thing that never happened (`Kill`), fail
-(`Errno`), or write only a part (`ShortWrite`, `TornKill`). `sweep` does so at every point. Linux on x86_64 and aarch64, without
-privilege; `supported` says why not elsewhere. Knows processes and files, but neither git, sessions nor pytest.
+The N-th such call, in one order over the command and all its descendants, can be preceded by a kill (`Kill`), fail (`Errno`), or write only
+a part (`ShortWrite`, `TornKill`). `fault_sweep` does so at every call. Needs Linux on x86_64 or aarch64 and no privilege; `supported` gives
+the reason where it does not work.
 
-How it holds together: the caller forks a *warden*, the warden forks the target. The target puts itself behind the gate of `seccomp`
-and hands the listener to the warden, which answers one call at a time. A kill therefore needs no haste: once the warden stops
-answering, no file changes any more. The warden adopts every orphan of the tree and ends only when none is left; it also strikes when
-its caller goes away. A call already let through on another processor may still be under way when the next one is met.
+How it works: the caller forks a *tracer*, and the tracer forks the target. The target installs the filter of `seccomp_notify` and
+hands its listener to the tracer, which answers one call at a time. A kill needs no haste: once the tracer stops answering, no file
+changes any more. The tracer adopts every orphan of the process tree and ends only when none is left; it also kills the tree when its caller
+dies. A call that was already let through on another processor may still be under way when the next one is received.
 """
 
 from __future__ import annotations
 
-import errno as errnos
 import os
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
-from pytest_gittrix.testing.faults.faults import Call, Errno, Fault, Kill, Run, ShortWrite, TornKill
-from pytest_gittrix.testing.faults.tracer import Failure, Warden
+from pytest_gittrix.testing.faults.faults import Errno, Fault, FileCall, Kill, ShortWrite, SupervisedRun, TornKill
+from pytest_gittrix.testing.faults.tracer import Tracer, TracerFailure
 
 __all__ = [
-    "Call",
     "Errno",
     "Fault",
+    "FileCall",
     "Kill",
-    "Run",
     "ShortWrite",
+    "SupervisedRun",
     "TornKill",
     "supervise",
     "supervise_function",
     "supported",
-    "sweep",
 ]
 
 StrPath = str | os.PathLike[str]
@@ -50,24 +48,24 @@ def supervise(
     cwd: StrPath | None = None,
     timeout: float = 60.0,
     stdin: bytes | None = None,
-) -> Run:
-    """Run a command under supervision, until its last descendant has ended.
+) -> SupervisedRun:
+    """Run a command under supervision until its last descendant has ended.
 
     Args:
         argv: the command; looked for in PATH. One that cannot be started exits with 127, with the reason on its stderr.
-        fault: what shall go wrong; nothing if None.
+        fault: the fault to play; none if None.
         within: count only calls that concern a path below one of these; everywhere on disk if empty. Symlinks are followed as far as
             the parent directory of the path.
         env: the whole environment; that of this process if None.
-        cwd: where to start.
-        timeout: seconds after which the tree is killed.
+        cwd: the directory to start in; that of this process if None.
+        timeout: seconds after which the process tree is killed.
         stdin: what the command can read; nothing if None.
 
     Raises:
-        InvalidInput: ``argv`` is empty, or ``timeout`` not positive.
-        CapabilityMissing: supervision does not work here (see `supported`), or a descendant may not be looked into.
+        InvalidInput: ``argv`` is empty, or ``timeout`` is not positive.
+        CapabilityMissing: supervision does not work here (see `supported`), or the kernel does not let a descendant be inspected.
     """
-    return _run(exec_of(argv, env, cwd), fault, within, timeout, stdin)
+    return trace(exec_of(argv, env, cwd), fault, within, timeout, stdin)
 
 
 def supervise_function(
@@ -76,14 +74,14 @@ def supervise_function(
     fault: Fault | None = None,
     within: StrPath | Iterable[StrPath] = (),
     timeout: float = 60.0,
-) -> Run:
-    """Run ``fn()`` under supervision in a fork of this process: far cheaper than starting an interpreter, hence the one for sweeps.
+) -> SupervisedRun:
+    """Run ``fn()`` under supervision in a fork of this process. It costs far less than starting an interpreter, so use it for sweeps.
 
     The fork exits with 0 when ``fn`` returns and 1 when it raises, and runs no cleanup of this process (no atexit, no finalizers). It
     shares the open descriptors, and so the flock locks, of this process. What ``fn`` computes is lost; files and output remain.
 
     Args:
-        fn: what to run.
+        fn: the function to run.
         fault, within, timeout: as for `supervise`.
 
     Raises:
@@ -91,53 +89,12 @@ def supervise_function(
         CapabilityMissing: as for `supervise`.
     """
 
-    return _run(call_of(fn), fault, within, timeout, None)
-
-
-def sweep(
-    run: Callable[[Fault | None], Run],
-    *,
-    kinds: Sequence[str] = ("kill",),
-    points: slice | Iterable[int] | None = None,
-) -> Iterator[tuple[Fault, Run]]:
-    """Strike a program at every point, one run each.
-
-    Args:
-        run: puts the world into its first state and runs the program with the fault given, through `supervise` or `supervise_function`.
-        kinds: any of "kill"; "torn" (1, half and all but one byte of each write, then killed); "short" (half of each write); an errno name
-            ("EIO"); an errno name that sticks ("sticky ENOSPC").
-        points: which calls of the clean run: a slice of their list, or indexes from 1; all if None.
-
-    Yields:
-        each fault and what came of it, kind by kind in the order of calls. What must hold now is for the caller to check.
-
-    Raises:
-        InvalidInput: a kind is unknown, the clean run fails, or the program does not repeat its calls, so that a fault met nothing.
-    """
-    makers = [_faults_of(kind) for kind in kinds]
-    clean = run(None)
-    if clean.killed or clean.exit_code != 0:
-        end = "ran out of time" if clean.timed_out else f"exited with {clean.exit_code}"
-        raise InvalidInput(
-            f"the program {end} without any fault, after {len(clean.calls)} counted calls",
-            why="A sweep over a program that does not work would prove nothing.",
-            fix=f"Its stderr was: {os.fsdecode(clean.stderr).strip()[-2000:]}",
-        )
-    chosen = _chosen(clean.calls, points)
-    for fault in (fault for make in makers for call in chosen for fault in make(call)):
-        struck = run(fault)
-        if struck.fired is None:
-            raise InvalidInput(
-                f"{fault} met nothing: {len(struck.calls)} counted calls, {len(clean.calls)} in the clean run",
-                why="The program does not repeat its calls, so the points of this sweep are not the points it has.",
-                fix="Reset the world before each run, narrow `within`, and see that nothing runs in parallel.",
-            )
-        yield fault, struck
+    return trace(call_of(fn), fault, within, timeout)
 
 
 @cache
 def supported() -> str | None:
-    """Return None if supervision works here, tried once in a child, or else the reason why not."""
+    """Return None if supervision works on this machine, or else the reason why not. It is tried once, in a child."""
     if sys.platform != "linux":
         return f"supervision needs Linux seccomp; this is {sys.platform}"
     with tempfile.TemporaryDirectory() as scratch:
@@ -157,14 +114,14 @@ def supported() -> str | None:
 
 
 def exec_of(argv: Sequence[StrPath], env: Mapping[str, str] | None = None, cwd: StrPath | None = None) -> Callable[[], None]:
-    """What a target does to become a command; the arguments and errors are those of `supervise`."""
+    """Return what a forked target runs to become a command; arguments and errors as for `supervise`."""
     if not argv:
         raise InvalidInput("argv is empty", fix="Name a command, such as ['git', 'status'].")
     command = [os.fspath(part) for part in argv]
     environment = dict(os.environ if env is None else env)
 
     def start() -> None:
-        # Python ignores these two; the command must meet them as a shell would have set them.
+        # Python ignores these two signals; the command expects the default that a shell would have set.
         for number in (signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         try:
@@ -179,10 +136,10 @@ def exec_of(argv: Sequence[StrPath], env: Mapping[str, str] | None = None, cwd: 
 
 
 def call_of(fn: Callable[[], object]) -> Callable[[], None]:
-    """What a target does to call a function of the process it was forked from."""
+    """Return what a forked target runs to call a function of the process that forked it."""
 
     def start() -> None:
-        # Imports made by fn on its first run only must not be counted.
+        # Byte code that the first run of fn would write must not be counted.
         sys.dont_write_bytecode = True
         sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
         sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
@@ -192,42 +149,23 @@ def call_of(fn: Callable[[], object]) -> Callable[[], None]:
     return start
 
 
-def _faults_of(kind: str) -> Callable[[Call], list[Fault]]:
-    def torn(call: Call) -> list[Fault]:
-        size = call.size or 0
-        return [TornKill(call.index, cut) for cut in sorted({1, size // 2, size - 1}) if 0 < cut < size]
-
-    def short(call: Call) -> list[Fault]:
-        return [ShortWrite(call.index, call.size // 2)] if call.size and call.size > 1 else []
-
-    plain: Mapping[str, Callable[[Call], list[Fault]]] = {"kill": lambda call: [Kill(call.index)], "torn": torn, "short": short}
-    if kind in plain:
-        return plain[kind]
-    name = kind.removeprefix("sticky ")
-    number = getattr(errnos, name, None)
-    if not isinstance(number, int):
-        raise InvalidInput(
-            f"{kind!r} is no kind of fault", fix="Use 'kill', 'torn', 'short', an errno name such as 'ENOSPC', or 'sticky ENOSPC'."
-        )
-    return lambda call: [Errno(call.index, number, sticky=name != kind)]
-
-
-def _chosen(calls: list[Call], points: slice | Iterable[int] | None) -> list[Call]:
-    if points is None or isinstance(points, slice):
-        return calls[points or slice(None)]
-    wanted = set(points)
-    return [call for call in calls if call.index in wanted]
-
-
-def _run(start: Callable[[], None], fault: Fault | None, within: StrPath | Iterable[StrPath], timeout: float, stdin: bytes | None) -> Run:
+def trace(
+    start: Callable[[], None],
+    fault: Fault | None,
+    within: StrPath | Iterable[StrPath],
+    timeout: float,
+    stdin: bytes | None = None,
+    before: Callable[[FileCall], object] | None = None,
+) -> SupervisedRun:
+    """Run what ``start`` does in a traced fork; see ``Tracer`` for ``start`` and ``before``, and `supervise` for the rest."""
     if timeout <= 0:
         raise InvalidInput(f"timeout is {timeout}; it must be more than 0 seconds")
     roots = [within] if isinstance(within, str | os.PathLike) else within
     if sys.platform == "linux":
-        outcome = Warden(start, fault, tuple(os.path.realpath(root) for root in roots), timeout, stdin).outcome()
+        outcome = Tracer(start, fault, tuple(os.path.realpath(root) for root in roots), timeout, stdin, before=before).outcome()
     else:
-        outcome = Failure(str(supported()))
-    if isinstance(outcome, Run):
+        outcome = TracerFailure(str(supported()))
+    if isinstance(outcome, SupervisedRun):
         return outcome
     raise CapabilityMissing(
         f"the program could not be supervised: {outcome.reason}",

@@ -1,7 +1,6 @@
-"""A command in any language, struck at each call that changes a file, and judged by another command.
+"""Runs a command once for each fault at each call that changes a file, and checks what it left with another command.
 
-It works in a copy of a directory, which is put back to its first state before each run; the directory itself is only read. Knows
-neither git nor sessions, and nothing of how a report is shown.
+The command works in a copy of a directory, which is restored before each run; the directory itself is only read.
 """
 
 from __future__ import annotations
@@ -18,31 +17,31 @@ from typing import Final
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.reaper import end_tree
-from pytest_gittrix.testing.faults.fault_sweep import Progress, Rejected, Report, require_kind, spelled, strike_all
-from pytest_gittrix.testing.faults.faults import Fault, Run
+from pytest_gittrix.testing.faults.fault_sweep import CheckFailed, Progress, Report, kind_of, require_kind, sweep_and_check
+from pytest_gittrix.testing.faults.faults import Fault, SupervisedRun
 from pytest_gittrix.testing.faults.supervisor import StrPath, supervise, supported
 from pytest_gittrix.workspaces.workspace import Trash
 
 DEFAULT_KINDS: Final = ("kill", "torn", "ENOSPC", "sticky-EIO")
-"""The kinds of fault that are played unless told otherwise."""
+"""The kinds of fault that are played by default."""
 
 LARGEST: Final = 256 << 20
 """Bytes a directory may hold: it is copied before each run."""
 
 # These would lead a git command out of the copy, to the repository that a hook or a script works on.
 _LOCATING: Final = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
-_TOLD: Final = 300
+_LONGEST_LINE: Final = 300
 
 
 @dataclass(frozen=True)
-class _Bench:
-    """Where runs take place.
+class _Copy:
+    """The copy of a directory that the command works in.
 
     Attributes:
-        work: the directory the command works in, at the same path for each run.
-        first: how it is to be before each.
-        trash: for what a run left.
-        env: the variables of all commands.
+        work: the copy, at the same path for each run.
+        first: its state before each run.
+        trash: takes what a run left.
+        env: the environment of all commands.
         timeout: seconds for each of them.
     """
 
@@ -53,16 +52,18 @@ class _Bench:
     timeout: float
 
     def reset(self) -> None:
-        """Put the first state back."""
+        """Restore the first state."""
         self.trash.put(str(self.work))
         self.trash.empty()
         _copy(self.first, self.work)
 
     def shell(self, line: str, *, stdin: bytes = b"", **variables: str) -> str | None:
-        """Run a line of shell; what is wrong, or None."""
+        """Run a line of shell; return what is wrong, or None."""
         env = {**self.env, **variables}
-        pipe, words = subprocess.PIPE, ["sh", "-c", line]
-        with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=pipe, cwd=self.work, env=env, start_new_session=True) as shell:
+        pipe = subprocess.PIPE
+        with subprocess.Popen(
+            ["sh", "-c", line], stdin=pipe, stdout=pipe, stderr=pipe, cwd=self.work, env=env, start_new_session=True
+        ) as shell:
             try:
                 out, err = shell.communicate(stdin, self.timeout)
             except subprocess.TimeoutExpired:
@@ -90,16 +91,16 @@ def torture(
     """Run a command once clean, then once for each point and kind of fault, and have an oracle look at what each run left.
 
     Args:
-        command: its words; a single one with a space in it is a line of shell. It is started in the copy of ``within``.
-        oracle: a line of shell, run in the same place; exit status 0 says that all is well. Its standard input is what the command had
+        command: the program and its arguments; a single one with a space in it is a line of shell. Starts in the copy of ``within``.
+        oracle: a line of shell, run in the same directory; exit status 0 says that all is well. Its standard input is what the command
             printed. Its environment has ``GITTRIX_EXIT`` (the command's exit status, or ``killed``), ``GITTRIX_POINT`` and
             ``GITTRIX_KIND`` (both empty after the clean run).
-        replay: tells how to play one point and kind again.
-        setup: a line of shell that makes the first state, run once in the copy.
-        within: the directory; only calls that concern a path below its copy are counted.
-        kinds, points, limit: see `strikes.plan`.
+        replay: gives a line that plays one point and kind again.
+        setup: a line of shell that makes the first state, run once in the copy; None for a plain copy.
+        within: the directory to copy; only calls that concern a path below its copy are counted.
+        kinds, points, limit: see `fault_sweep.plan`.
         timeout: seconds for each run, and for each check.
-        progress: see `strikes.Progress`.
+        progress: see `fault_sweep.Progress`.
 
     Raises:
         InvalidInput: an argument is not allowed; the setup, the clean run or the oracle after it fails; there is nothing to strike.
@@ -115,45 +116,45 @@ def torture(
     if reason := supported():
         raise CapabilityMissing(reason, fix="It needs Linux on x86_64 or aarch64, with seccomp user notification.")
     with tempfile.TemporaryDirectory(prefix="gittrix-torture-", ignore_cleanup_errors=True) as scratch:
-        bench = _bench(Path(os.path.realpath(scratch)), directory, setup, timeout)
-        words = ["sh", "-c", command[0]] if len(command) == 1 and " " in command[0] else command
+        copy = _prepared(Path(os.path.realpath(scratch)), directory, setup, timeout)
+        argv = ["sh", "-c", command[0]] if len(command) == 1 and " " in command[0] else command
         current: list[Fault | None] = [None]
 
-        def run(fault: Fault | None) -> Run:
+        def run(fault: Fault | None) -> SupervisedRun:
             current[0] = fault
-            bench.reset()
-            return supervise(words, fault=fault, within=bench.work, cwd=bench.work, env=bench.env, timeout=timeout)
+            copy.reset()
+            return supervise(argv, fault=fault, within=copy.work, cwd=copy.work, env=copy.env, timeout=timeout)
 
-        def check(struck: Run) -> None:
-            if problem := bench.shell(oracle, stdin=struck.stdout, **_variables(struck, current[0])):
-                raise Rejected(f"the oracle {problem}")
+        def check(faulty: SupervisedRun) -> None:
+            if problem := copy.shell(oracle, stdin=faulty.stdout, **_variables(faulty, current[0])):
+                raise CheckFailed(f"the oracle {problem}")
 
-        return strike_all(run, check, replay=replay, kinds=kinds, points=points, limit=limit, root=bench.work, progress=progress)
-
-
-def _gist(said: bytes) -> str:
-    """The line that tells most: git's first one, Python's last one."""
-    lines = os.fsdecode(said).strip().splitlines()
-    return f": {lines[-1 if lines[0].startswith('Traceback') else 0][:_TOLD]}" if lines else ""
+        return sweep_and_check(run, check, replay=replay, kinds=kinds, points=points, limit=limit, root=copy.work, progress=progress)
 
 
-def _variables(struck: Run, fault: Fault | None) -> dict[str, str]:
+def _gist(output: bytes) -> str:
+    """The most useful line of an error output: git's first one, Python's last one."""
+    lines = os.fsdecode(output).strip().splitlines()
+    return f": {lines[-1 if lines[0].startswith('Traceback') else 0][:_LONGEST_LINE]}" if lines else ""
+
+
+def _variables(faulty: SupervisedRun, fault: Fault | None) -> dict[str, str]:
     return {
-        "GITTRIX_EXIT": "killed" if struck.exit_code is None else str(struck.exit_code),
+        "GITTRIX_EXIT": "killed" if faulty.exit_code is None else str(faulty.exit_code),
         "GITTRIX_POINT": "" if fault is None else str(fault.at),
-        "GITTRIX_KIND": "" if fault is None else spelled(fault),
+        "GITTRIX_KIND": "" if fault is None else kind_of(fault),
     }
 
 
-def _bench(scratch: Path, directory: Path, setup: str | None, timeout: float) -> _Bench:
+def _prepared(scratch: Path, directory: Path, setup: str | None, timeout: float) -> _Copy:
     work, first = scratch / "work", scratch / "first"
     env = {name: value for name, value in os.environ.items() if name not in _LOCATING} | {"PWD": str(work)}
-    bench = _Bench(work, first, Trash(str(scratch / "trash")), env, timeout)
+    copy = _Copy(work, first, Trash(str(scratch / "trash")), env, timeout)
     _copy(directory, work)
-    if setup is not None and (problem := bench.shell(setup)):
+    if setup is not None and (problem := copy.shell(setup)):
         raise InvalidInput(f"The setup {problem}.", why="The first state could not be made.", fix=f"It was: {setup}")
     os.rename(work, first)
-    return bench
+    return copy
 
 
 def _require_fit(within: StrPath) -> Path:
@@ -181,7 +182,7 @@ def _require_fit(within: StrPath) -> Path:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """A copy with all that files have: modes, times, links to each other."""
+    """Copy a directory with modes, times and hard links."""
     program = shutil.which("cp") or "cp"
     done = subprocess.run([program, "-a", "--", source, target], capture_output=True, check=False)
     if done.returncode != 0:

@@ -1,9 +1,8 @@
-"""The process that supervises: parent of the target, holder of its gate, adopter of its orphans.
+"""The tracer: a process that starts the target, answers its calls, plays one fault, and adopts its orphans.
 
-It is a process of its own so that the caller's children, signals and descriptors stay untouched, and so that a caller that goes away
-leaves nothing running. It ends in `os._exit`, after the last descendant, and sends a `Run` or a `Failure` to its caller.
-Knows one fault for one run; it neither chooses faults nor judges what comes of them. It may be given a line to somebody who says when
-each counted call may happen, which is how several trees take turns.
+It is a separate process so that the caller's children, signals and descriptors stay untouched, and so that nothing keeps running when the
+caller dies. It ends in `os._exit`, after the last descendant, and sends a `SupervisedRun` or a `TracerFailure` to its caller. A
+`CallControl` can decide when each counted call may happen, which is how several process trees take turns.
 """
 
 from __future__ import annotations
@@ -25,34 +24,34 @@ from typing import NoReturn, Protocol
 
 from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.testing.faults import seccomp_notify
-from pytest_gittrix.testing.faults.faults import Call, Errno, Fault, Run, ShortWrite, TornKill, strikes
+from pytest_gittrix.testing.faults.faults import Errno, Fault, FileCall, ShortWrite, SupervisedRun, TornKill, fires_at
 
-_TICK = 0.02  # seconds; how late the end of a mere orphan may be noticed
+_TICK = 0.02  # seconds; how late the end of an orphan may be noticed
 _SHORT_TICK = 0.0005
 _LONGEST_PARKED = 1.0  # seconds that a thread waits for others to fall asleep
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """What a warden sends instead of a `Run` when it cannot do its work."""
+class TracerFailure:
+    """What a tracer sends instead of a `SupervisedRun` when it cannot do its work."""
 
     reason: str
 
 
-class Warden:
-    """A warden at work, as its caller has it. Started at once.
+class Tracer:
+    """The caller's handle on a tracer, which starts at once.
 
     Args:
         start: what the target does; ends by returning, raising or replacing the process.
-        fault: what shall go wrong.
+        fault: the fault to play; none if None.
         roots: real absolute paths below which calls count; empty counts all.
-        timeout: seconds.
+        timeout: seconds after which the process tree is killed.
         stdin: what the target can read; nothing if None.
-        line: asked before each counted call; nobody is if None.
-        before: called in the warden's process with each counted call, while that waits.
+        control: decides when each counted call may happen; at once if None.
+        before: called in the tracer with each counted call, while that call waits.
 
     Attributes:
-        pid: the warden's.
+        pid: the tracer's process id.
     """
 
     def __init__(
@@ -62,52 +61,52 @@ class Warden:
         roots: tuple[str, ...],
         timeout: float,
         stdin: bytes | None,
-        line: Line | None = None,
-        before: Callable[[Call], object] | None = None,
+        control: CallControl | None = None,
+        before: Callable[[FileCall], object] | None = None,
     ) -> None:
         self._socket, theirs = socket.socketpair()
         self.pid = _fork()
         if self.pid == 0:
             self._socket.close()
-            if line is not None:
-                line.opened()
-            _be_warden(theirs, _Duty(theirs, fault, roots, timeout, line, before), start, stdin)
+            if control is not None:
+                control.opened()
+            _be_tracer(theirs, _Tracing(theirs, fault, roots, timeout, control, before), start, stdin)
         theirs.close()
 
     def fileno(self) -> int:
-        """A descriptor that is readable once there is an outcome, for poll."""
+        """Return a descriptor, for poll, that is readable once there is an outcome."""
         return self._socket.fileno()
 
     def end(self) -> None:
-        """Have the tree killed; does nothing if it has ended."""
+        """Kill the process tree; does nothing if it has ended."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
-    def outcome(self) -> Run | Failure:
-        """Wait until the tree has ended. To be called once; left early, by Ctrl-C say, it ends the tree."""
+    def outcome(self) -> SupervisedRun | TracerFailure:
+        """Wait until the process tree has ended. To be called once; an interruption, such as Ctrl-C, kills the process tree."""
         try:
             with self._socket, self._socket.makefile("rb") as reader:
                 message = reader.read()
         finally:
             with suppress(ChildProcessError):
                 os.waitpid(self.pid, 0)
-        outcome: Run | Failure = pickle.loads(message) if message else Failure("the warden died")
+        outcome: SupervisedRun | TracerFailure = pickle.loads(message) if message else TracerFailure("the tracer died")
         return outcome
 
 
-class Line(Protocol):
-    """Who is asked before each counted call. Locks (flock) are counted then, too."""
+class CallControl(Protocol):
+    """Decides when each counted call may happen. With one, calls that ask for a lock (flock) are counted too."""
 
     def opened(self) -> None:
-        """Called first, in the warden's process."""
+        """Called first, in the tracer."""
         ...
 
-    def may(self, call: Call, stopped: seccomp_notify.Stopped) -> bool:
-        """Wait until the call may happen; False if the whole tree is to end instead."""
+    def allow(self, call: FileCall, stopped: seccomp_notify.Stopped) -> bool:
+        """Wait until the call may happen; False if the process tree is to be killed instead."""
         ...
 
-    def lock(self, gate: seccomp_notify.Gate, stopped: seccomp_notify.Stopped) -> bool:
-        """Answer a call that asks for a lock, perhaps later; as ``Gate.answer``."""
+    def answer_lock(self, gate: seccomp_notify.Gate, stopped: seccomp_notify.Stopped) -> bool:
+        """Answer a call that asks for a lock, possibly after waiting; returns as ``Gate.answer``."""
         ...
 
 
@@ -118,17 +117,17 @@ def _fork() -> int:
         return os.fork()
 
 
-def _be_warden(caller: socket.socket, duty: _Duty, start: Callable[[], None], stdin: bytes | None) -> NoReturn:
+def _be_tracer(caller: socket.socket, tracing: _Tracing, start: Callable[[], None], stdin: bytes | None) -> NoReturn:
     try:
         # Frozen, so that no finalizer of the caller's objects runs a second time, in here or in the target.
         gc.freeze()
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        outcome: Run | Failure = duty.run(start, stdin)
+        outcome: SupervisedRun | TracerFailure = tracing.run(start, stdin)
     except OSError as error:
-        outcome = Failure(str(error))
-    except BaseException:  # noqa: BLE001 - the caller must hear of everything
-        outcome = Failure(traceback.format_exc())
+        outcome = TracerFailure(str(error))
+    except BaseException:  # noqa: BLE001 - the caller receives every error
+        outcome = TracerFailure(traceback.format_exc())
     try:
         with suppress(OSError):
             _end_children()
@@ -137,37 +136,39 @@ def _be_warden(caller: socket.socket, duty: _Duty, start: Callable[[], None], st
         os._exit(0)
 
 
-class _Duty:
+class _Tracing:
+    """One run of a target, in the tracer."""
+
     def __init__(
         self,
         caller: socket.socket,
         fault: Fault | None,
         roots: tuple[str, ...],
         timeout: float,
-        line: Line | None,
-        before: Callable[[Call], object] | None,
+        control: CallControl | None,
+        before: Callable[[FileCall], object] | None,
     ) -> None:
-        self.caller, self.fault, self.line, self.before = caller, fault, line, before
+        self.caller, self.fault, self.control, self.before = caller, fault, control, before
         self.roots = tuple(os.path.join(root, "") for root in roots)
         self.deadline = real_seconds() + timeout
-        self.calls: list[Call] = []
-        self.fired: Call | None = None
+        self.calls: list[FileCall] = []
+        self.fired: FileCall | None = None
         self.exit_code: int | None = None
         self.killed = self.timed_out = False
-        self.parked: dict[int, tuple[seccomp_notify.Stopped, str]] = {}  # by thread: who else waits, where turns are taken
+        self.parked: dict[int, tuple[seccomp_notify.Stopped, str]] = {}  # by thread: calls that wait while another thread has its turn
         self.parked_until = 0.0
-        self.went_on: int | None = None
+        self.last_thread: int | None = None
 
-    def run(self, start: Callable[[], None], stdin: bytes | None) -> Run:
+    def run(self, start: Callable[[], None], stdin: bytes | None) -> SupervisedRun:
         seccomp_notify.adopt_orphans()
         seccomp_notify.allow_inspection()
-        _children()  # a kernel that cannot list them could not be cleaned up after, so it must fail here
+        _children()  # a kernel that cannot list them must fail here, since their descendants could not be killed
         source = _readable(stdin)
         (out, out_end), (err, err_end) = os.pipe(), os.pipe()
         channel, far_channel = socket.socketpair()
         self.target = _fork()
         if self.target == 0:
-            _be_target(start, (source, out_end, err_end), far_channel, self.line is not None)
+            _be_target(start, (source, out_end, err_end), far_channel, self.control is not None)
         for end in (source, out_end, err_end):
             os.close(end)
         far_channel.close()
@@ -180,10 +181,10 @@ class _Duty:
         for descriptor in self.output:
             self.drain(descriptor)
         stdout, stderr = (b"".join(self.output[descriptor]) for descriptor in (out, err))
-        return Run(self.exit_code, self.killed, self.calls, stdout, stderr, self.fired, self.timed_out)
+        return SupervisedRun(self.exit_code, self.killed, self.calls, stdout, stderr, self.fired, self.timed_out)
 
     def watch(self, gate: seccomp_notify.Gate) -> None:
-        """Answer until the tree has ended or must end."""
+        """Answer calls until the process tree has ended or must be killed."""
         poll = select.poll()
         waiting, ended = gate.fileno(), os.pidfd_open(self.target)
         for descriptor in (waiting, self.caller.fileno(), ended, *self.output):
@@ -198,7 +199,7 @@ class _Duty:
             events = poll.poll(1000 * min(left, _SHORT_TICK if self.parked else _TICK))
             for descriptor, event in events:
                 if descriptor == waiting and event & select.POLLIN:
-                    self.meet(gate)
+                    self.receive(gate)
                 elif descriptor == self.caller.fileno():
                     self.killed = True
                 elif descriptor not in self.output or not self.drain(descriptor):
@@ -208,54 +209,54 @@ class _Duty:
                     return
                 self.take_turns(gate, poll)
 
-    def meet(self, gate: seccomp_notify.Gate) -> None:
-        """Take the next waiting call, and answer it, at once unless turns are taken."""
+    def receive(self, gate: seccomp_notify.Gate) -> None:
+        """Take the next waiting call, and answer it at once, or park it where threads take turns."""
         stopped = gate.receive()
         if stopped is None:
             return
         path = None if stopped.name == "flock" and not stopped.asks_for_lock else self.counted_path(stopped)
         if path is None:
-            self.let(gate, stopped)
+            self.proceed(gate, stopped)
             return
-        if self.line is None:
+        if self.control is None:
             self.answer(gate, stopped, path)
             return
         self.parked[stopped.pid] = stopped, path
         self.parked_until = real_seconds() + _LONGEST_PARKED
-        if stopped.pid == self.went_on:
+        if stopped.pid == self.last_thread:
             self.unpark(gate, stopped.pid)
 
     def take_turns(self, gate: seccomp_notify.Gate, poll: select.poll) -> None:
-        """Where several threads of the tree would go on at once, the eldest does, once all the others sleep: the same in every run."""
+        """Let the oldest of the parked threads go on once all other threads sleep, so that the order is the same in every run."""
         if not self.parked:
             return
-        asleep = all(state in b"SZ" for thread, state in states(os.getpid()) if thread not in self.parked and thread != os.getpid())
+        asleep = all(state in b"SZ" for thread, state in thread_states(os.getpid()) if thread not in self.parked and thread != os.getpid())
         if (asleep and not any(descriptor == gate.fileno() for descriptor, _ in poll.poll(0))) or real_seconds() > self.parked_until:
             self.unpark(gate, min(self.parked))
 
     def unpark(self, gate: seccomp_notify.Gate, thread: int) -> None:
-        self.went_on = thread
+        self.last_thread = thread
         self.answer(gate, *self.parked.pop(thread))
 
     def answer(self, gate: seccomp_notify.Gate, stopped: seccomp_notify.Stopped, path: str) -> None:
-        """Count a call and answer it, unless the answer is the end."""
-        call = Call(len(self.calls) + 1, stopped.pid, stopped.name, path, stopped.size())
-        if self.line is not None and not self.line.may(call, stopped):
+        """Count a call and answer it, unless the process tree is to be killed."""
+        call = FileCall(len(self.calls) + 1, stopped.pid, stopped.name, path, stopped.size())
+        if self.control is not None and not self.control.allow(call, stopped):
             self.killed = True
             return
         if self.before is not None:
             self.before(call)
-        struck = self.fault is not None and strikes(self.fault, call)
-        # Only what was still waiting for its answer has happened; an interrupted call will be back, and is counted then.
-        if self.strike(gate, stopped) if struck else self.let(gate, stopped):
+        fires = self.fault is not None and fires_at(self.fault, call)
+        # Only a call that was still waiting for its answer has happened; an interrupted one comes again, and is counted then.
+        if self.play_fault(gate, stopped) if fires else self.proceed(gate, stopped):
             self.calls.append(call)
-            if struck and self.fired is None:
+            if fires and self.fired is None:
                 self.fired = call
 
-    def let(self, gate: seccomp_notify.Gate, stopped: seccomp_notify.Stopped) -> bool:
-        return self.line.lock(gate, stopped) if self.line and stopped.asks_for_lock else gate.proceed(stopped)
+    def proceed(self, gate: seccomp_notify.Gate, stopped: seccomp_notify.Stopped) -> bool:
+        return self.control.answer_lock(gate, stopped) if self.control and stopped.asks_for_lock else gate.proceed(stopped)
 
-    def strike(self, gate: seccomp_notify.Gate, stopped: seccomp_notify.Stopped) -> bool:
+    def play_fault(self, gate: seccomp_notify.Gate, stopped: seccomp_notify.Stopped) -> bool:
         match self.fault:
             case Errno(errno=number):
                 return gate.answer(stopped, error=number)
@@ -265,7 +266,7 @@ class _Duty:
                 except OSError as error:
                     return gate.answer(stopped, error=error.errno or errnos.EIO)
             case TornKill(bytes=length):
-                with suppress(OSError):  # it would have failed anyway
+                with suppress(OSError):  # the write would have failed anyway
                     stopped.write_part(length)
         self.killed = True
         return True
@@ -281,7 +282,7 @@ class _Duty:
         return _below(os.path.join(os.path.realpath(parent), name), self.roots)
 
     def drain(self, descriptor: int) -> bool:
-        """Keep what is there to read; False once there will be no more."""
+        """Read what is available; False at the end of the stream."""
         with suppress(BlockingIOError):
             while data := os.read(descriptor, 1 << 16):
                 self.output[descriptor].append(data)
@@ -289,7 +290,7 @@ class _Duty:
         return True
 
     def reap(self) -> bool:
-        """Bury the dead; False once nobody is left."""
+        """Wait for ended children; False once there is none left."""
         with suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -319,8 +320,8 @@ def _children() -> list[int]:
         return [int(pid) for pid in file.read().split()]
 
 
-def states(pid: int) -> Iterator[tuple[int, bytes]]:
-    """The threads of a process and of all its descendants, each with its state (R, S, D, Z and so on)."""
+def thread_states(pid: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the threads of a process and of all its descendants, each with its state (R, S, D, Z and so on)."""
     try:
         tasks = os.listdir(f"/proc/{pid}/task")
     except OSError:
@@ -334,16 +335,16 @@ def states(pid: int) -> Iterator[tuple[int, bytes]]:
         except OSError:
             continue
         for child in children:
-            yield from states(int(child))
+            yield from thread_states(int(child))
 
 
 def _end_children() -> None:
-    """Kill this process's children until there are none: those of a killed child become its own, so the whole tree ends."""
+    """Kill the children of this process until there are none. It adopts the children of those, so the whole process tree ends."""
     while True:
         for pid in _children():
             os.kill(pid, signal.SIGKILL)
         try:
-            # The list may miss one while another is dying, so never wait without looking again.
+            # The list may miss a child while another one dies, so it is read again before each wait.
             if os.waitpid(-1, os.WNOHANG) == (0, 0):
                 time.sleep(0.0002)
         except ChildProcessError:
@@ -353,7 +354,7 @@ def _end_children() -> None:
 def _be_target(start: Callable[[], None], stdio: tuple[int, int, int], channel: socket.socket, locks: bool) -> NoReturn:
     code = 1
     try:
-        os.setsid()  # a program that signals its own process group must not hit the warden
+        os.setsid()  # a program that signals its own process group must not hit the tracer
         for number, descriptor in enumerate(stdio):
             os.dup2(descriptor, number)
         try:

@@ -61,7 +61,7 @@ class Fault:
 
 
 @dataclass
-class Answer:
+class HttpAnswer:
     """What a request comes to: status, body and more headers."""
 
     status: int
@@ -70,7 +70,7 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, payload: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
+    def of(cls, payload: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpAnswer:
         """An answer in JSON."""
         return cls(status, json.dumps(payload).encode(), headers=dict(headers or {}))
 
@@ -189,18 +189,18 @@ class ForgeServer:
         """Wait; whether the forge was closed meanwhile."""
         return self._closing.wait(min(seconds, _LONGEST))
 
-    def limited(self, fault: Fault, path: str) -> Answer | None:
+    def limited(self, fault: Fault, path: str) -> HttpAnswer | None:
         """The answer to a request that meets a fault of status; None for another fault."""
         if fault.kind == "rate_limit":
             reset = int(self._when().timestamp() + fault.seconds)
             headers = {"x-ratelimit-limit": "5000", "x-ratelimit-remaining": "0", "x-ratelimit-reset": str(reset)}
-            return Answer.of({"message": "API rate limit exceeded for user ID 1."}, 403, headers)
+            return HttpAnswer.of({"message": "API rate limit exceeded for user ID 1."}, 403, headers)
         if fault.kind == "secondary_limit":
             message = "You have exceeded a secondary rate limit. Please wait a few minutes before you try again."
-            return Answer.of({"message": message}, 403, {"retry-after": f"{fault.seconds:g}"})
+            return HttpAnswer.of({"message": message}, 403, {"retry-after": f"{fault.seconds:g}"})
         if fault.kind == "redirect":
-            return Answer.of({"message": "Found"}, 302, {"location": f"{fault.to}{path}"})
-        return Answer.of({"message": "as scripted"}, fault.status) if fault.kind == "status" else None
+            return HttpAnswer.of({"message": "Found"}, 302, {"location": f"{fault.to}{path}"})
+        return HttpAnswer.of({"message": "as scripted"}, fault.status) if fault.kind == "status" else None
 
     def allowed(self, authorization: str | None) -> str | None:
         """The user that a request is of, if its token is taken: ``Bearer``, ``token``, or the password of ``Basic``."""
@@ -212,7 +212,7 @@ class ForgeServer:
                 value = base64.b64decode(value).decode().partition(":")[2]
         return "somebody" if value in self.tokens else None
 
-    def rest(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> Answer:
+    def rest(self, method: str, path: str, query: Mapping[str, str], body: bytes) -> HttpAnswer:
         """Answer a request to the API."""
         inside = path.removeprefix("/api/v3")
         try:
@@ -223,10 +223,10 @@ class ForgeServer:
                     with self.state.lock:
                         return serve(self, match, query, given, path)
         except Refusal as refusal:
-            return Answer.of(refusal.body, refusal.status)
-        return Answer.of({"message": "Not Found"}, 404)
+            return HttpAnswer.of(refusal.body, refusal.status)
+        return HttpAnswer.of({"message": "Not Found"}, 404)
 
-    def paged(self, items: list[Json], query: Mapping[str, str], path: str, *, below: str | None = None) -> Answer:
+    def paged(self, items: list[Json], query: Mapping[str, str], path: str, *, below: str | None = None) -> HttpAnswer:
         """One page of a list, with the address of the next one in ``Link``."""
         size = self._page or max(1, min(int(query.get("per_page", _PER_PAGE)), _MOST_PER_PAGE))
         page = max(1, int(query.get("page", 1)))
@@ -235,9 +235,9 @@ class ForgeServer:
         if page * size < len(items):
             asked = "&".join(f"{name}={quote(value)}" for name, value in {**query, "page": str(page + 1)}.items())
             headers["link"] = f'<{self.web}{path}?{asked}>; rel="next"'
-        return Answer.of(here if below is None else {"total_count": len(items), below: here}, headers=headers)
+        return HttpAnswer.of(here if below is None else {"total_count": len(items), below: here}, headers=headers)
 
-    def git(self, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes, user: str) -> Answer:
+    def git(self, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes, user: str) -> HttpAnswer:
         """Answer git, by its own program."""
         environment = hermetic_env() | {
             "GIT_PROJECT_ROOT": os.path.dirname(self.remote.path),
@@ -261,7 +261,7 @@ class ForgeServer:
         head, _, rest = done.stdout.partition(b"\r\n\r\n")
         told = dict(line.split(": ", 1) for line in head.decode("latin-1").split("\r\n") if ": " in line)
         status = int(told.pop("Status", "200" if done.returncode == 0 else "500").split()[0])
-        return Answer(status, rest, told.pop("Content-Type", _TEXT), {**told, "Cache-Control": "no-cache"})
+        return HttpAnswer(status, rest, told.pop("Content-Type", _TEXT), {**told, "Cache-Control": "no-cache"})
 
 
 class _Server(ThreadingHTTPServer):
@@ -295,19 +295,19 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and fault.kind == "cut_after":
             return self._cut()
         if fault is not None and fault.kind == "garbage":
-            answer = Answer(200, b'<html>{"number": 1', _TEXT)
+            answer = HttpAnswer(200, b'<html>{"number": 1', _TEXT)
         self._send(answer, half=fault is not None and fault.kind == "truncated")
         return None
 
     do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _answer  # noqa: N815 - named by the standard library
 
-    def _served(self, path: str, query: str, body: bytes) -> Answer:
+    def _served(self, path: str, query: str, body: bytes) -> HttpAnswer:
         forge = self.server.forge
         user = forge.allowed(self.headers.get("authorization"))
         is_git = path.startswith(f"/{forge.state.name}.git/")
         if user is None:
             challenge = {"www-authenticate": 'Basic realm="forge"'} if is_git else {}
-            return Answer.of({"message": "Bad credentials"}, 401, challenge)
+            return HttpAnswer.of({"message": "Bad credentials"}, 401, challenge)
         if is_git:
             headers = {name.lower(): value for name, value in self.headers.items()}
             return forge.git(self.command, path, query, headers, body, user)
@@ -323,7 +323,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.readline()
         return b"".join(parts)
 
-    def _send(self, answer: Answer, *, half: bool) -> None:
+    def _send(self, answer: HttpAnswer, *, half: bool) -> None:
         self.send_response(answer.status)
         for name, value in {"content-type": answer.kind, **answer.headers, "content-length": str(len(answer.body))}.items():
             self.send_header(name, value)
@@ -338,7 +338,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
 
 
-Serve = Callable[[ForgeServer, re.Match[str], Mapping[str, str], Json, str], Answer]
+Serve = Callable[[ForgeServer, re.Match[str], Mapping[str, str], Json, str], HttpAnswer]
 
 
 def _parsed(body: bytes) -> Json:
@@ -351,51 +351,51 @@ def _parsed(body: bytes) -> Json:
     return given
 
 
-def _list_pulls(forge: ForgeServer, _match: re.Match[str], query: Mapping[str, str], _body: Json, path: str) -> Answer:
+def _list_pulls(forge: ForgeServer, _match: re.Match[str], query: Mapping[str, str], _body: Json, path: str) -> HttpAnswer:
     found = [forge.state.pull_json(pull, forge.web, whole=False) for pull in forge.state.list_pulls(query)]
     return forge.paged(found, query, path)
 
 
-def _open_pull(forge: ForgeServer, _match: re.Match[str], _query: Mapping[str, str], body: Json, _path: str) -> Answer:
-    return Answer.of(forge.state.pull_json(forge.state.open_pull(body), forge.web, whole=True), 201)
+def _open_pull(forge: ForgeServer, _match: re.Match[str], _query: Mapping[str, str], body: Json, _path: str) -> HttpAnswer:
+    return HttpAnswer.of(forge.state.pull_json(forge.state.open_pull(body), forge.web, whole=True), 201)
 
 
-def _get_pull(forge: ForgeServer, match: re.Match[str], _query: Mapping[str, str], _body: Json, _path: str) -> Answer:
-    return Answer.of(forge.state.pull_json(forge.state.pull(int(match[1])), forge.web, whole=True))
+def _get_pull(forge: ForgeServer, match: re.Match[str], _query: Mapping[str, str], _body: Json, _path: str) -> HttpAnswer:
+    return HttpAnswer.of(forge.state.pull_json(forge.state.pull(int(match[1])), forge.web, whole=True))
 
 
-def _edit_pull(forge: ForgeServer, match: re.Match[str], _query: Mapping[str, str], body: Json, _path: str) -> Answer:
-    return Answer.of(forge.state.pull_json(forge.state.edit_pull(int(match[1]), body), forge.web, whole=True))
+def _edit_pull(forge: ForgeServer, match: re.Match[str], _query: Mapping[str, str], body: Json, _path: str) -> HttpAnswer:
+    return HttpAnswer.of(forge.state.pull_json(forge.state.edit_pull(int(match[1]), body), forge.web, whole=True))
 
 
-def _merge_pull(forge: ForgeServer, match: re.Match[str], _query: Mapping[str, str], _body: Json, _path: str) -> Answer:
-    return Answer.of({"sha": forge.state.merge(int(match[1])), "merged": True, "message": "Pull Request successfully merged"})
+def _merge_pull(forge: ForgeServer, match: re.Match[str], _query: Mapping[str, str], _body: Json, _path: str) -> HttpAnswer:
+    return HttpAnswer.of({"sha": forge.state.merge(int(match[1])), "merged": True, "message": "Pull Request successfully merged"})
 
 
-def _reviews(forge: ForgeServer, match: re.Match[str], query: Mapping[str, str], _body: Json, path: str) -> Answer:
+def _reviews(forge: ForgeServer, match: re.Match[str], query: Mapping[str, str], _body: Json, path: str) -> HttpAnswer:
     given = enumerate(forge.state.pull(int(match[1])).reviews, start=1)
     return forge.paged([{"id": number, "user": {"login": name}, "state": verdict} for number, (name, verdict) in given], query, path)
 
 
-def _check_runs(forge: ForgeServer, match: re.Match[str], query: Mapping[str, str], _body: Json, path: str) -> Answer:
+def _check_runs(forge: ForgeServer, match: re.Match[str], query: Mapping[str, str], _body: Json, path: str) -> HttpAnswer:
     runs = enumerate(forge.state.runs_at(match[1]), start=1)
     found = [forge.state.run_json(number, name, state, forge.web) for number, (name, state) in runs]
     return forge.paged(found, query, path, below="check_runs")
 
 
-def _statuses(forge: ForgeServer, match: re.Match[str], query: Mapping[str, str], _body: Json, path: str) -> Answer:
+def _statuses(forge: ForgeServer, match: re.Match[str], query: Mapping[str, str], _body: Json, path: str) -> HttpAnswer:
     states = forge.state.statuses_at(match[1])
     found = [{"context": name, "state": state, "target_url": None} for name, state in states]
     return forge.paged(found, query, path, below="statuses")
 
 
-def _open_issue(forge: ForgeServer, _match: re.Match[str], _query: Mapping[str, str], body: Json, _path: str) -> Answer:
-    return Answer.of(forge.state.issue_json(forge.state.open_issue(body), forge.web), 201)
+def _open_issue(forge: ForgeServer, _match: re.Match[str], _query: Mapping[str, str], body: Json, _path: str) -> HttpAnswer:
+    return HttpAnswer.of(forge.state.issue_json(forge.state.open_issue(body), forge.web), 201)
 
 
-def _comment(forge: ForgeServer, match: re.Match[str], _query: Mapping[str, str], body: Json, _path: str) -> Answer:
+def _comment(forge: ForgeServer, match: re.Match[str], _query: Mapping[str, str], body: Json, _path: str) -> HttpAnswer:
     number = forge.state.comment(int(match[1]), body)
-    return Answer.of({"id": number, "body": body["body"], "html_url": f"{forge.web}/comments/{match[1]}-{number}"}, 201)
+    return HttpAnswer.of({"id": number, "body": body["body"], "html_url": f"{forge.web}/comments/{match[1]}-{number}"}, 201)
 
 
 _ROUTES: Final[tuple[tuple[str, str, Serve], ...]] = (

@@ -128,7 +128,7 @@ class BareRemote:
         made.rename(directory / name)
 
     @contextmanager
-    def held(self, hook: Hook = "pre-receive") -> Iterator[Held]:
+    def held(self, hook: Hook = "pre-receive") -> Iterator[HeldPushes]:
         """Have pushes wait in a hook, for as long as the block lasts or until they are let go.
 
         Args:
@@ -137,7 +137,7 @@ class BareRemote:
         place = self.path / "held"
         place.mkdir()
         self.hook(hook, f"echo $$ >held/new.$$\nmv held/new.$$ held/$$\nwhile [ ! -e held/go ] && [ -e held ]; do sleep {_LOOK}; done\n")
-        held = Held(place)
+        held = HeldPushes(place)
         try:
             yield held
         finally:
@@ -172,7 +172,7 @@ class BareRemote:
         return sorted(str(path.relative_to(self.path)) for path in found)
 
 
-class Held:
+class HeldPushes:
     """Pushes that wait in a hook of a remote; see ``BareRemote.held``."""
 
     def __init__(self, place: Path) -> None:

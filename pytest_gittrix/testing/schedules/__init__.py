@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.testing.schedules.blackbox import interleave as interleave
     from pytest_gittrix.testing.schedules.blackbox import intrude as intrude
     from pytest_gittrix.testing.schedules.linearize import Call as Call
+    from pytest_gittrix.testing.schedules.linearize import CallHistory as CallHistory
     from pytest_gittrix.testing.schedules.linearize import History as History
     from pytest_gittrix.testing.schedules.linearize import linearise as linearise
     from pytest_gittrix.testing.schedules.linearize import require_linear as require_linear
@@ -42,6 +43,7 @@ __getattr__ = door(
         "pytest_gittrix.testing.schedules.process_stepper": ("Command",),
         "pytest_gittrix.testing.schedules.linearize": (
             "Call",
+            "CallHistory",
             "History",
             "linearise",
             "require_linear",

@@ -1,7 +1,7 @@
-"""Threads that run one at a time and stop at points, so that a test says who goes next. It must not know what the points mean.
+"""Threads that run one at a time and stop at points, so that a test decides which one goes next.
 
-The engine's locks are waited for at points too (``lease:busy``, ``ref:busy``): an actor that stands at one gives up its turn, so that the
-holder can go on.
+The engine waits for its locks at points too (``lease:busy``, ``ref:busy``): an actor that stops there gives up its turn, so that the
+holder of the lock can go on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final, Self
 from pytest_gittrix.errors import Deadlock, GittrixError, InvalidInput
 
 WAITING: Final = ":busy"
-"""How the names of points end at which an actor waits for another."""
+"""The end of the names of points at which an actor waits for another one."""
 
 
 class _Abandoned(BaseException):
@@ -26,11 +26,11 @@ class _Abandoned(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an actor.
+    """How an actor ended.
 
     Attributes:
-        value: what it returned.
-        error: what it raised instead, if anything.
+        value: what the actor returned.
+        error: what it raised instead, or None.
     """
 
     value: object = None
@@ -56,11 +56,11 @@ class _Actor:
 
 
 class Actors:
-    """Actors that take turns. Made by ``Race.actors``.
+    """Actors that take turns. Created by ``Race.actors``.
 
     Args:
-        actors: what each does, by name.
-        timeout: real seconds from one point to the next, or for all to wait for each other.
+        actors: what each actor does, by name.
+        timeout: real seconds that an actor may take from one point to the next, or that all may wait for each other.
     """
 
     def __init__(self, actors: Mapping[str, Callable[[], object]], *, timeout: float) -> None:
@@ -82,18 +82,18 @@ class Actors:
 
     @property
     def outcomes(self) -> dict[str, Outcome]:
-        """What became of those that have ended, by name."""
+        """The outcomes of the actors that have ended, by name."""
         return {name: actor.outcome for name, actor in self._actors.items() if actor.outcome is not None}
 
     def step(self, name: str, *, to: str | None = None) -> str | None:
-        """Let one actor go on to its next point, or to the point ``to``; one that has ended stays as it is.
+        """Let an actor go on to its next point, or to the point ``to``. Does nothing if the actor has ended.
 
         Returns:
-            The point it stands at, or None if it has ended.
+            The point at which the actor stops, or None if it has ended.
 
         Raises:
             InvalidInput: there is no such actor.
-            Deadlock: it ended, or waits for another actor, without having reached ``to``; or it came to no point in time.
+            Deadlock: the actor ended, or waits for another one, without reaching ``to``; or it reached no point in time.
         """
         actor = self._named(name)
         if to is None:
@@ -111,10 +111,10 @@ class Actors:
         return point
 
     def finish(self, *names: str) -> None:
-        """Let actors (all, by default) go on to their ends, in turn; one that waits for a lock lets the others go first.
+        """Let actors (by default all) go on to their ends, in turn; one that waits for a lock lets the others go first.
 
         Raises:
-            Deadlock: they wait for each other, or for an actor that is not to go on.
+            Deadlock: they wait for each other, or for an actor that was not named.
         """
         going = [self._named(name) for name in names or self._actors]
         deadline = time.monotonic() + self._timeout
@@ -126,7 +126,7 @@ class Actors:
                 raise self._stuck(going[0])
 
     def pause(self, point: str) -> None:
-        """Called on an actor's own thread at each point: wait there for the next turn. Other threads go on."""
+        """Wait for the next turn. Called at each point; does nothing on a thread that is no actor's."""
         actor: _Actor | None = getattr(self._mine, "actor", None)
         if actor is None:
             return
@@ -139,7 +139,7 @@ class Actors:
             raise _Abandoned
 
     def _go(self, actor: _Actor) -> str | None:
-        # One that was stuck may have come to stop since: it is not let go on a second time.
+        # An actor that was stuck may have stopped since: it is not released a second time.
         if not actor.running:
             if actor.outcome is not None:
                 return None

@@ -1,11 +1,10 @@
-"""Races between whole programs, as they are: process trees take turns at the calls that change files or ask for locks.
+"""Races between whole programs without instrumentation: process trees take turns at the calls that change files or ask for locks.
 
-No instrumentation: a tree stops by itself at each such call, and the schedule says who goes on. So a session system in any language can be
-raced, by its command line or forked. Linux, as ``supervisor``. Knows neither git nor sessions nor pytest.
+Each process tree stops at each such call, and the schedule says which one goes on. So a session system in any language can be raced, by its
+command line or in a fork. Needs Linux, as ``supervisor``.
 
-What is seen is what the kernel is asked: calls that change files, and flock. Reads are no steps: nobody is slipped in between two of
-them that have no change between them. A program that waits in another way (fcntl locks, looking at a file again and again) is taken to wait
-when it sleeps.
+Steps are calls that change files, and flock. Reads are no steps: no other program is scheduled between two of them that have no change
+between them. A program that waits in another way (fcntl locks, polling a file) counts as waiting when it sleeps.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from typing import Self, TypeVar
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.monotonic import real_seconds
-from pytest_gittrix.testing.faults.faults import Call
+from pytest_gittrix.testing.faults.faults import FileCall
 from pytest_gittrix.testing.faults.supervisor import StrPath, supported
-from pytest_gittrix.testing.schedules.process_schedule import Interleaving, Table
-from pytest_gittrix.testing.schedules.process_stepper import Actor, Command, Ended, Tree
+from pytest_gittrix.testing.schedules.process_schedule import ProcessInterleaving, TurnScheduler
+from pytest_gittrix.testing.schedules.process_stepper import Actor, Command, Ended, SteppedProcess
 
-__all__ = ["Command", "Ended", "Explored", "Interleaving", "Intrusion", "calls_of", "explore_processes", "interleave", "intrude"]
+__all__ = ["Command", "Ended", "Explored", "Intrusion", "ProcessInterleaving", "calls_of", "explore_processes", "interleave", "intrude"]
 
 W = TypeVar("W")
 Within = StrPath | Iterable[StrPath]
@@ -33,32 +32,32 @@ Within = StrPath | Iterable[StrPath]
 
 @dataclass(frozen=True)
 class Intrusion:
-    """What came of one program slipped into another.
+    """The result of running one program in the middle of another.
 
     Attributes:
-        action: how the one that was held ended.
-        intruder: how the other ended.
-        held: the call at which the action was held; None if it ended without having come to so many.
+        action: how the held program ended.
+        intruder: how the other program ended.
+        held: the call at which the action was held; None if it ended before.
         waited: whether the intruder had to wait until the action went on.
-        calls: those the action made, in order.
-        intruder_calls: those the intruder made.
-        order: the whole story; ``print(intrusion.order)`` shows it.
+        calls: the calls of the action, in order.
+        intruder_calls: the calls of the intruder, in order.
+        order: the whole order; ``print(intrusion.order)`` shows it.
     """
 
     action: Ended
     intruder: Ended
-    held: Call | None
+    held: FileCall | None
     waited: bool
-    calls: tuple[Call, ...]
-    intruder_calls: tuple[Call, ...]
-    order: Interleaving
+    calls: tuple[FileCall, ...]
+    intruder_calls: tuple[FileCall, ...]
+    order: ProcessInterleaving
 
 
 def intrude(action: Actor, intruder: Actor, *, at: int, within: Within = (), timeout: float = 60.0, patience: float = 0.15) -> Intrusion:
     """Hold a program in the middle of its work, let another one run, and then let the first go on.
 
-    The intruder runs until it ends or waits (for a lock that the action holds, say). Then the action goes on to its end, and the intruder
-    is awaited. If the action ends before the ``at``-th call, the intruder runs after it.
+    The intruder runs until it ends or waits, for instance for a lock that the action holds. Then the action goes on to its end, and the
+    intruder is awaited. If the action ends before the ``at``-th call, the intruder runs after it.
 
     Args:
         action: a function, called in a fork of this process, or a program.
@@ -66,7 +65,7 @@ def intrude(action: Actor, intruder: Actor, *, at: int, within: Within = (), tim
         at: the action is held when it is about to make this one of its calls that change a file or ask for a lock; from 1.
         within: count only calls that concern a path below one of these; everywhere on disk if empty.
         timeout: seconds after which each is killed.
-        patience: seconds of sleep after which somebody counts as waiting.
+        patience: seconds of sleep after which a program counts as waiting.
 
     Raises:
         InvalidInput: ``at`` is less than 1, or an actor is empty.
@@ -109,16 +108,16 @@ def interleave(
     within: Within = (),
     timeout: float = 60.0,
     patience: float = 0.15,
-) -> Interleaving:
+) -> ProcessInterleaving:
     """Run programs one at a time, in one order.
 
-    A step lets one of them go on: it starts, or makes the call it is held at, and runs to its next call. Whoever runs goes on until it
-    ends or waits; then the others, whoever ran last first; and at first the first.
+    In a step one of them goes on: it starts, or makes the call it is held at, and runs to its next call. An actor goes on until it ends or
+    waits; then the others follow, the one that ran last first. The first actor starts.
 
     Args:
         actors: functions, each called in a fork of this process, and programs.
-        preemptions: ``(step, actor)``: who goes on at which step, from 0, where it is not the one that would anyway. What names an actor
-            that cannot go on, or a step that never comes, makes no difference.
+        preemptions: ``(step, actor)``: which actor goes on at which step, from 0, where it is not the usual one. A preemption by an actor
+            that cannot go on, or at a step that never comes, makes no difference.
         within: calls that concern no path below one of these are no steps; all on disk are if empty. Locks are waited for in turn wherever
             they are.
         timeout: seconds after which each is killed, from its start.
@@ -128,7 +127,7 @@ def interleave(
         What happened. ``DEADLOCK`` is a finding; how actors ended is not, see ``ended``.
 
     Raises:
-        InvalidInput: there are no actors, one is empty, or ``preemptions`` names one there is not.
+        InvalidInput: there are no actors, one is empty, or ``preemptions`` names an unknown one.
         CapabilityMissing: supervision does not work here; ``supervisor.supported`` says why.
     """
     return _play(actors, preemptions, within, timeout, patience)[1]
@@ -136,33 +135,33 @@ def interleave(
 
 @dataclass(frozen=True)
 class Explored:
-    """What came of trying orders.
+    """The result of exploring orders.
 
     Attributes:
         executions: how many orders were played.
-        complete: whether these are all within the bound; not so if one was wrong, which ends it.
-        seconds: real time it took.
-        missed: how often a preemption did not happen where an order before had shown a step for it: a program that does not repeat itself.
-        violation: the first order in which something is wrong.
+        complete: whether these are all orders within the bound; False if one was wrong, which ends the exploration.
+        seconds: the real time it took.
+        missed: how often a preemption did not happen although an earlier order had the step for it: the program does not repeat itself.
+        violation: the first order in which something is wrong, or None.
     """
 
     executions: int
     complete: bool
     seconds: float
     missed: int
-    violation: Interleaving | None
+    violation: ProcessInterleaving | None
 
     def __str__(self) -> str:
         each = 1000 * self.seconds / max(self.executions, 1)
-        told = f"{'' if self.complete else 'the first '}{self.executions} orders in {self.seconds:.1f} s, {each:.0f} ms each"
-        told += f", {self.missed} not as foreseen" if self.missed else ""
-        return f"{told}: {'nothing wrong' if self.violation is None else self.violation.finding}"
+        summary = f"{'' if self.complete else 'the first '}{self.executions} orders in {self.seconds:.1f} s, {each:.0f} ms each"
+        summary += f", {self.missed} not as foreseen" if self.missed else ""
+        return f"{summary}: {'nothing wrong' if self.violation is None else self.violation.finding}"
 
     def verify(self) -> Self:
-        """This exploration, if nothing was found.
+        """Return this exploration if nothing is wrong in any order.
 
         Raises:
-            AssertionError: something was; the message has its trace, and the list that plays it again.
+            AssertionError: something is wrong; the message has its trace, and the list that plays it again.
         """
         __tracebackhide__ = True
         if self.violation is not None:
@@ -174,7 +173,7 @@ class Explored:
 def explore_processes(
     make_world: Callable[[], AbstractContextManager[W]],
     actors: Callable[[W], Sequence[Actor]],
-    check: Callable[[W, Interleaving], object],
+    check: Callable[[W, ProcessInterleaving], object],
     *,
     bound: int = 1,
     limit: int = 1000,
@@ -182,16 +181,16 @@ def explore_processes(
     timeout: float = 60.0,
     patience: float = 0.15,
 ) -> Explored:
-    """Play every order in which at most ``bound`` times somebody is cut short in the middle, until something is wrong.
+    """Play every order with at most ``bound`` preemptions, until something is wrong.
 
-    Who starts, and who goes on when another has ended or waits, is free: all of that is tried.
+    Which actor starts, and which one goes on when another has ended or waits, is no preemption: all of that is tried.
 
     Args:
         make_world: opens a fresh world; a context manager.
-        actors: who takes part in that world.
-        check: judges the world and what happened afterwards, by raising AssertionError. Not asked about a deadlock, which is wrong anyway.
-        bound: how many preemptions.
-        limit: stop after so many orders.
+        actors: returns the actors in that world.
+        check: checks the world and what happened, and raises AssertionError. Not called after a deadlock, which is wrong anyway.
+        bound: the highest number of preemptions.
+        limit: the highest number of orders.
         within: which calls are steps in that world, as for `interleave`. The fewer, the fewer orders.
         timeout, patience: as for `interleave`.
 
@@ -199,30 +198,30 @@ def explore_processes(
         InvalidInput, CapabilityMissing: as for `interleave`.
     """
     began = real_seconds()
-    seen: set[tuple[str, ...]] = set()
+    played: set[tuple[str, ...]] = set()
     pending: deque[tuple[tuple[tuple[int, int], ...], int]] = deque([((), 0)])
     executions = missed = 0
     violation = None
     while pending and executions < limit and violation is None:
-        asked, spent = pending.popleft()
+        requested, spent = pending.popleft()
         with make_world() as world:
-            order = interleave(actors(world), asked, within=within(world), timeout=timeout, patience=patience)
-            order = _judged(order, partial(check, world))
+            order = interleave(actors(world), requested, within=within(world), timeout=timeout, patience=patience)
+            order = _checked(order, partial(check, world))
         executions += 1
         if order.finding is not None:
             violation = order
         missed += len(order.missed)
-        if order.preemptions != asked or order.points in seen:
-            continue  # whoever was let go on only went on waiting
-        seen.add(order.points)
+        if order.preemptions != requested or order.points in played:
+            continue  # the preempting actor only went on waiting
+        played.add(order.points)
         for choice in order.choices:
             price = spent + choice.preempts
-            if price <= bound and (not asked or choice.step > asked[-1][0]):
-                pending.extend(((*asked, (choice.step, other)), price) for other in choice.others)
+            if price <= bound and (not requested or choice.step > requested[-1][0]):
+                pending.extend(((*requested, (choice.step, other)), price) for other in choice.others)
     return Explored(executions, not pending and violation is None, real_seconds() - began, missed, violation)
 
 
-def _judged(order: Interleaving, check: Callable[[Interleaving], object]) -> Interleaving:
+def _checked(order: ProcessInterleaving, check: Callable[[ProcessInterleaving], object]) -> ProcessInterleaving:
     if order.finding is not None:
         return order
     try:
@@ -242,7 +241,7 @@ def _play(
     timeout: float,
     patience: float,
     enters: tuple[int, int] | None = None,
-) -> tuple[list[Tree], Interleaving]:
+) -> tuple[list[SteppedProcess], ProcessInterleaving]:
     if not actors:
         raise InvalidInput("There are no actors.", why="Nobody could go on.", fix="Give at least one: a function or a command.")
     unknown = [actor for _, actor in preemptions if not 0 <= actor < len(actors)]
@@ -252,16 +251,18 @@ def _play(
         raise InvalidInput(f"timeout is {timeout}; it must be more than 0 seconds")
     if (reason := supported()) is not None:
         raise CapabilityMissing(reason, fix="Skip with what testing.faults.supervisor.supported() returns.")
-    places: list[StrPath] = [within] if isinstance(within, str | os.PathLike) else [*within]
-    roots = tuple(os.path.realpath(place) for place in places)
-    trees = [Tree(actor, roots, timeout) for actor in actors]
-    table = Table(trees, dict(preemptions), patience, timeout, enters)
+    paths: list[StrPath] = [within] if isinstance(within, str | os.PathLike) else [*within]
+    roots = tuple(os.path.realpath(path) for path in paths)
+    trees = [SteppedProcess(actor, roots, timeout) for actor in actors]
+    scheduler = TurnScheduler(trees, dict(preemptions), patience, timeout, enters)
     try:
-        finding = table.play()
+        finding = scheduler.play()
     finally:
         for tree in trees:
             tree.end()
     ended = tuple(tree.ended or Ended(code="KILLED") for tree in trees)
     root = os.path.commonpath(roots) if roots else ""
-    missed = tuple(wanted for wanted in preemptions if wanted[0] not in table.met)
-    return trees, Interleaving(tuple(table.taken), tuple(table.turns), ended, tuple(table.choices), missed, finding, root)
+    missed = tuple(wanted for wanted in preemptions if wanted[0] not in scheduler.met)
+    return trees, ProcessInterleaving(
+        tuple(scheduler.taken), tuple(scheduler.turns), ended, tuple(scheduler.choices), missed, finding, root
+    )

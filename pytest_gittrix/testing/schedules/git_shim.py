@@ -1,8 +1,7 @@
-"""A ``git`` that stands first on PATH and asks the test at chosen commands, for systems in other processes and languages.
+"""A ``git`` that stands first on PATH and calls the test at chosen commands, for systems in other processes and languages.
 
 The shim is a small shell script. At a watched command it writes one line to a pipe and waits for the answer, before or after it has run the
-real git with the same arguments, input and output; at any other it becomes the real git at once. It must not know what the test does
-meanwhile.
+real git with the same arguments, input and output. At any other command it becomes the real git at once.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ Side = Literal["before", "after"]
 
 _STOP: Final = b"stop\n"
 
-# Options of git itself stand before the command; some take the next word. A shim holds its own pipe open for reading before it asks, so
-# that an answer neither blocks nor is lost, and is told by ENXIO when the shim was killed.
+# Options of git itself stand before the command; some take the next word. A shim opens its own pipe for reading before it asks, so that an
+# answer neither blocks nor is lost, and fails with ENXIO when the shim was killed.
 _SCRIPT: Final = """\
 #!/bin/sh
 here={here}
@@ -62,15 +61,15 @@ class GitShim:
     """The script, and the thread that answers it.
 
     Args:
-        directory: where to put it; made here.
-        asked: called with ``before`` or ``after`` and the git command, on the shim's own thread, while that git waits. What it raises is
-            kept in ``errors``, and git goes on.
+        directory: where to put the script; created here.
+        act: called with ``before`` or ``after`` and the git command, on the shim's own thread, while that git waits. What it raises is
+            appended to ``errors``, and git goes on.
 
     Raises:
         CapabilityMissing: the platform has no named pipes.
     """
 
-    def __init__(self, directory: Path, asked: Callable[[Side, str], None]) -> None:
+    def __init__(self, directory: Path, act: Callable[[Side, str], None]) -> None:
         if not hasattr(os, "mkfifo"):
             raise CapabilityMissing(
                 "A git shim needs named pipes, which this platform does not have.",
@@ -79,7 +78,7 @@ class GitShim:
             )
         self.errors: list[BaseException] = []
         self._directory = directory
-        self._asked = asked
+        self._act = act
         self._watched = directory / "watched"
         self._bin = directory / "bin"
         for made in (self._watched, self._bin):
@@ -94,11 +93,11 @@ class GitShim:
         self._thread.start()
 
     def environment(self, base: Mapping[str, str]) -> dict[str, str]:
-        """``base`` with the shim first on PATH."""
+        """Return ``base`` with the shim first on PATH."""
         return {**base, "PATH": os.pathsep.join([str(self._bin), base.get("PATH", os.defpath)])}
 
     def watch(self, side: Side, command: str) -> None:
-        """Ask before or after each ``git <command>`` from now on.
+        """Call ``act`` before or after each ``git <command>`` from now on.
 
         Raises:
             InvalidInput: no git command has such a name.
@@ -112,11 +111,11 @@ class GitShim:
         (self._watched / f"{side}.{command}").touch()
 
     def forget(self, side: Side, command: str) -> None:
-        """Ask no more."""
+        """Stop watching a command."""
         (self._watched / f"{side}.{command}").unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let every waiting git go on, and stop."""
+        """Let every waiting git go on, and end the thread."""
         for path in self._watched.iterdir():
             path.unlink()
         os.write(self._pipe, _STOP)
@@ -136,7 +135,7 @@ class GitShim:
 
     def _answer(self, side: str, command: str, shim: str) -> None:
         try:
-            self._asked("before" if side == "before" else "after", command)
+            self._act("before" if side == "before" else "after", command)
         except BaseException as error:  # noqa: BLE001 - raised again where the test can see it; the git that waits must go on
             self.errors.append(error)
         with suppress(OSError):  # the shim was killed meanwhile

@@ -1,8 +1,8 @@
-"""Whether what several actors were told can be explained by one order of their operations, each done in an instant.
+"""Checks whether one order of the operations of several actors, each done in an instant, explains all their results.
 
-The checker is that of Wing and Gong ("Testing and verifying concurrent objects", 1993), remembering what was tried as Lowe's does: it
-looks for an order that respects who had an answer before whom began. A model says what each operation does to a state and what it answers.
-It must not know what the operations are.
+The checker is that of Wing and Gong ("Testing and verifying concurrent objects", 1993), and remembers what it tried as Lowe's does. It
+looks for an order in which an operation that returned before another one was called comes first. A model says what each operation does to
+a state, and what it returns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ State = TypeVar("State", bound=Hashable)
 T = TypeVar("T")
 
 Model = Callable[[State, Op], tuple[State, object]]
-"""What an operation does to a state, and what it answers. Pure; states are hashable values."""
+"""What an operation does to a state, and what it returns. A pure function; states are hashable values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ class Call(Generic[Op]):
     """One operation of one actor.
 
     Attributes:
-        actor: who.
-        op: what.
-        called, returned: when, in any numbers that grow. ``returned`` is None if nobody knows how it went (a crash, say): then it happened
-            at any time after it was called, or never.
-        result: what it answered.
+        actor: the name of the actor.
+        op: the operation, as the model takes it.
+        called, returned: when, in any numbers that grow. ``returned`` is None if the outcome is unknown, for instance after a crash: then
+            it happened at any time after it was called, or never.
+        result: what it returned, as the model does.
     """
 
     actor: str
@@ -44,8 +44,8 @@ class Call(Generic[Op]):
         return f"{self.actor}: {self.op} -> {'unknown' if self.returned is None else self.result}"
 
 
-class History(Generic[Op]):
-    """Operations, written down as they happen, in any thread."""
+class CallHistory(Generic[Op]):
+    """Records operations as they happen, in any thread."""
 
     def __init__(self) -> None:
         self._calls: dict[int, Call[Op]] = {}
@@ -53,17 +53,17 @@ class History(Generic[Op]):
 
     @property
     def calls(self) -> list[Call[Op]]:
-        """Those so far, in the order in which they were called."""
+        """The recorded calls, in the order in which they were called."""
         return [self._calls[called] for called in sorted(self._calls)]
 
     def call(self, actor: str, op: Op, act: Callable[[], T], answer: Callable[[T], object] | None = None) -> T:
-        """Do something, and write down what came of it.
+        """Call ``act`` and record its result.
 
         Args:
-            actor: who does it.
-            op: what it is to the model.
-            act: does it. A ``GittrixError`` is an answer too: its code. Whatever else it raises leaves the outcome unknown.
-            answer: makes the model's answer of what ``act`` returned; the same by default.
+            actor: the name of the actor.
+            op: the operation, as the model takes it.
+            act: performs the operation. A ``GittrixError`` is a result too: its code. Any other exception leaves the outcome unknown.
+            answer: turns what ``act`` returned into what the model returns; by default it stays as it is.
 
         Returns:
             What ``act`` returned. What it raises is raised.
@@ -79,27 +79,31 @@ class History(Generic[Op]):
         return value
 
 
+History = CallHistory
+"""The former name of ``CallHistory``."""
+
+
 def linearise(calls: Iterable[Call[Op]], state: State, model: Model[State, Op]) -> list[Call[Op]] | None:
-    """An order that explains a history: what had its answer before another began comes first.
+    """Find an order that explains a history: a call that returned before another one was called comes first.
 
     Args:
         calls: the history, in any order.
-        state: where the model starts.
+        state: the first state of the model.
         model: what is right.
 
     Returns:
-        The calls in such an order, those of unknown outcome only where they must have happened; None if there is none.
+        The calls in such an order, those of unknown outcome only where they must have happened; None if there is no such order.
     """
     return _Search(calls, answered_before, model).order(state)
 
 
 def serialise(calls: Iterable[Call[Op]], state: State, model: Model[State, Op]) -> list[Call[Op]] | None:
-    """As ``linearise``, but actors may be told old news: only the order of each one's own calls is kept."""
+    """As ``linearise``, but actors may see old states: only the order of each actor's own calls is respected."""
     return _Search(calls, _same_actor_before, model).order(state)
 
 
 def require_linear(calls: Iterable[Call[Op]], state: State, model: Model[State, Op]) -> None:
-    """Raise AssertionError unless some order explains a history; the message shows how far the best one came, and where it fails."""
+    """Raise AssertionError unless some order explains a history. The message shows the longest beginning of one, and where it fails."""
     search = _Search(calls, answered_before, model)
     if search.order(state) is not None:
         return
@@ -113,7 +117,7 @@ def require_linear(calls: Iterable[Call[Op]], state: State, model: Model[State, 
 
 
 def answered_before(one: Call[Op], other: Call[Op]) -> bool:
-    """Whether one call had its answer before the other began; if neither had, they overlap."""
+    """Whether one call returned before the other was called. If neither did, they overlap."""
     return one.returned is not None and one.returned < other.called
 
 
@@ -122,7 +126,7 @@ def _same_actor_before(one: Call[Op], other: Call[Op]) -> bool:
 
 
 class _Search(Generic[State, Op]):
-    """A depth-first search over which calls are done (bits of a number) and the state they left. No such pair is visited twice."""
+    """A depth-first search over pairs of the calls done so far (bits of a number) and the state they left. None is visited twice."""
 
     def __init__(self, calls: Iterable[Call[Op]], precedes: Callable[[Call[Op], Call[Op]], bool], model: Model[State, Op]) -> None:
         self.calls = sorted(calls, key=lambda call: call.called)
@@ -136,7 +140,7 @@ class _Search(Generic[State, Op]):
         self._known: dict[tuple[int, int], int | None] = {}
 
     def order(self, state: State) -> list[Call[Op]] | None:
-        """The calls in an order that explains them, or None; ``best`` is then the longest beginning of one."""
+        """Return the calls in an order that explains them, or None; ``best`` is then the longest beginning of one."""
         start = (0, self._number(state))
         stack: list[tuple[int, int, tuple[int, ...]]] = [(*start, ())]
         visited = {start}
@@ -156,7 +160,7 @@ class _Search(Generic[State, Op]):
         return None
 
     def _after(self, number: int, i: int) -> int | None:
-        """The state that a call leaves, or None if the model answers something else than was answered."""
+        """Return the number of the state that a call leaves, or None if the model returns another result."""
         key = (number, i)
         if key not in self._known:
             call = self.calls[i]

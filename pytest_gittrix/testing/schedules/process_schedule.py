@@ -1,7 +1,6 @@
-"""Who goes on: process trees one at a time, each from call to call, in an order told by its exceptions; and the trace of that.
+"""Runs process trees one at a time, from call to call, in an order given by its preemptions; and traces what happened.
 
-Whoever runs goes on until it ends or waits; ``(3, 1)`` lets actor 1 go on at step 3 instead. Knows neither git nor sessions nor pytest, nor
-what is right.
+An actor that runs goes on until it ends or waits; the preemption ``(3, 1)`` lets actor 1 go on at step 3 instead.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from pytest_gittrix.os_level.monotonic import real_seconds
-from pytest_gittrix.testing.faults.faults import Call
-from pytest_gittrix.testing.schedules.process_stepper import Ended, Tree
-from pytest_gittrix.testing.schedules.trace_table import Step, columns
+from pytest_gittrix.testing.faults.faults import FileCall
+from pytest_gittrix.testing.schedules.process_stepper import Ended, SteppedProcess
+from pytest_gittrix.testing.schedules.trace_table import TraceStep, columns
 
 _MOST_STEPS: Final = 20_000
-_GRACE: Final = 2.0  # seconds: who waits for something outside the actors may get it yet
+_GRACE: Final = 2.0  # seconds in which an actor may still get what it waits for from outside the actors
 _LONGEST: Final = 44  # characters of a path in a trace
 _OTHER_FORMS: Final = re.compile(r"(?<!^cre)(at)?\d*$")  # renameat2 is rename, but creat is creat
 _RANDOM: Final = re.compile(
@@ -31,24 +30,24 @@ _RANDOM: Final = re.compile(
 
 @dataclass(frozen=True)
 class Turn:
-    """Somebody went on to its next call.
+    """One step: an actor went on to its next call.
 
     Attributes:
-        actor: who, as an index.
-        did: the call it made; None if it only started, or was free to run already.
-        came_to: the call it came to; None if it ended or waits asleep.
-        waits: what for, if it waits: a path, or "sleep".
+        actor: the index of the actor.
+        did: the call it made; None if it only started, or ran already.
+        came_to: the call it came to; None if it ended or sleeps.
+        waits: what it waits for: a path, or "sleep"; None if it does not wait.
     """
 
     actor: int
-    did: Call | None
-    came_to: Call | None
+    did: FileCall | None
+    came_to: FileCall | None
     waits: str | None
 
 
 @dataclass(frozen=True)
-class Choice:
-    """Who else could have gone on at a step, and whether that would have cut the turn of somebody short."""
+class TurnChoice:
+    """The other actors that could have gone on at a step, and whether one of them would have preempted the actor that ran."""
 
     step: int
     others: tuple[int, ...]
@@ -56,56 +55,56 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Interleaving:
+class ProcessInterleaving:
     """One order that was played.
 
     Attributes:
-        preemptions: the order, as a list that plays it again; without what made no difference, so it may be shorter than asked for.
+        preemptions: the order, as a list that plays it again; preemptions that made no difference are left out.
         turns: what happened, step by step.
         ended: how each actor ended.
-        choices: what else could have been done.
-        missed: what was asked for and could not be: the step never came, or the actor could not go on there.
+        choices: the alternatives at each step.
+        missed: the requested preemptions that did not happen: the step never came, or the actor could not go on there.
         finding: what is wrong, or None.
-        root: paths are shown relative to this.
+        root: paths are shown relative to this directory.
     """
 
     preemptions: tuple[tuple[int, int], ...]
     turns: tuple[Turn, ...]
     ended: tuple[Ended, ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[TurnChoice, ...]
     missed: tuple[tuple[int, int], ...]
     finding: str | None
     root: str
 
     @property
     def ending(self) -> str:
-        """How everybody ended, on a line: ``A done, B BASELINE_CONFLICT``."""
+        """How the actors ended, on a line: ``A done, B BASELINE_CONFLICT``."""
         return ", ".join(f"{_name(actor)} {ended.code or 'done'}" for actor, ended in enumerate(self.ended))
 
     @property
     def points(self) -> tuple[str, ...]:
-        """Each step in a line that is the same in every run of the same order: names that are drawn at random are numbered."""
+        """Each step as a line that is the same in every run of the same order: random names are replaced by numbers."""
         names = _Names(self.root)
         return tuple(f"{_name(turn.actor)} {_what(turn, names)}" for turn in self.turns)
 
     def trace(self, *, full: bool = False) -> str:
-        """A column for each actor, and the verdict below.
+        """Draw a column for each actor, and the verdict below.
 
         Args:
             full: a line for each call; otherwise one for each turn, from its first call to its last.
         """
         steps, names = [], _Names(self.root)
         for number, turn in enumerate(self.turns):
-            who = _name(turn.actor)
+            actor = _name(turn.actor)
             if turn.did is not None:
-                steps.append(Step(who, names.call(turn.did)))
+                steps.append(TraceStep(actor, names.call(turn.did)))
             following = self.turns[number + 1].actor if number + 1 < len(self.turns) else None
             if turn.waits is not None:
-                steps.append(Step(who, "waits" if turn.waits == "sleep" else f"waits for {names.path(turn.waits)}"))
+                steps.append(TraceStep(actor, "waits" if turn.waits == "sleep" else f"waits for {names.path(turn.waits)}"))
             elif turn.came_to is None:
-                steps.append(Step(who, self.ended[turn.actor].code or "done"))
+                steps.append(TraceStep(actor, self.ended[turn.actor].code or "done"))
             elif following != turn.actor:
-                steps.append(Step(who, f"before {names.call(turn.came_to)}"))
+                steps.append(TraceStep(actor, f"before {names.call(turn.came_to)}"))
         actors = [_name(actor) for actor in range(len(self.ended))]
         return columns(actors, steps, {}, self.finding or self.ending, full=full)
 
@@ -113,14 +112,14 @@ class Interleaving:
         return f"{self.trace()}\n    preemptions = {list(self.preemptions)!r}"
 
     def with_finding(self, finding: str) -> Self:
-        """The same, and what is wrong with it."""
+        """Return this order with what is wrong with it."""
         return replace(self, finding=finding)
 
     def verify(self) -> Self:
-        """This order, if nothing is wrong with it.
+        """Return this order if nothing is wrong with it.
 
         Raises:
-            AssertionError: something is; the message is the trace, and the list that plays it again.
+            AssertionError: something is wrong; the message is the trace, and the list that plays it again.
         """
         __tracebackhide__ = True
         if self.finding is not None:
@@ -128,56 +127,56 @@ class Interleaving:
         return self
 
 
-class Table:
-    """One order as it is played.
+class TurnScheduler:
+    """Plays one order.
 
-    Who waits is asked again only once somebody else has got on.
+    An actor that waits gets a turn again only after another actor has made progress.
 
     Args:
-        trees: who takes part.
-        preemptions: who goes on at which step, where it is not the one that would anyway.
+        trees: the process trees of the actors.
+        preemptions: the actor that goes on at a step, by step, where it is not the usual one.
         patience: seconds of sleep after which an actor counts as waiting.
-        timeout: seconds that the last one left may wait.
-        enters: who comes in only when actor 0 is about to make its call of this number, or has ended, and goes on then: ``(call, actor)``.
+        timeout: seconds that the last remaining actor may wait.
+        enters: ``(call, actor)``: this actor starts only when actor 0 is about to make its call of this number, or has ended.
     """
 
     def __init__(
         self,
-        trees: Sequence[Tree],
+        trees: Sequence[SteppedProcess],
         preemptions: Mapping[int, int],
         patience: float,
         timeout: float,
         enters: tuple[int, int] | None = None,
     ) -> None:
         self.turns: list[Turn] = []
-        self.choices: list[Choice] = []
+        self.choices: list[TurnChoice] = []
         self.taken: list[tuple[int, int]] = []
-        self.met: set[int] = set()  # steps at which who was wanted could be asked
+        self.met: set[int] = set()  # steps at which the wanted actor could go on
         self._trees = trees
         self._wanted = dict(preemptions)
         self._enters = enters
         self._patience = patience
-        self._alive = [actor for actor in range(len(trees)) if enters is None or actor != enters[1]]  # who ran last is first
+        self._alive = [actor for actor in range(len(trees)) if enters is None or actor != enters[1]]  # the actor that ran last is first
         self._waiting: set[int] = set()
-        self._asked: set[int] = set()
+        self._retried: set[int] = set()
         self._sleeping: set[int] = set()
-        self._deadline = real_seconds() + timeout + 1.0  # by then each has been killed that can be
+        self._deadline = real_seconds() + timeout + 1.0  # by then every actor has been killed that can be
 
     def play(self) -> str | None:
-        """Let everybody go on to the end; what went wrong, if anything did."""
+        """Let all actors go on to the end; return what went wrong, or None."""
         while self._alive or self._enters:
-            self._let_in()
+            self._admit()
             if len(self.turns) >= _MOST_STEPS:
-                return f"ENDLESS: {_MOST_STEPS} steps, and {self._told(self._alive)}"
+                return f"ENDLESS: {_MOST_STEPS} steps, and {self._describe(self._alive)}"
             self._settle()
-            able = [actor for actor in self._alive if actor not in self._asked and actor not in self._sleeping]
+            able = [actor for actor in self._alive if actor not in self._retried and actor not in self._sleeping]
             if able:
                 self._go(*self._chosen(able))
             elif self._alive and not self._got_what_it_waits_for():
-                return f"DEADLOCK: {self._told(self._alive)}"
+                return f"DEADLOCK: {self._describe(self._alive)}"
         return None
 
-    def _let_in(self) -> None:
+    def _admit(self) -> None:
         if self._enters is None:
             return
         (at, actor), first = self._enters, self._trees[0]
@@ -186,18 +185,18 @@ class Table:
             self._alive.append(actor)
             self._wanted[len(self.turns)] = actor
 
-    def _chosen(self, able: list[int]) -> tuple[int, Choice]:
+    def _chosen(self, able: list[int]) -> tuple[int, TurnChoice]:
         usual = next((actor for actor in able if actor not in self._waiting), able[0])
         step = len(self.turns)
         wanted = self._wanted.get(step, usual)
         if wanted in able:
             self.met.add(step)
         under_way = bool(self.turns) and self.turns[-1].came_to is not None and self.turns[-1].waits is None
-        choice = Choice(step, tuple(actor for actor in able if actor != usual), under_way)
+        choice = TurnChoice(step, tuple(actor for actor in able if actor != usual), under_way)
         return wanted if wanted in able else usual, choice
 
-    def _go(self, actor: int, choice: Choice | None = None) -> bool:
-        """Let one go on; whether it did more than go on waiting."""
+    def _go(self, actor: int, choice: TurnChoice | None = None) -> bool:
+        """Let an actor go on; whether it made progress instead of waiting on."""
         tree = self._trees[actor]
         did = tree.go()
         tree.wait(self._patience)
@@ -205,7 +204,7 @@ class Table:
         if not tree.stopped:
             self._sleeping.add(actor)
         if waits is not None and actor in self._waiting:
-            self._asked.add(actor)
+            self._retried.add(actor)
             return False
         if choice is not None:
             self.choices.append(choice)
@@ -214,26 +213,26 @@ class Table:
         self._note(actor, did)
         return True
 
-    def _note(self, actor: int, did: Call | None) -> None:
+    def _note(self, actor: int, did: FileCall | None) -> None:
         tree = self._trees[actor]
         waits = tree.waits
         self.turns.append(Turn(actor, did, tree.held, waits))
-        self._asked = {actor} if waits is not None else set()
+        self._retried = {actor} if waits is not None else set()
         (self._waiting.discard if waits is None else self._waiting.add)(actor)
         self._alive.remove(actor)
         if tree.ended is None:
             self._alive.insert(0, actor)
 
     def _settle(self) -> None:
-        """Let those who were woken by the last step come to their next call, while nobody else moves."""
+        """Let the actors that the last step woke come to their next call, while no other one runs."""
         for actor in sorted(self._sleeping):
             tree = self._trees[actor]
             if not tree.stopped and not tree.sleeps():
                 tree.wait(self._patience)
-            self._hear(actor)
+            self._progressed(actor)
 
-    def _hear(self, actor: int) -> bool:
-        """Whether one that slept has got on by itself: to a call, or its end."""
+    def _progressed(self, actor: int) -> bool:
+        """Whether an actor that slept has come to a call, or its end, by itself."""
         tree = self._trees[actor]
         if actor not in self._sleeping or not tree.stopped:
             return False
@@ -242,40 +241,40 @@ class Table:
             return False
         last = self._alive[0]
         self._note(actor, None)
-        if last in self._alive:  # waking up is no turn: who ran goes on running
+        if last in self._alive:  # waking up is no turn: the actor that ran goes on running
             self._alive.remove(last)
             self._alive.insert(0, last)
         return True
 
     def _got_what_it_waits_for(self) -> bool:
-        """Everybody waits: for each other, unless somebody gets on within a while. Who is the only one left has until the timeout."""
-        surely = all(self._trees[actor].locked_out for actor in self._alive)
-        deadline = self._deadline if len(self._alive) == 1 else real_seconds() + (self._patience if surely else _GRACE)
+        """Whether one of the actors, which all wait, makes progress within the grace period; a single one has until the timeout."""
+        locked_out = all(self._trees[actor].locked_out for actor in self._alive)
+        deadline = self._deadline if len(self._alive) == 1 else real_seconds() + (self._patience if locked_out else _GRACE)
         while real_seconds() < deadline:
             for actor in tuple(self._alive):
                 if actor in self._sleeping:
                     self._trees[actor].wait(min(self._patience, 0.05))
-                    if self._hear(actor):
+                    if self._progressed(actor):
                         return True
                 elif self._go(actor):
                     return True
             time.sleep(0.001)
         return False
 
-    def _told(self, actors: Sequence[int]) -> str:
+    def _describe(self, actors: Sequence[int]) -> str:
         waits = {actor: self._trees[actor].waits for actor in sorted(actors)}
-        told = {None: "is not done", "sleep": "sleeps"}
-        return ", ".join(f"{_name(actor)} {told.get(why) or f'waits for {why}'}" for actor, why in waits.items())
+        states = {None: "is not done", "sleep": "sleeps"}
+        return ", ".join(f"{_name(actor)} {states.get(why) or f'waits for {why}'}" for actor, why in waits.items())
 
 
 class _Names:
-    """Shows calls and paths; what is drawn at random gets numbers, in the order in which it is met."""
+    """Shows calls and paths; random names are replaced by numbers, in the order in which they appear."""
 
     def __init__(self, root: str) -> None:
         self._root = os.path.join(root, "") if root else ""
-        self._met: dict[str, str] = {}
+        self._numbers: dict[str, str] = {}
 
-    def call(self, call: Call) -> str:
+    def call(self, call: FileCall) -> str:
         return f"{_OTHER_FORMS.sub('', call.name, count=1)} {self.path(call.path or '')}"
 
     def path(self, path: str) -> str:
@@ -283,7 +282,7 @@ class _Names:
         return shown if len(shown) <= _LONGEST else "…" + shown[-_LONGEST:]
 
     def _number(self, found: re.Match[str]) -> str:
-        return "xx" if found["fan"] else self._met.setdefault(found.group(), f"#{len(self._met) + 1}")
+        return "xx" if found["fan"] else self._numbers.setdefault(found.group(), f"#{len(self._numbers) + 1}")
 
 
 def _name(actor: int) -> str:

@@ -1,7 +1,6 @@
-"""Who goes next: another actor slipped in at a named step, or several actors run one at a time in an order the test chooses.
+"""Races: an action at a named step of another one, or several actors that run one at a time in an order the test chooses.
 
-A step is a point of the engine (``promote:head-read``, see ``points``), or a git command of a program that runs with ``Race.env``. It must
-not know what the actors do.
+A step is a point of the engine (``promote:head-read``, see ``points``), or a git command of a program that runs with ``Race.env``.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ class Race:
     """Control over interleavings, from ``with Race(...)`` until the block ends.
 
     Args:
-        directory: where the git shim may put its files; made when needed.
-        base_env: gives the variables that ``env`` is built on.
+        directory: where the git shim puts its files; created when it is needed.
+        base_env: returns the variables that ``env`` is built on.
         timeout: real seconds that actors may take from one point to the next, or wait for each other.
     """
 
@@ -68,13 +67,14 @@ class Race:
     def before(self, step: str, fn: Act, *, times: int | None = 1) -> None:
         """Run ``fn`` when the engine reaches the point ``step``, or just before a program runs ``git <step>``.
 
-        Points that ``fn`` itself passes are nobody's step. At a point of the engine, what ``fn`` raises is raised there, on the engine's
+        Points that ``fn`` itself reaches are no steps. At a point of the engine, what ``fn`` raises is raised there, on the engine's
         thread; at a git command ``fn`` runs on a thread of its own while that git waits, and what it raises is raised when the race ends.
 
         Args:
             step: a point (its name has a colon) or the name of a git command.
-            fn: what happens there.
-            times: how often, from the first time on; the race fails if the step was reached less often. None for each time, if any.
+            fn: the action.
+            times: how often it happens, from the first time on; the race fails if the step was reached less often. None for every time,
+                which may be never.
 
         Raises:
             InvalidInput: ``step`` is neither.
@@ -83,7 +83,7 @@ class Race:
         self._add("before", step, fn, times)
 
     def after(self, step: str, fn: Act, *, times: int | None = 1) -> None:
-        """Like :meth:`before`, but once ``git <step>`` has run and before its caller knows. At a point of the engine it is the same."""
+        """As ``before``, but after ``git <step>`` has run and before its caller goes on. At a point of the engine it is the same."""
         self._add("after", step, fn, times)
 
     @property
@@ -93,9 +93,9 @@ class Race:
 
     @contextmanager
     def actors(self, **actors: Act) -> Iterator[Actors]:
-        """Actors that take turns as the test says: ``actors.step("A")``. Those still under way at the end are finished.
+        """Create actors that take turns as the test says: ``actors.step("A")``. Those that have not ended at the end go on to theirs.
 
-        One thread runs at a time. While an actor has its turn the others stand at a point of the engine.
+        One thread runs at a time. While an actor has its turn, the others wait at a point of the engine.
         """
         with Actors(actors, timeout=self._timeout) as self._actors:
             try:
@@ -108,15 +108,15 @@ class Race:
         """Run actors one at a time: each name in ``schedule`` lets that actor go on to its next point, then all finish in turn.
 
         Args:
-            schedule: names of actors; one that has ended already is passed over.
-            actors: what each does.
+            schedule: names of actors; one that has ended already is skipped.
+            actors: what each actor does, by name.
 
         Returns:
-            What became of each, by name. A ``GittrixError`` is an outcome; anything else an actor raises is raised here.
+            The outcome of each actor, by name. A ``GittrixError`` is an outcome; anything else an actor raises is raised here.
 
         Raises:
-            InvalidInput: the schedule names an actor there is not.
-            Deadlock: the actors stand in each other's way for ever.
+            InvalidInput: the schedule names an unknown actor.
+            Deadlock: the actors wait for each other.
         """
         with self.actors(**actors) as taking_turns:
             for name in schedule:
@@ -131,11 +131,11 @@ class Race:
 
     def _git(self) -> GitShim:
         if self._shim is None:
-            self._shim = GitShim(self._directory, self._asked)
+            self._shim = GitShim(self._directory, self._at_git)
             self._stack.callback(self._shim.close)
         return self._shim
 
-    def _asked(self, side: Side, command: str) -> None:
+    def _at_git(self, side: Side, command: str) -> None:
         step = f"{side} git {command}"
         self._act(step)
         if self._shim and all(hook.spent for hook in self._hooks if hook.step == step):

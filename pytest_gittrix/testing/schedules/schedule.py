@@ -1,8 +1,8 @@
-"""Orders of actors: played from a short list, tried exhaustively up to a number of preemptions, or drawn and shrunk by Hypothesis.
+"""Schedules of actors: played from a short list, explored up to a number of preemptions, or drawn and shrunk by Hypothesis.
 
-One thread runs at a time; the others stand at named points (see ``points``). Whoever runs goes on running until it ends or waits, so
-that an order is told by its exceptions: ``[(3, "B")]`` lets B go on at step 3 (RELIABILITY 2e). A choice for each step would say the same,
-and would neither shrink nor fit on a line. It must not know what actors do, nor what is right.
+One thread runs at a time; the others wait at named points (see ``points``). An actor that runs goes on until it ends or waits, so a
+schedule lists only its preemptions: ``[(3, "B")]`` lets B go on at step 3. A choice for each step would say the same, and would neither
+shrink nor fit on a line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytest_gittrix import points
 from pytest_gittrix.errors import Deadlock, InvalidInput
 from pytest_gittrix.testing.repos.durable import DurableRepo
 from pytest_gittrix.testing.schedules.actors import Actors, Outcome
-from pytest_gittrix.testing.schedules.trace_table import Step, columns, ending
+from pytest_gittrix.testing.schedules.trace_table import TraceStep, columns, ending
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from pytest_gittrix.git.tree import Entry
 
 Schedule = Sequence[tuple[int, str]]
-"""Who goes on at which step (from 0), where it is not the one that would anyway."""
+"""The preemptions: which actor goes on at which step (from 0), where it is not the usual one."""
 
 W = TypeVar("W")
 Make = Callable[[], AbstractContextManager[W]]
 Act = Callable[[W], object]
 
 _MOST_STEPS: Final = 10_000
-_PATIENCE: Final = 0.1  # real seconds: who waits for something outside the actors may get it yet
+_PATIENCE: Final = 0.1  # real seconds in which an actor may still get what it waits for from outside the actors
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Run:
     """One order that was played.
 
     Attributes:
-        actors: their names, in the order they were given.
-        schedule: the order; without what made no difference, so it may be shorter than what was asked for.
-        steps: what happened.
-        outcomes: how those ended that did end, by name.
+        actors: the names of the actors, in the order they were given.
+        schedule: the order; preemptions that made no difference are left out.
+        steps: what happened, step by step.
+        outcomes: the outcomes of the actors that ended, by name.
         log: durable's commits afterwards, newest first; empty if the world has no ``durable``.
         tree: what durable held afterwards, by path.
         finding: what is wrong, or None.
@@ -55,7 +55,7 @@ class Run:
 
     actors: tuple[str, ...]
     schedule: tuple[tuple[int, str], ...]
-    steps: tuple[Step, ...]
+    steps: tuple[TraceStep, ...]
     outcomes: Mapping[str, Outcome]
     log: tuple[Commit, ...] = ()
     tree: Mapping[str, Entry] = field(default_factory=dict)
@@ -63,31 +63,31 @@ class Run:
 
     @property
     def ending(self) -> str:
-        """How everybody ended, on a line: ``A done, B BASELINE_CONFLICT``."""
+        """How the actors ended, on a line: ``A done, B BASELINE_CONFLICT``."""
         return ", ".join(f"{name} {ending(self.outcomes[name]) if name in self.outcomes else 'stuck'}" for name in self.actors)
 
     @property
     def turns(self) -> int:
-        """How often somebody went on: the lines of the trace."""
+        """The number of turns, which are the lines of the trace."""
         return sum(1 for _ in groupby(self.steps, lambda step: step.actor))
 
     @property
     def headline(self) -> str:
-        """The finding on a line; how everybody ended, if there is none."""
+        """The finding on a line; how the actors ended, if there is none."""
         return (self.finding or self.ending).partition("\n")[0]
 
     def trace(self, *, full: bool = False) -> str:
-        """A column for each actor, and the verdict below; ``full`` for a line for each point instead of one for each turn."""
+        """Draw a column for each actor, and the verdict below; ``full`` draws a line for each point instead of one for each turn."""
         return columns(self.actors, self.steps, self.outcomes, self.finding or self.ending, full=full)
 
     def __str__(self) -> str:
         return f"{self.trace()}\n    schedule = {list(self.schedule)!r}"
 
     def verify(self) -> Self:
-        """This run, if nothing is wrong with it.
+        """Return this run if nothing is wrong with it.
 
         Raises:
-            AssertionError: something is; the message is the trace, and the schedule that plays it again.
+            AssertionError: something is wrong; the message is the trace, and the schedule that plays it again.
         """
         __tracebackhide__ = True
         if self.finding is not None:
@@ -97,12 +97,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Exploration:
-    """What came of trying orders.
+    """The result of exploring schedules.
 
     Attributes:
-        runs: each different order that was played, those with fewer exceptions first.
-        complete: whether these are all there are within the bound.
-        seconds: real time it took.
+        runs: the different orders that were played, those with fewer preemptions first.
+        complete: whether these are all orders within the bound.
+        seconds: the real time it took.
     """
 
     runs: tuple[Run, ...]
@@ -116,19 +116,19 @@ class Exploration:
 
     @property
     def endings(self) -> Counter[str]:
-        """How often actors ended how: what was seen at all."""
+        """How often the actors ended in each way."""
         return Counter(run.ending for run in self.runs)
 
     def __str__(self) -> str:
         all_of = "" if self.complete else "the first "
-        told = f"{all_of}{len(self.runs)} orders in {self.seconds:.1f} s, {len(self.findings)} wrong"
-        return "\n".join([told, *(f"  {count:5} x {ends}" for ends, count in self.endings.most_common())])
+        summary = f"{all_of}{len(self.runs)} orders in {self.seconds:.1f} s, {len(self.findings)} wrong"
+        return "\n".join([summary, *(f"  {count:5} x {ends}" for ends, count in self.endings.most_common())])
 
     def verify(self) -> Self:
-        """This exploration, if nothing was found.
+        """Return this exploration if nothing is wrong in any order.
 
         Raises:
-            AssertionError: something was; the message has the simplest order in which it happens.
+            AssertionError: something is wrong; the message has the simplest order in which it happens.
         """
         __tracebackhide__ = True
         for run in self.findings[:1]:
@@ -137,7 +137,7 @@ class Exploration:
 
 
 class _Stage(Generic[W]):
-    """What stays the same from one order to the next."""
+    """What stays the same from one schedule to the next."""
 
     def __init__(self, make: Make[W], actors: Mapping[str, Act[W]], check: Callable[[W, Run], object] | None, timeout: float):
         if not actors:
@@ -145,68 +145,68 @@ class _Stage(Generic[W]):
         self.make, self.actors, self.check, self.timeout = make, actors, check, timeout
 
     def play(self, schedule: Schedule) -> tuple[Run, list[_Choice]]:
-        """One order in a fresh world."""
+        """Play one schedule in a fresh world; return the run, and the alternatives at each step."""
         names = tuple(self.actors)
         with self.make() as world:
             with Actors({name: partial(act, world) for name, act in self.actors.items()}, timeout=self.timeout) as actors:
-                table = _Table(actors, names, dict(schedule))
+                scheduler = _TurnScheduler(actors, names, dict(schedule))
                 with points.listening(actors.pause):
-                    finding = table.play()
+                    finding = scheduler.play()
             durable = getattr(world, "durable", None)
             log, tree = (tuple(durable.log()), dict(durable.tree())) if isinstance(durable, DurableRepo) else ((), {})
-            run = Run(names, tuple(table.taken), tuple(table.steps), actors.outcomes, log, tree, finding)
-            return self._judged(world, run), table.choices
+            run = Run(names, tuple(scheduler.taken), tuple(scheduler.steps), actors.outcomes, log, tree, finding)
+            return self._checked(world, run), scheduler.choices
 
-    def _judged(self, world: W, run: Run) -> Run:
+    def _checked(self, world: W, run: Run) -> Run:
         if self.check is None or run.finding is not None:
             return run
         try:
             self.check(world, run)
         except AssertionError as error:
-            return replace(run, finding=_said(error))
+            return replace(run, finding=_message_of(error))
         except Exception as error:
             error.add_note(f"The check failed to run, after:\n{run}")
             raise
         return run
 
 
-def _said(error: AssertionError) -> str:
-    """What a check says. What pytest adds below a message tells of objects, differently in each order: the message alone is shown."""
-    said, _, added = str(error).partition("\nassert ")
-    return said if added else str(error).partition("\n +")[0] or "The check failed."
+def _message_of(error: AssertionError) -> str:
+    """Return the message of a failed check without what pytest adds below it, which names objects and differs from order to order."""
+    message, _, added = str(error).partition("\nassert ")
+    return message if added else str(error).partition("\n +")[0] or "The check failed."
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Who else could have gone on at a step, and whether that would have cut the turn of somebody short."""
+    """The other actors that could have gone on at a step, and whether one of them would have preempted the actor that ran."""
 
     step: int
     others: tuple[str, ...]
     preempts: bool
 
 
-class _Table:
-    """One order as it is played.
+class _TurnScheduler:
+    """Plays one schedule.
 
-    Who came to a ``:busy`` point waits, and is asked again only once somebody else has got on.
+    An actor at a ``:busy`` point waits, and gets a turn again only after another actor has made progress.
     """
 
     def __init__(self, actors: Actors, names: Sequence[str], wanted: Mapping[int, str]) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[TraceStep] = []
         self.choices: list[_Choice] = []
         self.taken: list[tuple[int, str]] = []
         self._actors = actors
         self._wanted = wanted
-        self._alive = list(names)  # who ran last is first
+        self._alive = list(names)  # the actor that ran last is first
         self._waiting: set[str] = set()
-        self._asked: set[str] = set()
+        self._retried: set[str] = set()
 
     def play(self) -> str | None:
-        """Let everybody go on to the end; what went wrong, if anything did."""
+        """Let all actors go on to the end; return what went wrong, or None."""
         while self._alive:
             if len(self.steps) == _MOST_STEPS:
                 return f"ENDLESS: {_MOST_STEPS} steps, and {' and '.join(self._alive)} still under way"
-            able = [name for name in self._alive if name not in self._asked]
+            able = [name for name in self._alive if name not in self._retried]
             problem = self._go(*self._chosen(able)) if able else self._wait()
             if problem is not None:
                 return problem
@@ -222,32 +222,32 @@ class _Table:
     def _go(self, name: str, choice: _Choice) -> str | None:
         problem = None
         try:
-            step = Step(name, self._actors.step(name))
+            step = TraceStep(name, self._actors.step(name))
         except Deadlock as stuck:
             return f"DEADLOCK: {stuck.fact}"
         except Exception as error:
             if name not in self._actors.outcomes:
                 raise
-            step, problem = Step(name, None), f"BROKEN: {name} raised {type(error).__name__}: {error}"
+            step, problem = TraceStep(name, None), f"BROKEN: {name} raised {type(error).__name__}: {error}"
         if step.waits and name in self._waiting:
-            self._asked.add(name)
+            self._retried.add(name)
             return None
         if name in choice.others:
             self.taken.append((choice.step, name))
         self.steps.append(step)
         self.choices.append(choice)
-        self._got_on(step)
+        self._progressed(step)
         return problem
 
-    def _got_on(self, step: Step) -> None:
-        self._asked = {step.actor} if step.waits else set()
+    def _progressed(self, step: TraceStep) -> None:
+        self._retried = {step.actor} if step.waits else set()
         (self._waiting.add if step.waits else self._waiting.discard)(step.actor)
         self._alive.remove(step.actor)
         if step.point is not None:
             self._alive.insert(0, step.actor)
 
     def _wait(self) -> str | None:
-        """Everybody waits: for each other, unless somebody gets what it waits for within a moment."""
+        """Wait for one of the actors, which all wait, to make progress; return a deadlock if none does within a moment."""
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
             for name in tuple(self._alive):
@@ -267,21 +267,21 @@ def replay(
     check: Callable[[W, Run], object] | None = None,
     timeout: float = 5.0,
 ) -> Run:
-    """Play one order.
+    """Play one schedule.
 
     Args:
-        schedule: who goes on at which step, where it is not the one that would anyway: whoever ran last and neither ended nor waits, and
-            at first the first actor. What names somebody who cannot go on, or a step that never comes, makes no difference.
+        schedule: which actor goes on at which step, where it is not the usual one: the actor that ran last and neither ended nor waits, and
+            at first the first actor. A preemption by an actor that cannot go on, or at a step that never comes, makes no difference.
         make: opens a fresh world; a context manager.
-        actors: what each does in that world. A ``GittrixError`` that one raises is an outcome, anything else a finding.
-        check: judges the world and the run afterwards, by raising AssertionError. It is not asked if there is a finding already.
+        actors: what each actor does in that world. A ``GittrixError`` that one raises is an outcome, anything else a finding.
+        check: checks the world and the run afterwards, and raises AssertionError. It is not called if there is a finding already.
         timeout: real seconds that an actor may take from one point to the next.
 
     Returns:
         The run. It may have a finding: ``replay(...).verify()`` raises it.
 
     Raises:
-        InvalidInput: there are no actors, or the schedule names one there is not.
+        InvalidInput: there are no actors, or the schedule names an unknown one.
     """
     unknown = [name for _, name in schedule if name not in actors]
     if unknown:
@@ -300,31 +300,31 @@ def explore(
     most: int = 10_000,
     timeout: float = 5.0,
 ) -> Exploration:
-    """Play every order of the actors in which at most ``bound`` times somebody is cut short in the middle.
+    """Play every order of the actors with at most ``bound`` preemptions.
 
-    Who starts, and who goes on when another has ended or waits, is free: all of that is tried. Most races need one preemption or two
-    (Musuvathi and Qadeer, "Iterative context bounding", 2007), and the number of orders grows with the power of the bound.
+    Which actor starts, and which one goes on when another has ended or waits, is no preemption: all of that is tried. Most races need one
+    or two (Musuvathi and Qadeer, "Iterative context bounding", 2007), and the number of orders grows with the power of the bound.
 
     Args:
         make, actors, check, timeout: as for ``replay``.
-        bound: how many preemptions.
-        most: stop after so many orders.
+        bound: the highest number of preemptions.
+        most: the highest number of orders.
 
     Returns:
-        Every order that differs from the others, with what was found. ``explore(...).verify()`` raises the simplest finding.
+        The different orders, with what was found. ``explore(...).verify()`` raises the simplest finding.
 
     Raises:
         InvalidInput: there are no actors.
     """
     began = time.monotonic()
     stage = _Stage(make, actors, check, timeout)
-    runs: dict[tuple[Step, ...], Run] = {}
+    runs: dict[tuple[TraceStep, ...], Run] = {}
     pending: deque[tuple[tuple[tuple[int, str], ...], int]] = deque([((), 0)])
     while pending and len(runs) < most:
         schedule, spent = pending.popleft()
         run, choices = stage.play(schedule)
         if run.steps in runs:
-            continue  # whoever was let go on only went on waiting
+            continue  # the preempting actor only went on waiting
         runs[run.steps] = run
         fresh = choices[schedule[-1][0] + 1 :] if schedule else choices
         for choice in fresh:
@@ -335,12 +335,12 @@ def explore(
 
 
 def schedules(actors: Iterable[str], *, steps: int = 40, most: int = 4) -> SearchStrategy[list[tuple[int, str]]]:
-    """A Hypothesis strategy of schedules for ``replay``, drawn whole before anything runs. It shrinks to few and early preemptions.
+    """Return a Hypothesis strategy of schedules for ``replay``. It shrinks to few and early preemptions.
 
     Args:
-        actors: their names.
-        steps: how many steps a run has, about; preemptions fall among these.
-        most: how many preemptions.
+        actors: the names of the actors.
+        steps: about how many steps a run has; preemptions are drawn among these.
+        most: the highest number of preemptions.
 
     Raises:
         InvalidInput: there are no actors.
@@ -351,4 +351,4 @@ def schedules(actors: Iterable[str], *, steps: int = 40, most: int = 4) -> Searc
     if not names:
         raise InvalidInput("There are no actors.", why="A schedule says which actor goes on.", fix="Give their names.")
     preemption = st.tuples(st.integers(0, max(steps - 1, 0)), st.sampled_from(names))
-    return st.lists(preemption, max_size=most, unique_by=lambda chosen: chosen[0]).map(sorted)
+    return st.lists(preemption, max_size=most, unique_by=lambda drawn: drawn[0]).map(sorted)

@@ -1,7 +1,7 @@
-"""Sessions as a sequential model: what each operation answers when operations come one at a time, to judge histories by.
+"""A sequential model of sessions: what each operation returns when operations come one at a time, to check histories against.
 
-Smaller than the model of the state machine, since it knows no contents: a commit is the paths it changed, and its name is its height on the
-branch. So a lost commit shows, whatever lost it. It must not know a disk, git or the engine.
+It is smaller than the model of the state machine, since it knows no contents: a commit is the paths it changed, and its name is its height
+on the branch. So a lost commit shows, whatever lost it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ class SessionOp:
     Attributes:
         do: ``start``, ``promote``, ``evict`` and ``sweep`` (of one session each), ``late`` (time passes beyond all deadlines), ``head``,
             and ``commit`` (by a person).
-        session: its name, for the first four.
-        paths: what the session's agent changes, for ``start``; what the person changes, for ``commit``. Nobody ever writes what is there
-            already.
-        in_time: the session's time had not run out when the operation began, whatever has happened since.
+        session: the name of the session, for the first four.
+        paths: what the session's agent changes, for ``start``; what the person changes, for ``commit``. No content is ever written twice.
+        in_time: whether the session's time had not run out when the operation began, whatever has happened since.
     """
 
     do: Literal["start", "promote", "evict", "sweep", "late", "head", "commit"]
@@ -48,8 +47,8 @@ class Sessions:
     """Durable's branch and the sessions over it.
 
     Attributes:
-        commits: the paths that each commit on the branch changed, the oldest first. A commit is known by its height: the root's is 1.
-        sessions: name and session, sorted.
+        commits: the paths that each commit on the branch changed, the oldest first. The name of a commit is its height, 1 for the root.
+        sessions: names and sessions, sorted.
     """
 
     commits: tuple[tuple[str, ...], ...] = ((),)
@@ -57,23 +56,23 @@ class Sessions:
 
     @property
     def height(self) -> int:
-        """Of the branch's head."""
+        """The height of the branch's head."""
         return len(self.commits)
 
     def committed(self, paths: tuple[str, ...]) -> Sessions:
-        """One commit later."""
+        """Return the state after one more commit."""
         return replace(self, commits=(*self.commits, paths))
 
     def having(self, **sessions: _Session) -> Sessions:
-        """With these sessions as they are here."""
+        """Return the state with these sessions replaced."""
         return replace(self, sessions=tuple(sorted({**dict(self.sessions), **sessions}.items())))
 
 
 def sessions_model(state: Sessions, op: SessionOp) -> tuple[Sessions, object]:
-    """What a correct session system does, one operation at a time (DESIGN section 5).
+    """Return what a correct session system does in one operation: the state after it, and its result.
 
-    ``start`` answers the height of the baseline, ``promote`` and ``commit`` that of their commit, ``head`` that of the branch, ``sweep``
-    whether it evicted the session, ``evict`` and ``late`` nothing; a refusal answers its code.
+    The result of ``start`` is the height of the baseline, of ``promote`` and ``commit`` that of their commit, of ``head`` that of the
+    branch, of ``sweep`` whether it evicted the session, of ``evict`` and ``late`` None, and of a refusal its code.
     """
     known = dict(state.sessions)
     match op.do:
@@ -90,8 +89,8 @@ def sessions_model(state: Sessions, op: SessionOp) -> tuple[Sessions, object]:
     session = known[op.session]
     ended = state.having(**{op.session: replace(session, ended=True)})
     if op.do == "sweep":
-        gone = session.due and not session.ended
-        return (ended, True) if gone else (state, False)
+        evicted = session.due and not session.ended
+        return (ended, True) if evicted else (state, False)
     if session.ended or (op.do == "promote" and session.due and not op.in_time):
         return state, "SESSION_EXPIRED"
     if op.do == "evict":
@@ -99,12 +98,12 @@ def sessions_model(state: Sessions, op: SessionOp) -> tuple[Sessions, object]:
     drift = [path for paths in state.commits[session.baseline :] for path in paths]
     if not session.touched:
         return state, "PROMOTE_FAILED"
-    if any(_meet(mine, theirs) for mine in session.touched for theirs in drift):
+    if any(_overlap(mine, theirs) for mine in session.touched for theirs in drift):
         return state, "BASELINE_CONFLICT"
     return ended.committed(session.touched), state.height + 1
 
 
-def _meet(one: str, other: str) -> bool:
+def _overlap(one: str, other: str) -> bool:
     return one == other or one.startswith(other + "/") or other.startswith(one + "/")
 
 
@@ -113,17 +112,17 @@ LOST: Final = "LOST"
 
 
 def session_calls(calls: Sequence[Call[SessionOp]], log: Sequence[str]) -> list[Call[SessionOp]]:
-    """A history as the model answers it.
+    """Translate a history into the results of the model.
 
-    Commit ids become heights. Two things take longer than an instant: an operation that began before a session's time was up goes on to its
-    end; and a sweep leaves alone what somebody works on, so that it says nothing of such a session (DESIGN rule 8). Nor does an operation
-    that gave up waiting for another.
+    Commit ids become heights. Two operations take longer than an instant: one that began before a session's time was up goes on to its end;
+    and a sweep leaves a session alone that is in use, so its result says nothing of such a session (rule 8, docs/explanation/rules.md). An
+    operation that gave up waiting for another one is left out.
 
     Args:
-        calls: the history, answers being commit ids where the model has heights.
+        calls: the history, with commit ids as results where the model has heights.
         log: the ids on the branch afterwards, the newest first.
     """
-    heights = {id_: len(log) - place for place, id_ in enumerate(log)}
+    heights = {id_: len(log) - position for position, id_ in enumerate(log)}
     known = [replace(call, result=_height(call.result, heights)) for call in calls if call.result != "EVICTION_RACE"]
     return [_in_time(call, known) for call in known if not _left_alone(call, known)]
 
@@ -142,7 +141,7 @@ def _left_alone(call: Call[SessionOp], calls: Sequence[Call[SessionOp]]) -> bool
 
 
 def _in_time(call: Call[SessionOp], calls: Sequence[Call[SessionOp]]) -> Call[SessionOp]:
-    """A promotion that was not told it came too late did not, if time ran out only while it was under way."""
+    """Mark a promotion that was not refused as late as in time, if its session's time ran out only while it was under way."""
     if call.op.do != "promote" or call.result == "SESSION_EXPIRED":
         return call
     late = any(other.op.do == "late" and answered_before(other, call) for other in calls)

@@ -1,7 +1,4 @@
-"""What several actors did, one at a time, as columns that a person can follow: a column for each actor, ``|`` while it stands still.
-
-Knows names of points and nothing of what they mean, nor how an order came about.
-"""
+"""Draws what several actors did, one at a time, as a table: a column for each actor, ``|`` while it stands still."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ _SHORT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """An actor went on until something stopped it.
+class TraceStep:
+    """One step: an actor went on until something stopped it.
 
     Attributes:
-        actor: who.
+        actor: the name of the actor.
         point: the point it came to, or None if it ended.
     """
 
@@ -31,29 +28,29 @@ class Step:
 
     @property
     def waits(self) -> bool:
-        """Whether it came to a point at which it waits for another actor."""
+        """Whether the actor waits for another one at this point."""
         return self.point is not None and self.point.endswith(WAITING)
 
 
 def ending(outcome: Outcome) -> str:
-    """How an actor ended, in a word: ``done``, the code of the error it was refused with, or the name of one nobody foresaw."""
+    """Return how an actor ended, in a word: ``done``, the code of a ``GittrixError``, or the type of any other error."""
     if outcome.error is None:
         return "done"
     return outcome.error.code if isinstance(outcome.error, GittrixError) else type(outcome.error).__name__
 
 
-def columns(actors: Sequence[str], steps: Sequence[Step], outcomes: Mapping[str, Outcome], verdict: str, *, full: bool = False) -> str:
-    """Draw a trace.
+def columns(actors: Sequence[str], steps: Sequence[TraceStep], outcomes: Mapping[str, Outcome], verdict: str, *, full: bool = False) -> str:
+    """Draw the table of a run.
 
     Args:
-        actors: the columns, from left to right.
+        actors: the names of the columns, from left to right.
         steps: what happened, in order.
         outcomes: how actors ended, by name.
         verdict: the last line.
-        full: a line for each point that was passed; otherwise one for each turn, from its first point to its last.
+        full: a line for each point that was reached; otherwise one for each turn, from its first point to its last.
     """
     turns = list(_turns(steps, outcomes))
-    lines = [(actor, passed) for actor, points in turns for passed in (points if full else [_in_short(points)])]
+    lines = [(actor, text) for actor, points in turns for text in (points if full else [_in_short(points)])]
     widths = [max(len(name), *(len(text) for actor, text in lines if actor == name), 1) for name in actors]
     cells = [[text if actor == name else _STANDS for name in actors] for actor, text in lines]
     rows = [("", actors), *((str(number), row) for number, row in enumerate(cells, 1))]
@@ -61,8 +58,8 @@ def columns(actors: Sequence[str], steps: Sequence[Step], outcomes: Mapping[str,
     return "\n".join([*(line.rstrip() for line in drawn), "    => " + verdict.replace("\n", "\n       ")])
 
 
-def _turns(steps: Sequence[Step], outcomes: Mapping[str, Outcome]) -> Iterator[tuple[str, list[str]]]:
-    """Who went on, and the names of all that was passed before somebody else did."""
+def _turns(steps: Sequence[TraceStep], outcomes: Mapping[str, Outcome]) -> Iterator[tuple[str, list[str]]]:
+    """Yield each turn: the actor, and the names of the points that it reached."""
     begun: set[str] = set()
     for actor, turn in groupby(steps, lambda step: step.actor):
         points = [_name(step, outcomes) for step in turn]
@@ -70,7 +67,7 @@ def _turns(steps: Sequence[Step], outcomes: Mapping[str, Outcome]) -> Iterator[t
         begun.add(actor)
 
 
-def _name(step: Step, outcomes: Mapping[str, Outcome]) -> str:
+def _name(step: TraceStep, outcomes: Mapping[str, Outcome]) -> str:
     return step.point if step.point is not None else ending(outcomes[step.actor])
 
 

@@ -21,7 +21,8 @@ from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.operations.ids import seeded_ids
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import DurableLocked, GittrixError
-from pytest_gittrix.testing.faults.supervisor import Fault, Run, supervise_function, supported, sweep
+from pytest_gittrix.testing.faults.fault_sweep import sweep
+from pytest_gittrix.testing.faults.supervisor import Fault, SupervisedRun, supervise_function, supported
 from pytest_gittrix.workspaces.seed import _recent as remembered_seeds
 
 SOAK = bool(os.environ.get("PYTEST_GITTRIX_SOAK"))
@@ -96,7 +97,7 @@ def scene(tmp_path: Path) -> Scene:
     return made
 
 
-def judge(scene: Scene, run: Run) -> str:
+def judge(scene: Scene, run: SupervisedRun) -> str:
     """What must hold after a strike; gives a word for what was found."""
     told = run.stdout.decode().split()
     landed = scene.landed()
@@ -129,7 +130,7 @@ def _open(scene: Scene) -> bool:
 
 @pytest.mark.parametrize("kind", ["kill", "ENOSPC", "EIO"])
 def test_a_promotion_to_a_remote_that_is_struck_ends_once_or_can_be_made_again(scene: Scene, kind: str) -> None:
-    def run(fault: Fault | None) -> Run:
+    def run(fault: Fault | None) -> SupervisedRun:
         scene.put_back()
         return supervise_function(scene.promote, fault=fault, within=scene.root)
 

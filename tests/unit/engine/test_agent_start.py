@@ -25,8 +25,9 @@ from pytest_gittrix.engine.agents.start import start_agent
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.process_tree import MARK, table
-from pytest_gittrix.testing.faults.faults import Fault, Run
-from pytest_gittrix.testing.faults.supervisor import supervise_function, supported, sweep
+from pytest_gittrix.testing.faults.fault_sweep import sweep
+from pytest_gittrix.testing.faults.faults import Fault, SupervisedRun
+from pytest_gittrix.testing.faults.supervisor import supervise_function, supported
 from pytest_gittrix.testing.scenarios.agent_kit import AgentKit
 
 pytestmark = on_linux
@@ -296,7 +297,7 @@ def test_no_agent_runs_of_which_nobody_knows(tmp_path: Path, kind: str) -> None:
         )
         agent.wait(LONG)
 
-    def run(fault: Fault | None) -> Run:
+    def run(fault: Fault | None) -> SupervisedRun:
         roots.append(tmp_path / f"run-{len(roots)}")
         roots[-1].mkdir()
         return supervise_function(act, fault=fault, within=roots[-1], timeout=LONG)

@@ -21,7 +21,7 @@ import pytest
 from pytest_gittrix.engine.agents.runtime_id import STARTS, VARIABLES, Hook, RuntimeId, persist, resolve
 from pytest_gittrix.errors import InvalidInput, PathNotFound, WriteRejected
 from pytest_gittrix.testing.faults.crash import Crash
-from pytest_gittrix.testing.faults.faults import Run
+from pytest_gittrix.testing.faults.faults import SupervisedRun
 from pytest_gittrix.testing.faults.supervisor import supported
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -428,7 +428,7 @@ def test_a_writer_that_is_killed_or_has_no_space_leaves_the_old_id_or_the_new(tm
     def reset() -> None:
         persist(tmp_path, "old", NOW)
 
-    def check(_run: Run) -> None:
+    def check(_run: SupervisedRun) -> None:
         assert resolve({}, directory=tmp_path).id in ("old", "new")
 
     Crash().sweep(lambda: persist(tmp_path, "new", NOW), reset, check, kinds=("kill", "torn", "ENOSPC"), within=tmp_path).verify()

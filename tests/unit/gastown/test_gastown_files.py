@@ -19,7 +19,7 @@ from pytest_gittrix.gastown.files import Exported, export, read_index, read_town
 from pytest_gittrix.record.state.metadata import metadata_of
 from pytest_gittrix.record.store.store import Store
 from pytest_gittrix.testing.faults.crash import Crash
-from pytest_gittrix.testing.faults.faults import Run
+from pytest_gittrix.testing.faults.faults import SupervisedRun
 from pytest_gittrix.testing.faults.supervisor import supported
 from pytest_gittrix.views import gastown
 
@@ -305,7 +305,7 @@ def test_an_export_that_is_killed_anywhere_leaves_whole_files_and_is_done_again(
         shutil.rmtree(town)
         shutil.copytree(begun, town)
 
-    def check(_run: Run) -> None:
+    def check(_run: SupervisedRun) -> None:
         found = {name: data for name, data in contents(town).items() if not name.endswith(".tmp")}
         torn = [name for name, data in found.items() if data not in (old.get(name), wanted.get(name))]
         assert torn == []

@@ -19,8 +19,9 @@ from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, InvalidInput
 from pytest_gittrix.members.work_locks import MOST_CHARACTERS, Acquired, WorkLock, WorkLocks
 from pytest_gittrix.os_level.lease import Lease
-from pytest_gittrix.testing.faults.faults import Fault, Run
-from pytest_gittrix.testing.faults.supervisor import supervise_function, supported, sweep
+from pytest_gittrix.testing.faults.fault_sweep import sweep
+from pytest_gittrix.testing.faults.faults import Fault, SupervisedRun
+from pytest_gittrix.testing.faults.supervisor import supervise_function, supported
 
 LONG = 60.0
 SOAK = os.environ.get("PYTEST_GITTRIX_SOAK") == "1"
@@ -314,7 +315,7 @@ def test_a_strike_at_any_call_leaves_a_lock_held_or_free(tmp_path: Path, operati
             case _:
                 locks().release_all("one")
 
-    def run(fault: Fault | None) -> Run:
+    def run(fault: Fault | None) -> SupervisedRun:
         directories.append(tmp_path / f"run-{len(directories)}" / "locks")
         before = {"first": [], "acquire": [("2", "two")], "take over": [("1", "gone")], "release": [("1", "one")]}
         for item, session in before.get(operation, [("1", "one"), ("2", "two"), ("3", "one")]):

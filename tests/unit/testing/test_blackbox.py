@@ -16,7 +16,7 @@ from support.blackbox import making, seen
 
 from pytest_gittrix.errors import InvalidInput, PromoteFailed
 from pytest_gittrix.testing.faults.supervisor import supported
-from pytest_gittrix.testing.schedules.blackbox import Command, Interleaving, calls_of, explore_processes, interleave, intrude
+from pytest_gittrix.testing.schedules.blackbox import Command, ProcessInterleaving, calls_of, explore_processes, interleave, intrude
 
 
 @pytest.fixture
@@ -302,7 +302,7 @@ def fresh(disk: Path) -> Iterator[Path]:
 def test_a_check_decides_what_is_wrong_and_the_first_order_found_plays_again(disk: Path) -> None:
     actors = [making(disk / "a1", disk / "a2"), making(disk / "b1", disk / "b2")]
 
-    def nobody_between(_here: Path, order: Interleaving) -> None:
+    def nobody_between(_here: Path, order: ProcessInterleaving) -> None:
         assert {"a1", "b1"} - set(order.ended[0].value), "B CAME BETWEEN"
 
     found = explore_processes(partial(fresh, disk), lambda _here: actors, nobody_between, within=lambda here: here)
@@ -317,7 +317,7 @@ def test_every_order_within_the_bound_is_played_once(disk: Path) -> None:
     actors = [making(disk / "a1", disk / "a2"), making(disk / "b1", disk / "b2")]
     endings = set()
 
-    def note(_here: Path, order: Interleaving) -> None:
+    def note(_here: Path, order: ProcessInterleaving) -> None:
         endings.add(order.points)
 
     found = explore_processes(partial(fresh, disk), lambda _here: actors, note, within=lambda here: here)

@@ -21,7 +21,7 @@ from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.testing.faults.supervisor import supervise_function, supported
 from pytest_gittrix.testing.repos.place import Place
-from pytest_gittrix.testing.schedules.blackbox import Command, Explored, Interleaving, explore_processes, interleave, intrude
+from pytest_gittrix.testing.schedules.blackbox import Command, Explored, ProcessInterleaving, explore_processes, interleave, intrude
 from pytest_gittrix.testing.world import World
 
 
@@ -53,7 +53,7 @@ def by_shell(place: Place, careful: str = "") -> list[Command]:
     return [Command(["sh", "-c", PROMOTE, "sh", name], env, place.durable.path) for name in ("a.txt", "b.txt")]
 
 
-def nothing_lost(place: Place | World, order: Interleaving) -> None:
+def nothing_lost(place: Place | World, order: ProcessInterleaving) -> None:
     """Who was told that it had promoted has its file on the branch."""
     promoted = {name for name, ended in zip(("a.txt", "b.txt"), order.ended, strict=True) if ended.code is None}
     assert promoted, "NOBODY PROMOTED"

@@ -20,8 +20,17 @@ from pytest_gittrix.errors import CapabilityMissing, GittrixError, InvalidInput
 from pytest_gittrix.os_level.forks import in_fork
 from pytest_gittrix.testing.faults import small_disks as disks
 from pytest_gittrix.testing.faults.crash import Crash
-from pytest_gittrix.testing.faults.fault_sweep import Rejected, fault_at, plan, require_kind, spelled, strike_all, told, verdict
-from pytest_gittrix.testing.faults.faults import Call, Errno, Kill, Run, ShortWrite, TornKill
+from pytest_gittrix.testing.faults.fault_sweep import (
+    CheckFailed,
+    check_problem,
+    describe_call,
+    fault_at,
+    kind_of,
+    plan,
+    require_kind,
+    sweep_and_check,
+)
+from pytest_gittrix.testing.faults.faults import Errno, FileCall, Kill, ShortWrite, SupervisedRun, TornKill
 from pytest_gittrix.testing.faults.small_disks import SmallDisks, byte_count, run_on_small_disk, small_disk
 
 
@@ -47,7 +56,7 @@ def test_a_sweep_finds_the_save_that_loses_the_file_and_tells_how_to_see_it_agai
     def run() -> None:
         save_in_place(file)
 
-    def check(_run: Run) -> bool:
+    def check(_run: SupervisedRun) -> bool:
         return file.read_text() in (OLD, NEW)
 
     report = CRASH.sweep(run, lambda: file.write_text(OLD), check, kinds=("kill", "torn"), within=file.parent)
@@ -73,7 +82,7 @@ def test_a_sweep_of_the_save_that_renames_finds_nothing(file: Path) -> None:
 
     seen: list[tuple[int, int, int]] = []
 
-    def check(_run: Run) -> None:
+    def check(_run: SupervisedRun) -> None:
         assert file.read_text() in (OLD, NEW)
 
     report = CRASH.sweep(
@@ -94,7 +103,7 @@ def test_a_sweep_of_the_save_that_renames_finds_nothing(file: Path) -> None:
 def test_a_sweep_takes_the_points_and_the_number_it_is_told(file: Path) -> None:
     struck = []
 
-    def check(run: Run) -> None:
+    def check(run: SupervisedRun) -> None:
         struck.extend([run.fired.index] if run.fired else [])
 
     def make() -> None:
@@ -153,8 +162,8 @@ def test_a_program_that_hangs_or_does_not_repeat_itself_has_not_survived(file: P
 # --- faults by name
 
 
-CALL = Call(4, 1, "write", "/d/notes.txt", 10)
-MKDIR = Call(5, 1, "mkdir", "/d/new", None)
+CALL = FileCall(4, 1, "write", "/d/notes.txt", 10)
+MKDIR = FileCall(5, 1, "mkdir", "/d/new", None)
 
 
 @pytest.mark.parametrize(
@@ -173,8 +182,8 @@ def test_each_fault_is_spelled_so_that_it_can_be_typed_again(kind: str, faults: 
     found = require_kind(kind)(CALL)
 
     assert found == faults
-    assert [require_kind(spelled(fault))(CALL) for fault in found] == [[fault] for fault in found]
-    assert spelled(fault_at(kind, 4)).partition(":")[0] == kind.partition(":")[0]
+    assert [require_kind(kind_of(fault))(CALL) for fault in found] == [[fault] for fault in found]
+    assert kind_of(fault_at(kind, 4)).partition(":")[0] == kind.partition(":")[0]
 
 
 @pytest.mark.parametrize("kind", ["", "explode", "torn:", "torn:x", "torn:-1", "kill:3", "sticky", "sticky-kill", "errorcode"])
@@ -184,7 +193,7 @@ def test_a_kind_there_is_not_is_refused_with_those_there_are(kind: str) -> None:
 
 
 def test_torn_and_short_pass_over_calls_that_write_no_bytes() -> None:
-    assert [spelled(fault) for fault in plan([CALL, MKDIR], ["short", "kill"])] == ["short:5", "kill", "kill"]
+    assert [kind_of(fault) for fault in plan([CALL, MKDIR], ["short", "kill"])] == ["short:5", "kill", "kill"]
     with pytest.raises(InvalidInput, match="none of the 1 calls takes torn or short:3"):
         plan([MKDIR], ["torn", "short:3"])
     with pytest.raises(InvalidInput, match="limit is 0"):
@@ -193,27 +202,29 @@ def test_torn_and_short_pass_over_calls_that_write_no_bytes() -> None:
 
 @pytest.mark.parametrize(("limit", "chosen"), [(1, [1]), (2, [1, 10]), (4, [1, 4, 7, 10]), (99, list(range(1, 11)))])
 def test_a_limit_spreads_over_all_calls(limit: int, chosen: list[int]) -> None:
-    calls = [Call(index, 1, "mkdir", "/d", None) for index in range(1, 11)]
+    calls = [FileCall(index, 1, "mkdir", "/d", None) for index in range(1, 11)]
 
     assert [fault.at for fault in plan(calls, ["kill"], limit=limit)] == chosen
 
 
 def test_a_call_is_told_as_a_person_would() -> None:
-    assert told(CALL, "/d") == "write notes.txt (10 bytes)"
-    assert told(MKDIR) == "mkdir /d/new"
+    assert describe_call(CALL, "/d") == "write notes.txt (10 bytes)"
+    assert describe_call(MKDIR) == "mkdir /d/new"
 
 
 def test_a_check_is_quoted_word_for_word_if_it_wants_to_be() -> None:
-    run = Run(0, False, [MKDIR], b"", b"", None)
+    run = SupervisedRun(0, False, [MKDIR], b"", b"", None)
 
-    def check(struck: Run) -> None:
+    def check(struck: SupervisedRun) -> None:
         if struck.fired:
-            raise Rejected("the book is gone")
+            raise CheckFailed("the book is gone")
 
-    report = strike_all(
-        lambda fault: run if fault is None else Run(None, True, [MKDIR], b"", b"", MKDIR), check, replay=lambda at, kind: f"again {at}"
+    report = sweep_and_check(
+        lambda fault: run if fault is None else SupervisedRun(None, True, [MKDIR], b"", b"", MKDIR),
+        check,
+        replay=lambda at, kind: f"rerun {at}",
     )
-    assert str(report.failures[0]) == "  5 kill at mkdir /d/new: the book is gone\n      replay: again 5"
+    assert str(report.failures[0]) == "  5 kill at mkdir /d/new: the book is gone\n      replay: rerun 5"
 
 
 def test_what_pytest_says_in_a_check_is_a_verdict_and_a_skip_is_not() -> None:
@@ -221,14 +232,14 @@ def test_what_pytest_says_in_a_check_is_a_verdict_and_a_skip_is_not() -> None:
         with pytest.raises(ValueError, match="x"):
             pass
 
-    assert re.fullmatch(r"Failed: DID NOT RAISE .*ValueError.*", verdict(never_raises) or "")
-    assert verdict(lambda: None) is None
-    assert verdict(list) is None
-    assert verdict(lambda: False) == "the check says no"
+    assert re.fullmatch(r"Failed: DID NOT RAISE .*ValueError.*", check_problem(never_raises) or "")
+    assert check_problem(lambda: None) is None
+    assert check_problem(list) is None
+    assert check_problem(lambda: False) == "the check says no"
     with pytest.raises(pytest.skip.Exception):
-        verdict(lambda: pytest.skip("not here"))
+        check_problem(lambda: pytest.skip("not here"))
     with pytest.raises(KeyboardInterrupt):
-        verdict(interrupted)
+        check_problem(interrupted)
 
 
 def interrupted() -> None:
@@ -263,7 +274,7 @@ def test_without_a_fork_a_crash_can_still_be_played(file: Path, monkeypatch: pyt
 @pytest.fixture
 def disk() -> Iterator[Path]:
     """A disk with room for 64 KiB."""
-    if reason := disks.small_tmpfs_supported():
+    if reason := disks.mounting_supported():
         pytest.skip(reason)
     with small_disk("64k") as directory:
         yield directory
@@ -331,7 +342,7 @@ def test_a_size_that_is_none_is_refused(text: str | int) -> None:
 
 
 def test_a_test_is_skipped_with_the_reason_where_no_disk_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disks, "small_tmpfs_supported", lambda: "not allowed to mount")
+    monkeypatch.setattr(disks, "mounting_supported", lambda: "not allowed to mount")
     monkeypatch.setattr(disks, "supported", lambda: "no namespaces either")
     small = SmallDisks(lambda manager: manager.__enter__(), cannot=pytest.skip)
     with pytest.raises(pytest.skip.Exception, match="not allowed to mount"):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gittrix.errors import SessionNotFound
-from pytest_gittrix.testing.schedules.linearize import Call, History, answered_before, linearise, require_linear, serialise
+from pytest_gittrix.testing.schedules.linearize import Call, CallHistory, answered_before, linearise, require_linear, serialise
 from pytest_gittrix.testing.schedules.sequential import LOST, SessionOp, Sessions, session_calls, sessions_model
 
 Number = tuple[str, int]
@@ -116,7 +116,7 @@ def test_it_agrees_with_trying_every_order(history: list[Call[Number]]) -> None:
 
 
 def test_a_history_writes_down_answers_refusals_and_silence() -> None:
-    history: History[str] = History()
+    history: CallHistory[str] = CallHistory()
 
     def refuse() -> None:
         raise SessionNotFound("gone")
@@ -137,7 +137,7 @@ def test_a_history_writes_down_answers_refusals_and_silence() -> None:
 
 
 def test_a_history_knows_what_overlapped() -> None:
-    history: History[str] = History()
+    history: CallHistory[str] = CallHistory()
     inside, go_on = threading.Event(), threading.Event()
 
     def wait() -> None:

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 from support.supervisor import NEW, OLD, git, names, write_file
 
+from pytest_gittrix.testing.faults.fault_sweep import sweep
 from pytest_gittrix.testing.faults.supervisor import (
     Errno,
     Fault,
     Kill,
-    Run,
     ShortWrite,
+    SupervisedRun,
     TornKill,
     supervise,
     supervise_function,
     supported,
-    sweep,
 )
 
 
@@ -228,7 +228,7 @@ def test_a_signal_of_its_own_is_not_a_kill_by_the_supervisor(disk: Path) -> None
 
 
 def test_a_kill_at_every_point_of_an_atomic_replace_leaves_old_or_new(target: Path) -> None:
-    def run(fault: Fault | None) -> Run:
+    def run(fault: Fault | None) -> SupervisedRun:
         target.write_bytes(OLD)
         return supervise_function(lambda: replace_atomically(target), fault=fault, within=target.parent)
 
@@ -243,7 +243,7 @@ def test_a_kill_at_every_point_of_an_atomic_replace_leaves_old_or_new(target: Pa
 
 
 def test_a_sweep_catches_a_replace_that_is_not_atomic(target: Path) -> None:
-    def run(fault: Fault | None) -> Run:
+    def run(fault: Fault | None) -> SupervisedRun:
         target.write_bytes(OLD)
         return supervise_function(lambda: write_file(target, NEW), fault=fault, within=target.parent)
 

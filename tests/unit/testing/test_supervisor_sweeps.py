@@ -20,19 +20,19 @@ import pytest
 from support.supervisor import NEW, git, names, write_file
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
+from pytest_gittrix.testing.faults.fault_sweep import sweep
+from pytest_gittrix.testing.faults.small_disks import mounting_supported, small_disk
 from pytest_gittrix.testing.faults.supervisor import (
     Errno,
     Fault,
     Kill,
-    Run,
     ShortWrite,
+    SupervisedRun,
     TornKill,
     supervise,
     supervise_function,
     supported,
-    sweep,
 )
-from pytest_gittrix.testing.faults.tmpfs import small_tmpfs, small_tmpfs_supported
 
 
 @pytest.fixture
@@ -46,9 +46,9 @@ def disk(tmp_path: Path) -> Path:
 @pytest.fixture
 def tmpfs() -> Iterator[Path]:
     """A disk with room for 64 KiB."""
-    if reason := small_tmpfs_supported():
+    if reason := mounting_supported():
         pytest.skip(reason)
-    with small_tmpfs(65536) as directory:
+    with small_disk(65536) as directory:
         yield directory
 
 
@@ -67,7 +67,7 @@ def processes_mentioning(word: str) -> list[str]:
 
 
 def test_a_sweep_visits_the_points_and_kinds_it_is_told(disk: Path) -> None:
-    def run(fault: Fault | None) -> Run:
+    def run(fault: Fault | None) -> SupervisedRun:
         return supervise_function(lambda: write_file(disk / "x", NEW), fault=fault, within=disk)
 
     half = len(NEW) // 2
@@ -233,7 +233,7 @@ def test_finalizers_of_the_caller_do_not_run_in_the_target(disk: Path) -> None:
 
 
 def test_it_works_from_any_thread(disk: Path) -> None:
-    runs: list[Run] = []
+    runs: list[SupervisedRun] = []
     threads = [
         threading.Thread(target=lambda n=name: runs.append(supervise_function(lambda: os.mkdir(disk / n), fault=Kill(1), within=disk)))
         for name in "abcd"
@@ -289,7 +289,7 @@ def test_supervision_inside_supervision_is_refused_with_the_reason(disk: Path) -
 # --- a disk that is full
 
 
-def test_a_small_tmpfs_takes_what_fits_and_then_no_more(tmpfs: Path) -> None:
+def test_a_small_disk_takes_what_fits_and_then_no_more(tmpfs: Path) -> None:
     (tmpfs / "x").write_bytes(b"x" * 65536)
     with pytest.raises(OSError) as caught:
         (tmpfs / "y").write_bytes(b"y")
@@ -305,23 +305,23 @@ def test_git_meets_a_really_full_disk(tmpfs: Path) -> None:
     assert os.statvfs(tmpfs).f_bavail == 0
 
 
-def test_a_small_tmpfs_is_gone_afterwards_even_while_in_use() -> None:
-    if reason := small_tmpfs_supported():
+def test_a_small_disk_is_gone_afterwards_even_while_in_use() -> None:
+    if reason := mounting_supported():
         pytest.skip(reason)
-    with small_tmpfs(8192) as directory, open(directory / "held", "w") as held:
+    with small_disk(8192) as directory, open(directory / "held", "w") as held:
         assert str(directory) in Path("/proc/mounts").read_text()
     assert held.closed
-    with open(os.devnull) as held, small_tmpfs(8192) as again:
-        descriptor = os.open(again / "open", os.O_WRONLY | os.O_CREAT)
+    with open(os.devnull) as held, small_disk(8192) as second:
+        descriptor = os.open(second / "open", os.O_WRONLY | os.O_CREAT)
     os.close(descriptor)
     mounts = Path("/proc/mounts").read_text()
     assert str(directory) not in mounts
-    assert str(again) not in mounts
+    assert str(second) not in mounts
     assert not directory.exists()
-    assert not again.exists()
+    assert not second.exists()
 
 
 def test_a_disk_of_no_size_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="size_bytes"):
-        with small_tmpfs(0):
+    with pytest.raises(InvalidInput, match="no size of a disk"):
+        with small_disk(0):
             pass

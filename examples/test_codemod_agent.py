@@ -59,7 +59,9 @@ def test_an_idle_session_is_gone_after_four_hours(
     changed = run_agent(gittrix_session)
     workspace = gittrix_session.workspace_path
     assert workspace is not None
-    gittrix_clock.just_before(gittrix_session.info().deadline)
+    deadline = gittrix_session.info().deadline
+    assert deadline is not None
+    gittrix_clock.just_before(deadline)
     assert workspace.exists()
     gittrix_clock.advance(minutes=6)
     assert not workspace.exists()

@@ -47,7 +47,8 @@ class Ran:
     @property
     def envelope(self) -> dict[str, Any]:
         """The one object on standard output."""
-        return json.loads(self.out)
+        envelope: dict[str, Any] = json.loads(self.out)
+        return envelope
 
 
 class Terminal(io.TextIOWrapper):
@@ -63,7 +64,7 @@ class Terminal(io.TextIOWrapper):
     def shown(self) -> str:
         """What was written to it."""
         self.flush()
-        return self.buffer.getvalue().decode()  # type: ignore[attr-defined]
+        return str(self.buffer.getvalue().decode())  # type: ignore[attr-defined]
 
 
 class Cli:
@@ -143,7 +144,8 @@ class Cli:
         assert (ran.status, ran.err) == (1, "")
         assert ran.envelope["ok"] is False
         assert ran.envelope.keys() == {"ok", "error"}
-        return ran.envelope["error"]
+        error: dict[str, Any] = ran.envelope["error"]
+        return error
 
     def refused(self, *arguments: str, stdin: bytes | str = b"") -> str:
         """What people are told by a command that must fail."""
@@ -162,7 +164,7 @@ class Cli:
 
     def process(self, *arguments: str, **settings: Any) -> subprocess.Popen[bytes]:
         """Start a command as a process of its own."""
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return subprocess.Popen([sys.executable, "-m", "pytest_gittrix.cli", *arguments], **pipes | settings)
 
 

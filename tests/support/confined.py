@@ -56,7 +56,8 @@ class Confined:
 
     def place(self, **other: Any) -> Place:
         """The place, but for what is said."""
-        return Place(**{"workspace": self.workspace, "home": self.root / "h", "readable": toolchain()} | other)
+        given: dict[str, Any] = {"workspace": self.workspace, "home": self.root / "h", "readable": toolchain()}
+        return Place(**given | other)
 
     def run(self, *argv: str, place: Place | None = None, environment: Mapping[str, str] | None = None, **options: Any) -> Finished:
         """Run a program there."""

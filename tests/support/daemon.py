@@ -72,7 +72,8 @@ class Asked:
         reply = self.ask(method, path, body, **settings)
         assert reply.status == 200, reply.body
         assert reply.json["ok"] is True
-        return reply.json
+        answer: dict[str, Any] = reply.json
+        return answer
 
     def command(self, *argv: str, cwd: Path, stdin: str | None = "") -> Reply:
         """Have a command run, with the key of the daemon's file."""
@@ -81,7 +82,7 @@ class Asked:
 
     def state(self, id_: str) -> str:
         """The state of a member's session."""
-        return self.ok("GET", f"/api/sessions/{id_}")["session"]["current_state"]
+        return str(self.ok("GET", f"/api/sessions/{id_}")["session"]["current_state"])
 
 
 @contextmanager
@@ -92,22 +93,22 @@ def serving(settings: Settings) -> Iterator[Asked]:
 
     def run() -> None:
         try:
-            serving.run()
+            daemon.run()
         except BaseException as problem:  # raised again below
             failures.append(problem)
         finally:
             up.set()
 
-    serving = Serving(settings, listening=lambda _file: up.set())
+    daemon = Serving(settings, listening=lambda _file: up.set())
     thread = threading.Thread(target=run)
     thread.start()
     try:
         assert up.wait(LONG)
         asked = Asked()
-        asked.file = serving.file
+        asked.file = daemon.file
         yield asked
     finally:
-        serving.end()
+        daemon.end()
         thread.join(LONG)
     assert not thread.is_alive()
     if failures:
@@ -201,7 +202,7 @@ class Staff:
 
     def start(self, daemon: Asked, member: str, kind: str = "Loop", **more: Any) -> str:
         """Start a session; its id."""
-        return daemon.ok("POST", "/api/sessions/start", {"member_name": member, "session_type": kind, **more})["session_id"]
+        return str(daemon.ok("POST", "/api/sessions/start", {"member_name": member, "session_type": kind, **more})["session_id"])
 
     def commits(self, path: str, name: str = "agent") -> Script:
         """A script that commits a file on a branch of its own, and ends."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from pytest_gittrix.testing.repos.durable import DurableRepo
-from pytest_gittrix.testing.repos.history import Executable, History
+from pytest_gittrix.testing.repos.history import Contents, Executable, History
 from pytest_gittrix.testing.repos.templates import Templates
 
-FILES = {"app.py": "one\n", "docs/guide.md": "guide\n", "run.sh": Executable("#!/bin/sh\n")}
+FILES: Contents = {"app.py": "one\n", "docs/guide.md": "guide\n", "run.sh": Executable("#!/bin/sh\n")}
 POINTER = "1234567890" * 4
 
 

@@ -218,7 +218,7 @@ class Site:
 
     def another(self, **options: Any) -> GitTrix:
         """One more engine on the same store, as another process would have; not initialised."""
-        given = {"ephemeral": LocalEphemeral(), "durability": "fast", "strategy": "commit", "sweep_interval": None}
+        given: dict[str, Any] = {"ephemeral": LocalEphemeral(), "durability": "fast", "strategy": "commit", "sweep_interval": None}
         given |= {"ids": seeded_ids(len(self._engines))} | self.options | options
         durable = given.pop("durable", None) or LocalDurable(self.durable.path, author=("Human", "human@example.com"), sync=False)
         engine = GitTrix(durable, store=self.store, clock=self.clock, **given)

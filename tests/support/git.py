@@ -193,4 +193,4 @@ def make_workspace(
 
 def found(snapshot: Snapshot) -> Found:
     """What a snapshot changes, with the bytes instead of ids."""
-    return {path: entry and (entry.mode, snapshot.blobs[entry.id]) for path, entry in snapshot.changes.items()}
+    return {path: (entry.mode, snapshot.blobs[entry.id]) if entry else None for path, entry in snapshot.changes.items()}

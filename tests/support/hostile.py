@@ -148,6 +148,11 @@ def _attributes_elsewhere(trap: Trap) -> None:
     trap.configure(f"core.attributesFile={trap.workspace / 'attributes'}")
 
 
+def _linked_git_dir(trap: Trap) -> None:
+    shutil.rmtree(trap.git_dir)
+    trap.git_dir.symlink_to(trap.durable)
+
+
 VECTORS: Final[Mapping[str, Callable[[Trap], object]]] = {
     "core.fsmonitor": lambda trap: trap.configure("core.fsmonitor"),
     "core.hooksPath": _hooks_by_path,
@@ -169,13 +174,10 @@ VECTORS: Final[Mapping[str, Callable[[Trap], object]]] = {
     "core.alternateRefsCommand": lambda trap: trap.configure("core.alternateRefsCommand", "uploadpack.packObjectsHook"),
     "config.worktree": _per_worktree,
     "core.worktree": lambda trap: trap.configure(f"core.worktree={trap.durable.parent}"),
-    "core.attributesFile": lambda trap: (
-        trap.filtered("attributes"),
-        trap.configure(f"core.attributesFile={trap.workspace / 'attributes'}"),
-    ),
+    "core.attributesFile": _attributes_elsewhere,
     "gitdir: durable": lambda trap: trap.instead_of_git_dir(f"gitdir: {trap.durable}\n"),
     "no .git": lambda trap: shutil.rmtree(trap.git_dir),
-    ".git is a link": lambda trap: (shutil.rmtree(trap.git_dir), trap.git_dir.symlink_to(trap.durable)),
+    ".git is a link": _linked_git_dir,
     "commondir": lambda trap: trap.write("commondir", f"{trap.durable}\n"),
     "alternates": lambda trap: trap.write("objects/info/alternates", f"{trap.durable / 'objects'}\n"),
     "objects is a link": lambda trap: trap.replace("objects", trap.durable / "objects"),

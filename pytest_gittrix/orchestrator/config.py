@@ -17,7 +17,7 @@ from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.refs import short_branch
 from pytest_gittrix.orchestrator.flat_files import check_id, prefix_of
-from pytest_gittrix.record.state.agent_activity import Query, read_jsonl, read_sqlite
+from pytest_gittrix.record.state.agent_activity import SqliteQuery, read_jsonl, read_sqlite
 from pytest_gittrix.record.state.observations import Activity
 from pytest_gittrix.workspaces.workspace import WorkspaceKind, check_kind
 
@@ -86,7 +86,7 @@ class CommandAgent:
     variables: Mapping[str, str] = field(default_factory=dict)
     log: str = ACTIVITY_LOG
     database: str | None = None
-    query: Query | None = None
+    query: SqliteQuery | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.argv, str) or not self.argv:

@@ -114,7 +114,7 @@ def _texts(value: Any) -> Any:
 
 def hears_everybody() -> AbstractContextManager[object]:
     """Who listens to a session hears all sessions."""
-    return patch.object(user_session.UserSession, "subscribe", lambda self, listener, types=None: self._engine.on("*", listener))
+    return patch.object(user_session.UserSession, "subscribe", lambda self, listener, types=None: self._services.emitter.on("*", listener))
 
 
 # Turns ---------------------------------------------------------------------------------------------------------------------------

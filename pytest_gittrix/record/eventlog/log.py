@@ -1,17 +1,16 @@
 """One session's history: an append-only file of events, one a line.
 
-The file is the truth; what is in it happened, in that order, and what is not did not (DESIGN rule 10). It must not know what
-events mean, nor how the writer got the right to write: whoever appends or repairs holds the session's lease. Readers never wait.
+The file is the truth: what is in it happened, in that order, and nothing else did (rule 10, docs/explanation/rules.md). The caller of
+``append`` and ``repair`` holds the session's lease; how it got it is not the log's concern. Readers never wait.
 
-No descriptor is kept between calls, so that thousands of open sessions cost none; opening the file anew takes 3 us.
+No descriptor stays open between calls, so that thousands of open sessions cost none; opening the file takes 3 us.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,6 @@ from pytest_gittrix.record.eventlog.events import Actor, Event, check, decode, e
 
 Durability = Literal["full", "fast"]
 ReadPolicy = Literal["repair-tail", "strict", "skip"]
-Listener = Callable[[Event], None]
 
 _FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
 _READ = os.O_RDONLY | _FLAGS
@@ -35,7 +33,7 @@ _sync_data = getattr(os, "fdatasync", os.fsync)
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A place between two events: the byte the next one starts at, and its seq."""
+    """A position between two events: the byte at which the next one starts, and its seq."""
 
     offset: int = 0
     seq: int = 0
@@ -43,7 +41,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A line that cannot be believed: its number from 1, the byte it starts at, and why."""
+    """A damaged line: its number from 1, the byte at which it starts, and what is wrong with it."""
 
     line: int
     offset: int
@@ -52,12 +50,12 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What a stretch of a log holds.
+    """The contents of a part of a log.
 
     Attributes:
         events: the whole events, in order.
-        end: the place after the last of them.
-        damaged: lines that cannot be believed although more follows.
+        end: the position after the last of them.
+        damaged: damaged lines that others follow.
         torn: bytes after ``end`` that a killed writer left: a last line without its end, or one that fails its checksum.
     """
 
@@ -112,7 +110,7 @@ class EventLog:
         path: the file; made by the first append, in a directory that exists.
         stream: the session's id; a line of another session is damage.
         durability: ``full`` has commit points reach the disk before they return, ``fast`` leaves that to the system.
-        changes: the file in which readers of the whole store are told of each write; see ``changes``.
+        changes: the file in which each write is announced to readers of the whole store; see ``change_feed``.
     """
 
     def __init__(self, path: Path | str, stream: str, *, durability: Durability = "full", changes: str | None = None) -> None:
@@ -126,9 +124,6 @@ class EventLog:
         self._reader = Cursor()
         self._torn = False
         self._poison: OSError | None = None
-        self._listeners: list[tuple[Listener, Collection[str] | None]] = []
-        self._unpublished: deque[Event] = deque()
-        self._publishing = False
 
     @property
     def path(self) -> Path:
@@ -142,22 +137,22 @@ class EventLog:
 
     @property
     def torn(self) -> bool:
-        """Whether the last look met an end that only :meth:`repair` can mend."""
+        """Whether the last read met a torn end, which only :meth:`repair` can mend."""
         return self._torn or self._poison is not None
 
     @property
     def behind(self) -> bool:
-        """Whether an append met events of another process first: :meth:`refresh` has them and its own."""
+        """Whether an append met events of another process first: :meth:`refresh` returns them, and the appended one."""
         return self._reader != self._tail
 
     def twin(self) -> EventLog:
-        """The same log as another object, which has read as far as this one; listeners are not taken along."""
+        """The same log as another object, which has read as far as this one."""
         twin = EventLog(self._file, self.stream, durability="full" if self._full else "fast", changes=self._changes)
         twin._tail = twin._reader = self._reader
         return twin
 
     def append(self, type: str, data: Mapping[str, Any], *, ts: int, actor: Actor = "system", commit_point: bool = False) -> Event:
-        """Store an event, then announce it. The caller holds the session's lease.
+        """Store an event. The caller holds the session's lease.
 
         What another process appended since is read first, so ``seq`` is right whoever wrote before; a torn end is repaired.
         Either the whole event is stored, or none of it and an error is raised; only after a failed sync is that unknown.
@@ -185,13 +180,12 @@ class EventLog:
                 os.close(fd)
         except OSError as problem:
             raise _unavailable(self._file, problem) from problem
-        self._publish()
         return event
 
     def read(self, policy: ReadPolicy = "repair-tail") -> list[Event]:
         """All events from the first. ``repair-tail`` takes a torn end for absent, ``strict`` for damage.
 
-        ``skip`` gives what can be believed past any damage, like :meth:`salvage`; it does not count as read for :meth:`refresh`.
+        ``skip`` gives the whole events past any damage, like :meth:`salvage`; it does not count as read for :meth:`refresh`.
 
         Raises:
             LogDamaged: a line is damaged; the message names file, line and byte.
@@ -205,9 +199,9 @@ class EventLog:
         return self._read_from(Cursor(), strict=policy == "strict")
 
     def refresh(self) -> list[Event]:
-        """The events this object has not handed out yet: neither from here, nor from :meth:`read`, nor from :meth:`append` in turn.
+        """The events that neither this method nor :meth:`read` nor :meth:`append` of this object has returned yet.
 
-        When ``append`` met events of another process first, they and its own all come from here, in order. So
+        When ``append`` met events of another process first, those and its own all come from here, in order. So
         ``fold(log.refresh() or [event], state)`` is right in every case.
 
         Raises:
@@ -219,13 +213,13 @@ class EventLog:
         return self._read_from(self._reader)
 
     def salvage(self) -> Scan:
-        """Everything that can still be believed, and what cannot: for a person looking at a damaged log. Never raises for damage."""
+        """The whole events of a damaged log, and what is damaged, for a person who looks at it. Never raises for damage."""
         return scan(self._bytes_from(0), self.stream)
 
     def repair(self, *, ts: int) -> Event | None:
-        """Cut off a torn end and say so with ``log.recovered``; after a failed sync, also write the log anew. Needs the lease.
+        """Cut off a torn end and record that as ``log.recovered``; after a failed sync, also write the log anew. Needs the lease.
 
-        A log of which not one line is whole becomes empty and says nothing: what it began never happened.
+        A log of which not one line is whole becomes empty, without an event: what it began never happened.
 
         Returns:
             The ``log.recovered`` event, or None when there was nothing to cut.
@@ -240,26 +234,7 @@ class EventLog:
             return None
         with self._opened(_APPEND) as fd:
             self._announce_write(fd)
-            event = self._catch_up(fd, ts)
-        self._publish()
-        return event
-
-    def subscribe(self, listener: Listener, types: Collection[str] | None = None) -> Callable[[], None]:
-        """Have ``listener(event)`` called for each event this object appends (of ``types``, if given), after it is stored, in order.
-
-        A listener that raises neither undoes the event nor reaches the caller of ``append``: see :func:`report_ignored`.
-
-        Returns:
-            A function that ends the subscription.
-        """
-        entry = (listener, types)
-        self._listeners.append(entry)
-
-        def unsubscribe() -> None:
-            if entry in self._listeners:
-                self._listeners.remove(entry)
-
-        return unsubscribe
+            return self._catch_up(fd, ts)
 
     def _store(self, fd: int, type: str, data: Mapping[str, Any], ts: int, actor: str, commit_point: bool) -> Event:
         before = self._tail
@@ -276,7 +251,6 @@ class EventLog:
         self._tail = Cursor(before.offset + len(line), before.seq + 1)
         if self._reader == before:
             self._reader = self._tail
-        self._unpublished.append(event)
         return event
 
     def _sync(self, fd: int, *, new: bool) -> None:
@@ -313,7 +287,7 @@ class EventLog:
             return None
         reader = self._reader
         event = self._store(fd, "log.recovered", {"dropped_bytes": found.torn}, ts, "system", True)
-        self._reader = reader  # nobody asked for it, so refresh() is to tell of it
+        self._reader = reader  # no caller gets this event, so the next refresh() returns it
         return event
 
     def _read_from(self, start: Cursor, *, strict: bool = False) -> list[Event]:
@@ -389,25 +363,6 @@ class EventLog:
             self._refuse_poison()
         self._poison = None
 
-    def _publish(self) -> None:
-        if self._publishing:
-            return  # a listener appended; the loop below, further up, announces it when everybody has heard the present one
-        self._publishing = True
-        try:
-            while self._unpublished:
-                self._announce(self._unpublished.popleft())
-        finally:
-            self._publishing = False
-
-    def _announce(self, event: Event) -> None:
-        for listener, types in tuple(self._listeners):
-            if types is not None and event.type not in types:
-                continue
-            try:
-                listener(event)
-            except Exception as problem:  # noqa: BLE001  (whatever a listener raises is its own affair)
-                report_ignored(problem)
-
 
 def report_ignored(problem: BaseException) -> None:
     """Report what a listener raised without raising it: ``threading.excepthook`` prints it, and pytest turns it into a warning."""
@@ -417,11 +372,11 @@ def report_ignored(problem: BaseException) -> None:
 def _read_fd(fd: int, offset: int) -> bytes:
     pieces: list[bytes] = []
     while True:
-        known = os.fstat(fd).st_size - offset
-        piece = os.pread(fd, max(known, 0) + 1, offset)  # one more than there seem to be: to get no more than those tells of the end
+        remaining = os.fstat(fd).st_size - offset
+        piece = os.pread(fd, max(remaining, 0) + 1, offset)  # one byte more than the size says: not to get it means the end
         pieces.append(piece)
         offset += len(piece)
-        if not piece or len(piece) == known:
+        if not piece or len(piece) == remaining:
             return b"".join(pieces)
 
 

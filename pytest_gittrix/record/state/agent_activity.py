@@ -46,7 +46,7 @@ UNITS: Final = {"s": _SECOND, "ms": 1_000_000, "ns": 1}
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class SqliteQuery:
     """How an agent's database is asked.
 
     Attributes:
@@ -130,7 +130,7 @@ def write_jsonl(path: str | os.PathLike[str], state: str, now_ns: int, *, source
     return True
 
 
-def read_sqlite(path: str | os.PathLike[str], query: Query, now_ns: int) -> Activity:
+def read_sqlite(path: str | os.PathLike[str], query: SqliteQuery, now_ns: int) -> Activity:
     """What an agent's own database tells. It is opened for reading only, and not waited for.
 
     The agent makes the database, and with it what a question has to go through: one that takes more than some million steps, or more

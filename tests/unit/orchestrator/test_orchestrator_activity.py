@@ -13,11 +13,11 @@ import pytest
 from support.orchestrator import NOW, SECOND, at
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
-from pytest_gittrix.record.state.agent_activity import TAIL, Query, read_jsonl, read_sqlite, state_at, write_jsonl
+from pytest_gittrix.record.state.agent_activity import TAIL, SqliteQuery, read_jsonl, read_sqlite, state_at, write_jsonl
 from pytest_gittrix.record.state.observations import Activity
 from pytest_gittrix.views.orchestrator_status import signal
 
-MS = Query("SELECT state, seen FROM sessions")
+MS = SqliteQuery("SELECT state, seen FROM sessions")
 
 
 def line(state: object = "active", ts: object = "2030-01-01T00:00:00Z", **other: object) -> bytes:
@@ -169,7 +169,7 @@ def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def asked(database: sqlite3.Connection, query: Query = MS, age: float = 0) -> Activity:
+def asked(database: sqlite3.Connection, query: SqliteQuery = MS, age: float = 0) -> Activity:
     """What it tells, so many seconds after ``NOW``."""
     (path,) = (file for _, name, file in database.execute("PRAGMA database_list") if name == "main")
     return read_sqlite(path, query, NOW + round(age * SECOND))
@@ -189,13 +189,13 @@ def test_a_database_tells_a_state_or_only_when(database: sqlite3.Connection, sta
 def test_a_database_counts_time_as_it_likes(database: sqlite3.Connection, unit: str, value: object) -> None:
     database.execute("INSERT INTO sessions VALUES ('ready', ?)", (value,))
 
-    assert asked(database, Query(MS.sql, unit)).observed_ns == at(0)
+    assert asked(database, SqliteQuery(MS.sql, unit)).observed_ns == at(0)
     with pytest.raises(InvalidInput, match="'fortnight' is not a unit"):
-        Query(MS.sql, "fortnight")
+        SqliteQuery(MS.sql, "fortnight")
 
 
 def test_a_database_without_a_row_tells_nothing(database: sqlite3.Connection) -> None:
-    assert asked(database) == asked(database, Query("SELECT NULL, max(seen) FROM sessions")) == Activity(source="native", seen_ns=NOW)
+    assert asked(database) == asked(database, SqliteQuery("SELECT NULL, max(seen) FROM sessions")) == Activity(source="native", seen_ns=NOW)
 
 
 def test_a_state_of_a_database_without_a_time_is_stale(database: sqlite3.Connection) -> None:
@@ -230,7 +230,7 @@ def test_a_database_that_is_busy_is_a_failure_and_no_exception(database: sqlite3
     ],
 )
 def test_an_answer_of_another_shape_is_a_failure(database: sqlite3.Connection, sql: str) -> None:
-    assert asked(database, Query(sql)).failed
+    assert asked(database, SqliteQuery(sql)).failed
     assert database.execute("SELECT count(*) FROM sessions").fetchone() == (0,)
 
 
@@ -240,11 +240,11 @@ def test_a_damaged_database_is_a_failure_at_whatever_byte(database: sqlite3.Conn
     broken = tmp_path / "broken"
     for start in range(0, len(whole), 509):
         broken.write_bytes(whole[:start] + b"\xa5" * 97 + whole[start + 97 :])
-        assert read_sqlite(broken, Query("SELECT state, max(seen) FROM sessions"), NOW).state in ("unknown", "idle")
+        assert read_sqlite(broken, SqliteQuery("SELECT state, max(seen) FROM sessions"), NOW).state in ("unknown", "idle")
     broken.write_bytes(b"not a database" * 100)
     assert read_sqlite(broken, MS, NOW).failed
     broken.write_bytes(whole[: len(whole) // 2])
-    assert read_sqlite(broken, Query("SELECT state, max(seen) FROM sessions"), NOW).failed
+    assert read_sqlite(broken, SqliteQuery("SELECT state, max(seen) FROM sessions"), NOW).failed
 
 
 def test_a_database_that_is_not_there_is_no_source_and_is_not_made(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from support.orchestrator import Led, leading, on_linux
 
 from pytest_gittrix.errors import InvalidInput, SessionNotFound
 from pytest_gittrix.orchestrator.orchestrator import CommandAgent, Session
-from pytest_gittrix.record.state.agent_activity import Query
+from pytest_gittrix.record.state.agent_activity import SqliteQuery
 from pytest_gittrix.record.state.observations import Activity
 
 pytestmark = on_linux
@@ -138,7 +138,7 @@ def test_what_the_agent_of_before_did_does_not_count_after_a_restore(led: Led) -
 
 
 def test_an_agents_own_database_tells_too(led: Led) -> None:
-    query = Query("SELECT state, at FROM last", unit="ns")
+    query = SqliteQuery("SELECT state, at FROM last", unit="ns")
     agent = CommandAgent("db", ("sleep", "60"), database="agent.db", query=query)
     lead = led.another(led.project(agents=(agent,)))
     session = led.spawn(lead)

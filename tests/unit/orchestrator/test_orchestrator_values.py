@@ -22,7 +22,7 @@ from pytest_gittrix.orchestrator.orchestrator import (
     is_terminal_session,
 )
 from pytest_gittrix.orchestrator.session import Session, session_from
-from pytest_gittrix.record.state.agent_activity import Query, write_jsonl
+from pytest_gittrix.record.state.agent_activity import SqliteQuery, write_jsonl
 from pytest_gittrix.views.orchestrator import record
 from pytest_gittrix.views.orchestrator_status import STATUSES
 
@@ -97,7 +97,7 @@ def test_an_agent_that_is_a_command_tells_by_its_log(tmp_path: Path) -> None:
         ({"argv": "sh"}, "has no command"),
         ({"prompt_as": "telepathy"}, "argument or input"),
         ({"database": "x.db"}, "one of database and query"),
-        ({"query": Query("SELECT 1, 2")}, "one of database and query"),
+        ({"query": SqliteQuery("SELECT 1, 2")}, "one of database and query"),
     ],
 )
 def test_what_is_no_agent_is_refused(options: dict[str, Any], told: str) -> None:

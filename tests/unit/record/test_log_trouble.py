@@ -1,4 +1,4 @@
-"""A log on a disk that fails, with listeners, and under the hands of several processes."""
+"""A log on a disk that fails, and written by several processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from support.log import NOW, STREAM, write
 
 from pytest_gittrix.errors import LogDamaged
 from pytest_gittrix.record.eventlog import log as log_module
-from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.eventlog.log import EventLog
 
 
@@ -50,8 +48,6 @@ from pytest_gittrix.record.eventlog.log import EventLog
 path, stream, room = sys.argv[1], sys.argv[2], int(sys.argv[3])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 log = EventLog(path, stream, durability="fast")
-heard = []
-log.subscribe(lambda event: heard.append(event.seq))
 write = lambda: log.append("session.write", {"path": "a", "op": "write"}, ts=0).seq
 write()
 size = len(open(path, "rb").read())
@@ -62,7 +58,7 @@ except AdapterUnavailable as problem:
     refused = problem.__cause__.errno
 after = len(open(path, "rb").read())
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-print(json.dumps([size, refused, after, write(), heard]))
+print(json.dumps([size, refused, after, write()]))
 """
 
 
@@ -70,10 +66,10 @@ print(json.dumps([size, refused, after, write(), heard]))
 @pytest.mark.parametrize("room", [0, 1, 100])
 def test_an_event_that_finds_no_room_is_not_half_there(path: Path, room: int) -> None:
     child = python(FULL_DISK, path, STREAM, room)
-    size, refused, after, seq, heard = json.loads(child.communicate()[0])
+    size, refused, after, seq = json.loads(child.communicate()[0])
     assert refused == errno.EFBIG
     assert after == size
-    assert (seq, heard) == (1, [0, 1])
+    assert seq == 1
     assert len(EventLog(path, STREAM).read("strict")) == 2
 
 
@@ -113,17 +109,14 @@ def failing_sync(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return lambda: monkeypatch.setattr(log_module, "_sync_data", works)
 
 
-def test_after_a_failed_sync_nothing_is_announced_and_nothing_built_on_it(path: Path, failing_sync: Callable[[], None]) -> None:
+def test_after_a_failed_sync_nothing_is_built_on_it(path: Path, failing_sync: Callable[[], None]) -> None:
     log = EventLog(path, STREAM)
-    heard: list[Event] = []
-    log.subscribe(heard.append)
     with pytest.raises(LogDamaged, match="did not keep the last event"):
         write(log)
     failing_sync()
     with pytest.raises(LogDamaged, match="did not keep the last event"):
         write(log)
     assert log.poisoned
-    assert heard == []
 
 
 def test_repair_after_a_failed_sync_writes_the_log_anew(path: Path, failing_sync: Callable[[], None]) -> None:
@@ -155,55 +148,6 @@ def test_repair_on_a_disk_that_still_refuses_says_so(path: Path, failing_sync: N
     assert log.poisoned
     assert path.read_bytes() == before
     assert os.listdir(path.parent) == [path.name]
-
-
-# Listeners ------------------------------------------------------------------------------------------------------------------------
-
-
-def test_a_listener_hears_an_event_after_it_is_stored(log: EventLog, path: Path) -> None:
-    stored_when_heard: list[list[Event]] = []
-    log.subscribe(lambda event: stored_when_heard.append(EventLog(path, STREAM).read()))
-    event = write(log)
-    assert stored_when_heard == [[event]]
-
-
-def test_a_listener_hears_only_the_types_it_asked_for_and_until_it_leaves(log: EventLog) -> None:
-    heard: list[int] = []
-    leave = log.subscribe(lambda event: heard.append(event.seq), types=["session.accessed"])
-    log.append("session.accessed", {}, ts=NOW)
-    write(log)
-    leave()
-    leave()
-    log.append("session.accessed", {}, ts=NOW)
-    assert heard == [0]
-
-
-def test_listeners_hear_events_in_order_even_when_one_of_them_appends(log: EventLog) -> None:
-    heard: list[int] = []
-
-    def answer(event: Event) -> None:
-        if event.seq == 0:
-            write(log)
-
-    log.subscribe(answer)
-    log.subscribe(lambda event: heard.append(event.seq))
-    write(log)
-    assert heard == [0, 1]
-
-
-def test_a_listener_that_raises_neither_undoes_the_event_nor_silences_the_others(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    reported: list[BaseException] = []
-    monkeypatch.setattr(threading, "excepthook", lambda about: reported.append(about.exc_value))
-    heard: list[Event] = []
-
-    def fail(event: Event) -> None:
-        raise ValueError("listener")
-
-    log.subscribe(fail)
-    log.subscribe(heard.append)
-    event = write(log)
-    assert heard == [event] == log.read()
-    assert [str(problem) for problem in reported] == ["listener"]
 
 
 # Several processes ------------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
-"""The files in which Gas Town's document keeps sessions, written from a store, and read as tolerantly as its own readers do.
+"""Gas Town's files of sessions: written from a store, and read as tolerantly as Gas Town does (docs/explanation/you-know-gas-town.md).
 
-All of it is derived: it can be deleted and written again, and nothing of this package reads it as truth (session-systems 2.1, 2.6).
+The files are derived: they can be deleted and written again, and nothing in this package reads them as truth.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytest_gittrix.os_level.atomic_text import typed_file, write_whole
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.fold import SessionState, fold
 from pytest_gittrix.record.store.store import Problem, Store
-from pytest_gittrix.views.gastown import INDEX_FIELDS, TOLD, TOWN_TYPES, Step, record_of, steps, time_text, town_event
+from pytest_gittrix.views.gastown import INDEX_FIELDS, TOWN_SOURCES, TOWN_TYPES, Step, record_of, steps, time_text, town_event
 
 EVENTS: Final = ".events.jsonl"
 SESSIONS: Final = ".sessions"
@@ -28,20 +28,20 @@ INDEX: Final = "index.jsonl"
 ARCHIVE: Final = "archive"
 
 _LONGEST: Final = 1 << 20
-"""Bytes of a line, beyond which a reader of the town gives up; ours passes over the line."""
+"""Bytes of the longest line. A reader of Gas Town gives up at a longer one; ours passes over it."""
 _NEVER: Final = "0001-01-01T00:00:00Z"
 """What Go writes for a time that was never set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What an export wrote.
+    """The result of an export.
 
     Attributes:
-        sessions: how many sessions.
-        archived: how many of them are in the archive.
-        events: how many lines ``.events.jsonl`` has.
-        problems: the sessions that could not be read; of those nothing was written, and an earlier file stays.
+        sessions: number of sessions.
+        archived: number of them in the archive.
+        events: number of lines of ``.events.jsonl``.
+        problems: the sessions that could not be read; no files of theirs were written, and earlier ones stay.
     """
 
     sessions: int
@@ -53,13 +53,13 @@ class Exported:
 def export(store: Store, directory: str | os.PathLike[str], *, archive_before: datetime | None = None) -> Exported:
     """Write the sessions of a store as the document lays them out.
 
-    ``.events.jsonl`` has what happened in all of them, ``.sessions/index.jsonl`` a line for each, oldest first, ``.sessions/<id>.json`` its
+    ``.events.jsonl`` has the events of all of them, ``.sessions/index.jsonl`` a line for each, oldest first, ``.sessions/<id>.json`` its
     record with its steps. Each file is written whole or not at all, the index last. The same store gives the same bytes.
 
     Args:
         store: the sessions; it is only read.
-        directory: where to; made if it is missing. A town's own is refused.
-        archive_before: a session that ended before goes to ``.sessions/archive`` and not beside it.
+        directory: the target; made if it is missing. The directory of a living town is refused.
+        archive_before: sessions that ended before this go to ``.sessions/archive`` instead of ``.sessions``.
 
     Raises:
         InvalidInput: there is an event log that no export wrote, or ``archive_before`` has no time zone.
@@ -68,7 +68,7 @@ def export(store: Store, directory: str | os.PathLike[str], *, archive_before: d
     before = None if archive_before is None else ns_of(archive_before)
     root = Path(directory)
     _refuse_a_town(root / EVENTS)
-    told: list[tuple[int, str, int, str]] = []
+    town_lines: list[tuple[int, str, int, str]] = []
     index: list[tuple[int, str, str]] = []
     problems: list[Problem] = []
     archived = 0
@@ -83,16 +83,16 @@ def export(store: Store, directory: str | os.PathLike[str], *, archive_before: d
         archived += old
         _write_session(root / SESSIONS, id, {**record, "steps": [_step_data(step) for step in steps(events)]}, archived=old)
         index.append((state.created_ns, id, _line({name: record[name] for name in INDEX_FIELDS if name in record})))
-        told += lines
-    # By the place in its log, not by the text: what one event says in two lines keeps its order.
-    told.sort(key=lambda line: line[:3])
-    write_whole(root / EVENTS, "".join(text for *_, text in told))
+        town_lines += lines
+    # By time, session and sequence number, not by text: two lines of one event keep their order.
+    town_lines.sort(key=lambda line: line[:3])
+    write_whole(root / EVENTS, "".join(text for *_, text in town_lines))
     write_whole(root / SESSIONS / INDEX, "".join(text for *_, text in sorted(index)))
-    return Exported(len(index), archived, len(told), tuple(problems))
+    return Exported(len(index), archived, len(town_lines), tuple(problems))
 
 
 def read_index(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The lines of an ``index.jsonl``, one a session, in the order in which each was first named. Of several lines the last counts.
+    """The lines of an ``index.jsonl``, one a session, in the order of their first lines. Of several lines the last counts.
 
     A missing file has no lines. A line that is no JSON object with an ``id``, or longer than 1 MiB, is passed over. An ``ended_at`` that
     was never set is left out.
@@ -116,16 +116,16 @@ def read_town_events(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def _read(store: Store, id: str) -> tuple[SessionState, Sequence[Event], list[tuple[int, str, int, str]]]:
-    """A session, its events, and what the town hears of them, with the place of each line."""
+    """A session's state, its events, and their lines in a town's log, each with time, session and sequence number to sort by."""
     events = store.log(id).read()
     if not events:
         return store.load(id), (), []
     state: SessionState | None = None
     done = 0
     lines: list[tuple[int, str, int, str]] = []
-    for place, event in enumerate(events, 1):
-        if event.type in TOLD:
-            state, done = fold(events[done:place], state), place
+    for number, event in enumerate(events, 1):
+        if event.type in TOWN_SOURCES:
+            state, done = fold(events[done:number], state), number
             lines += [(event.ts, id, event.seq, _line(line)) for line in town_event(event, state)]
     return fold(events[done:], state), events, lines
 
@@ -144,10 +144,10 @@ def _step_data(step: Step) -> dict[str, Any]:
 
 
 def _write_session(directory: Path, id: str, record: Mapping[str, Any], *, archived: bool) -> None:
-    """Write a session's file where it belongs; only then is one where it does not belong any more removed."""
-    here, there = directory / f"{id}.json", directory / ARCHIVE / f"{id}.json"
-    place, stale = (there, here) if archived else (here, there)
-    write_whole(place, json.dumps(record, indent=2) + "\n")
+    """Write a session's file into the directory or its archive, and only then remove an older one from the other."""
+    current, archive = directory / f"{id}.json", directory / ARCHIVE / f"{id}.json"
+    path, stale = (archive, current) if archived else (current, archive)
+    write_whole(path, json.dumps(record, indent=2) + "\n")
     with typed_file(stale), suppress(FileNotFoundError, NotADirectoryError):
         os.unlink(stale)
 
@@ -157,7 +157,7 @@ def _line(data: Mapping[str, Any]) -> str:
 
 
 def _refuse_a_town(path: Path) -> None:
-    """A town's log is nobody's copy: what is replaced there is lost."""
+    """Refuse to replace the log of a living town, which is the only copy."""
     foreign = next((line for line in read_town_events(path) if _is_foreign(line)), None)
     if foreign is not None:
         raise InvalidInput(
@@ -170,7 +170,7 @@ def _refuse_a_town(path: Path) -> None:
 def _is_foreign(line: Mapping[str, Any]) -> bool:
     payload = line.get("payload")
     known = payload.keys() if isinstance(payload, dict) else ()
-    # A town says with each start which process it was, and with each death who told it.
+    # Gas Town itself records the process of each start, and the caller of each death.
     return line["type"] not in TOWN_TYPES or "actor_pid" in known or "caller" in known
 
 

@@ -90,7 +90,7 @@ class Agents:
     def process(self, seen: Seen) -> AgentProcess:
         """A session's last agent, there or not; of one whose files are gone, the log tells who it is."""
         directory = self.board.engine.store.directory(seen.id) / f"agent-{max(self._last(seen.id), 1)}"
-        runtime = seen.axes.runtime
+        runtime = seen.observations.runtime
         if (directory / RECORD).exists() or runtime.pid is None or runtime.start_time is None:
             return AgentProcess(directory)
         return AgentProcess(directory, replace(Owner.current(), pid=runtime.pid, start_time=runtime.start_time))

@@ -26,7 +26,7 @@ from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.eventlog.log import report_ignored
 from pytest_gittrix.record.state.fold import SessionState, fold
-from pytest_gittrix.record.state.observations import Axes, axes_of
+from pytest_gittrix.record.state.observations import Observations, observations_of
 from pytest_gittrix.views.orchestrator import notifications, record
 from pytest_gittrix.views.orchestrator_status import Dialect, ended, status
 
@@ -51,13 +51,13 @@ class Seen:
         project: the project.
         events: all of them.
         state: what they add up to for the engine.
-        axes: and for an orchestrator.
+        observations: and for an orchestrator.
     """
 
     project: Project
     events: tuple[Event, ...]
     state: SessionState
-    axes: Axes
+    observations: Observations
 
     @property
     def id(self) -> str:
@@ -67,19 +67,23 @@ class Seen:
     @property
     def spawning(self) -> bool:
         """Whether nothing says that its spawn came to its end; an orchestrator works from the start, so its agent must have been seen."""
-        if self.axes.session.kind == "orchestrator":
-            return not self.axes.session.over and self.axes.runtime.seen_ns is None and self.axes.session.restored_ns is None
-        return self.axes.session.state == "not_started"
+        if self.observations.session.kind == "orchestrator":
+            return (
+                not self.observations.session.over
+                and self.observations.runtime.seen_ns is None
+                and self.observations.session.restored_ns is None
+            )
+        return self.observations.session.state == "not_started"
 
     @property
     def stillborn(self) -> bool:
         """Whether it ended before it had an agent: its spawn was killed, and a recovery of the engine ended it."""
-        return self.state.ended and self.axes.runtime.seen_ns is None
+        return self.state.ended and self.observations.runtime.seen_ns is None
 
     @property
     def launched_ns(self) -> int:
         """Since when its agent may have run; what was seen of one before is of another."""
-        return self.axes.session.restored_ns or self.state.created_ns
+        return self.observations.session.restored_ns or self.state.created_ns
 
     @property
     def workspace(self) -> Path | None:
@@ -194,7 +198,7 @@ class Board:
         # Nor is what came of a session of ours: a fork has the facts of where it came from.
         if project is None or facts.get("runtime") != RUNTIME or "lineage" in events[0].data or not project.owns(id):
             return None
-        return Seen(project, tuple(events), fold(events), axes_of(events))
+        return Seen(project, tuple(events), fold(events), observations_of(events))
 
     def every(self, project: Project, *, retired: bool = False) -> list[Seen]:
         """Every session of a project that can be read, in order of birth; ``GitTrix.problems`` tells of those that cannot.
@@ -236,11 +240,11 @@ class Board:
 
     def status(self, seen: Seen) -> str:
         """The status of a session."""
-        return status(seen.axes, dialect=self.dialect)
+        return status(seen.observations, dialect=self.dialect)
 
     def over(self, seen: Seen) -> bool:
         """Whether a session is over, as an orchestrator sees it: one that was promoted as a pull request goes on until that is merged."""
-        return ended(seen.axes, dialect=self.dialect)
+        return ended(seen.observations, dialect=self.dialect)
 
     # What is made known --------------------------------------------------------------------------------------------------------
 

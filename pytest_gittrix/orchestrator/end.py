@@ -48,7 +48,7 @@ class Ends:
             points.reached("kill:asked")
             stopped = self.agents.stop(seen)
             points.reached("kill:ended")
-            already = seen.axes.session.over
+            already = seen.observations.session.over
             if not already or stopped:
                 self._record_end(seen, reason)
             purged = purge and self._purge(seen, reason)
@@ -61,7 +61,7 @@ class Ends:
     def _record_end(self, seen: Seen, reason: str) -> None:
         now = self.agents.look(seen)
         told = [("runtime.observed", runtime_data(now, reason=REASONS[reason]))]
-        if not seen.axes.session.over:
+        if not seen.observations.session.over:
             if now.pid is not None:
                 told.append(("activity.observed", {"state": "exited", "source": "runtime"}))
             told.append(("status.decided", {"session": "terminated", "reason": reason}))
@@ -110,7 +110,7 @@ class Ends:
             # No agent may run in what is over, nor the log go on saying that one does.
             with suppress(GittrixError):
                 self.agents.stop(seen, grace=0)
-                if self.board.find(seen.id).axes.runtime.state == "alive":
+                if self.board.find(seen.id).observations.runtime.state == "alive":
                     self.board.append(seen.id, ("runtime.observed", {"state": "missing", "source": RUNTIME, "reason": "process_missing"}))
             raise
         points.reached("restore:launched")
@@ -118,7 +118,7 @@ class Ends:
 
     def _check(self, seen: Seen) -> None:
         status = self.board.status(seen)
-        if not can_restore(seen.axes, dialect=self.board.dialect):
+        if not can_restore(seen.observations, dialect=self.board.dialect):
             final = status in NON_RESTORABLE_STATUSES[self.board.dialect]
             raise _not_restorable(seen, f"it is {status}, which nothing comes back from" if final else f"it is not over, but {status}")
         if seen.state.ended and seen.state.workspace_present:
@@ -163,7 +163,7 @@ class Ends:
 
 def _protected(seen: Seen) -> bool:
     """Whether a cleanup leaves it: an orchestrator, what is being spawned, and what is over already and waits for its TTL."""
-    return seen.axes.session.kind == "orchestrator" or seen.spawning or seen.axes.session.over
+    return seen.observations.session.kind == "orchestrator" or seen.spawning or seen.observations.session.over
 
 
 def _not_restorable(seen: Seen, reason: str) -> SessionNotRestorable:

@@ -18,7 +18,7 @@ from pytest_gittrix.os_level.atomic_text import check_place, write_whole
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.agent_reports import REPORTS
-from pytest_gittrix.record.state.observations import Axes, axes_of
+from pytest_gittrix.record.state.observations import Observations, observations_of
 from pytest_gittrix.views.orchestrator_status import Dialect, status
 
 DIRECTORY: Final = ".agent-report-audit"
@@ -32,14 +32,14 @@ _SOURCES: Final = ("acknowledge", "report")
 def audit_of(events: Sequence[Event], *, dialect: Dialect = "document") -> list[dict[str, Any]]:
     """The entries of a session, newest first, each with how the session was before the report and after.
 
-    After a report is as the axes show it: what the report comes to is decided at the next look.
+    After a report is as the observations show it: what the report comes to is decided at the next look.
     """
-    axes = Axes()
+    observations = Observations()
     found = []
     for event in events:
-        before, axes = axes, axes_of([event], axes)
+        before, observations = observations, observations_of([event], observations)
         if event.type == "report.submitted":
-            found.append(_entry(event, before, axes, dialect))
+            found.append(_entry(event, before, observations, dialect))
     return found[::-1]
 
 
@@ -86,7 +86,7 @@ def read_audit(directory: str | os.PathLike[str], id: str) -> list[dict[str, Any
     return [entry for entry in entries if entry is not None]
 
 
-def _entry(event: Event, before: Axes, after: Axes, dialect: Dialect) -> dict[str, Any]:
+def _entry(event: Event, before: Observations, after: Observations, dialect: Dialect) -> dict[str, Any]:
     data = event.data
     known = {"note": data.get("note"), "rejectionReason": data.get("reason")}
     return {
@@ -101,12 +101,12 @@ def _entry(event: Event, before: Axes, after: Axes, dialect: Dialect) -> dict[st
     }
 
 
-def _snapshot(axes: Axes, dialect: Dialect) -> dict[str, Any]:
-    changed = axes.session.changed_ns
+def _snapshot(observations: Observations, dialect: Dialect) -> dict[str, Any]:
+    changed = observations.session.changed_ns
     return {
-        "legacyStatus": status(axes, dialect=dialect),
-        "sessionState": axes.session.state,
-        "sessionReason": axes.session.reason,
+        "legacyStatus": status(observations, dialect=dialect),
+        "sessionState": observations.session.state,
+        "sessionReason": observations.session.reason,
         "lastTransitionAt": None if changed is None else instant_text(changed),
     }
 

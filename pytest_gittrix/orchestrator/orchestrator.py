@@ -303,7 +303,7 @@ class Orchestrator:
         seen = self._board.find(id)
         recorder = self._board.recorder(id)
         with recorder.leased():
-            reason = check_report(self._board.find(id).axes, told)
+            reason = check_report(self._board.find(id).observations, told)
             refused = {} if reason is None else {"reason": reason}
             recorder.append("report.submitted", {"report": told, "accepted": reason is None, **refused, **noted}, actor="agent")
         try:
@@ -358,7 +358,7 @@ class Orchestrator:
             if runtime != "alive":
                 raise _cannot_send(id, f"its agent is {runtime}, and it is not known yet what that means")
             return seen
-        if not can_restore(seen.axes, dialect=self._board.dialect):
+        if not can_restore(seen.observations, dialect=self._board.dialect):
             raise _cannot_send(id, f"it is {self._board.status(seen)}")
         self._ends.restore(id)
         return self._board.find(id)

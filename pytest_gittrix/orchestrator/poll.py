@@ -20,7 +20,7 @@ from pytest_gittrix.orchestrator.agents import Agents, runtime_data
 from pytest_gittrix.orchestrator.board import Board, Seen
 from pytest_gittrix.record.state.observations import Activity, Runtime, pull_request_at
 from pytest_gittrix.views.orchestrator import POLL
-from pytest_gittrix.views.orchestrator_status import STRONG_NS, Observation, decide, to_poll
+from pytest_gittrix.views.orchestrator_status import STRONG_NS, PollResult, decide, to_poll
 
 IN_USE_NS: Final = 300_000_000_000
 """So often a session whose agent runs is recorded as used."""
@@ -135,11 +135,11 @@ class Poller:
 
     def _wanted(self, seen: Seen) -> bool:
         last, _ = self._last.get(seen.id, (None, 0))
-        left = seen.axes.runtime.state == "alive" and self._gone(seen)
-        return left or to_poll(seen.axes, last, dialect=self.board.dialect)
+        left = seen.observations.runtime.state == "alive" and self._gone(seen)
+        return left or to_poll(seen.observations, last, dialect=self.board.dialect)
 
     def _rests_merged(self, seen: Seen) -> bool:
-        if seen.axes.pr.state != "merged" or self._gone(seen):
+        if seen.observations.pr.state != "merged" or self._gone(seen):
             return False
         since = max(event.ts for event in seen.events if event.type == "pr.observed")
         activity = self.agents.activity(seen)
@@ -156,12 +156,12 @@ class Poller:
 
     @staticmethod
     def _gone(seen: Seen) -> bool:
-        return seen.state.ended or seen.axes.session.over
+        return seen.state.ended or seen.observations.session.over
 
     def _news_of_agent(self, seen: Seen, activity: Activity | None) -> list[Told]:
         """What is news of the agent. It does not outlive its session."""
         if self._gone(seen):
-            if seen.axes.runtime.state == "alive":
+            if seen.observations.runtime.state == "alive":
                 self.agents.stop(seen)
                 if seen.state.ended:
                     self.agents.clear(seen)
@@ -169,9 +169,9 @@ class Poller:
             return []
         news: list[Told] = []
         runtime = self.agents.look(seen)
-        if _differs(runtime, seen.axes.runtime):
+        if _differs(runtime, seen.observations.runtime):
             news.append(("runtime.observed", runtime_data(runtime)))
-        if activity is not None and _is_news(activity, seen.axes.activity):
+        if activity is not None and _is_news(activity, seen.observations.activity):
             told = {"state": activity.state, "source": activity.source, "observed_ns": activity.observed_ns, "detail": activity.detail}
             news.append(("activity.observed", {name: value for name, value in told.items() if value is not None}))
         if runtime.state == "alive" and self._unused(seen):
@@ -185,18 +185,18 @@ class Poller:
     def _decide(self, id: str, activity: Activity | None) -> None:
         seen = self.board.find(id)
         # Of what was promoted the workspace is gone, and the agent with it; what is left to be seen is its pull request.
-        observation = Observation(Runtime(), Activity()) if seen.state.ended else Observation(activity=activity)
-        decision = decide(seen.axes, observation, self.board.engine.clock.now_ns())
+        observation = PollResult(Runtime(), Activity()) if seen.state.ended else PollResult(activity=activity)
+        decision = decide(seen.observations, observation, self.board.engine.clock.now_ns())
         if not decision.changed:
             return
-        ended = decision.session == "terminated" and seen.axes.activity.state != "exited"
+        ended = decision.session == "terminated" and seen.observations.activity.state != "exited"
         self.board.append(id, *([_EXITED] if ended else []), ("status.decided", decision.to_data()))
 
     # Pull requests -------------------------------------------------------------------------------------------------------------
 
     def pr_state(self, seen: Seen) -> str:
         """The state of a session's pull request as the forge tells now; ``none`` if it has none. Raises what the forge raises."""
-        forge, pr = seen.project.forge, seen.axes.pr
+        forge, pr = seen.project.forge, seen.observations.pr
         if forge is None or pr.number is None or pr.state in ("none", "merged"):
             return pr.state
         return forge.pr(pr.number).state
@@ -204,11 +204,11 @@ class Poller:
     def _pr(self, seen: Seen, every: Iterable[Seen] | None) -> dict[str, Any] | None:
         """What the forge tells of a session's pull request, or of one that was opened for its branch; None if it tells nothing."""
         forge = seen.project.forge
-        if forge is None or seen.axes.session.over or seen.axes.pr.state == "merged":
+        if forge is None or seen.observations.session.over or seen.observations.pr.state == "merged":
             return None
         try:
-            if seen.axes.pr.state != "none":
-                number = seen.axes.pr.number
+            if seen.observations.pr.state != "none":
+                number = seen.observations.pr.number
                 return None if number is None else facts(forge, forge.pr(number))
             return self._detected(seen, forge, every)
         except GittrixError as problem:
@@ -217,13 +217,13 @@ class Poller:
 
     def _detected(self, seen: Seen, forge: Forge, every: Iterable[Seen] | None) -> dict[str, Any] | None:
         branch = seen.state.identity.get("branch")
-        if branch is None or seen.axes.session.kind == "orchestrator":
+        if branch is None or seen.observations.session.kind == "orchestrator":
             return None
         found = forge.find_prs(head=branch)
         if not found:
             return None
         others = self.board.every(seen.project) if every is None else every
-        held = {other.axes.pr.number for other in others if other.id != seen.id and other.axes.pr.state == "open"}
+        held = {other.observations.pr.number for other in others if other.id != seen.id and other.observations.pr.state == "open"}
         free = [pr for pr in found if pr.number not in held]
         return facts(forge, forge.pr(free[0].number)) if free else None
 
@@ -231,8 +231,8 @@ class Poller:
         """A pull request that two sessions hold is of the one that got it last."""
         holders: dict[int, list[Seen]] = defaultdict(list)
         for seen in every:
-            if seen.axes.pr.state == "open" and seen.axes.pr.number is not None and not seen.axes.session.over:
-                holders[seen.axes.pr.number].append(seen)
+            if seen.observations.pr.state == "open" and seen.observations.pr.number is not None and not seen.observations.session.over:
+                holders[seen.observations.pr.number].append(seen)
         for several in holders.values():
             for seen in sorted(several, key=_got_ns)[:-1]:
                 try:
@@ -259,7 +259,7 @@ class Poller:
             self.board.append(id, *told)
             self.board.publish(id)
         for other in self.board.every(seen.project):
-            if other.id != id and other.axes.pr.state == "open" and other.axes.pr.number == number:
+            if other.id != id and other.observations.pr.state == "open" and other.observations.pr.number == number:
                 self.give_up(other)
         self._decide_again(id)
 
@@ -273,9 +273,9 @@ class Poller:
         forge = seen.project.forge
         if forge is None:
             raise InvalidInput(f"The project {seen.project.id!r} has no forge.", why="Its pull requests are there.", fix="Give it one.")
-        if seen.axes.pr.state == "open" and seen.axes.pr.number not in (None, number):
+        if seen.observations.pr.state == "open" and seen.observations.pr.number not in (None, number):
             raise InvalidInput(
-                f"Session {seen.id} has the pull request {seen.axes.pr.number}.",
+                f"Session {seen.id} has the pull request {seen.observations.pr.number}.",
                 why="A session follows one at a time.",
                 fix=f"Close that one, or have another session claim {number}.",
             )
@@ -299,13 +299,15 @@ def facts(forge: Forge, pr: PullRequest) -> dict[str, Any]:
 
 
 def _news_of_pr(seen: Seen, told: dict[str, Any] | None) -> list[Told]:
-    if told is None or all(getattr(seen.axes.pr, name) == value for name, value in told.items()):
+    if told is None or all(getattr(seen.observations.pr, name) == value for name, value in told.items()):
         return []
     return [("pr.observed", told)]
 
 
 def _require_worker(seen: Seen) -> None:
-    reason = "is an orchestrator" if seen.axes.session.kind == "orchestrator" else "is over" if seen.axes.session.over else None
+    reason = (
+        "is an orchestrator" if seen.observations.session.kind == "orchestrator" else "is over" if seen.observations.session.over else None
+    )
     reason = reason or ("has no workspace" if seen.workspace is None else None)
     if reason is not None:
         raise InvalidInput(f"Session {seen.id} {reason}.", why="A worker takes a pull request over, in its workspace.", fix="Spawn one.")

@@ -28,7 +28,7 @@ from pytest_gittrix.orchestrator.flat_files import orchestrator_id, release, res
 from pytest_gittrix.orchestrator.flat_files import read as read_file
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.process_tree import pause
-from pytest_gittrix.views.orchestrator_status import Observation, decide
+from pytest_gittrix.views.orchestrator_status import PollResult, decide
 
 PROMPT_WAITS: Final = (3.0, 6.0, 9.0)
 """Real seconds before each next try to tell an agent its first prompt."""
@@ -164,7 +164,7 @@ class Spawning:
 
     def _decide(self, id: str) -> None:
         now = self.board.find(id)
-        decision = decide(now.axes, Observation(), self.board.engine.clock.now_ns())
+        decision = decide(now.observations, PollResult(), self.board.engine.clock.now_ns())
         if decision.changed:
             self.board.append(id, ("status.decided", decision.to_data()))
 
@@ -220,7 +220,7 @@ class Spawning:
                 return False
             seen = self.board.find(seen.id)
             half = seen.spawning or (seen.stillborn and not self.board.retired(seen.project, seen.id))
-            if half or ((seen.axes.session.over or seen.state.ended) and self.agents.look(seen).state == "alive"):
+            if half or ((seen.observations.session.over or seen.state.ended) and self.agents.look(seen).state == "alive"):
                 self.agents.stop(seen, grace=0 if half else None)
             if half:
                 # Before it ends: a kill in between finds it as one that was never spawned, not as one that ended.

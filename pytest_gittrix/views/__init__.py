@@ -1,6 +1,6 @@
-"""One session in several dialects: each view a table of what may follow what, and pure functions of the log.
+"""One session as several systems read it: each view has a table of legal state changes, and pure functions of a session's events.
 
-A view reads events and nothing else, so what it shows can always be shown again.
+A view reads nothing but events, so its result can be computed again at any time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.fold import fold
 
 VIEWS: Final = ("gittrix", "gastown", "pixir", "orchestrator", "botminter")
-"""The systems whose reading of a session there is."""
+"""The systems that have a view."""
 
 
 def view(events: Sequence[Event], name: str) -> dict[str, Any]:
@@ -33,9 +33,9 @@ def view(events: Sequence[Event], name: str) -> dict[str, Any]:
 def state_in(events: Sequence[Event], name: str) -> str:
     """The session's state by the name that another system has for it. Raises as ``view``."""
     module = _module(name)
-    # Where a state alone does not tell it, the view reads the events.
-    told = getattr(module, "state_in", None)
-    return str(module.state_of(fold(events)) if told is None else told(events))
+    # Where the folded state alone does not determine it, the view reads the events.
+    from_events = getattr(module, "state_in", None)
+    return str(module.state_of(fold(events)) if from_events is None else from_events(events))
 
 
 def _module(name: str) -> Any:

@@ -1,7 +1,7 @@
-"""BotMinter: a session is one invocation of a member's agent, in a workspace of its own that is kept for a while afterwards (4.1).
+"""BotMinter: a session is one invocation of a member's agent, in its own workspace, which is kept for a while afterwards.
 
-The document's field names. A session that has no life of its own (every one that is promoted rather than finalized) reads as a chat:
-nobody is supervised in it, so it has no process, and what became of its work says how it ended.
+The field names are the document's (docs/explanation/you-know-botminter.md). A session without a life cycle (every one that is promoted
+rather than finalized) reads as a chat: it has no supervised process, and its end follows from the end of its work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pytest_gittrix.record.state.lifecycle import FinalizationResult, Life, Push
 LEGAL: Final[Mapping[str, frozenset[str]]] = {
     old.capitalize(): frozenset(new.capitalize() for new in allowed) for old, allowed in lives.LEGAL.items()
 }
-"""Which state may follow which. A session without a life can go from Active to Removed, too: that is what its expiry comes to."""
+"""Which state may follow which. A session without a life cycle can also go from Active to Removed, when it expires."""
 
 LEGAL_AS_CODE: Final[Mapping[str, frozenset[str]]] = {old: allowed - {"Removed"} for old, allowed in LEGAL.items() if old != "Removed"}
 """The same as BotMinter's code has it, where a cleanup erases the record."""
@@ -31,7 +31,7 @@ FINALIZATION: Final[Mapping[str | None, str]] = {
     "Skipped": "skipped",
     None: "n/a",
 }
-"""What a history says of a finalization, by its exit status; ``pending`` while one runs."""
+"""The status of a finalization in a history, by its exit status; ``pending`` while one runs."""
 
 _INTERACTIVE: Final = "Interactive"
 _ENDINGS: Final[Mapping[str, str]] = {"done": "Completed", "handoff": "Completed", "crash": "Failed", "killed": "Killed"}
@@ -41,8 +41,8 @@ _BEFORE_THE_END: Final = frozenset({"Creating", "Active", "Finalizing"})
 def state_of(state: SessionState) -> str:
     """The state, as the document writes it.
 
-    Of a session without a life it is Creating until its workspace is there, then Active, then what it ended as: promoted is Completed,
-    discarded is Killed (or what somebody said of its agent), expired is Removed.
+    A session without a life cycle is Creating until its workspace is there, then Active; then promoted is Completed, discarded is Killed
+    (or the outcome that the caller gave), expired is Removed.
     """
     if state.life is not None:
         return state.life.capitalize()
@@ -54,12 +54,12 @@ def state_of(state: SessionState) -> str:
 
 
 def record(events: Sequence[Event], *, as_code: bool = False) -> dict[str, Any]:
-    """The SessionRecord of the document, with each of its fields; null where nothing is known (session-systems 4.1).
+    """The SessionRecord of the document, with each of its fields; null where nothing is known.
 
     Args:
         events: all events of the session.
-        as_code: as BotMinter's code keeps it and not as the document tells: only what was killed is retained, and what was removed has no
-            record any more (4.2, 4.7).
+        as_code: as BotMinter's code keeps the record, not as its document says: only killed sessions are retained, and removed ones have no
+            record.
 
     Raises:
         SessionNotFound: it was removed, and ``as_code``.
@@ -87,7 +87,7 @@ def _record(events: Sequence[Event], state: SessionState, life: Life | None, as_
 
 
 def history_row(events: Sequence[Event], *, as_code: bool = False) -> dict[str, Any]:
-    """The line of a session in a history (session-systems 4.3 and 4.4). Arguments and errors as of ``record``.
+    """The row of a session in a history. Arguments and errors as of ``record``.
 
     Returns:
         ``session_id``, ``member``, ``session_type``, ``state``, ``exit_normal`` (only what completed ended normally),
@@ -97,18 +97,18 @@ def history_row(events: Sequence[Event], *, as_code: bool = False) -> dict[str, 
 
 
 def _row(events: Sequence[Event], state: SessionState, life: Life | None, as_code: bool) -> dict[str, Any]:
-    told = _record(events, state, life, as_code)
-    result = told["finalization_result"]
-    running = told["current_state"] == "Finalizing"
+    record = _record(events, state, life, as_code)
+    result = record["finalization_result"]
+    running = record["current_state"] == "Finalizing"
     ended_ns = (_since(state, events) if state.ended else None) if life is None else life.ended_ns
     return {
-        "session_id": told["session_id"],
-        "member": told["member_name"],
-        "session_type": told["session_type"],
-        "state": told["current_state"],
-        "exit_normal": told["current_state"] == "Completed" if life is None else life.ended == "completed" and not running,
+        "session_id": record["session_id"],
+        "member": record["member_name"],
+        "session_type": record["session_type"],
+        "state": record["current_state"],
+        "exit_normal": record["current_state"] == "Completed" if life is None else life.ended == "completed" and not running,
         "finalization_status": "pending" if running else FINALIZATION[result and result["exit_status"]],
-        "started_at": told["created_at"],
+        "started_at": record["created_at"],
         "ended_at": None if ended_ns is None or running else instant_text(ended_ns),
     }
 
@@ -116,13 +116,13 @@ def _row(events: Sequence[Event], state: SessionState, life: Life | None, as_cod
 def history(
     sessions: Iterable[Sequence[Event]], *, member: str | None = None, since_ns: int | None = None, as_code: bool = False
 ) -> list[dict[str, Any]]:
-    """The lines of the sessions that have ended, the newest end first, then by id (session-systems 4.3).
+    """The rows of the sessions that have ended, the newest end first, then by id.
 
     Args:
         sessions: the events of each.
         member: only those of one member.
         since_ns: only those that came into their state then or later, in nanoseconds since 1970 UTC.
-        as_code: as in ``record``; what was removed is not there then.
+        as_code: as in ``record``; removed sessions are left out then.
     """
     rows = []
     for events in sessions:

@@ -1,7 +1,7 @@
-"""State diagrams, drawn from the tables that say which state may follow which: what the documentation shows is what the engine checks.
+"""State diagrams, drawn from the tables of legal state changes, so that the documentation shows what the engine checks.
 
-A diagram is text that Mermaid renders. States that may come from the same states and go on to the same ones are drawn as one, or the
-sixteen statuses of agent-orchestrator would be a knot. Pure functions; they must not know whose table it is.
+A diagram is text that Mermaid renders. States with the same predecessors and successors are drawn as one node; the sixteen statuses of
+agent-orchestrator could not be read otherwise.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Legal = Mapping[str, frozenset[str]]
 
 
 def groups(legal: Legal) -> list[tuple[str, ...]]:
-    """The states in groups whose members may come from the same states and go on to the same ones, each other aside.
+    """The states in groups whose members have the same predecessors and successors, each other aside.
 
     Args:
         legal: for each state, those that may follow.
@@ -44,11 +44,11 @@ def mermaid(legal: Legal, *, start: str) -> str:
         A Mermaid ``stateDiagram-v2``, which ends in a line break. A group that can change among its own members has an arrow to itself.
     """
     together = groups(legal)
-    place = {state: number for number, group in enumerate(together) for state in group}
+    node = {state: number for number, group in enumerate(together) for state in group}
     lines = ["stateDiagram-v2", "    direction LR"]
     lines += ['    state "{}" as s{}'.format(", ".join(group), number) for number, group in enumerate(together)]
-    lines.append(f"    [*] --> s{place[start]}")
-    edges = sorted({(place[old], place[new]) for old, allowed in legal.items() for new in allowed})
+    lines.append(f"    [*] --> s{node[start]}")
+    edges = sorted({(node[old], node[new]) for old, allowed in legal.items() for new in allowed})
     for old, ends in groupby(edges, key=lambda edge: edge[0]):
         lines += [f"    s{old} --> s{new}{': any to any other' if new == old else ''}" for _, new in ends]
     lines += [f"    s{number} --> [*]" for number, group in enumerate(together) if not any(legal[state] for state in group)]

@@ -1,7 +1,7 @@
-"""Gas Town: a session is one life of an agent between spawn and handoff; many of them, linked, do one piece of work (session-systems 2.1).
+"""Gas Town: a session is one life of an agent between spawn and handoff; many of them, linked, do one piece of work.
 
-The document's field names. A session that is not told who works in it has no agent, and none is made up. A member's session (BotMinter)
-ends here when its agent's run does, however long its workspace is kept.
+The field names are the document's (docs/explanation/you-know-gas-town.md). A session whose identity names no agent has none here. A
+member's session (BotMinter) ends when its agent's run does, however long its workspace is kept.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ LEGAL: Final[Mapping[str, frozenset[str]]] = {
 """Which state may follow which. What comes after an end is always another session."""
 
 INDEX_FIELDS: Final = ("id", "agent", "started_at", "work_unit", "parent_id", "chain_id")
-"""The few fields of a record that lists are made from: those of a line of ``index.jsonl``."""
+"""The fields of a record that lists are made from: those of a line of ``index.jsonl``."""
 
-TOLD: Final[frozenset[str]] = frozenset(
+TOWN_SOURCES: Final[frozenset[str]] = frozenset(
     {"workspace.ready", "session.imported", "step.started", "step.completed", "promote.done", "session.ended", "life.moved"}
 )
-"""Our events of which the event log of a town hears. It hears of nothing else that happens in a session."""
+"""The stored events that make events of a town's log. Nothing else that happens in a session does."""
 
 TOWN_TYPES: Final[Mapping[str, str]] = {
     "session_start": "feed",
@@ -40,7 +40,7 @@ TOWN_TYPES: Final[Mapping[str, str]] = {
     "session_step_started": "audit",
     "session_step_completed": "audit",
 }
-"""What it is told, each with who sees it: ``feed`` (everybody who follows the town) or ``audit`` (who looks into the file)."""
+"""The events of a town's log, each with its visibility: ``feed`` (for those who follow the town) or ``audit`` (only in the file)."""
 
 _MINUTE: Final = 60_000_000_000
 
@@ -51,11 +51,11 @@ class Step:
 
     Attributes:
         step: its name.
-        molecule_id: the workflow it is of, as the last that was told of it; None if nobody did.
-        outcome: how it went, if somebody said.
+        molecule_id: the workflow it belongs to, by the last event before it that named one; None without one.
+        outcome: how it went, if the agent said.
         started_ns, ended_ns: when, in nanoseconds since 1970 UTC; no end if it was never completed.
-        first_seq, last_seq: its first and last event. Of one that was not completed the last is the one before it was started anew, or
-            else the last of the log.
+        first_seq, last_seq: its first and last event. The last event of a step that was not completed is the one before it was started
+            anew, or else the last of the log.
     """
 
     step: str
@@ -68,10 +68,10 @@ class Step:
 
 
 def activity(last_ns: int | None, now_ns: int) -> str:
-    """The colour of how long ago an agent was last seen (session-systems 2.2).
+    """The colour for the time since an agent was last active.
 
     Args:
-        last_ns: when that was, in nanoseconds since 1970 UTC. A time in the future counts as now.
+        last_ns: when it was, in nanoseconds since 1970 UTC. A time in the future counts as now.
         now_ns: what time it is.
 
     Returns:
@@ -89,12 +89,12 @@ def state_of(state: SessionState) -> str:
 
 
 def record(events: Sequence[Event]) -> dict[str, Any]:
-    """The Session of the document; what is not known is left out, but for the facts that every session has."""
+    """The Session of the document; unknown fields are left out, except those that every session has."""
     return record_of(fold(events))
 
 
 def record_of(state: SessionState) -> dict[str, Any]:
-    """The same, of what the events add up to: for a session of another system's store, which has no events."""
+    """The same from a folded state, for a session of another system's store, which has no events."""
     known = {
         "ended_at": time_text(state.ending_ns),
         "outcome": state.ending,
@@ -115,20 +115,20 @@ def record_of(state: SessionState) -> dict[str, Any]:
 
 
 def index_line(events: Sequence[Event]) -> dict[str, Any]:
-    """The line of ``index.jsonl``: the few fields that lists are made from."""
+    """The line of ``index.jsonl``."""
     return {name: value for name, value in record(events).items() if name in INDEX_FIELDS}
 
 
 def time_text(ns: int | None) -> str | None:
-    """Whole seconds, as the document's events have them; None for no time."""
+    """An instant in whole seconds, as the document's events have it; None for no time."""
     return None if ns is None else instant_text(ns - ns % 1_000_000_000).replace(".000", "")
 
 
 def steps(events: Sequence[Event]) -> list[Step]:
     """The steps of a session, in the order they were started (the document's phase 2).
 
-    A step that is started anew is a row of its own, and what completes it completes the newest. A completion of what was not started is
-    passed over.
+    A step that is started anew is a new row, and its completion completes the newest row. The completion of a step that was not started
+    is passed over.
 
     Args:
         events: of one session, in order.
@@ -148,26 +148,26 @@ def steps(events: Sequence[Event]) -> list[Step]:
                 running[name] = len(rows)
                 rows.append(Step(name, molecule, None, event.ts, None, event.seq, event.seq))
             case "step.completed" if event.data["step"] in running:
-                place = running.pop(event.data["step"])
-                rows[place] = replace(rows[place], outcome=event.data.get("outcome"), ended_ns=event.ts, last_seq=event.seq)
-    for place in running.values():
-        rows[place] = replace(rows[place], last_seq=events[-1].seq)
+                row = running.pop(event.data["step"])
+                rows[row] = replace(rows[row], outcome=event.data.get("outcome"), ended_ns=event.ts, last_seq=event.seq)
+    for row in running.values():
+        rows[row] = replace(rows[row], last_seq=events[-1].seq)
     return rows
 
 
 def step_events(events: Sequence[Event], step: Step) -> list[Event]:
-    """All that happened in a session while a step ran, its start and end included: what a replay of the step goes through."""
+    """The events of a session while a step ran, including its start and end: those that a replay of the step goes through."""
     return [event for event in events if step.first_seq <= event.seq <= step.last_seq]
 
 
 def town_event(event: Event, state: SessionState) -> list[dict[str, Any]]:
-    """The lines of a town's ``.events.jsonl`` for one event (session-systems 2.1): none for most, two for a handoff.
+    """The lines of a town's ``.events.jsonl`` for one event: none for most, two for a handoff.
 
     A session without an agent has an empty ``actor``. The process of ``actor_pid`` is not known and left out.
 
     Args:
-        event: of a session, one that was stored.
-        state: what the events up to and including this one add up to.
+        event: a stored event of a session.
+        state: the session's state after it.
     """
     return [
         {
@@ -192,7 +192,7 @@ def _lines_of(event: Event, state: SessionState) -> list[tuple[str, dict[str, An
             return [("session_step_started", _step_payload(event, state))]
         case "step.completed":
             return [("session_step_completed", {**_step_payload(event, state), "outcome": event.data.get("outcome")})]
-        # A promotion is an end by itself; what repeats it is no second one.
+        # A promotion is an end by itself; the end of the session after it is no second one.
         case "promote.done":
             return _end_lines(event, state)
         case "session.ended" if state.result is None:
@@ -209,7 +209,7 @@ def _step_payload(event: Event, state: SessionState) -> dict[str, Any]:
 def _end_lines(event: Event, state: SessionState) -> list[tuple[str, dict[str, Any]]]:
     outcome = state.ending
     if outcome == "crash":
-        # The town knows the dead by the name of their terminal; one without a terminal has only its id.
+        # The town knows a dead agent by the name of its terminal; one without a terminal has only the id of its session.
         name = state.identity.get("tmux_session") or state.id
         death = {"session": name, "agent": state.identity.get("agent", ""), "reason": event.data.get("reason", "crash")}
         return [("session_death", death)]

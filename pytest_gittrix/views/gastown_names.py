@@ -1,7 +1,7 @@
-"""Who is who in a town: names of terminals, addresses of agents, and whose a work directory is (Gas Town, session-systems 2.1).
+"""The agents of a town by terminal name, by address, and by work directory (Gas Town, docs/explanation/you-know-gas-town.md).
 
-A name such as ``gt-crew-max`` begins with the prefix its rig is registered under, an address such as ``gastown/crew/max`` with the rig
-itself. Either can be had from the other, and nothing else is needed for that.
+A name such as ``gt-crew-max`` begins with the prefix under which its rig is registered, an address such as ``gastown/crew/max`` with the
+rig itself. Each can be computed from the other.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Final
 from pytest_gittrix.errors import InvalidInput
 
 _TOWN: Final[Mapping[str, str]] = {"hq-mayor": "mayor", "hq-deacon": "deacon", "hq-boot": "deacon/boot", "hq-overseer": "overseer"}
-"""Those there is one of in each town."""
+"""The agents that each town has one of."""
 _OF_TOWN: Final[Mapping[str, str]] = {address: name for name, address in _TOWN.items()}
 _DOG: Final = "hq-dog-"
 _CREW: Final = "crew-"
 _SINGLE: Final = ("witness", "refinery")
-"""Those there is one of in each rig."""
+"""The agents that each rig has one of."""
 # What one agent, or a rig's directory, is called: never a path, never hidden.
 _WORD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who works in a directory.
+    """The agent that works in a directory.
 
     Attributes:
         agent: the address.
-        rig: the rig; empty for those who are of the whole town.
+        rig: the rig; empty for an agent of the whole town.
         role: ``mayor``, ``deacon``, ``dog``, ``witness``, ``refinery``, ``crew`` or ``polecat``.
     """
 
@@ -45,7 +45,7 @@ def address_of(name: str, prefixes: Mapping[str, str]) -> str:
 
     Args:
         name: ``hq-mayor``, ``gt-witness``, ``gt-crew-max``, ``gt-Toast`` and so on.
-        prefixes: each registered prefix, without its dash, with its rig. The longest that fits is meant.
+        prefixes: each registered prefix, without its dash, with its rig. The longest that fits counts.
 
     Raises:
         InvalidInput: no prefix fits (the message lists them), or what comes after it names nobody.
@@ -67,11 +67,11 @@ def address_of(name: str, prefixes: Mapping[str, str]) -> str:
 
 
 def name_of(address: str, prefixes: Mapping[str, str]) -> str:
-    """The name of the terminal of the agent at an address: what ``address_of`` reads as this address.
+    """The terminal name of the agent at an address; the inverse of ``address_of``.
 
     Args:
         address: ``mayor``, ``gastown/witness``, ``gastown/crew/max``, ``gastown/polecats/Toast``, ``deacon/dogs/rex`` and so on.
-        prefixes: as for ``address_of``. Of a rig's several the first that serves is taken.
+        prefixes: as for ``address_of``. Of several prefixes of a rig, the first that serves is taken.
 
     Raises:
         InvalidInput: it is no address, its rig has no prefix, or its name would be read as another agent's (a polecat called ``witness``).
@@ -100,17 +100,16 @@ def name_of(address: str, prefixes: Mapping[str, str]) -> str:
 
 
 def identity_at(directory: str | os.PathLike[str], town: str | os.PathLike[str]) -> Identity | None:
-    """Whose work directory a directory is in: links are followed first, so that it does not matter by which name it is reached.
+    """The agent in whose work directory a directory is. Links are followed first, so any path to it gives the same answer.
 
     Args:
         directory: any directory, there or not.
         town: the town's own.
 
     Returns:
-        The agent, or None outside the town and where nobody in particular works: the town itself, a rig itself, ``<rig>/crew``.
+        The agent, or None outside the town and where no single agent works: the town itself, a rig itself, ``<rig>/crew``.
     """
-    root, place = os.path.realpath(town), os.path.realpath(directory)
-    below = os.path.relpath(place, root)
+    below = os.path.relpath(os.path.realpath(directory), os.path.realpath(town))
     match below.split(os.sep):
         case ["mayor", *_]:
             return Identity("mayor", "", "mayor")
@@ -126,7 +125,7 @@ def identity_at(directory: str | os.PathLike[str], town: str | os.PathLike[str])
 
 
 def _read(name: str, prefixes: Mapping[str, str]) -> str | None:
-    """The address for a name, or None if it is nobody's."""
+    """The address for a name, or None if no agent has it."""
     if name in _TOWN:
         return _TOWN[name]
     if name.startswith(_DOG) and _WORD.fullmatch(name, len(_DOG)):

@@ -1,4 +1,4 @@
-"""GitTrix: a session is a fork of a repository with a gate to it; its record is ``metadata.json``, version 1."""
+"""GitTrix: a session is a fork of a repository that is promoted back or not; its record is ``metadata.json``, version 1."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""agent-orchestrator: a session is one agent process at work on one issue, seen from outside (session-systems 5.1).
+"""agent-orchestrator: a session is one agent process at work on one issue, observed from outside.
 
-Its record has the document's fields. What the document tells of changes is derived from the log too: which notification a change of
-status makes, and how it is reacted to (session-systems 5.5).
+The record has the document's fields. Notifications are derived from the log, too: which one a change of status makes, and what the reaction
+to it is. See docs/explanation/you-know-agent-orchestrator.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,17 @@ from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.agent_activity import AHEAD_NS, aged
 from pytest_gittrix.record.state.fold import RULES, SessionState, fold
 from pytest_gittrix.record.state.lifecycle import OUTCOMES
-from pytest_gittrix.record.state.observations import UNKNOWN, Activity, Axes, Progress, PullRequest, Report, axes_of, ended_as, lived_as
+from pytest_gittrix.record.state.observations import (
+    UNKNOWN,
+    Activity,
+    Observations,
+    Progress,
+    PullRequest,
+    Report,
+    ended_as,
+    lived_as,
+    observations_of,
+)
 from pytest_gittrix.views.orchestrator_status import LEGAL, Dialect, status
 
 __all__ = [
@@ -39,8 +49,8 @@ __all__ = [
 ]
 
 POLL: Final = "poll"
-"""What was done, by ``session.accessed``, where it was only seen that the agent runs."""
-# Of these facts the record has a field; what else is known of a session is its metadata.
+"""The ``op`` of ``session.accessed`` where a poll found that the agent runs."""
+# Identity that the record has a field for; the rest is its metadata.
 _FIELDS: Final = frozenset({"project", "issue", "branch", "runtime", "agent_session"})
 _COST: Final[Mapping[str, tuple[str, ...]]] = {
     "inputTokens": ("input_tokens", "inputTokens", "prompt_tokens"),
@@ -54,28 +64,28 @@ _LONGEST_SUMMARY: Final = 120
 
 
 def state_of(state: SessionState) -> str:
-    """The status as far as a state alone tells it; ``state_in`` knows what was seen of the session too."""
+    """The status as far as the state alone determines it; ``state_in`` uses the observations, too."""
     ends = {outcome: life for life, outcome in OUTCOMES.items()}
     lived = lived_as(ends.get(state.outcome or "", state.life or ""))
     if state.life is not None and lived is not None and (state.outcome in ends or not state.ended):
-        return status(Axes(Progress(*lived)))
+        return status(Observations(Progress(*lived)))
     if state.ended:
-        return status(Axes(Progress(*ended_as(state.state, state.outcome))))
+        return status(Observations(Progress(*ended_as(state.state, state.outcome))))
     started = state.workspace_present and "project" not in state.identity
-    return status(Axes(Progress("working" if started else "not_started")))
+    return status(Observations(Progress("working" if started else "not_started")))
 
 
 def state_in(events: Sequence[Event], *, dialect: Dialect = "document") -> str:
     """The status, one of those that ``orchestrator_status`` lists for the dialect."""
-    return status(axes_of(events), dialect=dialect)
+    return status(observations_of(events), dialect=dialect)
 
 
 def activity_at(activity: Activity, now_ns: int | None) -> str | None:
     """What the agent does now, as the document names it; None if it is not known.
 
     Args:
-        activity: as it was last seen.
-        now_ns: the time; who was active or ready then, and more than 5 minutes ago, is idle. None shows it as it was.
+        activity: the last one observed.
+        now_ns: the time; an agent that was active or ready more than 5 minutes ago is idle. None gives the activity as it was.
     """
     if now_ns is None:
         return None if activity.state == UNKNOWN else activity.state
@@ -90,25 +100,25 @@ def record(events: Sequence[Event], *, now_ns: int | None = None, dialect: Diale
         now_ns: for the activity; see ``activity_at``.
         dialect: of the status.
     """
-    state, axes = fold(events), axes_of(events)
+    state, observations = fold(events), observations_of(events)
     facts = state.identity
     found = {
         "id": state.id,
         "projectId": facts.get("project", ""),
-        "status": status(axes, dialect=dialect),
-        "activity": activity_at(axes.activity, now_ns),
-        "branch": facts.get("branch", axes.pr.branch),
+        "status": status(observations, dialect=dialect),
+        "activity": activity_at(observations.activity, now_ns),
+        "branch": facts.get("branch", observations.pr.branch),
         "issueId": facts.get("issue", facts.get("work_unit")),
-        "pr": pr_info(axes.pr),
+        "pr": pr_info(observations.pr),
         "workspacePath": state.workspace if state.workspace_present else None,
-        "runtimeHandle": _handle(facts, axes),
+        "runtimeHandle": _handle(facts, observations),
         "agentInfo": _agent_info(facts, events),
         "createdAt": instant_text(state.created_ns),
-        "lastActivityAt": instant_text(_last_activity(events, state, axes)),
+        "lastActivityAt": instant_text(_last_activity(events, state, observations)),
     }
-    if axes.session.restored_ns is not None:
-        found["restoredAt"] = instant_text(axes.session.restored_ns)
-    return {**found, "metadata": _metadata(facts, axes.report)}
+    if observations.session.restored_ns is not None:
+        found["restoredAt"] = instant_text(observations.session.restored_ns)
+    return {**found, "metadata": _metadata(facts, observations.report)}
 
 
 def pr_info(pr: PullRequest) -> dict[str, Any] | None:
@@ -127,8 +137,8 @@ def pr_info(pr: PullRequest) -> dict[str, Any] | None:
     }
 
 
-def _handle(facts: Mapping[str, str], axes: Axes) -> dict[str, Any] | None:
-    runtime = axes.runtime
+def _handle(facts: Mapping[str, str], observations: Observations) -> dict[str, Any] | None:
+    runtime = observations.runtime
     id = facts.get("tmux_session") or (None if runtime.pid is None else str(runtime.pid))
     if id is None:
         return None
@@ -138,18 +148,19 @@ def _handle(facts: Mapping[str, str], axes: Axes) -> dict[str, Any] | None:
 
 
 def _agent_info(facts: Mapping[str, str], events: Sequence[Event]) -> dict[str, Any] | None:
-    """The document's AgentSessionInfo; what the conversation was about stands in for a summary, and says so."""
-    summary, told = _summary(events)
+    """The document's AgentSessionInfo; without a summary, the first message of the user stands in for it, marked as a fallback."""
+    summary, is_real = _summary(events)
     cost = _cost(events)
     if summary is None and "agent_session" not in facts and cost is None:
         return None
     info: dict[str, Any] = {"summary": summary, "agentSessionId": facts.get("agent_session")}
-    if summary is not None and not told:
+    if summary is not None and not is_real:
         info["summaryIsFallback"] = True
     return info if cost is None else {**info, "cost": cost}
 
 
 def _summary(events: Sequence[Event]) -> tuple[str | None, bool]:
+    """The latest summary, or the first message of the user; and whether it is a summary."""
     first: str | None = None
     for event in reversed(events):
         summary = event.data.get("summary") if event.type == "history_compaction" else None
@@ -171,16 +182,16 @@ def _amount(data: Mapping[str, Any], keys: tuple[str, ...]) -> float:
     return next((value for value in values if isinstance(value, int | float) and not isinstance(value, bool)), 0)
 
 
-def _last_activity(events: Sequence[Event], state: SessionState, axes: Axes) -> int:
-    activity, used = axes.activity, _last_use(events, state)
+def _last_activity(events: Sequence[Event], state: SessionState, observations: Observations) -> int:
+    activity, used = observations.activity, _last_use(events, state)
     if activity.observed_ns is None or activity.seen_ns is None:
         return used
-    # A source that dates into the future is believed for no longer than the clocks may differ.
+    # A time in the future counts only as far as clocks may differ.
     return max(used, min(activity.observed_ns, activity.seen_ns + AHEAD_NS))
 
 
 def _last_use(events: Sequence[Event], state: SessionState) -> int:
-    """When the session was last used by somebody who did something. That its agent runs keeps it, and is no activity."""
+    """When the session was last used. A poll that found its agent running extends its life, and is no use."""
     if not any(_is_poll(event) for event in events):
         return state.last_access_ns
     used = fold(events[:1]).last_access_ns
@@ -198,15 +209,15 @@ def _is_poll(event: Event) -> bool:
 
 
 def _metadata(facts: Mapping[str, str], report: Report | None) -> dict[str, str]:
-    """What else is known, as texts; what the agent last said of itself is under the names that its tools use."""
-    told = {name: value for name, value in facts.items() if name not in _FIELDS}
+    """Identity without a field of its own, and the agent's last report under the names that its tools use."""
+    metadata = {name: value for name, value in facts.items() if name not in _FIELDS}
     if report is None:
-        return told
-    said = {"agentReportedState": report.name, "agentReportedAt": instant_text(report.at_ns)}
-    return {**told, **said, **({} if report.note is None else {"agentReportedNote": report.note})}
+        return metadata
+    reported = {"agentReportedState": report.name, "agentReportedAt": instant_text(report.at_ns)}
+    return {**metadata, **reported, **({} if report.note is None else {"agentReportedNote": report.note})}
 
 
-# What is told of a change ------------------------------------------------------------------------------------------------------
+# Notifications -----------------------------------------------------------------------------------------------------------------
 
 
 EVENTS: Final[Mapping[str, str]] = {
@@ -220,7 +231,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "merged": "merge.completed",
     **{name: f"session.{name}" for name in ("needs_input", "stuck", "errored", "killed")},
 }
-"""What is told when a session gets a status. Of the other statuses nothing is told."""
+"""The notification that a session gets a status. Other statuses make none."""
 
 PRIORITIES: Final = ("urgent", "action", "warning", "info")
 
@@ -231,7 +242,7 @@ _WARNING: Final = re.compile("fail|changes_requested|conflicts")
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What is told of a change: its type and one of ``PRIORITIES``."""
+    """A notification: its type and one of ``PRIORITIES``."""
 
     type: str
     priority: str
@@ -239,14 +250,14 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Reaction:
-    """What is done about a notification, unless it is configured otherwise.
+    """The default reaction to a notification.
 
     Attributes:
         key: its name in a configuration.
         action: ``send-to-agent`` or ``notify``.
-        auto: whether it is done without being asked for.
-        retries: how often the agent is told before a person is; None for no limit.
-        after_ns: for how long, before a person is told; or how long the state must last, for ``agent-stuck``. None for at once.
+        auto: whether it happens by itself.
+        retries: how many messages the agent gets before a person is notified; None for no limit.
+        after_ns: nanoseconds until a person is notified; for ``agent-stuck``, how long the state must last. None for at once.
     """
 
     key: str
@@ -269,7 +280,7 @@ REACTIONS: Final[Mapping[str, Reaction]] = {
     "session.killed": Reaction("agent-exited", "notify"),
     "summary.all_complete": Reaction("all-complete", "notify"),
 }
-"""What is reacted to, and how. ``agent-idle`` has a default in the original and nothing that leads to it."""
+"""The default reactions by notification. In the original, ``agent-idle`` has a reaction too, and nothing that leads to it."""
 
 
 def priority_of(type: str) -> str:
@@ -283,38 +294,38 @@ def priority_of(type: str) -> str:
     return "warning" if _WARNING.search(type) else "info"
 
 
-def event_of(before: Axes, after: Axes, *, dialect: Dialect = "document") -> Notice | None:
-    """What is told of a change, or None: of a new status, and if that says nothing, of a pull request that was closed unmerged."""
-    old, new = (status(axes, dialect=dialect) for axes in (before, after))
+def event_of(before: Observations, after: Observations, *, dialect: Dialect = "document") -> Notice | None:
+    """The notification of a change: of a new status, or else of a pull request that was closed unmerged; None for neither."""
+    old, new = (status(observations, dialect=dialect) for observations in (before, after))
     type = EVENTS.get(new) if new != old else None
     closed = after.pr.state == "closed" != before.pr.state
-    # The document shows a session without its pull request as one that works; that is no news beside the closing.
+    # In the document, a session whose pull request was closed works again; its closing is what is notified.
     if closed and type in (None, "session.working"):
         type = "pr.closed"
     return None if type is None else Notice(type, priority_of(type))
 
 
 def reaction_of(notice: Notice) -> Reaction | None:
-    """How a notification is reacted to by default; None if it is not."""
+    """The default reaction to a notification; None without one."""
     return REACTIONS.get(notice.type)
 
 
 def notifications(events: Sequence[Event], *, dialect: Dialect = "document") -> Iterator[dict[str, Any]]:
-    """Everything that was to be told of a session, oldest first, as the document's OrchestratorEvent.
+    """All notifications of a session, oldest first, as the document's OrchestratorEvent.
 
-    An id is made from the place in the log: the same log gives the same, so that who starts again can tell what it has told before.
+    Ids follow from the sequence number in the log: a process that starts again recognises the notifications it has sent before.
     """
-    axes, project = Axes(), ""
+    observations, project = Observations(), ""
     for event in events:
         facts = event.data.get("identity") if event.type in ("session.created", "session.identified") else None
         project = project if facts is None else facts.get("project") or project
-        before, axes = axes, axes_of([event], axes)
-        notice = event_of(before, axes, dialect=dialect)
+        before, observations = observations, observations_of([event], observations)
+        notice = event_of(before, observations, dialect=dialect)
         if notice is not None:
-            yield _told(event, notice, project, status(before, dialect=dialect), status(axes, dialect=dialect))
+            yield _notification(event, notice, project, status(before, dialect=dialect), status(observations, dialect=dialect))
 
 
-def _told(event: Event, notice: Notice, project: str, old: str, new: str) -> dict[str, Any]:
+def _notification(event: Event, notice: Notice, project: str, old: str, new: str) -> dict[str, Any]:
     return {
         "id": str(uuid.uuid5(uuid.NAMESPACE_OID, f"{event.stream}:{event.seq}")),
         "type": notice.type,

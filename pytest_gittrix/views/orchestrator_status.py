@@ -1,8 +1,8 @@
-"""One status from what was seen of a session, and what is made of it when it does not agree (agent-orchestrator, session-systems 5.1, 5.2).
+"""The one status that follows from the observations of a session, and how contradicting observations are decided (agent-orchestrator).
 
-Everything here is a pure function of the axes, of what was just seen, and of the time, which is an argument. A status is never stored.
-There are two dialects: ``document`` is what the project documents (16 statuses), ``head`` what its newest code does (18, an end that
-does not ask for the activity, and no end that cannot be undone).
+Everything here is a pure function of the observations, of the result of the latest poll, and of the time. A status is never stored.
+There are two dialects: ``document`` is what the project documents (16 statuses), ``head`` what its newest code does (18 statuses; an end
+does not depend on the activity, and every end can be undone). See docs/explanation/you-know-agent-orchestrator.md.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from pytest_gittrix.record.state.agent_activity import AHEAD_NS, IDLE_NS
 from pytest_gittrix.record.state.agent_reports import REPORTS, counts
-from pytest_gittrix.record.state.observations import Activity, Axes, PullRequest, Runtime
+from pytest_gittrix.record.state.observations import Activity, Observations, PullRequest, Runtime
 
 Dialect = Literal["document", "head"]
 Strength = Literal["strong", "weak", "stale"]
@@ -25,12 +25,12 @@ STATUSES: Final = (
 )
 """The documented statuses."""
 HEAD_STATUSES: Final = (*STATUSES, "detecting", "idle")
-"""Those of the newest code."""
+"""The statuses of the newest code."""
 
 TERMINAL_STATUSES: Final = frozenset({"killed", "terminated", "done", "cleanup", "errored", "merged"})
-"""Those of sessions that are over."""
+"""The statuses of sessions that are over."""
 TERMINAL_ACTIVITIES: Final = frozenset({"exited"})
-"""What an agent does no more after."""
+"""The activities of agents whose sessions are over."""
 NON_RESTORABLE_STATUSES: Final[Mapping[Dialect, frozenset[str]]] = {"document": frozenset({"merged"}), "head": frozenset()}
 """The ends that cannot be undone."""
 
@@ -86,26 +86,26 @@ _AT_REST: Final = frozenset({"idle", "blocked"})
 # The status --------------------------------------------------------------------------------------------------------------------
 
 
-def status(axes: Axes, *, dialect: Dialect = "document") -> str:
-    """The status of a session: one for any axes there can be (session-systems 5.2).
+def status(observations: Observations, *, dialect: Dialect = "document") -> str:
+    """The status of a session; every combination of observations has one.
 
-    The document has no status for a session whose evidence disagrees: it keeps the one from before. Nor has it one for a session at
-    rest: that one works.
+    The document has no status for a session whose observations contradict each other: it keeps the status from before. Nor has it one
+    for an idle session, which counts as working.
     """
-    session = axes.session
+    session = observations.session
     if session.state == "not_started":
         return "spawning"
     if session.state == "detecting" and dialect == "document":
         state, reason = session.before or ("working", "task_in_progress")
-        return status(replace(axes, session=replace(session, state=state, reason=reason, before=None)))
+        return status(replace(observations, session=replace(session, state=state, reason=reason, before=None)))
     if session.state in ("needs_input", "stuck", "done", "detecting"):
         return session.state
     if session.state == "terminated":
         return _TERMINATED.get(session.reason, "terminated")
-    if axes.pr.state == "merged":
+    if observations.pr.state == "merged":
         return "merged"
-    if axes.pr.state == "open":
-        return _OF_PR.get(axes.pr.reason, "pr_open")
+    if observations.pr.state == "open":
+        return _OF_PR.get(observations.pr.reason, "pr_open")
     return "idle" if session.state == "idle" and dialect == "head" else "working"
 
 
@@ -119,55 +119,60 @@ def is_restorable(status: str, activity: str | None, *, dialect: Dialect = "docu
     return is_terminal(status, activity) and status not in NON_RESTORABLE_STATUSES[dialect]
 
 
-def ended(axes: Axes, *, dialect: Dialect = "document") -> bool:
+def ended(observations: Observations, *, dialect: Dialect = "document") -> bool:
     """Whether the session is over.
 
-    The newest code goes by the axes: the session is done or terminated, its pull request is merged, or its runtime is gone. What the
-    agent was last seen doing is not asked.
+    By the newest code, it is if it is done or terminated, its pull request is merged, or its runtime is gone; the activity of its agent
+    makes no difference.
     """
     if dialect == "document":
-        return is_terminal(status(axes), axes.activity.state)
-    return axes.session.over or axes.pr.state == "merged" or axes.runtime.gone
+        return is_terminal(status(observations), observations.activity.state)
+    return observations.session.over or observations.pr.state == "merged" or observations.runtime.gone
 
 
-def can_restore(axes: Axes, *, dialect: Dialect = "document") -> bool:
+def can_restore(observations: Observations, *, dialect: Dialect = "document") -> bool:
     """Whether the session is over and can be brought back."""
-    return ended(axes, dialect=dialect) and status(axes, dialect=dialect) not in NON_RESTORABLE_STATUSES[dialect]
+    return ended(observations, dialect=dialect) and status(observations, dialect=dialect) not in NON_RESTORABLE_STATUSES[dialect]
 
 
-def to_poll(axes: Axes, seen: str | None, *, dialect: Dialect = "document") -> bool:
-    """Whether the session is to be looked at.
+def to_poll(observations: Observations, last_status: str | None, *, dialect: Dialect = "document") -> bool:
+    """Whether the session is to be polled.
 
-    One that is over is not, but for the once that its status is another than the last that was seen: so its end is told (5.2).
+    A session that is over is polled once more if its status has changed since the last poll, so that its end is announced.
 
     Args:
-        axes: of the session.
-        seen: the status that the one who asks saw last; None if it has seen none.
+        observations: of the session.
+        last_status: its status at the caller's last poll; None before the first.
         dialect: whose rules.
     """
-    return not ended(axes, dialect=dialect) or (seen is not None and seen != status(axes, dialect=dialect))
+    return not ended(observations, dialect=dialect) or last_status not in (None, status(observations, dialect=dialect))
 
 
-# What was seen, and how much it is worth ---------------------------------------------------------------------------------------
+# The evidence of a poll -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
-    """What was just seen of a session; None where nobody looked, and then what was seen last counts."""
+class PollResult:
+    """What one poll observed of a session; None for what it did not look at, whose last observation still counts."""
 
     runtime: Runtime | None = None
     activity: Activity | None = None
     pr: PullRequest | None = None
 
-    def on(self, axes: Axes) -> Axes:
-        """The axes with this in place of what was seen before."""
-        return replace(axes, runtime=self.runtime or axes.runtime, activity=self.activity or axes.activity, pr=_latest(axes.pr, self.pr))
+    def applied_to(self, observations: Observations) -> Observations:
+        """The observations, updated with this result."""
+        return replace(
+            observations,
+            runtime=self.runtime or observations.runtime,
+            activity=self.activity or observations.activity,
+            pr=_latest(observations.pr, self.pr),
+        )
 
 
 def strength(observed_ns: int | None, now_ns: int) -> Strength:
-    """How much a time of activity is worth: up to a minute old ``strong``, up to 5 minutes ``weak``, else ``stale``.
+    """How strong the evidence of an activity is by its age: up to a minute ``strong``, up to 5 minutes ``weak``, else ``stale``.
 
-    A time more than 5 seconds ahead of the clock is not believed, and none is worth nothing.
+    A time more than 5 seconds ahead of the clock is stale, and so is no time.
     """
     if observed_ns is None or observed_ns - now_ns > AHEAD_NS:
         return "stale"
@@ -176,8 +181,8 @@ def strength(observed_ns: int | None, now_ns: int) -> Strength:
 
 
 def signal(activity: Activity, now_ns: int) -> str:
-    """What an activity is worth: ``valid``, ``stale``, ``null`` (the source tells nothing), ``unavailable`` (there is none) or
-    ``probe_failure``."""
+    """The quality of an observed activity: ``valid``, ``stale``, ``null`` (the source says nothing), ``unavailable`` (there is no
+    source) or ``probe_failure``."""
     if activity.failed:
         return "probe_failure"
     if activity.state == "unknown":
@@ -190,12 +195,12 @@ def signal(activity: Activity, now_ns: int) -> str:
 
 
 def shows_life(activity: Activity, now_ns: int) -> bool:
-    """Whether an activity supports that the agent is alive: it is active or ready, at a time that is not stale."""
+    """Whether an activity is evidence that the agent is alive: it is active or ready, at a time that is not stale."""
     return not activity.failed and activity.state in _ALIVE and strength(activity.observed_ns, now_ns) != "stale"
 
 
 def fingerprint(evidence: str) -> str:
-    """Twelve hex digits of evidence, to tell whether it is the same as before."""
+    """Twelve hex digits of evidence, to compare it with the evidence of the last poll."""
     return hashlib.sha256(evidence.encode()).hexdigest()[:12]
 
 
@@ -204,13 +209,13 @@ def fingerprint(evidence: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How far a session is, by what was seen.
+    """The decided progress of a session.
 
     Attributes:
-        session, reason: for the axis of the session.
+        session, reason: its state and reason; see ``observations.Progress``.
         why: what decided, in a few words without times.
-        evidence, attempts: a fingerprint of what does not agree, and how often it did not in a row; None when it does.
-        changed: whether this is news. Only then is it to be recorded.
+        evidence, attempts: a fingerprint of contradicting observations, and how often in a row they contradicted; None if they agree.
+        changed: whether the decision differs from the last one. Only then is it recorded.
     """
 
     session: str
@@ -222,76 +227,78 @@ class Decision:
 
     def to_data(self) -> dict[str, Any]:
         """The data of ``status.decided``."""
-        known = {"evidence": self.evidence, "attempts": self.attempts}
-        return {"session": self.session, "reason": self.reason, **{name: value for name, value in known.items() if value is not None}}
+        optional = {"evidence": self.evidence, "attempts": self.attempts}
+        return {"session": self.session, "reason": self.reason, **{name: value for name, value in optional.items() if value is not None}}
 
 
-def decide(axes: Axes, seen: Observation, now_ns: int) -> Decision:
-    """How far a session is, by all that was ever seen of it and what is seen now; the first rule that applies decides (5.2).
+def decide(observations: Observations, polled: PollResult, now_ns: int) -> Decision:
+    """Decide the progress of a session from all earlier observations and a new poll. The first rule that applies decides:
 
-    1. One that is over stays so, and one whose pull request is merged waits for what comes next, whatever else is seen: with that it
-    is over, and nothing seen may undo an end. 2. A question of the agent needs input, unless what ran it is gone. 3. What does not agree
-    is looked at again, three times and for five minutes at most, and then the session is stuck; what is gone by all accounts is lost.
-    4. The pull request. 5. What the agent said in the last five minutes. 6. Ten minutes of rest are too many. 7. A fresh sign of life
-    makes it work; anything weaker leaves it as it is.
+    1. A session that is over stays over, and one whose pull request is merged waits for a decision: no observation undoes an end.
+    2. An agent that asks a question needs input, unless its runtime is gone.
+    3. Contradicting observations are polled again, three times and for five minutes at most; then the session is stuck. If both
+       runtime and agent are gone, it is lost.
+    4. The state of the pull request.
+    5. The agent's report of the last five minutes.
+    6. An agent that rests for ten minutes is stuck.
+    7. Fresh evidence that the agent is alive makes it work; weaker evidence changes nothing.
 
     Args:
-        axes: of the session, before what is seen now. They are also the memory: what was decided before is in them.
-        seen: by this look.
+        observations: of the session, before this poll. They hold the decisions made before, too.
+        polled: the result of this poll.
         now_ns: when, in nanoseconds since 1970 UTC.
     """
-    now = seen.on(axes)
-    if axes.session.over:
-        return _settled(axes, axes.session.state, axes.session.reason, "the session is over")
+    now = polled.applied_to(observations)
+    if observations.session.over:
+        return _settled(observations, observations.session.state, observations.session.reason, "the session is over")
     if now.pr.state == "merged":
-        return _settled(axes, *_BY_PR["merged"], "the pull request is merged")
-    found = _by_probes(axes, now, now_ns) or _by_pr(now, now_ns) or _by_report(now, now_ns)
+        return _settled(observations, *_BY_PR["merged"], "the pull request is merged")
+    found = _by_probes(observations, now, now_ns) or _by_pr(now, now_ns) or _by_report(now, now_ns)
     if isinstance(found, Decision):
         return found
     if found is None:
-        return _by_activity(axes, now, now_ns)
-    return _settled(axes, *found)
+        return _by_activity(observations, now, now_ns)
+    return _settled(observations, *found)
 
 
 _Found = tuple[str, str, str]
 """A state, a reason, and what decided."""
 
 
-def _by_probes(axes: Axes, now: Axes, now_ns: int) -> Decision | _Found | None:
-    state, activity = axes.session.state, now.activity
-    # Whoever is being started need not be there yet; only that it was there and ended says something.
+def _by_probes(observations: Observations, now: Observations, now_ns: int) -> Decision | _Found | None:
+    state, activity = observations.session.state, now.activity
+    # An agent that is being started need not run yet; only that it has run and ended is evidence.
     runtime = Runtime() if state == "not_started" and now.runtime.state not in ("alive", "exited") else now.runtime
     if activity.state == "waiting_input" and not activity.failed and not runtime.gone:
         return "needs_input", "awaiting_user_input", "the agent asks"
     if activity.failed and state in ("stuck", "needs_input"):
-        return state, axes.session.reason, "the activity cannot be seen"
+        return state, observations.session.reason, "the activity cannot be seen"
     if activity.failed or runtime.state == "probe_failed":
-        return _disagreeing(axes, now, "probe_failure", "a probe failed", now_ns)
+        return _contradicted(observations, now, "probe_failure", "a probe failed", now_ns)
     exited = activity.state == "exited" or runtime.state == "exited"
     if runtime.gone and exited and not shows_life(activity, now_ns):
         return "terminated", "runtime_lost", "the runtime and the agent are gone"
     if runtime.gone:
-        return _disagreeing(axes, now, "runtime_lost", "the runtime is gone and the agent may not be", now_ns)
+        return _contradicted(observations, now, "runtime_lost", "the runtime is gone and the agent may not be", now_ns)
     if runtime.state == "alive" and exited:
-        return _disagreeing(axes, now, "agent_process_exited", "the agent exited and its runtime did not", now_ns)
+        return _contradicted(observations, now, "agent_process_exited", "the agent exited and its runtime did not", now_ns)
     return None
 
 
-def _disagreeing(axes: Axes, now: Axes, reason: str, why: str, now_ns: int) -> Decision:
-    """Look again, but not for ever. The five minutes run from the first disagreement, whatever it was about."""
-    session, memory = axes.session, axes.memory
+def _contradicted(observations: Observations, now: Observations, reason: str, why: str, now_ns: int) -> Decision:
+    """Poll again, but not for ever. The five minutes run from the first contradiction, whatever it was about."""
+    session, memory = observations.session, observations.memory
     evidence = fingerprint(f"{why} runtime={now.runtime.state} signal={signal(now.activity, now_ns)} source={now.activity.source}")
-    again = memory is not None and memory.evidence == evidence
-    attempts = memory.attempts + 1 if memory is not None and again else 1
+    attempts = memory.attempts + 1 if memory is not None and memory.evidence == evidence else 1
     late = memory is not None and now_ns - memory.since_ns > DETECTING_NS
     if session.state == "stuck" or attempts > DETECTING_ATTEMPTS or late:
         cause = "error_in_process" if now.activity.state == "blocked" else "probe_failure"
         cause = session.reason if session.state == "stuck" else cause
-        return _as_news(axes, Decision("stuck", cause, why))
-    return _as_news(axes, Decision("detecting", reason, why, evidence, attempts))
+        return _compared(observations, Decision("stuck", cause, why))
+    return _compared(observations, Decision("detecting", reason, why, evidence, attempts))
 
 
-def _by_pr(now: Axes, now_ns: int) -> _Found | None:
+def _by_pr(now: Observations, now_ns: int) -> _Found | None:
     if now.pr.state == "none":
         return None
     reason = now.pr.reason
@@ -300,46 +307,46 @@ def _by_pr(now: Axes, now_ns: int) -> _Found | None:
     return _too_long_at_rest(now, now_ns) or ("idle", "pr_created", "the pull request is open")
 
 
-def _by_report(now: Axes, now_ns: int) -> _Found | None:
+def _by_report(now: Observations, now_ns: int) -> _Found | None:
     report = now.report
     if report is None or not counts(report.at_ns, now_ns) or report.name not in REPORTS:
         return None
     return *REPORTS[report.name], f"the agent reports {report.name}"
 
 
-def _by_activity(axes: Axes, now: Axes, now_ns: int) -> Decision:
-    session, activity = axes.session, now.activity
-    # Who said that it has nothing more to do is not stuck for doing nothing.
+def _by_activity(observations: Observations, now: Observations, now_ns: int) -> Decision:
+    session, activity = observations.session, now.activity
+    # An agent that reported to have nothing more to do is not stuck for doing nothing.
     rested = None if session.reason == "research_complete" else _too_long_at_rest(now, now_ns)
     if rested is not None:
-        return _settled(axes, *rested)
+        return _settled(observations, *rested)
     fresh = shows_life(activity, now_ns) and strength(activity.observed_ns, now_ns) == "strong"
     if session.state in ("not_started", "detecting", "stuck", "needs_input") and fresh:
-        return _settled(axes, "working", "task_in_progress", "the agent is at work")
+        return _settled(observations, "working", "task_in_progress", "the agent is at work")
     if session.state == "not_started" and now.runtime.state == "alive":
-        return _settled(axes, "working", "task_in_progress", "the agent runs")
+        return _settled(observations, "working", "task_in_progress", "the agent runs")
     if session.state == "detecting":
-        return _disagreeing(axes, now, session.reason, "nothing says that the agent is well", now_ns)
-    return _settled(axes, session.state, session.reason, "nothing new")
+        return _contradicted(observations, now, session.reason, "nothing says that the agent is well", now_ns)
+    return _settled(observations, session.state, session.reason, "nothing new")
 
 
-def _too_long_at_rest(now: Axes, now_ns: int) -> _Found | None:
+def _too_long_at_rest(now: Observations, now_ns: int) -> _Found | None:
     activity = now.activity
     if activity.state not in _AT_REST or activity.observed_ns is None or now_ns - activity.observed_ns < STUCK_NS:
         return None
     return "stuck", "error_in_process" if activity.state == "blocked" else "probe_failure", "the agent rests for too long"
 
 
-def _settled(axes: Axes, state: str, reason: str, why: str) -> Decision:
-    return _as_news(axes, Decision(state, reason, why))
+def _settled(observations: Observations, state: str, reason: str, why: str) -> Decision:
+    return _compared(observations, Decision(state, reason, why))
 
 
-def _as_news(axes: Axes, decision: Decision) -> Decision:
-    memory = None if axes.memory is None else (axes.memory.evidence, axes.memory.attempts)
-    told = None if decision.attempts is None else (decision.evidence, decision.attempts)
-    same = (decision.session, decision.reason) == (axes.session.state, axes.session.reason) and memory == told
+def _compared(observations: Observations, decision: Decision) -> Decision:
+    memory = None if observations.memory is None else (observations.memory.evidence, observations.memory.attempts)
+    new_memory = None if decision.attempts is None else (decision.evidence, decision.attempts)
+    same = (decision.session, decision.reason) == (observations.session.state, observations.session.reason) and memory == new_memory
     return replace(decision, changed=not same)
 
 
-def _latest(known: PullRequest, seen: PullRequest | None) -> PullRequest:
-    return known if seen is None or known.state == "merged" else seen
+def _latest(old: PullRequest, new: PullRequest | None) -> PullRequest:
+    return old if new is None or old.state == "merged" else new

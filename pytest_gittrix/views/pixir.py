@@ -1,6 +1,6 @@
-"""Pixir: a session is one conversation; its log is the truth and it never ends (session-systems 3.1).
+"""Pixir: a session is one conversation; its log is the truth and it never ends (docs/explanation/you-know-pixir.md).
 
-Files, promotions and ends are left out, and what is left is numbered from 0, as in a log of Pixir's own.
+Files, promotions and ends are left out, and the other events are numbered from 0, as in a log of Pixir.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LEGAL: Final[Mapping[str, frozenset[str]]] = {
     "idle": frozenset({"turn running"}),
     "turn running": frozenset({"idle"}),
 }
-"""Which state may follow which: a session has none but whether a turn runs, and no last one."""
+"""Which state may follow which: the only state of a session is whether a turn runs, and no state is the last one."""
 
 ROLE: Final = "build"
 
@@ -29,7 +29,7 @@ def state_of(state: SessionState) -> str:
 
 
 def history(events: Sequence[Event]) -> list[dict[str, Any]]:
-    """The canonical events in Pixir's envelope, in order; ids are made from the place, so that the same log gives the same."""
+    """The canonical events in Pixir's envelope, in order; ids follow from the sequence numbers, so that the same log gives the same ids."""
     canonical = [event for event in events if event.type in CONVERSATION or is_fork(event)]
     return [
         {
@@ -50,7 +50,7 @@ def is_fork(event: Event) -> bool:
 
 
 def _fork(event: Event, events: Sequence[Event]) -> dict[str, Any]:
-    """What a child's first event says. The parent's workspace, which only its own log tells, is left out."""
+    """The data of a child's first event. The parent's workspace is left out, since only the parent's log has it."""
     lineage = event.data["lineage"]
     ready = next((later.seq for later in events if later.type == "workspace.ready"), len(events))
     taken = [later for later in events if later.seq < ready and later.type in CONVERSATION and later.type != "branch_summary"]
@@ -66,7 +66,7 @@ def _fork(event: Event, events: Sequence[Event]) -> dict[str, Any]:
 
 
 def record(events: Sequence[Event]) -> dict[str, Any]:
-    """What ``info`` tells: id, workspace, role, the next seq, the root of its forks, and whether a turn runs."""
+    """The fields of ``info``: id, workspace, role, the next seq, the root of its forks, and whether a turn runs."""
     state = fold(events)
     return {
         "id": state.id,

@@ -324,7 +324,7 @@ def test_there_is_every_combination_of_axes_once() -> None:
 
     assert len({str(one) for one in combinations}) == len(combinations)
     assert len(seen) == len(SESSION_STATES) * len(PULL_REQUESTS) * len(RUNTIME_STATES) * (len(ACTIVITIES) + 1)
-    assert all(one.axes.pr.reason == one.pr for one in combinations if one.pr not in ("none", "merged", "closed"))
+    assert all(one.observations.pr.reason == one.pr for one in combinations if one.pr not in ("none", "merged", "closed"))
 
 
 def test_every_status_is_asked_about_its_end_with_every_activity() -> None:

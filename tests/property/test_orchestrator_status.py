@@ -23,7 +23,7 @@ from pytest_gittrix.record.state.observations import (
     SESSION_STATES,
     Activity,
     PullRequest,
-    axes_of,
+    observations_of,
 )
 from pytest_gittrix.views.orchestrator import notifications, record
 from pytest_gittrix.views.orchestrator_status import (
@@ -98,11 +98,11 @@ def test_the_same_evidence_never_makes_a_status_come_back(
     for gap in gaps:
         now += gap
         session.look(now, runtime, activity, pr)
-        told.append(session.axes.session.state)
+        told.append(session.observations.session.state)
     visited = [state for state, _ in groupby(told)]
 
     assert len(visited) == len(set(visited))
-    assert not session.decisions[-1].changed or now < 25 or session.axes.memory is not None
+    assert not session.decisions[-1].changed or now < 25 or session.observations.memory is not None
 
 
 @given(st.lists(st.tuples(st.sampled_from((0.1, 0.5, 1, 2)), runtimes, activities), min_size=1, max_size=40))
@@ -113,8 +113,8 @@ def test_disagreement_never_lasts_longer_than_its_bounds(looks: list[tuple[float
     for gap, runtime, activity in looks:
         now += gap
         session.look(now, runtime, activity)
-        memory = session.axes.memory
-        assert (memory is not None) == (session.axes.session.state == "detecting")
+        memory = session.observations.memory
+        assert (memory is not None) == (session.observations.session.state == "detecting")
         if memory is not None:
             assert memory.attempts <= 3
             assert at(now) - memory.since_ns <= 5 * MINUTE
@@ -128,9 +128,9 @@ def test_whatever_happens_a_status_is_followed_by_one_that_may_follow(
     session = Watched(project="app" if of_project else None)
     for minute, (type, data) in enumerate(happened, 1):
         # A restoring is an act: it happens to what is over, and can be brought back.
-        if type != "session.restored" or can_restore(session.axes, dialect=dialect):
+        if type != "session.restored" or can_restore(session.observations, dialect=dialect):
             session.tell(minute, type, **data)
-    statuses = [status(axes_of(session.events[:size]), dialect=dialect) for size in range(1, len(session.events) + 1)]
+    statuses = [status(observations_of(session.events[:size]), dialect=dialect) for size in range(1, len(session.events) + 1)]
 
     assert set(statuses) <= set(known)
     assert [(old, new) for old, new in pairwise(statuses) if new != old and new not in legal[old]] == []
@@ -150,7 +150,7 @@ def test_no_look_undoes_an_end(happened: list[tuple[str, dict[str, Any]]], runti
 
     if before in TERMINAL_STATUSES:
         assert session.status("head") == before
-        assert ended(session.axes)
+        assert ended(session.observations)
 
 
 keys = st.text(min_size=1, max_size=8).filter(

@@ -20,9 +20,9 @@ from pytest_gittrix.orchestrator.config import ACTIVITY_LOG
 from pytest_gittrix.orchestrator.orchestrator import CommandAgent, Orchestrator, Project, Session, SpawnConfig
 from pytest_gittrix.record.eventlog.events import Event, check
 from pytest_gittrix.record.state.agent_activity import write_jsonl
-from pytest_gittrix.record.state.observations import Activity, Axes, PullRequest, Runtime, axes_of
+from pytest_gittrix.record.state.observations import Activity, Observations, PullRequest, Runtime, observations_of
 from pytest_gittrix.testing.scenarios.agent_kit import AgentKit, Script
-from pytest_gittrix.views.orchestrator_status import Decision, Dialect, Observation, decide, status
+from pytest_gittrix.views.orchestrator_status import Decision, Dialect, PollResult, decide, status
 
 SECOND = 1_000_000_000
 MINUTE = 60 * SECOND
@@ -54,13 +54,13 @@ class Watched:
         self.tell(0, "workspace.ready", path="/w")
 
     @property
-    def axes(self) -> Axes:
+    def observations(self) -> Observations:
         """What is known by now."""
-        return axes_of(self.events)
+        return observations_of(self.events)
 
     def status(self, dialect: Dialect = "document") -> str:
         """What it is by now."""
-        return status(self.axes, dialect=dialect)
+        return status(self.observations, dialect=dialect)
 
     def tell(self, minute: float, type: str, **data: Any) -> None:
         """Something happened to it."""
@@ -73,14 +73,14 @@ class Watched:
 
     def look(self, minute: float, runtime: str | None = None, activity: Activity | None = None, pr: PullRequest | None = None) -> str:
         """Look at it, and say what it is then in the newest dialect."""
-        if runtime is not None and runtime != self.axes.runtime.state:
+        if runtime is not None and runtime != self.observations.runtime.state:
             self.tell(minute, "runtime.observed", state=runtime)
-        if activity is not None and activity.state not in ("unknown", self.axes.activity.state):
+        if activity is not None and activity.state not in ("unknown", self.observations.activity.state):
             seen = {} if activity.observed_ns is None else {"observed_ns": activity.observed_ns}
             self.tell(minute, "activity.observed", state=activity.state, source=activity.source, **seen)
-        if pr is not None and pr.state != self.axes.pr.state:
+        if pr is not None and pr.state != self.observations.pr.state:
             self.tell(minute, "pr.observed", state=pr.state, ci=pr.ci, review=pr.review, mergeable=pr.mergeable)
-        decision = decide(self.axes, Observation(None if runtime is None else Runtime(runtime), activity, pr), at(minute))
+        decision = decide(self.observations, PollResult(None if runtime is None else Runtime(runtime), activity, pr), at(minute))
         self.decisions.append(decision)
         if decision.changed:
             self.tell(minute, "status.decided", **decision.to_data())

@@ -165,7 +165,7 @@ class StatusClauses(Clauses):
 
 def status_of(stage: Stage, observed: Combination) -> str:
     """The status that the system gives for a combination of observations."""
-    pr = observed.axes.pr
+    pr = observed.observations.pr
     facts = {"pr_state": pr.state, "ci": pr.ci, "review": pr.review, "mergeable": pr.mergeable}
     return stage.gittrix.rules.of(
         session=observed.session, reason=observed.reason, runtime=observed.runtime, activity=observed.activity, **facts

@@ -21,7 +21,7 @@ from pytest_gittrix.record.eventlog.events import Actor, Event, live_event
 from pytest_gittrix.record.eventlog.log import EventLog, report_ignored
 from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION, OBSERVED
 from pytest_gittrix.record.state.fold import SessionState, fold
-from pytest_gittrix.record.state.observations import axes_of
+from pytest_gittrix.record.state.observations import observations_of
 from pytest_gittrix.record.store.store import Store
 
 Listener = Callable[[Event], object]
@@ -154,7 +154,7 @@ class Recorder:
         # What cannot happen must not be stored either: no reader would get past it.
         event = Event(0 if self._state is None else self._state.seq + 1, now - now % 1000, self.id, type_, actor, data)
         if type_ in OBSERVED:
-            axes_of([event])
+            observations_of([event])
         meant = self._state and fold([event], self._state)
         if self._refusal is not None:
             raise self._refusal()

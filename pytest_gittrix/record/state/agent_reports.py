@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from pytest_gittrix.record.state.observations import Axes
+from pytest_gittrix.record.state.observations import Observations
 
 REPORTS: Final[Mapping[str, tuple[str, str]]] = {
     "started": ("working", "agent_acknowledged"),
@@ -52,11 +52,11 @@ def report_named(text: str) -> str | None:
     return name if name in REPORTS else None
 
 
-def check_report(axes: Axes, report: str, role: str | None = None) -> str | None:
+def check_report(observations: Observations, report: str, role: str | None = None) -> str | None:
     """Why a report is refused, or None if it counts.
 
     Args:
-        axes: of the session now.
+        observations: of the session now.
         report: what the agent says, by its full name.
         role: of the agent, ``worker`` or ``orchestrator``; the session's own if it is not told.
 
@@ -67,16 +67,16 @@ def check_report(axes: Axes, report: str, role: str | None = None) -> str | None
         return f"An agent cannot declare {report!r}; it is seen."
     if report not in REPORTS:
         return f"There is no report {report!r}; there are {', '.join(REPORTS)}."
-    if "orchestrator" in (role, axes.session.kind):
+    if "orchestrator" in (role, observations.session.kind):
         return "An orchestrator does not report of itself."
-    if axes.session.over:
-        return f"The session is {axes.session.state}."
-    if axes.pr.state == "merged":
+    if observations.session.over:
+        return f"The session is {observations.session.state}."
+    if observations.pr.state == "merged":
         return "Its pull request is merged."
-    if axes.pr.state == "closed" and report not in _OF_ANOTHER:
+    if observations.pr.state == "closed" and report not in _OF_ANOTHER:
         return "Its pull request is closed."
-    if axes.runtime.gone:
-        return f"Its runtime is {axes.runtime.state}."
+    if observations.runtime.gone:
+        return f"Its runtime is {observations.runtime.state}."
     return None
 
 

@@ -345,7 +345,7 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("finalize.started", "finalize.repository", "finalize.finished"), Rule(_ACTIVE, apply=_lived)),
     # A process that is gone, and a lock that is free, may be noticed late.
     **dict.fromkeys(("agent.exited", "work.released"), Rule(_ANY)),
-    # What is seen from outside changes nothing here: ``axes`` adds it up.
+    # What is seen from outside changes nothing here: ``observations`` adds it up.
     **dict.fromkeys(OBSERVED, Rule(_ANY)),
 }
 

@@ -1,7 +1,8 @@
-"""What was seen of a session from outside, along three axes: how far it is, its pull request, what runs it (session-systems 5.1).
+"""What is observed of a session from outside (docs/explanation/you-know-agent-orchestrator.md).
 
-Beside them stand what the agent was last seen doing and what it last said of itself. ``axes_of`` is a pure fold of the same events
-that ``state`` folds. It must not know how a status follows from the axes (``views.orchestrator_status``), nor what time it is.
+There are three main observations: the session's progress, its pull request, and the runtime of its agent. Beside them stand what the agent
+was last observed doing and what it last reported. ``observations_of`` is a pure fold of the same events that ``fold`` folds;
+``views.orchestrator_status`` makes a status of them.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ UNKNOWN: Final = "unknown"
 SOURCES: Final = ("native", "terminal", "runtime", "none")
 _TEXT: Final = (str, type(None))
 _NUMBER: Final = (int, type(None))
-# What else than its state an observation may tell, and of which kind that is.
+# The types of the optional fields of an observation.
 _KINDS: Final[Mapping[str, tuple[type, ...]]] = {
     **dict.fromkeys(("url", "title", "owner", "repo", "branch", "base_branch", "source", "reason", "detail", "note", "evidence"), _TEXT),
     **dict.fromkeys(("number", "pid", "start_time", "exit_code", "observed_ns", "attempts"), _NUMBER),
@@ -43,12 +44,12 @@ _PR_ADDRESS: Final = re.compile(r"https?://[^/\s]+/(?:.*/)?([^/\s]+)/([^/\s]+)/(
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the session is: the axis that decisions move. Times are nanoseconds since 1970 UTC.
+    """How far the session is; decisions change it. Times are nanoseconds since 1970 UTC.
 
     Attributes:
         state: one of ``SESSION_STATES``.
         reason: one of ``SESSION_REASONS``.
-        kind: ``worker``, or ``orchestrator`` for one that leads others, which works from the start.
+        kind: ``worker``, or ``orchestrator`` for one that leads others and works from the start.
         of_project: whether it was started for a project, so that its workspace alone does not make it work.
         before: state and reason it had before it was ``detecting``; None otherwise.
         changed_ns: when it last went from one state to another.
@@ -69,13 +70,13 @@ class Progress:
 
     @property
     def over(self) -> bool:
-        """Whether the session is done or terminated, which only a restoring ends."""
+        """Whether the session is done or terminated, which only a restore undoes."""
         return self.state in _OVER
 
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """The session's pull request as the forge last told of it; ``cleared`` if a restoring took an ended one away."""
+    """The session's pull request as the forge last reported it; ``cleared`` if a restore removed one that had ended."""
 
     state: str = "none"
     number: int | None = None
@@ -93,9 +94,9 @@ class PullRequest:
 
     @property
     def reason(self) -> str:
-        """Why it is as it is (session-systems 5.2, rule 4): the first that applies, so that one pull request has one reason.
+        """The reason of its state: the first that applies, so that a pull request has one reason.
 
-        It is ready to merge when the forge says so, nobody asked for a review or it was approved, no check is still running, and it is
+        It is ready to merge when the forge says so, no review was requested or it was approved, no check is still running, and it is
         no draft.
         """
         if self.state != "open":
@@ -112,7 +113,7 @@ class PullRequest:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What runs the agent, as a probe last saw it; ``seen_ns`` is when."""
+    """What runs the agent, as a probe last observed it at ``seen_ns``."""
 
     state: str = UNKNOWN
     pid: int | None = None
@@ -124,21 +125,21 @@ class Runtime:
 
     @property
     def gone(self) -> bool:
-        """Whether it was seen not to be there any more."""
+        """Whether a probe found that it does not run any more."""
         return self.state in _GONE
 
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What the agent was last seen doing.
+    """What the agent was last observed doing.
 
     Attributes:
         state: one of ``ACTIVITIES``, or ``unknown``.
-        source: who says so: ``native`` (the agent's own files), ``terminal``, ``runtime`` or ``none``.
-        observed_ns: when the agent last did something, as the source tells; None if it does not.
-        detail: what else it tells.
-        seen_ns: when it was looked at.
-        failed: it could not be looked at; then the state is ``unknown``.
+        source: where that was observed: ``native`` (the agent's own files), ``terminal``, ``runtime`` or ``none``.
+        observed_ns: when the agent last did something, by the source; None if the source does not say.
+        detail: more from the source.
+        seen_ns: when the source was read.
+        failed: the source could not be read; then the state is ``unknown``.
     """
 
     state: str = UNKNOWN
@@ -151,7 +152,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the agent last said of itself and was believed; ``at_ns`` is when."""
+    """What the agent last reported of itself, if that was accepted; ``at_ns`` is when."""
 
     name: str
     at_ns: int
@@ -160,7 +161,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is remembered while what was seen does not agree: how often in a row, a fingerprint of it, and since when."""
+    """What is remembered while observations contradict each other: how often in a row, a fingerprint of them, and since when."""
 
     attempts: int
     evidence: str | None
@@ -168,8 +169,8 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Axes:
-    """All that is known of one session from outside, as its events leave it."""
+class Observations:
+    """Everything that was observed of one session, as its events leave it."""
 
     session: Progress = field(default_factory=Progress)
     pr: PullRequest = field(default_factory=PullRequest)
@@ -179,21 +180,20 @@ class Axes:
     memory: Memory | None = None
 
 
-def axes_of(events: Iterable[Event], axes: Axes | None = None) -> Axes:
-    """Add events to axes, or build them from the first event on. Events that say nothing of them are passed over.
+def observations_of(events: Iterable[Event], observations: Observations | None = None) -> Observations:
+    """Add events to observations, or build them from the first event on. Other events are passed over.
 
     A session that belongs to a project is being spawned until a decision says otherwise; any other works as soon as its workspace is
-    there. Nothing moves a session that is done or terminated but its restoring, and nothing but that a merged pull request.
+    there. Only a restore changes a session that is done or terminated, or a pull request that is merged.
 
     Args:
         events: of one session, in order.
-        axes: what the events before them add up to.
+        observations: of the events before them.
 
     Raises:
-        LogDamaged: an event says what none of its kind can say (``runtime.observed`` of a state that there is not), or lacks what each
-            of its kind says.
+        LogDamaged: an event has a value that its type does not allow (``runtime.observed`` with an unknown state), or lacks a key.
     """
-    found = axes or Axes()
+    found = observations or Observations()
     for event in events:
         step = _STEPS.get(event.type)
         if step is None:
@@ -220,10 +220,7 @@ def ended_as(state: str, outcome: str | None) -> tuple[str, str]:
 
 
 def lived_as(life: str) -> tuple[str, str] | None:
-    """State and reason of a session that came into a state of its life (BotMinter); None for one that says nothing of it.
-
-    What is retained or removed has ended before, and stays as it ended.
-    """
+    """State and reason of a session by the state of its life (BotMinter); None for retained and removed, which stay as they ended."""
     return _LIVES.get(life)
 
 
@@ -238,99 +235,99 @@ def pull_request_at(url: str) -> PullRequest:
 # What each event changes. ------------------------------------------------------------------------------------------------------
 
 
-def _born(axes: Axes, event: Event) -> Axes:
+def _born(observations: Observations, event: Event) -> Observations:
     facts = event.data.get("identity", {})
     kind = "orchestrator" if facts.get("role") == "orchestrator" else "worker"
     session = Progress(kind=kind, of_project=facts.get("project") is not None, changed_ns=event.ts)
-    fresh = replace(axes, session=session, runtime=Runtime(reason="spawn_incomplete"))
+    fresh = replace(observations, session=session, runtime=Runtime(reason="spawn_incomplete"))
     return _moved(fresh, "working", "task_in_progress", event.ts) if kind == "orchestrator" else fresh
 
 
-def _opened(axes: Axes, event: Event) -> Axes:
-    return replace(axes, session=Progress(of_project=True, changed_ns=event.ts), runtime=Runtime(reason="spawn_incomplete"))
+def _opened(observations: Observations, event: Event) -> Observations:
+    return replace(observations, session=Progress(of_project=True, changed_ns=event.ts), runtime=Runtime(reason="spawn_incomplete"))
 
 
-def _lived(axes: Axes, event: Event) -> Axes:
+def _lived(observations: Observations, event: Event) -> Observations:
     found = lived_as(event.data["to"])
-    return axes if found is None or axes.session.over else _moved(axes, *found, event.ts)
+    return observations if found is None or observations.session.over else _moved(observations, *found, event.ts)
 
 
-def _imported(axes: Axes, event: Event) -> Axes:
-    born, state = _born(axes, event), event.data["metadata"]["state"]
+def _imported(observations: Observations, event: Event) -> Observations:
+    born, state = _born(observations, event), event.data["metadata"]["state"]
     now = ("working", "task_in_progress") if state == "active" else ended_as(state, None)
     return _moved(born, *now, event.ts)
 
 
-def _ready(axes: Axes, event: Event) -> Axes:
-    if axes.session.state != "not_started" or axes.session.of_project:
-        return axes
-    return _moved(axes, "working", "task_in_progress", event.ts)
+def _ready(observations: Observations, event: Event) -> Observations:
+    if observations.session.state != "not_started" or observations.session.of_project:
+        return observations
+    return _moved(observations, "working", "task_in_progress", event.ts)
 
 
-def _promoted(axes: Axes, event: Event) -> Axes:
+def _promoted(observations: Observations, event: Event) -> Observations:
     url = event.data.get("pr_url")
-    if axes.session.over:
-        return axes
+    if observations.session.over:
+        return observations
     if url is None:
-        return _moved(axes, *ended_as("promoted", None), event.ts)
-    known = axes if axes.pr.state != "none" else replace(axes, pr=pull_request_at(url))
+        return _moved(observations, *ended_as("promoted", None), event.ts)
+    known = observations if observations.pr.state != "none" else replace(observations, pr=pull_request_at(url))
     return _moved(known, "idle", "pr_created", event.ts)
 
 
-def _ended(axes: Axes, event: Event) -> Axes:
+def _ended(observations: Observations, event: Event) -> Observations:
     state = event.data["state"]
-    if axes.session.over or (state == "promoted" and axes.pr.state != "none"):
-        return axes
-    return _moved(axes, *ended_as(state, event.data.get("outcome")), event.ts)
+    if observations.session.over or (state == "promoted" and observations.pr.state != "none"):
+        return observations
+    return _moved(observations, *ended_as(state, event.data.get("outcome")), event.ts)
 
 
-def _runtime(axes: Axes, event: Event) -> Axes:
+def _runtime(observations: Observations, event: Event) -> Observations:
     known = {name: event.data.get(name) for name in ("pid", "start_time", "exit_code", "source", "reason")}
-    return replace(axes, runtime=Runtime(_one_of(event, "state", RUNTIME_STATES), **known, seen_ns=event.ts))
+    return replace(observations, runtime=Runtime(_one_of(event, "state", RUNTIME_STATES), **known, seen_ns=event.ts))
 
 
-def _activity(axes: Axes, event: Event) -> Axes:
+def _activity(observations: Observations, event: Event) -> Observations:
     data = event.data
     state, source = _one_of(event, "state", ACTIVITIES), _one_of(event, "source", SOURCES)
-    return replace(axes, activity=Activity(state, source, data.get("observed_ns"), data.get("detail"), event.ts))
+    return replace(observations, activity=Activity(state, source, data.get("observed_ns"), data.get("detail"), event.ts))
 
 
-def _pr(axes: Axes, event: Event) -> Axes:
+def _pr(observations: Observations, event: Event) -> Observations:
     state, data = _one_of(event, "state", PR_STATES), event.data
     for name, values in (("ci", CI_STATES), ("review", REVIEW_STATES)):
         if name in data:
             _one_of(event, name, values)
-    if axes.pr.state == "merged":
-        return axes
+    if observations.pr.state == "merged":
+        return observations
     told = {name: value for name, value in data.items() if name != "state" and value is not None}
     if state == "none":
-        return replace(axes, pr=PullRequest())
-    old = axes.pr
+        return replace(observations, pr=PullRequest())
+    old = observations.pr
     another = old.state == "none" or (old.number is not None and told.get("number", old.number) != old.number)
-    return replace(axes, pr=replace(PullRequest() if another else old, state=state, **told))
+    return replace(observations, pr=replace(PullRequest() if another else old, state=state, **told))
 
 
-def _report(axes: Axes, event: Event) -> Axes:
+def _report(observations: Observations, event: Event) -> Observations:
     if not event.data["accepted"]:
-        return axes
-    return replace(axes, report=Report(event.data["report"], event.ts, event.data.get("note")))
+        return observations
+    return replace(observations, report=Report(event.data["report"], event.ts, event.data.get("note")))
 
 
-def _decided(axes: Axes, event: Event) -> Axes:
+def _decided(observations: Observations, event: Event) -> Observations:
     state, reason = _one_of(event, "session", SESSION_STATES), _one_of(event, "reason", SESSION_REASONS)
     # What is over is over, also by its pull request; and what was started once is not being started any more.
-    back = state == "not_started" != axes.session.state
-    if axes.session.over or back or (axes.pr.state == "merged" and state not in ("working", "idle", *_OVER)):
-        return axes
-    attempts, old = event.data.get("attempts"), axes.memory
+    back = state == "not_started" != observations.session.state
+    if observations.session.over or back or (observations.pr.state == "merged" and state not in ("working", "idle", *_OVER)):
+        return observations
+    attempts, old = event.data.get("attempts"), observations.memory
     memory = None if attempts is None else Memory(attempts, event.data.get("evidence"), event.ts if old is None else old.since_ns)
-    return replace(_moved(axes, state, reason, event.ts), memory=memory)
+    return replace(_moved(observations, state, reason, event.ts), memory=memory)
 
 
-def _restored(axes: Axes, event: Event) -> Axes:
-    session = replace(axes.session, completed_ns=None, terminated_ns=None, restored_ns=event.ts)
-    pr = PullRequest(cleared=True) if axes.pr.state in ("merged", "closed") else axes.pr
-    fresh = Axes(session=session, pr=pr, runtime=Runtime(reason="spawn_incomplete"))
+def _restored(observations: Observations, event: Event) -> Observations:
+    session = replace(observations.session, completed_ns=None, terminated_ns=None, restored_ns=event.ts)
+    pr = PullRequest(cleared=True) if observations.pr.state in ("merged", "closed") else observations.pr
+    fresh = Observations(session=session, pr=pr, runtime=Runtime(reason="spawn_incomplete"))
     return _moved(fresh, "working", "task_in_progress", event.ts)
 
 
@@ -343,7 +340,7 @@ _LIVES: Final[Mapping[str, tuple[str, str]]] = {
     "killed": ("terminated", "manually_killed"),
 }
 
-_STEPS: Final[Mapping[str, Callable[[Axes, Event], Axes]]] = {
+_STEPS: Final[Mapping[str, Callable[[Observations, Event], Observations]]] = {
     "session.created": _born,
     "session.imported": _imported,
     "session.opened": _opened,
@@ -360,8 +357,8 @@ _STEPS: Final[Mapping[str, Callable[[Axes, Event], Axes]]] = {
 }
 
 
-def _moved(axes: Axes, state: str, reason: str, ts: int) -> Axes:
-    old = axes.session
+def _moved(observations: Observations, state: str, reason: str, ts: int) -> Observations:
+    old = observations.session
     before = (old.before if old.state == "detecting" else (old.state, old.reason)) if state == "detecting" else None
     session = replace(
         old,
@@ -373,7 +370,7 @@ def _moved(axes: Axes, state: str, reason: str, ts: int) -> Axes:
         completed_ns=ts if state == "done" else old.completed_ns,
         terminated_ns=ts if state == "terminated" else old.terminated_ns,
     )
-    return replace(axes, session=session, memory=None)
+    return replace(observations, session=session, memory=None)
 
 
 def _check_kinds(event: Event) -> None:

@@ -1,4 +1,4 @@
-"""Every pair of states and every combination of axes there is, for ``pytest.mark.parametrize``.
+"""Every pair of states and every combination of observations there is, for ``pytest.mark.parametrize``.
 
 Whoever writes a session system, or a rule over one, puts it to all of them: ``@pytest.mark.parametrize("pair", life_pairs(), ids=str)``.
 What is right for each, the tables of the documents say (session-systems 4.2 and 5.1). Must not know pytest.
@@ -17,7 +17,7 @@ from pytest_gittrix.record.state.observations import (
     SESSION_STATES,
     UNKNOWN,
     Activity,
-    Axes,
+    Observations,
     Progress,
     PullRequest,
     Runtime,
@@ -80,8 +80,8 @@ class Combination:
     Attributes:
         session, reason: how far the session is, and why.
         pr: one of ``PULL_REQUESTS``.
-        runtime: one of ``axes.RUNTIME_STATES``.
-        activity: one of ``axes.ACTIVITIES``, or ``unknown``.
+        runtime: one of ``observations.RUNTIME_STATES``.
+        activity: one of ``observations.ACTIVITIES``, or ``unknown``.
     """
 
     session: str
@@ -94,10 +94,10 @@ class Combination:
         return f"{self.session}:{self.reason}-{self.pr}-{self.runtime}-{self.activity}"
 
     @property
-    def axes(self) -> Axes:
+    def observations(self) -> Observations:
         """The same as the rules take it."""
         activity = Activity() if self.activity == UNKNOWN else Activity(self.activity, "native", 0)
-        return Axes(Progress(self.session, self.reason), PULL_REQUESTS[self.pr], Runtime(self.runtime), activity)
+        return Observations(Progress(self.session, self.reason), PULL_REQUESTS[self.pr], Runtime(self.runtime), activity)
 
 
 def life_pairs(*, legal: bool | None = None) -> tuple[Pair, ...]:

@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from pytest_gittrix.durations import ns_of
-from pytest_gittrix.record.state.observations import UNKNOWN, Activity, Axes, PullRequest, Runtime, axes_of
+from pytest_gittrix.record.state.observations import UNKNOWN, Activity, Observations, PullRequest, Runtime, observations_of
 from pytest_gittrix.testing.scenarios.log_kit import LogKit
-from pytest_gittrix.views.orchestrator_status import Decision, Observation, decide
+from pytest_gittrix.views.orchestrator_status import Decision, PollResult, decide
 
 _MINUTE: Final = timedelta(minutes=1)
 _PR_FIELDS: Final = ("number", "url", "title", "owner", "repo", "branch", "base_branch", "draft", "ci", "review", "mergeable")
@@ -25,8 +25,8 @@ class Scene:
     """What is to be seen of a session; None is not looked at.
 
     Attributes:
-        runtime: one of ``axes.RUNTIME_STATES``.
-        activity: one of ``axes.ACTIVITIES``; ``probe_failed`` if it cannot be looked at.
+        runtime: one of ``observations.RUNTIME_STATES``.
+        activity: one of ``observations.ACTIVITIES``; ``probe_failed`` if it cannot be looked at.
         observed: when the agent did something last; None if nothing tells.
         pr: the pull request.
         source: who tells of the activity.
@@ -38,14 +38,14 @@ class Scene:
     pr: PullRequest | None = None
     source: str = "native"
 
-    def observation(self) -> Observation:
+    def observation(self) -> PollResult:
         """The same, as a decision takes it."""
         runtime = None if self.runtime is None else Runtime(self.runtime)
         if self.activity == "probe_failed":
-            return Observation(runtime, Activity(source=self.source, failed=True), self.pr)
+            return PollResult(runtime, Activity(source=self.source, failed=True), self.pr)
         at = None if self.observed is None else ns_of(self.observed)
         activity = None if self.activity is None else Activity(self.activity, self.source, at)
-        return Observation(runtime, activity, self.pr)
+        return PollResult(runtime, activity, self.pr)
 
 
 def look(log: LogKit, scene: Scene, at: datetime) -> Decision:
@@ -60,24 +60,24 @@ def look(log: LogKit, scene: Scene, at: datetime) -> Decision:
         LogDamaged: the log is damaged, or the session is none.
     """
     seen = scene.observation()
-    axes = axes_of(log.events())
-    for type_, data in _news(axes, seen):
+    observations = observations_of(log.events())
+    for type_, data in _news(observations, seen):
         log.put(type_, data, actor="system", at=at)
-    decision = decide(axes, seen, ns_of(at))
+    decision = decide(observations, seen, ns_of(at))
     if decision.changed:
         log.put("status.decided", decision.to_data(), actor="system", at=at)
     return decision
 
 
-def _news(axes: Axes, seen: Observation) -> list[tuple[str, Mapping[str, Any]]]:
+def _news(observations: Observations, seen: PollResult) -> list[tuple[str, Mapping[str, Any]]]:
     found: list[tuple[str, Mapping[str, Any]]] = []
-    if seen.runtime is not None and seen.runtime.state != axes.runtime.state:
+    if seen.runtime is not None and seen.runtime.state != observations.runtime.state:
         found.append(("runtime.observed", {"state": seen.runtime.state}))
-    now, before = seen.activity, axes.activity
+    now, before = seen.activity, observations.activity
     if now is not None and now.state != UNKNOWN and (now.state, now.observed_ns) != (before.state, before.observed_ns):
         known = {} if now.observed_ns is None else {"observed_ns": now.observed_ns}
         found.append(("activity.observed", {"state": now.state, "source": now.source, **known}))
-    if seen.pr is not None and seen.pr != replace(axes.pr, cleared=False):
+    if seen.pr is not None and seen.pr != replace(observations.pr, cleared=False):
         told = {name: value for name in _PR_FIELDS if (value := getattr(seen.pr, name)) is not None}
         found.append(("pr.observed", {"state": seen.pr.state, **told}))
     return found

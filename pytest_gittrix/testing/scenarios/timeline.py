@@ -17,7 +17,15 @@ from pytest_gittrix.durations import format_duration, parse_duration
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.agent_reports import check_report
-from pytest_gittrix.record.state.observations import ACTIVITIES, CI_STATES, PR_STATES, REVIEW_STATES, RUNTIME_STATES, PullRequest, axes_of
+from pytest_gittrix.record.state.observations import (
+    ACTIVITIES,
+    CI_STATES,
+    PR_STATES,
+    REVIEW_STATES,
+    RUNTIME_STATES,
+    PullRequest,
+    observations_of,
+)
 from pytest_gittrix.testing.scenarios.log_kit import LogKit, open_log
 from pytest_gittrix.testing.scenarios.status_scripts import Scene, look
 from pytest_gittrix.views.orchestrator import notifications, state_in
@@ -174,9 +182,9 @@ class Timeline:
 
         Args:
             when: since the start: ``0``, ``6m`` or a timedelta; not before the last one.
-            runtime: one of ``axes.RUNTIME_STATES``.
-            activity: one of ``axes.ACTIVITIES``, or ``probe_failed``. Who is active, ready or asks does so then, and no more until it
-                is told again.
+            runtime: one of ``observations.RUNTIME_STATES``.
+            activity: one of ``observations.ACTIVITIES``, or ``probe_failed``. An agent that is active, ready or asks does so at that
+                instant, and not again until another call says so.
             since: when the agent did something last, if it was not then.
             pr, ci, review, mergeable, draft: of the pull request.
             report: what the agent says of itself, once.
@@ -268,7 +276,7 @@ def _changed(scene: Scene, told: dict[str, Any], now: datetime, start: datetime)
 
 
 def _report(log: LogKit, name: str, at: datetime) -> None:
-    refused = check_report(axes_of(log.events()), name)
+    refused = check_report(observations_of(log.events()), name)
     why = {} if refused is None else {"reason": refused}
     log.put("report.submitted", {"report": name, "accepted": refused is None, **why}, actor="agent", at=at)
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.members.members import Members
-from pytest_gittrix.record.state.observations import Activity, Axes, Progress, PullRequest, Runtime
+from pytest_gittrix.record.state.observations import Activity, Observations, Progress, PullRequest, Runtime
 from pytest_gittrix.record.state.retention import RetentionPolicy, Selector
 from pytest_gittrix.testing.scenarios.timeline import Timeline
 from pytest_gittrix.testing.systems.gittrix_engine import ShellEngine
@@ -152,7 +152,7 @@ class WholeEngine(ShellEngine):
         super().close()
 
 
-def axes_of(facts: Mapping[str, Any]) -> Axes:
+def axes_of(facts: Mapping[str, Any]) -> Observations:
     """Facts as our rules take them.
 
     Raises:
@@ -165,7 +165,7 @@ def axes_of(facts: Mapping[str, Any]) -> Axes:
     pr = PullRequest(state, None if state == "none" else 1, **told)
     activity = facts.get("activity") or "unknown"
     seen = Activity() if activity == "unknown" else Activity(activity, "native")
-    return Axes(Progress(facts["session"], facts["reason"]), pr, Runtime(facts.get("runtime", "unknown")), seen)
+    return Observations(Progress(facts["session"], facts["reason"]), pr, Runtime(facts.get("runtime", "unknown")), seen)
 
 
 def _ns(span: timedelta) -> int:

@@ -15,14 +15,14 @@ from pytest_gittrix.record.state.observations import (
     SESSION_REASONS,
     SESSION_STATES,
     Activity,
-    Axes,
     Memory,
+    Observations,
     Progress,
     PullRequest,
     Report,
     Runtime,
-    axes_of,
     ended_as,
+    observations_of,
     pull_request_at,
 )
 from pytest_gittrix.views import state_in
@@ -37,21 +37,21 @@ SECOND = 1_000_000_000
 def test_a_session_of_a_project_is_started_until_somebody_decides() -> None:
     session = Watched()
 
-    assert session.axes.session == Progress(of_project=True, changed_ns=NOW)
-    assert session.axes.runtime == Runtime(reason="spawn_incomplete")
+    assert session.observations.session == Progress(of_project=True, changed_ns=NOW)
+    assert session.observations.runtime == Runtime(reason="spawn_incomplete")
     session.decided(1, "working", "agent_acknowledged")
-    assert session.axes.session == Progress("working", "agent_acknowledged", of_project=True, changed_ns=at(1), started_ns=at(1))
+    assert session.observations.session == Progress("working", "agent_acknowledged", of_project=True, changed_ns=at(1), started_ns=at(1))
 
 
 def test_any_other_session_works_as_soon_as_its_workspace_is_there() -> None:
-    assert Watched(project=None).axes.session == Progress("working", "task_in_progress", changed_ns=NOW, started_ns=NOW)
+    assert Watched(project=None).observations.session == Progress("working", "task_in_progress", changed_ns=NOW, started_ns=NOW)
 
 
 def test_an_orchestrator_works_from_the_start() -> None:
     session = Watched(role="orchestrator")
 
-    assert axes_of(session.events[:1]).session.state == "working"
-    assert session.axes.session.kind == "orchestrator"
+    assert observations_of(session.events[:1]).session.state == "working"
+    assert session.observations.session.kind == "orchestrator"
 
 
 @pytest.mark.parametrize(
@@ -70,15 +70,15 @@ def test_every_end_of_a_session_is_an_end_here(state: str, outcome: str | None, 
     session = Watched()
     session.tell(3, "session.ended", state=state, **({} if outcome is None else {"outcome": outcome}))
 
-    assert (session.axes.session.state, session.axes.session.reason) == comes_to == ended_as(state, outcome)
-    assert session.axes.session.over
-    assert (session.axes.session.completed_ns or session.axes.session.terminated_ns) == at(3)
+    assert (session.observations.session.state, session.observations.session.reason) == comes_to == ended_as(state, outcome)
+    assert session.observations.session.over
+    assert (session.observations.session.completed_ns or session.observations.session.terminated_ns) == at(3)
 
 
 def test_an_imported_session_is_as_its_record_says() -> None:
     for state, expected in (("active", "working"), ("promoted", "done"), ("expired", "terminated")):
         event = Event(0, NOW, "s", "session.imported", "system", {"metadata": {"state": state}})
-        assert axes_of([event]).session.state == expected
+        assert observations_of([event]).session.state == expected
 
 
 def test_a_promotion_without_a_pull_request_ends_the_session_and_one_with_it_waits() -> None:
@@ -88,22 +88,26 @@ def test_a_promotion_without_a_pull_request_ends_the_session_and_one_with_it_wai
     waiting.tell(1, "promote.done", **promoted, pr_url="https://github.com/acme/app/pull/7")
     waiting.tell(1, "session.ended", state="promoted")
 
-    assert done.axes.session.state == "done"
-    assert (waiting.axes.session.state, waiting.axes.session.reason) == ("idle", "pr_created")
-    assert waiting.axes.pr == pull_request_at("https://github.com/acme/app/pull/7")
+    assert done.observations.session.state == "done"
+    assert (waiting.observations.session.state, waiting.observations.session.reason) == ("idle", "pr_created")
+    assert waiting.observations.pr == pull_request_at("https://github.com/acme/app/pull/7")
 
 
 def test_nothing_but_a_restoring_moves_a_session_that_is_over() -> None:
     session = Watched()
     session.decided(1, "terminated", "manually_killed")
-    over = session.axes.session
+    over = session.observations.session
     session.decided(2, "working")
     session.tell(3, "session.ended", state="expired")
     session.tell(4, "promote.done", commit="c", ref="r", branch="b", strategy="commit")
-    assert session.axes.session == over
+    assert session.observations.session == over
 
     session.tell(5, "session.restored")
-    assert (session.axes.session.state, session.axes.session.terminated_ns, session.axes.session.restored_ns) == ("working", None, at(5))
+    assert (session.observations.session.state, session.observations.session.terminated_ns, session.observations.session.restored_ns) == (
+        "working",
+        None,
+        at(5),
+    )
 
 
 def test_what_was_started_once_is_not_being_started_again() -> None:
@@ -111,7 +115,7 @@ def test_what_was_started_once_is_not_being_started_again() -> None:
     session.decided(1, "working")
     session.decided(2, "not_started", "spawn_requested")
 
-    assert session.axes.session.state == "working"
+    assert session.observations.session.state == "working"
 
 
 def test_a_restoring_forgets_what_was_seen_and_an_ended_pull_request() -> None:
@@ -123,8 +127,10 @@ def test_a_restoring_forgets_what_was_seen_and_an_ended_pull_request() -> None:
     session.decided(2, "detecting", "probe_failure", evidence="e", attempts=1)
     session.tell(3, "session.restored")
 
-    assert session.axes == Axes(session=session.axes.session, pr=PullRequest(cleared=True), runtime=Runtime(reason="spawn_incomplete"))
-    assert session.axes.pr.reason == "cleared_on_restore"
+    assert session.observations == Observations(
+        session=session.observations.session, pr=PullRequest(cleared=True), runtime=Runtime(reason="spawn_incomplete")
+    )
+    assert session.observations.pr.reason == "cleared_on_restore"
 
 
 def test_a_restoring_keeps_a_pull_request_that_is_open() -> None:
@@ -133,7 +139,7 @@ def test_a_restoring_keeps_a_pull_request_that_is_open() -> None:
     session.decided(2, "terminated", "manually_killed")
     session.tell(3, "session.restored")
 
-    assert (session.axes.pr.state, session.axes.pr.number) == ("open", 7)
+    assert (session.observations.pr.state, session.observations.pr.number) == ("open", 7)
 
 
 def test_what_was_before_disagreement_and_since_when_is_remembered_until_it_is_over() -> None:
@@ -141,13 +147,13 @@ def test_what_was_before_disagreement_and_since_when_is_remembered_until_it_is_o
     session.decided(1, "needs_input", "awaiting_user_input")
     session.decided(2, "detecting", "probe_failure", evidence="a", attempts=1)
     session.decided(3, "detecting", "runtime_lost", evidence="b", attempts=1)
-    assert session.axes.memory == Memory(1, "b", at(2))
-    assert session.axes.session.before == ("needs_input", "awaiting_user_input")
-    assert session.axes.session.changed_ns == at(2)
+    assert session.observations.memory == Memory(1, "b", at(2))
+    assert session.observations.session.before == ("needs_input", "awaiting_user_input")
+    assert session.observations.session.changed_ns == at(2)
 
     session.decided(4, "working")
-    assert session.axes.memory is None
-    assert session.axes.session.before is None
+    assert session.observations.memory is None
+    assert session.observations.session.before is None
 
 
 # What was seen -----------------------------------------------------------------------------------------------------------------
@@ -158,11 +164,11 @@ def test_what_was_seen_last_counts() -> None:
     session.tell(1, "runtime.observed", state="alive", pid=7, start_time=12, source="process")
     session.tell(2, "activity.observed", state="idle", source="native", observed_ns=at(1), detail="d")
 
-    assert session.axes.runtime == Runtime("alive", 7, 12, source="process", seen_ns=at(1))
-    assert session.axes.activity == Activity("idle", "native", at(1), "d", at(2))
+    assert session.observations.runtime == Runtime("alive", 7, 12, source="process", seen_ns=at(1))
+    assert session.observations.activity == Activity("idle", "native", at(1), "d", at(2))
     session.tell(3, "runtime.observed", state="exited", exit_code=3)
-    assert session.axes.runtime == Runtime("exited", exit_code=3, seen_ns=at(3))
-    assert session.axes.runtime.gone
+    assert session.observations.runtime == Runtime("exited", exit_code=3, seen_ns=at(3))
+    assert session.observations.runtime.gone
 
 
 def test_of_a_pull_request_what_is_not_told_is_as_it_was() -> None:
@@ -170,17 +176,17 @@ def test_of_a_pull_request_what_is_not_told_is_as_it_was() -> None:
     session.tell(1, "pr.observed", state="open", number=7, title="Mend it", owner="acme", repo="app", draft=True)
     session.tell(2, "pr.observed", state="open", ci="passing", draft=False)
 
-    assert session.axes.pr == PullRequest("open", 7, title="Mend it", owner="acme", repo="app", ci="passing")
+    assert session.observations.pr == PullRequest("open", 7, title="Mend it", owner="acme", repo="app", ci="passing")
 
 
 def test_another_pull_request_is_another() -> None:
     session = Watched()
     session.tell(1, "pr.observed", state="closed", number=7, title="Mend it", ci="failing")
     session.tell(2, "pr.observed", state="open", number=8)
-    assert session.axes.pr == PullRequest("open", 8)
+    assert session.observations.pr == PullRequest("open", 8)
 
     session.tell(3, "pr.observed", state="none")
-    assert session.axes.pr == PullRequest()
+    assert session.observations.pr == PullRequest()
 
 
 def test_a_merged_pull_request_stays_merged() -> None:
@@ -190,8 +196,8 @@ def test_a_merged_pull_request_stays_merged() -> None:
         session.tell(2, "pr.observed", state=state, number=8)
     session.decided(3, "stuck", "probe_failure")
 
-    assert (session.axes.pr.state, session.axes.pr.number) == ("merged", 7)
-    assert session.axes.session.state == "not_started"
+    assert (session.observations.pr.state, session.observations.pr.number) == ("merged", 7)
+    assert session.observations.session.state == "not_started"
 
 
 @pytest.mark.parametrize(
@@ -254,7 +260,7 @@ def test_what_no_observation_is_made_of_is_damage() -> None:
         ("session.ended", {}),
     ]:
         with pytest.raises(LogDamaged, match="Event 2 of session 'app-1' is"):
-            axes_of([*Watched().events, Event(2, at(1), "app-1", type, "system", data)])
+            observations_of([*Watched().events, Event(2, at(1), "app-1", type, "system", data)])
 
 
 @pytest.mark.parametrize(
@@ -294,7 +300,7 @@ def test_what_cannot_be_seen_is_damage(type: str, data: dict[str, Any]) -> None:
     session.tell(1, type, **data)
 
     with pytest.raises(LogDamaged, match=r"Event 2 of session 'app-1' is .* which there is not"):
-        _ = session.axes
+        _ = session.observations
 
 
 def test_axes_folded_in_two_pieces_are_the_same() -> None:
@@ -306,12 +312,12 @@ def test_axes_folded_in_two_pieces_are_the_same() -> None:
     session.tell(5, "session.restored")
 
     for cut in range(len(session.events) + 1):
-        assert axes_of(session.events[cut:], axes_of(session.events[:cut])) == session.axes
+        assert observations_of(session.events[cut:], observations_of(session.events[:cut])) == session.observations
 
 
 def test_a_session_without_a_birth_is_as_if_nothing_was_known() -> None:
-    assert axes_of([]) == Axes()
-    assert axes_of([Event(0, NOW, "s", "session.created", "human", CREATED)]).session.of_project is False
+    assert observations_of([]) == Observations()
+    assert observations_of([Event(0, NOW, "s", "session.created", "human", CREATED)]).session.of_project is False
 
 
 # What the agent says -----------------------------------------------------------------------------------------------------------
@@ -322,7 +328,7 @@ def test_only_a_report_that_was_accepted_counts() -> None:
     session.tell(1, "report.submitted", report="working", accepted=True, note="half way")
     session.tell(2, "report.submitted", report="completed", accepted=False, reason="no")
 
-    assert session.axes.report == Report("working", at(1), "half way")
+    assert session.observations.report == Report("working", at(1), "half way")
 
 
 def test_every_report_leads_to_a_state_that_there_is_and_to_no_end() -> None:
@@ -334,34 +340,34 @@ def test_every_report_leads_to_a_state_that_there_is_and_to_no_end() -> None:
 
 @pytest.mark.parametrize("report", REPORTS)
 def test_a_worker_may_report_of_itself(report: str) -> None:
-    assert check_report(Watched().axes, report) is None
-    assert check_report(Watched().axes, report, "worker") is None
+    assert check_report(Watched().observations, report) is None
+    assert check_report(Watched().observations, report, "worker") is None
 
 
 @pytest.mark.parametrize("report", sorted(RESERVED))
 def test_what_is_seen_cannot_be_declared(report: str) -> None:
-    assert "cannot declare" in str(check_report(Watched().axes, report))
+    assert "cannot declare" in str(check_report(Watched().observations, report))
 
 
-def refused(axes: Axes, role: str | None = None) -> str:
+def refused(observations: Observations, role: str | None = None) -> str:
     """Why ``working`` is refused."""
-    return str(check_report(axes, "working", role))
+    return str(check_report(observations, "working", role))
 
 
 def test_a_report_is_refused_with_the_reason() -> None:
-    assert "no report 'dancing'" in str(check_report(Axes(), "dancing"))
-    assert "orchestrator" in refused(Axes(), "orchestrator")
-    assert "orchestrator" in refused(Watched(role="orchestrator").axes, "worker")
-    assert refused(Axes(Progress("done"))) == "The session is done."
-    assert refused(Axes(Progress("terminated"))) == "The session is terminated."
-    assert refused(Axes(pr=PullRequest("merged"))) == "Its pull request is merged."
-    assert refused(Axes(pr=PullRequest("closed"))) == "Its pull request is closed."
-    assert refused(Axes(runtime=Runtime("missing"))) == "Its runtime is missing."
-    assert refused(Axes(runtime=Runtime("exited"))) == "Its runtime is exited."
+    assert "no report 'dancing'" in str(check_report(Observations(), "dancing"))
+    assert "orchestrator" in refused(Observations(), "orchestrator")
+    assert "orchestrator" in refused(Watched(role="orchestrator").observations, "worker")
+    assert refused(Observations(Progress("done"))) == "The session is done."
+    assert refused(Observations(Progress("terminated"))) == "The session is terminated."
+    assert refused(Observations(pr=PullRequest("merged"))) == "Its pull request is merged."
+    assert refused(Observations(pr=PullRequest("closed"))) == "Its pull request is closed."
+    assert refused(Observations(runtime=Runtime("missing"))) == "Its runtime is missing."
+    assert refused(Observations(runtime=Runtime("exited"))) == "Its runtime is exited."
 
 
 def test_after_a_closed_pull_request_another_one_can_be_reported() -> None:
-    taken = {report for report in REPORTS if check_report(Axes(pr=PullRequest("closed")), report) is None}
+    taken = {report for report in REPORTS if check_report(Observations(pr=PullRequest("closed")), report) is None}
 
     assert taken == {"pr_created", "draft_pr_created", "ready_for_review"}
 

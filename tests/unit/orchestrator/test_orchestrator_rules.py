@@ -19,7 +19,7 @@ from pytest_gittrix.record.state.observations import (
     SESSION_REASONS,
     SESSION_STATES,
     Activity,
-    Axes,
+    Observations,
     Progress,
     PullRequest,
     Runtime,
@@ -34,7 +34,7 @@ from pytest_gittrix.views.orchestrator_status import (
     TERMINAL_STATUSES,
     Decision,
     Dialect,
-    Observation,
+    PollResult,
     can_restore,
     decide,
     ended,
@@ -81,7 +81,7 @@ def test_every_combination_of_the_axes_has_one_status(dialect: Dialect) -> None:
         if state == "detecting" and dialect == "document":
             state = session.before[0] if session.before else "working"
         for pr in prs:
-            found = status(Axes(session, pr), dialect=dialect)
+            found = status(Observations(session, pr), dialect=dialect)
             at_pr = state in ("working", "idle")
             assert (found in OPEN) == (at_pr and pr.state == "open")
             assert (found == "merged") == (at_pr and pr.state == "merged")
@@ -95,7 +95,7 @@ def test_every_combination_of_the_axes_has_one_status(dialect: Dialect) -> None:
 def test_neither_the_runtime_nor_the_activity_makes_a_status(dialect: Dialect) -> None:
     for session, pr in product(map(Progress, SESSION_STATES), map(PullRequest, PR_STATES)):
         seen = {
-            status(Axes(session, pr, Runtime(runtime), Activity(activity)), dialect=dialect)
+            status(Observations(session, pr, Runtime(runtime), Activity(activity)), dialect=dialect)
             for runtime, activity in product(RUNTIME_STATES, (*ACTIVITIES, "unknown"))
         }
         assert len(seen) == 1
@@ -132,7 +132,7 @@ def test_neither_the_runtime_nor_the_activity_makes_a_status(dialect: Dialect) -
     ],
 )
 def test_the_status_is_the_documented_one(session: Progress, pr: PullRequest, document: str, head: str) -> None:
-    assert (status(Axes(session, pr)), status(Axes(session, pr), dialect="head")) == (document, head)
+    assert (status(Observations(session, pr)), status(Observations(session, pr), dialect="head")) == (document, head)
 
 
 # Ends --------------------------------------------------------------------------------------------------------------------------
@@ -154,23 +154,23 @@ def test_what_is_over_can_be_restored_unless_it_is_merged(dialect: Dialect) -> N
 
 def test_the_newest_code_asks_the_axes_and_not_the_activity() -> None:
     for state, pr, runtime, activity in product(SESSION_STATES, PR_STATES, RUNTIME_STATES, (*ACTIVITIES, "unknown")):
-        axes = Axes(Progress(state), PullRequest(pr), Runtime(runtime), Activity(activity))
+        observations = Observations(Progress(state), PullRequest(pr), Runtime(runtime), Activity(activity))
         expected = state in ("done", "terminated") or pr == "merged" or runtime in ("missing", "exited")
-        assert ended(axes, dialect="head") is expected
-        assert can_restore(axes, dialect="head") is expected
-        assert ended(axes) is is_terminal(status(axes), activity)
-        assert can_restore(axes) is is_restorable(status(axes), activity)
+        assert ended(observations, dialect="head") is expected
+        assert can_restore(observations, dialect="head") is expected
+        assert ended(observations) is is_terminal(status(observations), activity)
+        assert can_restore(observations) is is_restorable(status(observations), activity)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_what_is_over_is_never_polled_but_once_for_its_end(dialect: Dialect) -> None:
     for state, pr, runtime, activity in product(SESSION_STATES, PR_STATES, RUNTIME_STATES, (*ACTIVITIES, "unknown")):
-        axes = Axes(Progress(state), PullRequest(pr), Runtime(runtime), Activity(activity))
-        now = status(axes, dialect=dialect)
-        over = ended(axes, dialect=dialect)
-        assert to_poll(axes, None, dialect=dialect) is not over
-        assert to_poll(axes, now, dialect=dialect) is not over
-        assert to_poll(axes, "some other", dialect=dialect)
+        observations = Observations(Progress(state), PullRequest(pr), Runtime(runtime), Activity(activity))
+        now = status(observations, dialect=dialect)
+        over = ended(observations, dialect=dialect)
+        assert to_poll(observations, None, dialect=dialect) is not over
+        assert to_poll(observations, now, dialect=dialect) is not over
+        assert to_poll(observations, "some other", dialect=dialect)
 
 
 @pytest.mark.parametrize(("legal", "statuses"), [(LEGAL, STATUSES), (HEAD_LEGAL, HEAD_STATUSES)])
@@ -237,20 +237,22 @@ def test_a_fingerprint_is_short_and_tells_apart() -> None:
 
 # Rule by rule ------------------------------------------------------------------------------------------------------------------
 
-WORKING = Axes(Progress("working", "task_in_progress"))
+WORKING = Observations(Progress("working", "task_in_progress"))
 
 
-def verdict(axes: Axes, now_ns: int = NOW, **seen: Any) -> tuple[str, str]:
+def verdict(observations: Observations, now_ns: int = NOW, **seen: Any) -> tuple[str, str]:
     """State and reason."""
-    found = decide(axes, Observation(**seen), now_ns)
+    found = decide(observations, PollResult(**seen), now_ns)
     return found.session, found.reason
 
 
-@pytest.mark.parametrize("axes", [Axes(Progress("done", "research_complete")), Axes(Progress("terminated", "manually_killed"))])
-def test_what_is_over_stays_so(axes: Axes) -> None:
-    found = decide(axes, Observation(Runtime("alive"), does("active", 0), PullRequest("merged")), NOW)
+@pytest.mark.parametrize(
+    "observations", [Observations(Progress("done", "research_complete")), Observations(Progress("terminated", "manually_killed"))]
+)
+def test_what_is_over_stays_so(observations: Observations) -> None:
+    found = decide(observations, PollResult(Runtime("alive"), does("active", 0), PullRequest("merged")), NOW)
 
-    assert (found.session, found.reason, found.changed) == (axes.session.state, axes.session.reason, False)
+    assert (found.session, found.reason, found.changed) == (observations.session.state, observations.session.reason, False)
 
 
 def test_a_merged_pull_request_ends_it_whatever_else_is_seen() -> None:
@@ -298,14 +300,14 @@ def test_what_ran_the_agent_is_lost_only_when_all_agree(runtime: str, activity: 
 
 @pytest.mark.parametrize("state", ["stuck", "needs_input"])
 def test_who_cannot_be_seen_stays_stuck_or_asking(state: str) -> None:
-    assert verdict(Axes(Progress(state, "awaiting_user_input")), activity=Activity(failed=True)) == (state, "awaiting_user_input")
+    assert verdict(Observations(Progress(state, "awaiting_user_input")), activity=Activity(failed=True)) == (state, "awaiting_user_input")
 
 
 @pytest.mark.parametrize("runtime", ["unknown", "missing", "probe_failed"])
 def test_who_is_being_started_need_not_be_there_yet(runtime: str) -> None:
-    assert verdict(Axes(), runtime=Runtime(runtime)) == ("not_started", "spawn_requested")
-    assert verdict(Axes(), runtime=Runtime("exited")) == ("terminated", "runtime_lost")
-    assert verdict(Axes(), runtime=Runtime("alive")) == ("working", "task_in_progress")
+    assert verdict(Observations(), runtime=Runtime(runtime)) == ("not_started", "spawn_requested")
+    assert verdict(Observations(), runtime=Runtime("exited")) == ("terminated", "runtime_lost")
+    assert verdict(Observations(), runtime=Runtime("alive")) == ("working", "task_in_progress")
 
 
 @pytest.mark.parametrize(
@@ -324,7 +326,7 @@ def test_the_pull_request_says_more_than_the_agent(pr: PullRequest, comes_to: tu
     session = Watched()
     session.tell(0, "report.submitted", report="needs_input", accepted=True)
 
-    assert verdict(session.axes, pr=pr, activity=does("active", 0)) == comes_to
+    assert verdict(session.observations, pr=pr, activity=does("active", 0)) == comes_to
 
 
 def test_an_open_pull_request_that_nobody_works_on_is_stuck() -> None:
@@ -338,7 +340,7 @@ def test_a_fresh_report_is_believed(age: float, comes_to: str) -> None:
     session.decided(0, "working")
     session.tell(20, "report.submitted", report="needs_input", accepted=True)
 
-    assert verdict(session.axes, at(20 + age), activity=does("active", 20 + age))[0] == comes_to
+    assert verdict(session.observations, at(20 + age), activity=does("active", 20 + age))[0] == comes_to
 
 
 @pytest.mark.parametrize(
@@ -356,12 +358,12 @@ def test_ten_minutes_of_rest_are_too_many(activity: Activity, comes_to: tuple[st
 
 
 def test_who_has_completed_may_rest() -> None:
-    assert verdict(Axes(Progress("idle", "research_complete")), activity=does("idle", -60)) == ("idle", "research_complete")
+    assert verdict(Observations(Progress("idle", "research_complete")), activity=does("idle", -60)) == ("idle", "research_complete")
 
 
 @pytest.mark.parametrize("state", ["not_started", "stuck", "needs_input"])
 def test_only_a_fresh_sign_of_life_brings_back_to_work(state: str) -> None:
-    before = Axes(Progress(state, "awaiting_user_input"))
+    before = Observations(Progress(state, "awaiting_user_input"))
 
     assert verdict(before, activity=does("active", -1)) == ("working", "task_in_progress")
     for weak in (does("active", -1.01), does("active"), does("idle", -1), Activity(), does("active", 0.1)):
@@ -369,8 +371,8 @@ def test_only_a_fresh_sign_of_life_brings_back_to_work(state: str) -> None:
 
 
 def test_what_is_no_news_is_not_recorded() -> None:
-    assert not decide(WORKING, Observation(activity=does("active", 0)), NOW).changed
-    assert decide(WORKING, Observation(activity=does("waiting_input", 0)), NOW).changed
+    assert not decide(WORKING, PollResult(activity=does("active", 0)), NOW).changed
+    assert decide(WORKING, PollResult(activity=does("waiting_input", 0)), NOW).changed
     assert Decision("detecting", "probe_failure", "x", "e", 2).to_data() == {
         "session": "detecting",
         "reason": "probe_failure",

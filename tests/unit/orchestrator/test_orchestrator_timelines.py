@@ -59,7 +59,7 @@ def test_a_session_that_is_found_alive_was_never_lost() -> None:
     session.look(1, "missing", does("active", 1))
 
     assert session.look(1.5, "alive", does("active", 1.5)) == "working"
-    assert session.axes.memory is None
+    assert session.observations.memory is None
 
 
 def test_a_session_that_is_lost_stays_lost_until_it_is_restored() -> None:
@@ -91,4 +91,4 @@ def test_a_session_goes_from_its_issue_to_its_merge() -> None:
     ]
     session.decided(9, "terminated", "pr_merged")
     assert session.status() == "cleanup"
-    assert session.axes.session.terminated_ns == MINUTE * 9 + NOW
+    assert session.observations.session.terminated_ns == MINUTE * 9 + NOW

@@ -15,7 +15,7 @@ from pytest_gittrix.record.eventlog.vocabulary import VOCABULARY
 from pytest_gittrix.record.state.fold import fold, metadata_of
 from pytest_gittrix.record.store.store import Store
 from pytest_gittrix.views import gastown
-from pytest_gittrix.views.gastown import TOLD, TOWN_TYPES, Step, activity, step_events, steps, town_event
+from pytest_gittrix.views.gastown import TOWN_SOURCES, TOWN_TYPES, Step, activity, step_events, steps, town_event
 
 MINUTE = 60_000_000_000
 NOW = 100 * MINUTE
@@ -268,7 +268,7 @@ def test_a_session_of_another_store_starts_when_it_is_taken_in(store: Store) -> 
 
 
 def test_all_that_is_told_is_told_of_one_set_of_events_and_types(store: Store) -> None:
-    """``TOLD`` and ``TOWN_TYPES`` are exact: a reader may rely on either."""
+    """``TOWN_SOURCES`` and ``TOWN_TYPES`` are exact: a reader may rely on either."""
     born(store, "s")
     add(store, "s", 1, "step.started", step="a")
     add(store, "s", 1, "step.completed", step="a")
@@ -278,7 +278,7 @@ def test_all_that_is_told_is_told_of_one_set_of_events_and_types(store: Store) -
     lines = [line for id in store.ids() for line in heard(events_of(store, id))]
 
     assert {line["type"] for line in lines} == TOWN_TYPES.keys()
-    assert VOCABULARY.keys() >= TOLD
+    assert VOCABULARY.keys() >= TOWN_SOURCES
 
 
 def test_the_town_does_not_hear_of_work(store: Store) -> None:
@@ -290,7 +290,7 @@ def test_the_town_does_not_hear_of_work(store: Store) -> None:
     events = events_of(store, "s")
 
     assert len(heard(events)) == 1
-    assert {event.type for event in events[2:]}.isdisjoint(TOLD)
+    assert {event.type for event in events[2:]}.isdisjoint(TOWN_SOURCES)
 
 
 def test_a_record_is_the_same_from_events_and_from_what_they_add_up_to(store: Store) -> None:

@@ -10,7 +10,7 @@ from support.engine import Site, open_site
 from support.orchestrator import Watched, at, does
 
 from pytest_gittrix.record.state.fold import fold
-from pytest_gittrix.record.state.observations import Activity, Axes, Progress, PullRequest
+from pytest_gittrix.record.state.observations import Activity, Observations, Progress, PullRequest
 from pytest_gittrix.views import orchestrator, state_in, view
 from pytest_gittrix.views.orchestrator import (
     EVENTS,
@@ -191,7 +191,7 @@ def test_a_state_alone_tells_whether_a_session_was_started(site: Site) -> None:
 # What is told of a change ------------------------------------------------------------------------------------------------------
 
 
-def axes_for(status: str) -> Axes:
+def axes_for(status: str) -> Observations:
     """Axes of a status of the newest dialect."""
     ends = {"killed": "manually_killed", "cleanup": "pr_merged", "errored": "probe_failure", "terminated": "agent_process_exited"}
     of_pr = {
@@ -203,12 +203,12 @@ def axes_for(status: str) -> Axes:
         "mergeable": {"mergeable": True},
     }
     if status in ends:
-        return Axes(Progress("terminated", ends[status]))
+        return Observations(Progress("terminated", ends[status]))
     if status in of_pr:
-        return Axes(Progress("working"), PullRequest("open", **of_pr[status]))  # type: ignore[arg-type]
+        return Observations(Progress("working"), PullRequest("open", **of_pr[status]))  # type: ignore[arg-type]
     if status == "merged":
-        return Axes(Progress("idle"), PullRequest("merged"))
-    return Axes(Progress("not_started" if status == "spawning" else status))
+        return Observations(Progress("idle"), PullRequest("merged"))
+    return Observations(Progress("not_started" if status == "spawning" else status))
 
 
 @pytest.mark.parametrize(
@@ -243,13 +243,13 @@ def test_every_status_is_accounted_for() -> None:
 
 
 def test_a_pull_request_that_was_closed_is_told_in_either_dialect() -> None:
-    before = Axes(Progress("idle"), PullRequest("open"))
-    after = Axes(Progress("idle"), PullRequest("closed"))
+    before = Observations(Progress("idle"), PullRequest("open"))
+    after = Observations(Progress("idle"), PullRequest("closed"))
 
     for dialect in ("document", "head"):
         assert event_of(before, after, dialect=dialect) == Notice("pr.closed", "info")
         assert event_of(after, after, dialect=dialect) is None
-    assert event_of(before, Axes(Progress("stuck"), PullRequest("closed"))) == Notice("session.stuck", "urgent")
+    assert event_of(before, Observations(Progress("stuck"), PullRequest("closed"))) == Notice("session.stuck", "urgent")
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,10 @@ def run_suite(
         return Summary(store, store.manifest(), records, reused, len(already), swept.removed)
 
 
+run = run_suite
+"""Its name where the documentation once taught it, ``pytest_gittrix.evals.run``."""
+
+
 def settled(options: Options) -> Options:
     """Options with their defaults: a replay is done as the run was that it replays, but for what was told.
 

@@ -55,13 +55,13 @@ def conform(options: Namespace) -> CommandResult:
         InvalidInput: there is no such family, clause or system, or no such kind of report.
         GittrixError: the run did not finish.
     """
-    from pytest_gittrix.conformance.runner import Order, run, select
+    from pytest_gittrix.conformance.runner import RunSpec, run_clauses, select
 
     clauses = select(options.family, options.clause)
     if options.list:
         return CommandResult([_data(clause) for clause in clauses], _table(clauses))
-    order = Order(options.system, clauses, options.report, options.workers, details=bool(options.clause))
-    kept, report = run(order, quiet=options.json)
+    spec = RunSpec(options.system, clauses, options.report, options.workers, details=bool(options.clause))
+    kept, report = run_clauses(spec, quiet=options.json)
     return CommandResult(report, status=0 if kept else BROKEN)
 
 

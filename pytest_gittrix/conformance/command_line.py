@@ -1,6 +1,6 @@
-"""One command of a program, run and read: arguments in, the documented JSON envelope out (DESIGN 4.6).
+"""Runs one command of a program and reads its answer, a JSON envelope as docs/reference/cli.md describes it.
 
-No shell is in between, and no command is waited for without end. It must not know what any command means.
+No shell is involved, and every command has a time limit.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Kind = TypeVar("Kind", str, int, list[Any], dict[str, Any])
 
 
 class CommandRefused(Exception):
-    """The program answered ``{"ok": false, "error": {...}}``: it will not, or cannot, do what was asked.
+    """The program answered ``{"ok": false, "error": {...}}``: it refused the command.
 
     Attributes:
-        code: the error's code, as the program gave it; INVALID_INPUT for USAGE, since a misused command is to programs what a wrong
-            argument is to a library.
+        code: the error's code, as the program gave it; INVALID_INPUT for USAGE, since a misused command corresponds to a wrong argument of
+            a function.
         conflicting_files: the error's ``conflictingFiles``; empty if it has none.
         details: the whole ``error`` object.
     """
@@ -39,20 +39,20 @@ class CommandRefused(Exception):
         self.code = "INVALID_INPUT" if error["code"] == "USAGE" else str(error["code"])
         self.conflicting_files: list[str] = [*(error.get("conflictingFiles") or ())]
         self.details = error
-        untold = "\n(The error names no conflictingFiles.)" if self.code == "BASELINE_CONFLICT" and not self.conflicting_files else ""
-        super().__init__(f"{error['message']}{untold}\nCommand: {shlex.join(command)}")
+        missing = "\n(The error names no conflictingFiles.)" if self.code == "BASELINE_CONFLICT" and not self.conflicting_files else ""
+        super().__init__(f"{error['message']}{missing}\nCommand: {shlex.join(command)}")
 
 
 class CommandBroken(GittrixError):
-    """A command did not do what every command does: end in time, by itself, with one envelope that its exit status agrees with.
+    """A command did not end in time, by itself, with one envelope that agrees with its exit status.
 
     Attributes:
-        ran: the command, and how it ended.
+        ran: the command, its exit status and its output.
     """
 
     code = "COMMAND_BROKEN"
 
-    def __init__(self, fact: str, ran: Ran) -> None:
+    def __init__(self, fact: str, ran: CompletedCommand) -> None:
         self.ran = ran
         super().__init__(
             fact,
@@ -62,14 +62,14 @@ class CommandBroken(GittrixError):
 
 
 @dataclass(frozen=True)
-class Ran:
-    """A command that has ended.
+class CompletedCommand:
+    """A command that has ended, with its exit status and output.
 
     Attributes:
         command: the program and its arguments.
-        status: its exit status; minus the number of the signal that ended it; None if it was ended for taking too long.
-        out: its standard output.
-        err: its standard error.
+        status: its exit status; minus the number of the signal that ended it; None if it was killed at its time limit.
+        out: what it wrote to standard output.
+        err: what it wrote to standard error.
     """
 
     command: tuple[str, ...]
@@ -79,7 +79,7 @@ class Ran:
 
     @property
     def end(self) -> str:
-        """How it ended, in words."""
+        """How the command ended, as a phrase."""
         if self.status is None:
             return "took too long and was ended"
         if self.status >= 0:
@@ -90,55 +90,55 @@ class Ran:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The ``data`` of a command that did what was asked.
+class CommandAnswer:
+    """The ``data`` of a successful command.
 
     Attributes:
-        data: the data.
-        ran: the command it is the answer to.
+        data: the data, or a part of it.
+        ran: the command.
     """
 
     data: Any
-    ran: Ran
+    ran: CompletedCommand
 
     def find(self, kind: type[Kind], *names: str) -> Kind | None:
-        """The member of an object that has one of these names and is of that kind, if there is one."""
+        """The first member of the data that has one of these names and this type; None if there is none."""
         members = self.data if isinstance(self.data, dict) else {}
         return next((members[name] for name in names if isinstance(members.get(name), kind)), None)
 
     def get(self, kind: type[Kind], *names: str) -> Kind:
-        """The same. Raises CommandBroken if there is none."""
+        """The first member of the data that has one of these names and this type. Raises CommandBroken if there is none."""
         found = self.find(kind, *names)
         if found is None:
             raise CommandBroken(f"The answer has no {JSON_KINDS[kind]} {' or '.join(f'data.{name}' for name in names)}.", self.ran)
         return found
 
     def each(self, kind: type[Kind], *names: str) -> list[Kind]:
-        """The elements of an array: the data itself, or its member of that name. Raises CommandBroken if one is of another kind."""
+        """The elements of an array: the data itself, or its member of that name. Raises CommandBroken if one has another type."""
         elements = self.get(list, *names) if names else self.data
         if isinstance(elements, list) and all(isinstance(element, kind) for element in elements):
             return elements
         raise CommandBroken(f"The answer's {'.'.join(('data', *names))} is not an array of {JSON_KINDS[kind]}s.", self.ran)
 
-    def of(self, member: object) -> Answer:
-        """A part of the data, to be read the same way."""
-        return Answer(member, self.ran)
+    def of(self, member: object) -> CommandAnswer:
+        """A part of the data, as an answer of the same command."""
+        return CommandAnswer(member, self.ran)
 
 
-def ask(command: Sequence[str], *, env: Mapping[str, str], cwd: str, stdin: bytes, timeout: float) -> Answer:
+def run_command(command: Sequence[str], *, env: Mapping[str, str], cwd: str, stdin: bytes, timeout: float) -> CommandAnswer:
     """Run one command and read its envelope.
 
     Args:
         command: the program and its arguments.
-        env: the whole environment.
-        cwd: where it is run.
-        stdin: all it can read.
-        timeout: seconds, after which it is ended with all that it started.
+        env: all environment variables of the command.
+        cwd: the directory that the command runs in.
+        stdin: the bytes on its standard input.
+        timeout: seconds after which the command is killed, with every process that it started in its group.
 
     Raises:
-        CommandRefused: the envelope says so.
-        CommandBroken: it could not be started, took too long, was ended by a signal, or answered with anything but an envelope.
-        InvalidInput: an argument that no command line can carry.
+        CommandRefused: the envelope has an error.
+        CommandBroken: the command could not be started, took too long, was ended by a signal, or did not print an envelope.
+        InvalidInput: an argument cannot stand on a command line.
     """
     ran = _run(command, env=env, cwd=cwd, stdin=stdin, timeout=timeout)
     if ran.status is None:
@@ -149,7 +149,7 @@ def ask(command: Sequence[str], *, env: Mapping[str, str], cwd: str, stdin: byte
     if envelope.get("ok") is True and "data" in envelope:
         if ran.status != 0:
             raise CommandBroken("The answer says that it was done, the exit status that it was not.", ran)
-        return Answer(envelope["data"], ran)
+        return CommandAnswer(envelope["data"], ran)
     error: Any = envelope.get("error")
     if envelope.get("ok") is not False or not _is_error(error):
         raise CommandBroken('The answer is neither {"ok": true, "data": ...} nor {"ok": false, "error": {"code", "message"}}.', ran)
@@ -158,7 +158,7 @@ def ask(command: Sequence[str], *, env: Mapping[str, str], cwd: str, stdin: byte
     raise CommandRefused(ran.command, error)
 
 
-def _envelope(ran: Ran) -> dict[str, Any]:
+def _envelope(ran: CompletedCommand) -> dict[str, Any]:
     try:
         envelope = json.loads(ran.out)
     except ValueError:
@@ -175,29 +175,29 @@ def _is_error(error: Any) -> bool:
     return isinstance(files, list) and all(isinstance(path, str) for path in files)
 
 
-def _run(command: Sequence[str], *, env: Mapping[str, str], cwd: str, stdin: bytes, timeout: float) -> Ran:
-    told = tuple(command)
+def _run(command: Sequence[str], *, env: Mapping[str, str], cwd: str, stdin: bytes, timeout: float) -> CompletedCommand:
+    argv = tuple(command)
     try:
-        # A session of its own, so that it can be ended with all that it started.
-        process = subprocess.Popen(told, stdin=-1, stdout=-1, stderr=-1, env=env, cwd=cwd, start_new_session=True)
-    except ValueError as problem:  # NUL bytes, and surrogates that stand for no byte
-        raise _unspeakable(told, str(problem)) from None
+        # In a new session, so that the command can be killed with the processes that it started.
+        process = subprocess.Popen(argv, stdin=-1, stdout=-1, stderr=-1, env=env, cwd=cwd, start_new_session=True)
+    except ValueError as problem:  # NUL bytes, and surrogates that no byte decodes to
+        raise _unspeakable(argv, str(problem)) from None
     except OSError as problem:
         if problem.errno == errno.E2BIG:
-            raise _unspeakable(told, "it is too long") from None
-        raise CommandBroken(f"The command could not be started: {problem}.", Ran(told, 127, b"", b"")) from None
+            raise _unspeakable(argv, "it is too long") from None
+        raise CommandBroken(f"The command could not be started: {problem}.", CompletedCommand(argv, 127, b"", b"")) from None
     try:
         out, err = process.communicate(stdin, timeout)
     except subprocess.TimeoutExpired:
         _end(process)
         with suppress(subprocess.TimeoutExpired):
             out, err = process.communicate(timeout=_GRACE)
-            return Ran(told, None, out, err)
-        return Ran(told, None, b"", b"")  # something that left its process group holds the pipes
+            return CompletedCommand(argv, None, out, err)
+        return CompletedCommand(argv, None, b"", b"")  # a process that left the group keeps the pipes open
     except BaseException:
         _end(process)
         raise
-    return Ran(told, process.returncode, out, err)
+    return CompletedCommand(argv, process.returncode, out, err)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

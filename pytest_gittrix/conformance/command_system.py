@@ -1,7 +1,6 @@
-"""Any program that speaks the documented ``gittrix`` command line, as a session system.
+"""Any program with the documented ``gittrix`` command line, as a session system.
 
-Each verb is one command, in the place's hermetic environment, answered by one JSON envelope; ``docs/reference/cli.md`` describes both. It
-must not know pytest, nor the language the program is written in.
+Each verb is one command, in the place's hermetic environment, answered by one JSON envelope; ``docs/reference/cli.md`` describes both.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 from pytest_gittrix.clock.carriers import CLOCK_VARIABLE, faketime_library
-from pytest_gittrix.conformance.command_line import Answer, CommandBroken, ask
+from pytest_gittrix.conformance.command_line import CommandAnswer, CommandBroken, run_command
 from pytest_gittrix.durations import format_duration
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.record.state.records import EvictionPolicy
@@ -32,35 +31,35 @@ Dialect = Literal["gittrix", "typescript"]
 
 HOME_VARIABLE: Final = "GITTRIX_HOME"
 TYPESCRIPT: Final = BASE | {Capability.DELETE, Capability.STRATEGIES, Capability.RESUME, Capability.SHELL, Capability.PROCESSES}
-"""What the document of the TypeScript GitTrix claims of its command line; ``clock`` besides, where libfaketime is installed."""
+"""The capabilities that the TypeScript GitTrix documents for its command line; with libfaketime it has ``clock`` too."""
 UNSPEAKABLE: Final = frozenset(
     {Capability.HISTORY, Capability.TURNS, Capability.FORKS, Capability.LINES, Capability.MEMBERS, Capability.STATUS}
 )
-"""What no command line is asked for: it needs somebody to call back, or has no words in the documented commands."""
+"""Capabilities that no command line has: they need a callback into the test, or verbs that are no documented commands."""
 
 
 class CommandSystem:
     """A session system that is driven by its command line. Commands run in the durable repository, without a shell.
 
     Args:
-        command: the program and its first arguments; a text is taken apart at its spaces, as a shell would. Files among the arguments
-            need their full paths.
-        name: shown in reports; the command by default.
-        capabilities: what it can do.
-        home_variable: the variable by which it is told where to keep its sessions, ``GITTRIX_HOME`` or ``HOME`` for instance.
-        clock: how it is told the time: ``file`` (it reads the file that ``PYTEST_GITTRIX_CLOCK`` names), ``faketime`` (libfaketime is
-            loaded into it), or ``none`` (it sees the real time).
+        command: the program and its first arguments; a text is split as a shell splits it. Files among the arguments need full paths.
+        name: the name that reports show; the command by default.
+        capabilities: the capabilities that the program has.
+        home_variable: the environment variable that tells the program where to keep its sessions, such as ``GITTRIX_HOME`` or ``HOME``.
+        clock: how the program gets the time: ``file`` (it reads the file that ``PYTEST_GITTRIX_CLOCK`` names), ``faketime`` (libfaketime
+            is loaded into it), or ``none`` (it uses the real time).
         timeout: seconds that a command may take.
-        env: variables to set besides.
+        env: more environment variables for every command.
         dialect: ``gittrix`` for the whole command line; ``typescript`` for a program that has only the verbs and flags of the TypeScript
             GitTrix: no ``sweep`` (each command sweeps first), no flags for eviction, and paths with a comma cannot be selected.
 
     Attributes:
-        name, capabilities: as given; ``clock`` is taken out where the program cannot be told the time, and what ``UNSPEAKABLE`` has.
-        reasons: for each capability that was taken out, why.
+        name, capabilities: as given, but without the capabilities in ``UNSPEAKABLE``, and without ``clock`` where the program cannot get
+            the time of the place.
+        reasons: why a capability was left out, by capability.
 
     Raises:
-        InvalidInput: the program is not there, or an argument is none of those listed.
+        InvalidInput: the program does not exist, or ``clock`` or ``dialect`` has none of the listed values.
     """
 
     def __init__(
@@ -77,9 +76,9 @@ class CommandSystem:
     ) -> None:
         _check_choice("clock", clock, get_args(HowTimed))
         _check_choice("dialect", dialect, get_args(Dialect))
-        words = shlex.split(command) if isinstance(command, str) else [os.fspath(word) for word in command]
-        self.command = (_program(words, env), *words[1:])
-        self.name = name if name is not None else shlex.join(words)
+        argv = shlex.split(command) if isinstance(command, str) else [os.fspath(argument) for argument in command]
+        self.command = (_program(argv, env), *argv[1:])
+        self.name = name if name is not None else shlex.join(argv)
         reason = _no_clock(clock)
         declared = frozenset(capabilities)
         left_out = dict.fromkeys(UNSPEAKABLE, "a system that is driven by its command line is not asked for it")
@@ -97,14 +96,14 @@ class CommandSystem:
 
     @classmethod
     def own(cls, *, timeout: float = 60.0) -> CommandSystem:
-        """Our own command line, in this interpreter, with everything that a command line is asked for."""
+        """The command line of this package, in this interpreter, with every capability that a command line can have."""
         # -P: a file of the durable repository must never be taken for a module.
         command = (sys.executable, "-P", "-m", "pytest_gittrix.cli")
         return cls(command, name="gittrix (command line)", capabilities=frozenset(Capability) - UNSPEAKABLE, timeout=timeout)
 
     @classmethod
     def typescript(cls, command: Sequence[str] | str = "gittrix", *, timeout: float = 60.0) -> CommandSystem:
-        """The command line of the TypeScript GitTrix, with what its document claims. Raises InvalidInput if it is not installed."""
+        """The command line of the TypeScript GitTrix, as it is documented. Raises InvalidInput if it is not installed."""
         return cls(
             command,
             name="gittrix (TypeScript)",
@@ -116,9 +115,9 @@ class CommandSystem:
         )
 
     def open(self, place: Place) -> CommandEngine:
-        """A way to the sessions of a place. Nothing is held open: each command is a process of its own.
+        """Open an engine on a place. Nothing is held open between commands, since each is a separate process.
 
-        Where sessions were kept before, ``recover`` is run first, if the system says that it can recover: so an engine does that is opened.
+        If the place has sessions already and the system can recover, ``recover`` is run first, as every engine does when it is opened.
         """
         engine = CommandEngine(self, place)
         if Capability.CRASH in self.capabilities and place.home.exists():
@@ -126,7 +125,7 @@ class CommandSystem:
         return engine
 
     def environment(self, place: Place) -> Mapping[str, str]:
-        """The variables a command sees in a place, at the instant its clock shows."""
+        """The environment variables of a command in a place, at the current instant of the place's clock."""
         variables = {name: value for name, value in place.env.items() if name != HOME_VARIABLE}
         if self._clock == "none":
             del variables[CLOCK_VARIABLE]
@@ -135,10 +134,10 @@ class CommandSystem:
 
 
 class CommandEngine:
-    """The verbs of ``testing.systems.protocol.Engine`` and ``OptionalVerbs``, a command each.
+    """The verbs of ``testing.systems.protocol.Engine`` and ``OptionalVerbs``, each as one command.
 
-    All verbs raise CommandRefused, with the program's own ``code``, for what the program refuses; CommandBroken, if a command does not
-    answer as commands do; and InvalidInput for text that no command line can carry.
+    All verbs raise CommandRefused, with the program's ``code``, if the program refuses; CommandBroken if the command does not end with an
+    envelope; and InvalidInput for text that cannot stand on a command line.
     """
 
     def __init__(self, system: CommandSystem, place: Place) -> None:
@@ -146,24 +145,26 @@ class CommandEngine:
         self._place = place
         self._expired: set[str] = set()
         self._workspaces: dict[str, Path] = {}
-        system.environment(place)  # attaches the clock's file, before several threads could want to
+        system.environment(place)  # attaches the clock's file before several threads could do so at once
         for verb in (verb for capability, verbs in VERBS.items() if capability not in system.capabilities for verb in verbs):
-            setattr(self, verb, None)  # an engine has the verbs of its capabilities, and no other
+            setattr(self, verb, None)  # an engine has only the verbs of its capabilities
 
-    def _ask(self, *words: str, of: Sequence[str] = (), stdin: bytes = b"") -> Answer:
-        """Run a command: its words are ours, and what callers chose stands behind ``--`` or behind the ``=`` of a flag."""
-        command = [*self._system.command, *words, "--json", *(["--", *of] if of else [])]
+    def _run(self, *arguments: str, of: Sequence[str] = (), stdin: bytes = b"") -> CommandAnswer:
+        """Run a command. Text from callers goes behind ``--`` or behind the ``=`` of a flag, so that none is taken for an option."""
+        command = [*self._system.command, *arguments, "--json", *(["--", *of] if of else [])]
         place = self._place
-        return ask(command, env=self._system.environment(place), cwd=str(place.durable.path), stdin=stdin, timeout=self._system.timeout)
+        return run_command(
+            command, env=self._system.environment(place), cwd=str(place.durable.path), stdin=stdin, timeout=self._system.timeout
+        )
 
     def start(self, task: str, policy: EvictionPolicy) -> str:
-        """``session start``. Raises CapabilityMissing for a policy that the dialect has no words for."""
+        """``session start``. Raises CapabilityMissing for a policy that the dialect has no flags for."""
         durable = self._place.durable
         flags = _policy_flags(policy)
         if flags and self._system.dialect == "typescript":
             raise CapabilityMissing(f"{self._system.name} has no flags for an eviction policy: {', '.join(flags)}.")
-        words = (f"--task={task}", f"--durable={durable.path}", f"--branch={durable.branch}", *flags)
-        answer = self._ask("session", "start", *words)
+        arguments = (f"--task={task}", f"--durable={durable.path}", f"--branch={durable.branch}", *flags)
+        answer = self._run("session", "start", *arguments)
         id = answer.get(str, "id", "sessionId")
         if (workspace := answer.find(str, "workspacePath")) is not None:
             self._workspaces[id] = Path(workspace)
@@ -171,7 +172,7 @@ class CommandEngine:
 
     def read(self, id: str, path: str) -> bytes:
         """``session read``."""
-        answer = self._ask("session", "read", of=[id, path])
+        answer = self._run("session", "read", of=[id, path])
         try:
             return b64decode(answer.get(str, "contentBase64"), validate=True)
         except binascii.Error as problem:
@@ -179,17 +180,17 @@ class CommandEngine:
 
     def write(self, id: str, path: str, data: bytes) -> None:
         """``session write``, with the contents on standard input."""
-        self._ask("session", "write", of=[id, path], stdin=data)
+        self._run("session", "write", of=[id, path], stdin=data)
 
     def list(self, id: str) -> Iterable[str]:
         """``session list-files``, without directories."""
-        answer = self._ask("session", "list-files", of=[id])
+        answer = self._run("session", "list-files", of=[id])
         entries = [answer.of(entry) for entry in answer.each(dict)]
         return [entry.get(str, "path") for entry in entries if entry.get(str, "type") != "dir"]
 
     def touched(self, id: str) -> Iterable[str]:
         """``session touched``."""
-        return self._ask("session", "touched", of=[id]).each(str)
+        return self._run("session", "touched", of=[id]).each(str)
 
     def promote(
         self,
@@ -199,19 +200,19 @@ class CommandEngine:
         hunks: Mapping[str, Sequence[int]] | None = None,
         strategy: str = "commit",
     ) -> Promoted:
-        """``promote``. Raises CapabilityMissing for a selection that the dialect has no words for."""
-        flags, places = self._selected(files)
+        """``promote``. Raises CapabilityMissing for a selection that the dialect cannot express."""
+        flags, positional = self._selected(files)
         flags += [f"--hunks={path}:{','.join(map(str, numbers))}" for path, numbers in (hunks or {}).items()]
         if message is not None:
             flags.append(f"--message={message}")
-        answer = self._ask("promote", f"--strategy={strategy}", *flags, of=[id, *places])
+        answer = self._run("promote", f"--strategy={strategy}", *flags, of=[id, *positional])
         if (patch := answer.find(str, "patch")) is not None:
             return Promoted("", None, patch)
         branch = answer.get(str, "branch")
         return Promoted(answer.get(str, "sha"), None if branch == self._place.durable.branch else branch)
 
     def _selected(self, files: Sequence[str] | None) -> tuple[builtins.list[str], Sequence[str]]:
-        """A selection as flags, and as places for paths that would not come out of a list as they went in."""
+        """A selection as flags, or as positional arguments if a comma-separated list could not hold the paths."""
         if files is None:
             return [], ()
         if all(path and "," not in path and path == path.strip() for path in files):
@@ -222,65 +223,65 @@ class CommandEngine:
 
     def evict(self, id: str) -> None:
         """``session evict``."""
-        self._ask("session", "evict", of=[id])
+        self._run("session", "evict", of=[id])
         self._expired.add(id)
 
     def sweep(self) -> Iterable[str]:
-        """``sweep``; where there is no such command, what has expired since the last look."""
+        """``sweep``; in a dialect without that command, the sessions that have expired since the last call."""
         if self._system.dialect == "gittrix":
-            return self._ask("sweep").each(str, "evicted")
+            return self._run("sweep").each(str, "evicted")
         expired = {id for id, state in self.sessions().items() if state == "expired"} - self._expired
         self._expired |= expired
         return sorted(expired)
 
     def recover(self) -> None:
-        """``recover``: put in order what a kill left."""
-        self._ask("recover")
+        """``recover``: repair what a killed process left."""
+        self._run("recover")
 
     def sessions(self) -> Mapping[str, str]:
-        """``session list``, the states."""
-        answer = self._ask("session", "list")
+        """``session list``: the states, by id."""
+        answer = self._run("session", "list")
         records = [answer.of(record) for record in answer.each(dict)]
         return {record.get(str, "id"): record.get(str, "state") for record in records}
 
     def delete(self, id: str, path: str) -> None:
         """``session delete``."""
-        self._ask("session", "delete", of=[id, path])
+        self._run("session", "delete", of=[id, path])
 
     def discard(self, id: str) -> None:
         """``session discard``."""
-        self._ask("session", "discard", of=[id])
+        self._run("session", "discard", of=[id])
 
     def commit(self, id: str, message: str) -> str:
         """``session commit``."""
-        return self._ask("session", "commit", f"--message={message}", of=[id]).get(str, "sha")
+        return self._run("session", "commit", f"--message={message}", of=[id]).get(str, "sha")
 
     def hunks(self, id: str) -> Mapping[str, Sequence[int]]:
-        """``session diff --hunks``, the numbers."""
-        answer = self._ask("session", "diff", "--hunks", of=[id])
+        """``session diff --hunks``: the numbers of the hunks, by path."""
+        answer = self._run("session", "diff", "--hunks", of=[id])
         of_paths = answer.of(answer.get(dict, "hunks"))
         return {path: [answer.of(hunk).get(int, "index") for hunk in of_paths.each(dict, path)] for path in of_paths.data}
 
     def extend(self, id: str, ttl: timedelta) -> None:
         """``session extend``."""
-        self._ask("session", "extend", of=[id, format_duration(ttl)])
+        self._run("session", "extend", of=[id, format_duration(ttl)])
 
     def workspace(self, id: str) -> Path:
-        """Where the workspace is, as ``session start`` said, or else ``session info`` says; it does not move."""
+        """The workspace's path, from ``session start`` or else from ``session info``; it never changes."""
         if id not in self._workspaces:
-            self._workspaces[id] = Path(self._ask("session", "info", of=[id]).get(str, "workspacePath"))
+            self._workspaces[id] = Path(self._run("session", "info", of=[id]).get(str, "workspacePath"))
         return self._workspaces[id]
 
     def events(self, id: str) -> Sequence[Mapping[str, Any]]:
         """``session info --events``."""
-        return self._ask("session", "info", "--events", of=[id]).each(dict, "events")
+        return self._run("session", "info", "--events", of=[id]).each(dict, "events")
 
     def close(self) -> None:
-        """Nothing is held between commands."""
+        """Do nothing: nothing is held open between commands."""
 
 
 def _policy_flags(policy: EvictionPolicy) -> list[str]:
-    """What a policy says other than by default, as flags of ``session start``."""
+    """The parts of a policy that are not the default, as flags of ``session start``."""
     usual = EvictionPolicy()
     limits = (("--ttl", policy.ttl_idle, usual.ttl_idle), ("--ttl-absolute", policy.ttl_absolute, usual.ttl_absolute))
     flags = [f"{flag}={'none' if limit is None else format_duration(limit)}" for flag, limit, default in limits if limit != default]
@@ -288,7 +289,7 @@ def _policy_flags(policy: EvictionPolicy) -> list[str]:
 
 
 def _no_clock(clock: HowTimed) -> str | None:
-    """Why a program cannot be told the time, if it cannot."""
+    """Why a program cannot get the time of the place; None if it can."""
     if clock == "none":
         return "the command runs on the real time (clock='none')"
     if clock == "faketime" and faketime_library() is None:
@@ -296,11 +297,11 @@ def _no_clock(clock: HowTimed) -> str | None:
     return None
 
 
-def _program(words: Sequence[str], env: Mapping[str, str] | None) -> str:
-    found = shutil.which(words[0], path=(env or {}).get("PATH")) if words else None
+def _program(argv: Sequence[str], env: Mapping[str, str] | None) -> str:
+    found = shutil.which(argv[0], path=(env or {}).get("PATH")) if argv else None
     if found is None:
         raise InvalidInput(
-            f"There is no program {words[0]!r}." if words else "The command is empty.",
+            f"There is no program {argv[0]!r}." if argv else "The command is empty.",
             why="Each verb of the system is run as a command of it.",
             fix="Give the program, by its full path if it is not on PATH, and its first arguments: ['node', '/full/path/cli.js'].",
         )

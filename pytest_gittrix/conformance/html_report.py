@@ -1,6 +1,6 @@
 """The report as one HTML page that loads nothing: no script, no font, no picture from elsewhere.
 
-Every text is escaped; a system's name and its errors are somebody else's.
+Every text is escaped: a system's name and its error messages come from outside.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ $families
 
 
 def page(systems: Iterable[SystemReport]) -> str:
-    """The whole page."""
+    """The HTML of a report on some systems."""
     shown = [*systems]
     title = ", ".join(system.name for system in shown)
     return _PAGE.substitute(title=escape(title), systems="\n".join(map(_system, shown)), version=escape(__version__))
@@ -98,7 +98,7 @@ def page(systems: Iterable[SystemReport]) -> str:
 def _system(system: SystemReport) -> str:
     counts = {status: len(system.of(status)) for status in Status}
     used = [status for status in Status if counts[status]]
-    columns = [status for status in used if any(told[status] for told in system.families.values())]
+    columns = [status for status in used if any(of_family[status] for of_family in system.families.values())]
     untested = f'<p class="broken">Declared, and never tested: {escape(", ".join(system.untested))}</p>' if system.untested else ""
     return _SYSTEM.substitute(
         name=escape(system.name),
@@ -142,15 +142,15 @@ def _item(found: Finding) -> str:
     if clause.why:
         parts.append(f'<span class="soft">{_marked(clause.why)}</span>')
     if found.reason:
-        said = f"needs {found.reason}" if found.status is Status.NOT_CLAIMED else found.reason
-        parts.append(f'<span class="reason">{escape(said)}</span>')
+        reason = f"needs {found.reason}" if found.status is Status.NOT_CLAIMED else found.reason
+        parts.append(f'<span class="reason">{escape(reason)}</span>')
     if found.replay:
         parts.append(f'<span class="soft">again: <code>{escape(found.replay)}</code></span>')
     return f"<li>{''.join(parts)}</li>"
 
 
 def _marked(text: str) -> str:
-    """Escaped, with what stands between double backquotes as code."""
+    """The text, escaped, with everything between double backquotes marked as code."""
     pieces = escape(text).split("``")
     return "".join(f"<code>{piece}</code>" if at % 2 else piece for at, piece in enumerate(pieces))
 

@@ -1,7 +1,6 @@
-"""What a run found out about session systems, from the reports of its tests: one finding for each clause there is, in a fixed order.
+"""The report of a run on session systems, made from the reports of its tests: one finding for each clause, in a fixed order.
 
-Pure: whatever order the tests ran in, and in however many processes, the same outcomes give the same report. It must not know where a
-report is shown.
+All functions are pure. The same outcomes of tests give the same report, in whatever order and in however many processes the tests ran.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _LONGEST: Final = 200
 
 
 class Status(StrEnum):
-    """What became of a clause."""
+    """The outcome of a clause."""
 
     KEPT = "kept"
     BROKEN = "broken"
@@ -35,19 +34,19 @@ class Status(StrEnum):
     NOT_RUN = "not run"
 
 
-# Of several tests of one clause, the first of these that one of them ended in is told.
+# If several tests are of one clause, the report has the first of these statuses that one of them ended in.
 _WEIGHT: Final = (Status.BROKEN, Status.WAIVED, Status.KEPT, Status.SKIPPED, Status.NOT_CLAIMED, Status.NOT_RUN)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of one clause.
+    """The outcome of one clause.
 
     Attributes:
-        clause: it.
-        status: what became of it.
-        reason: why it is broken, waived, not claimed or skipped; one line.
-        replay: the command that runs it again, if it is broken.
+        clause: the clause.
+        status: its outcome.
+        reason: why it is broken, waived, not claimed or skipped, in one line.
+        replay: the command that runs the clause again, if it is broken.
     """
 
     clause: Clause
@@ -58,11 +57,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class SystemReport:
-    """What a run found out about one system.
+    """The outcome of a run on one system.
 
     Attributes:
-        name: of the system.
-        findings: one for each clause there is, by family and number.
+        name: the system's name.
+        findings: one for each clause of the suite, by family and number.
     """
 
     name: str
@@ -74,7 +73,7 @@ class SystemReport:
 
     @property
     def families(self) -> Mapping[str, Mapping[Status, int]]:
-        """For each family with a clause that was run: how many clauses have each status."""
+        """The number of clauses with each status, for each family of which a clause was run."""
         found: dict[str, dict[Status, int]] = {}
         for one in self.findings:
             found.setdefault(one.clause.family, dict.fromkeys(Status, 0))[one.status] += 1
@@ -82,7 +81,7 @@ class SystemReport:
 
     @property
     def untested(self) -> tuple[Capability, ...]:
-        """The capabilities that the system declares and of which each clause was skipped. Only judged where all of them were run."""
+        """The declared capabilities of which every clause was skipped. A capability with a clause that was not run is left out."""
         return tuple(one for one in Capability if self._is_untested([found for found in self.findings if one in found.clause.needs], one))
 
     @staticmethod
@@ -93,12 +92,12 @@ class SystemReport:
 
     @property
     def is_kept(self) -> bool:
-        """Whether nothing is broken, and nothing that is declared went untested."""
+        """Whether no clause is broken, and no declared capability is untested."""
         return not self.of(Status.BROKEN) and not self.untested
 
     @property
     def level(self) -> str | None:
-        """``EXTENDED`` if every clause is kept, ``BASE`` if every one that needs no capability is; None if neither, or not known."""
+        """``EXTENDED`` if every clause is kept, ``BASE`` if every clause that needs no capability is kept, otherwise None."""
         if all(one.status is Status.KEPT for one in self.findings):
             return "EXTENDED"
         if all(one.status is Status.KEPT for one in self.findings if not one.clause.needs):
@@ -107,7 +106,7 @@ class SystemReport:
 
     @property
     def verdict(self) -> str:
-        """The level reached and what the next one lacks, as one sentence."""
+        """The level that is reached, and the clauses that the next level lacks, as one sentence."""
         if left_out := self.of(Status.NOT_RUN):
             return f"not told, as {len(left_out)} of {len(self.findings)} clauses were not run"
         if self.level == "EXTENDED":
@@ -117,13 +116,13 @@ class SystemReport:
         return f"{self.level or 'none'} ({'EXTENDED' if self.level else 'BASE'} lacks {_some(one.clause.code for one in lacking)})"
 
 
-def systems_of(reports: Iterable[Any], *, is_own_file: Callable[[str], bool], asked_for: str = "") -> tuple[SystemReport, ...]:
-    """What the reports of a run's tests say of each system, by name.
+def summarise_clauses(reports: Iterable[Any], *, is_own_file: Callable[[str], bool], requested: str = "") -> tuple[SystemReport, ...]:
+    """Make a report of each system, sorted by name, from pytest's reports.
 
     Args:
-        reports: pytest's, of all phases; those that are not of clauses do not matter.
-        is_own_file: whether a node id is of the project's own files, and so a way to run the test again.
-        asked_for: the system as it was named on the command line.
+        reports: pytest's reports of all phases; reports of tests that are not clauses are ignored.
+        is_own_file: whether a node id is in a file of the project, so that pytest can run the test by it.
+        requested: the name of the system on the command line; empty if none was given.
     """
     best: dict[str, dict[str, Finding]] = {}
     for report in reports:
@@ -131,19 +130,19 @@ def systems_of(reports: Iterable[Any], *, is_own_file: Callable[[str], bool], as
         if PROPERTY not in properties or (found := _finding(report, properties)) is None:
             continue
         if found.status is Status.BROKEN:
-            found = replace(found, replay=_replay(report.nodeid, found.clause.code, is_own_file(report.nodeid), asked_for))
-        known = best.setdefault(properties[SYSTEM], {})
-        known[found.clause.code] = min(known.get(found.clause.code, found), found, key=_rank)
+            found = replace(found, replay=_replay(report.nodeid, found.clause.code, is_own_file(report.nodeid), requested))
+        findings = best.setdefault(properties[SYSTEM], {})
+        findings[found.clause.code] = min(findings.get(found.clause.code, found), found, key=_rank)
     return tuple(SystemReport(name, _all(best[name])) for name in sorted(best))
 
 
 def to_json(systems: Iterable[SystemReport]) -> dict[str, Any]:
-    """The report for programs; what each key means is in the how-to."""
+    """The report as JSON; docs/how-to/check-your-own-session-system.md explains the keys."""
     return {"format": FORMAT, "gittrix": __version__, "systems": [_system_data(one) for one in systems]}
 
 
 def to_text(systems: Iterable[SystemReport]) -> str:
-    """The same as text."""
+    """The report as JSON text."""
     return json.dumps(to_json(systems), indent=2) + "\n"
 
 
@@ -163,12 +162,12 @@ def _system_data(system: SystemReport) -> dict[str, Any]:
 
 def _finding_data(found: Finding) -> dict[str, Any]:
     clause = found.clause
-    told = {"code": clause.code, "promise": clause.promise, "why": clause.why, "needs": sorted(clause.needs)}
-    return told | {"status": found.status, "reason": found.reason, "replay": found.replay}
+    fields = {"code": clause.code, "promise": clause.promise, "why": clause.why, "needs": sorted(clause.needs)}
+    return fields | {"status": found.status, "reason": found.reason, "replay": found.replay}
 
 
 def _finding(report: Any, properties: Mapping[str, str]) -> Finding | None:
-    """What one report says of its clause; None for a phase that says nothing."""
+    """The finding that one of pytest's reports gives for its clause; None for a phase that decides nothing."""
     code = properties[PROPERTY]
     clause = clauses_by_code().get(code) or Clause(code, report.nodeid.rpartition("::")[2], "", frozenset())
     if report.outcome == "failed":
@@ -193,21 +192,21 @@ def _why_failed(report: Any, properties: Mapping[str, str]) -> str:
 
 
 def _skip_reason(report: Any) -> str:
-    said = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
-    return said.removeprefix("Skipped: ")
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return reason.removeprefix("Skipped: ")
 
 
 def one_line(text: str) -> str:
-    """The first line of a text that says something, without what would steer a terminal, and not too long."""
+    """The first line of a text that is not blank, with unprintable characters escaped, cut to 200 characters."""
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
     clean = "".join(char if char.isprintable() else char.encode("unicode_escape", "backslashreplace").decode("ascii") for char in first)
     return clean if len(clean) <= _LONGEST else f"{clean[:_LONGEST]}..."
 
 
-def _replay(nodeid: str, code: str, own: bool, asked_for: str) -> str:
+def _replay(nodeid: str, code: str, own: bool, requested: str) -> str:
     if own:
         return shlex.join(["pytest", nodeid])
-    return shlex.join(["gittrix", "conform", *([asked_for] if asked_for else []), "--clause", code])
+    return shlex.join(["gittrix", "conform", *([requested] if requested else []), "--clause", code])
 
 
 def _rank(found: Finding) -> tuple[int, str, str]:

@@ -1,6 +1,6 @@
-"""Runs the clauses with pytest in a process of its own, for those who do not run pytest themselves.
+"""Runs the clauses with pytest in a child process, for callers that do not run pytest themselves.
 
-The process starts in the current directory: its pytest configuration and ``conftest.py`` count, and its modules can be imported.
+The child starts in the current directory: the pytest configuration and ``conftest.py`` there apply, and modules there can be imported.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from pytest_gittrix.conformance.base.catalogue import all_clauses
 from pytest_gittrix.conformance.base.clause import FAMILIES, Clause
 from pytest_gittrix.errors import GittrixError, InvalidInput
 
-# Named as a module, the file is collected whatever names of files the project's own tests have.
+# Given as a module, the file is collected whatever file names the project configures for its tests.
 _MODULE: Final = "pytest_gittrix.conformance.test_conformance"
 _NAMES: Final = ("-o", "python_classes=Test*", "-o", "python_functions=test_*")
 _KEPT, _BROKEN, _MISUSED = 0, 1, 4
 
 
 @dataclass(frozen=True)
-class Order:
-    """What to run.
+class RunSpec:
+    """Which clauses to run on which system, and how.
 
     Attributes:
-        system: ``package.module:attribute``; None for the one that the project's configuration names, or else the reference engine.
-        clauses: those to run; all if empty.
+        system: ``package.module:attribute``; None for the system that the project's configuration names, or else the reference engine.
+        clauses: the clauses to run; all if empty.
         reports: files to write, ``.json`` or ``.html``.
-        workers: how many processes of xdist, a number or ``auto``.
-        details: show a traceback for each broken clause.
+        workers: number of xdist processes, or ``auto``; None for no xdist.
+        details: whether to show a traceback for each broken clause.
     """
 
     system: str | None = None
@@ -44,7 +44,7 @@ class Order:
 
 
 def select(families: Sequence[str], codes: Sequence[str]) -> list[Clause]:
-    """The clauses of some families, and some by their codes; all if neither is given.
+    """The clauses of some families and those with some codes; all clauses if neither is given.
 
     Raises:
         InvalidInput: there is no such family or clause.
@@ -62,24 +62,24 @@ def select(families: Sequence[str], codes: Sequence[str]) -> list[Clause]:
     return [clause for clause in known if not wanted.isdisjoint({clause.family, clause.code})]
 
 
-def run(order: Order, *, quiet: bool = False) -> tuple[bool, dict[str, Any]]:
+def run_clauses(spec: RunSpec, *, quiet: bool = False) -> tuple[bool, dict[str, Any]]:
     """Run clauses.
 
     Args:
-        order: what to run.
+        spec: what to run.
         quiet: let pytest print nothing; otherwise it prints progress and the summary on standard output.
 
     Returns:
-        Whether all that was claimed is kept, and the report as ``report.to_json`` gives it.
+        Whether the system keeps everything that it claims, and the report as ``report.to_json`` gives it.
 
     Raises:
-        InvalidInput: pytest refused an option; the message is its own.
-        GittrixError: the run did not come to its end.
+        InvalidInput: pytest refused an option; the message is pytest's.
+        GittrixError: pytest could not run the clauses.
     """
     with tempfile.TemporaryDirectory(prefix="gittrix-conform-") as directory:
-        told = Path(directory, "report.json")
+        report = Path(directory, "report.json")
         done = subprocess.run(
-            _command(order, told),
+            _command(spec, report),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if quiet else None,
             stderr=subprocess.PIPE,
@@ -89,23 +89,23 @@ def run(order: Order, *, quiet: bool = False) -> tuple[bool, dict[str, Any]]:
         )
         if done.returncode == _MISUSED:
             raise InvalidInput(done.stderr.strip().removeprefix("ERROR: ") or "pytest refused its command line.")
-        if done.returncode not in (_KEPT, _BROKEN) or not told.exists():
+        if done.returncode not in (_KEPT, _BROKEN) or not report.exists():
             raise GittrixError(
                 f"The clauses could not be run: pytest ended with status {done.returncode}.",
                 why="\n".join([*(done.stdout or "").splitlines()[-20:], *done.stderr.splitlines()[-20:]]),
             )
         sys.stderr.write(done.stderr)
-        return done.returncode == _KEPT, json.loads(told.read_text(encoding="utf-8"))
+        return done.returncode == _KEPT, json.loads(report.read_text(encoding="utf-8"))
 
 
-def _command(order: Order, told: Path) -> list[str]:
+def _command(spec: RunSpec, report: Path) -> list[str]:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "--no-header", "-rN", *_NAMES]
-    command += [f"--tb={'short' if order.details else 'no'}", f"--gittrix-conformance-report={told}"]
-    command += [f"--gittrix-conformance-report={report}" for report in order.reports]
-    if order.system is not None:
-        command.append(f"--gittrix-system={order.system}")
-    if order.clauses and len(order.clauses) < len(all_clauses()):
-        command += ["-k", " or ".join(f"test_{clause.code.lower().replace('-', '_')}_" for clause in order.clauses)]
-    if order.workers is not None:
-        command += ["-n", order.workers]
+    command += [f"--tb={'short' if spec.details else 'no'}", f"--gittrix-conformance-report={report}"]
+    command += [f"--gittrix-conformance-report={file}" for file in spec.reports]
+    if spec.system is not None:
+        command.append(f"--gittrix-system={spec.system}")
+    if spec.clauses and len(spec.clauses) < len(all_clauses()):
+        command += ["-k", " or ".join(f"test_{clause.code.lower().replace('-', '_')}_" for clause in spec.clauses)]
+    if spec.workers is not None:
+        command += ["-n", spec.workers]
     return [*command, "--pyargs", _MODULE]

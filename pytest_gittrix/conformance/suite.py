@@ -1,15 +1,15 @@
-"""All clauses in one class, to be subclassed by those who write the tests of a session system."""
+"""All clauses in one class, to be subclassed in the tests of a session system."""
 
 from __future__ import annotations
 
 from pytest_gittrix.conformance.base.catalogue import families
 
 
-class SessionSystemSuite(*families()):  # type: ignore[misc]  # the families are found, so that a new one is not forgotten
+class SessionSystemSuite(*families()):  # type: ignore[misc]  # the families are looked up, so that none is forgotten
     """Every clause of every family.
 
-    Subclass it in a test module, in a class whose name begins with ``Test``; say in the fixture ``gittrix_system`` which system is meant,
-    and in ``waivers`` which promises it does not keep, and why::
+    Subclass it in a test module, with a name that begins with ``Test``. The fixture ``gittrix_system`` gives the system, and ``waivers``
+    names the promises that it does not keep, with reasons::
 
         @pytest.fixture(scope="session")
         def gittrix_system():

@@ -1,4 +1,4 @@
-"""The report as lines for a terminal, readable without colour."""
+"""The report as lines of text for a terminal, readable without colour."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from pytest_gittrix.conformance.base.clause import FAMILIES
 from pytest_gittrix.conformance.report import Finding, Status, SystemReport
 
 
-class Line(NamedTuple):
-    """A line, and the colour it may have."""
+class ReportLine(NamedTuple):
+    """A line of text, and the colour in which a terminal may show it."""
 
     text: str
     colour: str = ""
 
 
-def summary(system: SystemReport) -> Iterator[Line]:
+def summary(system: SystemReport) -> Iterator[ReportLine]:
     """The counts of each family, then each clause that is broken or waived, then the level."""
     yield from _table(system)
     for found in system.of(Status.BROKEN):
-        yield Line("")
-        yield from _told(found, "red", f"again: {found.replay}")
+        yield ReportLine("")
+        yield from _finding_lines(found, "red", f"again: {found.replay}")
     for found in system.of(Status.WAIVED):
-        yield Line("")
-        yield from _told(found, "yellow")
+        yield ReportLine("")
+        yield from _finding_lines(found, "yellow")
     if system.untested:
-        yield Line("")
-        yield Line(f"declared, and never tested: {', '.join(system.untested)} (each of its clauses was skipped)", "red")
-    yield Line("")
-    yield Line(f"level reached: {system.verdict}", "green" if system.is_kept else "red")
+        yield ReportLine("")
+        yield ReportLine(f"declared, and never tested: {', '.join(system.untested)} (each of its clauses was skipped)", "red")
+    yield ReportLine("")
+    yield ReportLine(f"level reached: {system.verdict}", "green" if system.is_kept else "red")
 
 
-def _table(system: SystemReport) -> Iterator[Line]:
+def _table(system: SystemReport) -> Iterator[ReportLine]:
     families = system.families
     always = (Status.KEPT, Status.BROKEN, Status.WAIVED, Status.NOT_CLAIMED)
     shown = [one for one in Status if one in always or any(counts[one] for counts in families.values())]
@@ -42,13 +42,15 @@ def _table(system: SystemReport) -> Iterator[Line]:
     ]
     rows.append(("all", [totals[status] for status in shown]))
     first = max(len(name) for name, _ in rows)
-    yield Line(" " * first + "".join(f"  {status}" for status in shown))
+    yield ReportLine(" " * first + "".join(f"  {status}" for status in shown))
     for name, counts in rows:
-        yield Line(name.ljust(first) + "".join(f"  {count or '.':>{len(status)}}" for status, count in zip(shown, counts, strict=True)))
+        yield ReportLine(
+            name.ljust(first) + "".join(f"  {count or '.':>{len(status)}}" for status, count in zip(shown, counts, strict=True))
+        )
 
 
-def _told(found: Finding, colour: str, *more: str) -> Iterator[Line]:
-    yield Line(f"{found.status} {found.clause.code}: {found.clause.promise}", colour)
+def _finding_lines(found: Finding, colour: str, *more: str) -> Iterator[ReportLine]:
+    yield ReportLine(f"{found.status} {found.clause.code}: {found.clause.promise}", colour)
     for text in (found.clause.why, found.reason, *more):
         if text:
-            yield Line(f"  {text}")
+            yield ReportLine(f"  {text}")

@@ -1,7 +1,4 @@
-"""The session system that a run is about: found by its name, and given as tests take it.
-
-It must not know pytest's options, only what was asked for and where.
-"""
+"""The session system under test: loaded by its name, and wrapped so that tests can open sandboxes of it."""
 
 from __future__ import annotations
 
@@ -23,15 +20,15 @@ _OPT_OUT: Final = "Without it the clauses are put to the fixture gittrix_system,
 
 
 class SystemUnderTest:
-    """A session system that can also be called, with the arguments of ``World.open``, for a context manager of a sandbox with it.
+    """A session system that is also a function: it takes the arguments of ``World.open``, and gives a context manager of a sandbox.
 
     Args:
-        system: it; whatever else it has is found here too.
-        sandbox: what calling does; by default it opens a ``Stage``.
+        system: the system; its other public attributes are attributes of this object too.
+        sandbox: opens a sandbox; by default a ``Stage`` on the system.
 
     Attributes:
-        name: of the system.
-        capabilities: of the system.
+        name: the system's name.
+        capabilities: the system's capabilities.
     """
 
     def __init__(self, system: SessionSystem, sandbox: Callable[..., AbstractContextManager[Any]] | None = None) -> None:
@@ -49,23 +46,24 @@ class SystemUnderTest:
         return getattr(self._system, name)
 
     def __call__(self, **arguments: Any) -> AbstractContextManager[Any]:
-        """Open a sandbox."""
+        """Open a sandbox of the system."""
         return self._sandbox(**arguments)
 
     def open(self, place: Place) -> Engine:
-        """An engine of the system on a place."""
+        """Open an engine of the system on a place."""
         return self._system.open(place)
 
 
 def load_system(text: str, origin: str) -> SessionSystem:
-    """Find a system by its name.
+    """Load a system by its name.
 
     Args:
-        text: ``package.module:attribute``. The attribute is a system, or gives one when it is called without arguments.
-        origin: where the name was given, for the message.
+        text: ``package.module:attribute``. The attribute is a system, or a callable without arguments that gives one.
+        origin: where the name was given, for the error message.
 
     Raises:
-        InvalidInput: it is no such name, nothing is there, what is there cannot be imported or called, or it is no session system.
+        InvalidInput: the name is malformed, the module cannot be imported or has no such attribute, or the attribute is no session system
+            and gives none.
     """
     if not _NAME.fullmatch(text):
         raise InvalidInput(

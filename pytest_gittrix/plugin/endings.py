@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from pytest_gittrix.conformance.base.clause import PROPERTY
@@ -40,12 +41,13 @@ def conclude(session: Any, reports: Sequence[Any], terminal: Any, options: Any) 
 
 def _of_clauses(session: Any, reports: Sequence[Any], terminal: Any, options: Any) -> list[Ending]:
     """Write the reports that were asked for, and fail a run in which a promise was broken without a test that failed."""
-    from pytest_gittrix.conformance.conclusion import conclude as conclude_clauses
-    from pytest_gittrix.conformance.conclusion import write_files
+    from pytest_gittrix.conformance.report import summarise_clauses
+    from pytest_gittrix.conformance.report_files import is_own_file, write_files
     from pytest_gittrix.conformance.text_report import summary
 
     config = session.config
-    systems = conclude_clauses(reports, rootdir=config.rootpath, asked_for=config.getoption("gittrix_system") or "")
+    own = partial(is_own_file, config.rootpath)
+    systems = summarise_clauses(reports, is_own_file=own, requested=config.getoption("gittrix_system") or "")
     problems = write_files(systems, options.conformance_report)
     for problem in problems:
         terminal.ensure_newline()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 # A run in this process forgets what it was the first to import.
-import pytest_gittrix.conformance.conclusion
+import pytest_gittrix.conformance.report_files
 import pytest_gittrix.conformance.suite
 import pytest_gittrix.conformance.test_conformance
 import pytest_gittrix.conformance.text_report
@@ -61,10 +61,10 @@ def conform(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 def statuses(pytester: pytest.Pytester, name: str = "report.json") -> dict[str, dict[str, str]]:
     """For each system of a report: the status of each clause that was run."""
-    told: dict[str, Any] = json.loads(Path(pytester.path, name).read_text(encoding="utf-8"))
+    report: dict[str, Any] = json.loads(Path(pytester.path, name).read_text(encoding="utf-8"))
     return {
         system["name"]: {one["code"]: one["status"] for one in system["clauses"] if one["status"] != "not run"}
-        for system in told["systems"]
+        for system in report["systems"]
     }
 
 
@@ -188,20 +188,20 @@ def test_a_waived_clause_that_is_kept_fails(conform: Run, pytester: pytest.Pytes
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "line"),
     [
         ('    waivers = {"CNF-99": "no"}', "*TestAcme waives 'CNF-99', which is no clause.*"),
         ('    waivers = {"CNF-01": ""}', "*The waiver of CNF-01 by TestAcme has no reason.*"),
         ("    test_cnf_01_an_edit_of_the_same_file_is_a_conflict = None", "*TestAcme leaves out CNF-01 and does not waive it.*"),
     ],
 )
-def test_what_is_left_out_in_silence_is_an_error(body: str, said: str, conform: Run, pytester: pytest.Pytester) -> None:
+def test_what_is_left_out_in_silence_is_an_error(body: str, line: str, conform: Run, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(test_acme=suite(body, "ConflictClauses"))
 
     result = conform()
 
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines([said])
+    result.stdout.fnmatch_lines([line])
 
 
 def test_a_clause_that_is_left_out_with_a_reason_is_in_the_report(conform: Run, pytester: pytest.Pytester) -> None:

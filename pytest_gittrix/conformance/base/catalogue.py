@@ -1,6 +1,6 @@
-"""Every clause there is, and the page of the reference that lists them.
+"""All clauses of the suite, and the page of the reference that lists them.
 
-``python -m pytest_gittrix.conformance.base.catalogue > docs/reference/conformance.md`` writes the page again.
+``python -m pytest_gittrix.conformance.base.catalogue > docs/reference/conformance.md`` regenerates the page.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ A clause that needs one that is not declared is skipped, and reported as not cla
 def families() -> tuple[type[Any], ...]:
     """The classes that hold the clauses, in the order of ``families.FAMILY_MODULES``.
 
-    They are loaded by the name of their package, as plugins are: clauses are built on this room, so it must not import them.
+    They are loaded by the name of their package, as plugins are, since the families import this package.
     """
     package = import_module(_FAMILIES)
     return tuple(family for name in package.FAMILY_MODULES for family in _families_of(import_module(f"{_FAMILIES}.{name}")))
@@ -87,7 +87,7 @@ def clauses_by_code() -> dict[str, Clause]:
 
 
 def in_order(clause: Clause) -> tuple[int, str]:
-    """Sorts clauses as reports show them: by family in the order of ``FAMILIES``, then by number."""
+    """The key that sorts clauses as reports show them: by family in the order of ``FAMILIES``, then by number."""
     names = [*FAMILIES]
     return (names.index(clause.family) if clause.family in FAMILIES else len(names), clause.code)
 

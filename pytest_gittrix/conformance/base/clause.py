@@ -1,7 +1,7 @@
-"""What a clause is: one promise of a session system, as one test with a stable code.
+"""A clause: one promise of a session system, as one test with a stable code.
 
 A clause is a method ``test_<family>_<number>_<the promise>`` of a subclass of ``Clauses``. Its docstring says, in one sentence, why a user
-cares. ``@needs(...)`` names the capabilities of ``EXTENDED`` that it makes use of.
+cares. ``@needs(...)`` names the capabilities of ``EXTENDED`` that it uses.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ FAMILIES: Final[Mapping[str, str]] = {
     "ERR": "bad input",
     "CAP": "capabilities",
 }
-"""The families of clauses, by the letters their codes begin with."""
+"""The titles of the families of clauses, by the three letters that their codes begin with."""
 
 PROPERTY: Final = "gittrix_clause"
-"""Name of the property by which a test report says which clause it is of; its value is the code."""
+"""Name of the property of a test report that holds the clause's code."""
 
 SYSTEM: Final = "gittrix_system"
-"""Name of the property that says which system the clause was put to."""
+"""Name of the property that holds the name of the tested system."""
 
 LACKING: Final = "gittrix_lacking"
-"""Name of the property that says which needed capabilities the system does not declare; there only if it lacks one."""
+"""Name of the property that holds the needed capabilities which the system does not declare; present only if there are any."""
 
 WAIVED: Final = "gittrix_waived"
-"""Name of the property that says why the clause is waived; there only if it is."""
+"""Name of the property that holds the reason of the clause's waiver; present only if it is waived."""
 
 _NAME: Final = re.compile(r"test_([a-z]{3})_(\d\d)_(\w+)")
 _NEEDS: Final = "_gittrix_needs"
@@ -56,13 +56,13 @@ Test = TypeVar("Test", bound=Callable[..., None])
 
 @dataclass(frozen=True, order=True)
 class Clause:
-    """One promise.
+    """One promise of a session system.
 
     Attributes:
-        code: ``CNF-03``; never given to another promise.
-        promise: in a few words.
-        why: why a user cares, one sentence.
-        needs: the capabilities beyond ``BASE`` that it makes use of.
+        code: such as ``CNF-03``; never given to another promise.
+        promise: the promise, in a few words.
+        why: why a user cares, in one sentence.
+        needs: the capabilities beyond ``BASE`` that the clause uses.
     """
 
     code: str
@@ -72,12 +72,12 @@ class Clause:
 
     @property
     def family(self) -> str:
-        """The first three letters of its code."""
+        """The family's letters: the first three of the code."""
         return self.code[:3]
 
 
 def needs(*capabilities: Capability) -> Callable[[Test], Test]:
-    """Say which capabilities beyond ``BASE`` a clause makes use of; it is skipped for systems that lack one."""
+    """Declare the capabilities beyond ``BASE`` that a clause uses; the clause is skipped for systems that lack one."""
 
     def mark(test: Test) -> Test:
         setattr(test, _NEEDS, frozenset(capabilities))
@@ -87,7 +87,7 @@ def needs(*capabilities: Capability) -> Callable[[Test], Test]:
 
 
 def clause_of(test: Callable[..., object]) -> Clause | None:
-    """The clause that a test function is, if it is one."""
+    """The clause of a test function, by its name; None if it has not the name of a clause."""
     name = _NAME.fullmatch(getattr(test, "__name__", ""))
     if name is None or name[1].upper() not in FAMILIES:
         return None
@@ -96,5 +96,5 @@ def clause_of(test: Callable[..., object]) -> Clause | None:
 
 
 def is_ours(module: str) -> bool:
-    """Whether a module is of this suite: what it defines under a clause's name is that clause."""
+    """Whether a module belongs to this suite, so that its tests with the name of a clause are that clause."""
     return module.startswith("pytest_gittrix.conformance.")

@@ -1,4 +1,4 @@
-"""The base class of all clauses: it gives each a fresh stage, skips what a system does not claim, and expects what is waived to fail."""
+"""The base class of all clauses. It gives each a fresh stage, skips undeclared capabilities, and expects waived clauses to fail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_gittrix.testing.systems.protocol import SessionSystem, check_system
 
 
 class Clauses:
-    """Base of the classes that hold clauses. Subclass a family, or ``SessionSystemSuite``, to run it on a system of your own.
+    """Base of the classes that hold clauses. Subclass a family, or ``SessionSystemSuite``, to run it on your system.
 
     Override the fixture ``gittrix_system`` for the system, and ``waivers`` for promises it does not keep yet.
 
@@ -26,14 +26,14 @@ class Clauses:
     waivers: ClassVar[Mapping[str, str]] = {}
 
     def __init_subclass__(cls, **arguments: Any) -> None:
-        """Refuse a subclass that is silent about a clause it leaves out; see ``waivers.check_class``."""
+        """Refuse a subclass that leaves out a clause without a waiver; see ``waivers.check_class``."""
         super().__init_subclass__(**arguments)
         if not is_ours(cls.__module__):
             check_class(cls)
 
     @pytest.fixture
     def stage(self, request: pytest.FixtureRequest, gittrix_system: SessionSystem) -> Iterator[Stage]:
-        """A fresh place with the system in it; durable holds ``FILES``."""
+        """A fresh place with the system in it; durable holds the files of ``files()``."""
         system = check_system(gittrix_system)
         clause = clause_of(request.function)
         if clause is not None:
@@ -42,23 +42,23 @@ class Clauses:
             yield stage
 
     def files(self) -> Mapping[str, Any]:
-        """What durable holds at first."""
+        """The files that durable holds at first."""
         return {"README.md": "hello\n", "app.py": "one\ntwo\nthree\n", "lib/util.py": "util\n", "lib/deep/data.txt": "data\n"}
 
 
 def apply_clause(request: pytest.FixtureRequest, clause: Clause, system: SessionSystem, waivers: Mapping[str, str]) -> None:
-    """Tell the report which clause a test is, skip what the system does not claim to do, and expect what is waived to fail.
+    """Record in the report which clause a test is, skip it for undeclared capabilities, and expect it to fail if it is waived.
 
     Raises:
-        InvalidInput: one of the system's own waivers names no clause, or has no reason.
+        InvalidInput: a waiver of the system names no clause, or has no reason.
     """
     properties = request.node.user_properties
     properties += [(PROPERTY, clause.code), (SYSTEM, system.name)]
     lacking = ", ".join(sorted(clause.needs - system.capabilities))
     if lacking:
         properties.append((LACKING, lacking))
-        known = getattr(system, "reasons", {})
-        because = "; ".join(str(known[one]) for one in sorted(clause.needs - system.capabilities) if one in known)
+        reasons = getattr(system, "reasons", {})
+        because = "; ".join(str(reasons[one]) for one in sorted(clause.needs - system.capabilities) if one in reasons)
         pytest.skip(f"{system.name} does not declare {lacking}{f' ({because})' if because else ''}")
     waived = {**check_waivers(getattr(system, "waivers", {}), system.name), **waivers}
     if clause.code in waived:

@@ -1,4 +1,4 @@
-"""What clauses expect of a system, so that each reads as the promise it is."""
+"""Assertions that clauses share, so that each clause reads as the promise that it is."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
 from pytest_gittrix.testing.systems.protocol import Promoted
 
 NOT_WRITABLE: Final = ("WRITE_REJECTED", "INVALID_INPUT")
-"""What a path that may not be written is answered with."""
+"""Error codes for a path that must not be written."""
 
 NOT_READABLE: Final = ("PATH_NOT_FOUND", *NOT_WRITABLE)
-"""What a path that no file can be at is answered with."""
+"""Error codes for a path at which no file can be."""
 
 NOT_SELECTABLE: Final = ("PROMOTE_FAILED", "PATH_NOT_FOUND", "INVALID_INPUT")
-"""What a selection that cannot be promoted is answered with."""
+"""Error codes for a selection that cannot be promoted."""
 
 IN_THE_WAY: Final = ("PROMOTE_FAILED", "WORKTREE_DIRTY")
-"""What a promotion is answered with when the person's own work is in its way."""
+"""Error codes for a promotion that would overwrite unsaved work of the person."""
 
 
 def refused(codes: str | tuple[str, ...], act: Callable[..., object], *args: object, **kwargs: object) -> Any:
-    """Do something that the system must refuse; gives the error.
+    """Call a function that the system must refuse; gives the error.
 
     Args:
-        codes: the error's code, or those of which it may be one.
-        act: what to do, with its arguments.
+        codes: the error's code, or the codes that it may have.
+        act: the function; ``args`` and ``kwargs`` are its arguments.
 
     Raises:
-        pytest.fail.Exception: it was done, or the error has another code, or none.
+        pytest.fail.Exception: the function returned, or its error has another code or none.
     """
     __tracebackhide__ = True
     allowed = (codes,) if isinstance(codes, str) else codes
@@ -45,18 +45,18 @@ def refused(codes: str | tuple[str, ...], act: Callable[..., object], *args: obj
         pytest.fail(f"expected {' or '.join(allowed)}, but it was done")
     if getattr(error, "code", None) in allowed:
         return error
-    pytest.fail(f"expected {' or '.join(allowed)}, got {_said(error)}")
+    pytest.fail(f"expected {' or '.join(allowed)}, got {_description(error)}")
 
 
 def allowed_to_refuse(codes: str | tuple[str, ...], act: Callable[..., object], *args: object, **kwargs: object) -> str | None:
-    """Do something that the system may do or refuse; gives the error's code, or None if it was done.
+    """Call a function that the system may refuse; gives the error's code, or None if the function returned.
 
     Args:
-        codes: the error's code, or those of which it may be one.
-        act: what to do, with its arguments.
+        codes: the error's code, or the codes that it may have.
+        act: the function; ``args`` and ``kwargs`` are its arguments.
 
     Raises:
-        pytest.fail.Exception: the error has another code, or none.
+        pytest.fail.Exception: the error has another code or none.
     """
     __tracebackhide__ = True
     allowed = (codes,) if isinstance(codes, str) else codes
@@ -64,11 +64,11 @@ def allowed_to_refuse(codes: str | tuple[str, ...], act: Callable[..., object], 
     code = getattr(error, "code", None)
     if error is None or code in allowed:
         return code
-    pytest.fail(f"expected it to be done or {' or '.join(allowed)}, got {_said(error)}")
+    pytest.fail(f"expected it to be done or {' or '.join(allowed)}, got {_description(error)}")
 
 
 def _error_of(act: Callable[[], object]) -> Exception | None:
-    """What the system signals, by any exception; it is no longer on its way when it is looked at, so no report tells how it came about."""
+    """The exception that a call raises, None if it returns. It is returned and not re-raised, so that no report shows its context."""
     try:
         act()
     except Exception as error:  # noqa: BLE001
@@ -76,30 +76,30 @@ def _error_of(act: Callable[[], object]) -> Exception | None:
     return None
 
 
-def _said(error: Exception) -> str:
+def _description(error: Exception) -> str:
     return f"{getattr(error, 'code', None) or type(error).__name__}: {error}"
 
 
 def lands(stage: Stage, session: DrivenSession, selection: Mapping[str, Content | None], **options: Any) -> Promoted:
-    """Promote, and see that it made one commit on durable's head that is exactly the selection; gives what was promised.
+    """Promote, and check that this made one commit on durable's head with exactly the selection; gives what ``promote`` returned.
 
     Args:
-        stage: where.
-        session: whose work.
-        selection: new contents by path, as bytes or a kind of bytes, None for a deletion.
+        stage: the stage that the session is on.
+        session: the session to promote.
+        selection: the expected new contents by path, as bytes or a kind of bytes; None for a deletion.
         options: as for ``DrivenSession.promote``.
     """
     __tracebackhide__ = True
     branch = stage.durable.branch
-    met = stage.judge.head(branch)
+    before = stage.judge.head(branch)
     made = session.promote(**options)
     assert stage.judge.head(branch) == made.sha, "the branch is at the commit that was made"
-    invariant_promote_is_one_commit(stage.judge, made.sha, onto=met, selection=selection)
+    invariant_promote_is_one_commit(stage.judge, made.sha, onto=before, selection=selection)
     return made
 
 
 def run(stage: Stage, session: DrivenSession, script: str) -> str:
-    """Run a shell script in the workspace as the agent does, up to its first failure; gives what it printed."""
+    """Run a shell script in the workspace, as the agent does; gives its output. Fails the test if a command of it fails."""
     __tracebackhide__ = True
     done = subprocess.run(["sh", "-euc", script], cwd=session.workspace_path, env=dict(stage.env), capture_output=True, check=False)
     assert done.returncode == 0, f"{script!r} failed in the workspace: {done.stderr!r}"
@@ -108,11 +108,11 @@ def run(stage: Stage, session: DrivenSession, script: str) -> str:
 
 @contextmanager
 def personal_things_unchanged(stage: Stage, *, but: tuple[str, ...] = ()) -> Iterator[None]:
-    """A block that changes nothing of the person's: ``DurableRepo.unchanged``, but for what a system may keep for itself in durable.
+    """A block that changes nothing of the person's in durable; other than ``DurableRepo.unchanged``, it allows a system its own references.
 
     Args:
-        stage: whose durable.
-        but: beginnings of facts (``section: name``) that may change.
+        stage: the stage of the durable repository.
+        but: prefixes of facts (``section: name``) that may change.
     """
     before = _personal_things(stage)
     try:
@@ -157,14 +157,14 @@ _TRAPS: Final[Mapping[str, str]] = {
 
 
 def set_traps(directory: Path, *kinds: str) -> Path:
-    """Make programs that git runs where a repository's configuration names them, and ``config``, which does and is to be added to one.
+    """Make programs that git runs if its configuration names them, and a file ``config`` to append to such a configuration.
 
     Args:
-        directory: where; it is made.
+        directory: the directory for all of this; it is made.
         kinds: ``hooks``, ``signing``, ``monitor``, ``filter``; all of them by default.
 
     Returns:
-        The file that exists once one of the programs ran, and says which.
+        The file to which each program writes its name when it runs.
     """
     directory.mkdir()
     mark = directory / "mark"

@@ -1,7 +1,4 @@
-"""What a user of the suite may leave out, and that it is said: every clause that is not run as it stands has a waiver with a reason.
-
-It must not know how a clause is run.
-"""
+"""Checks of waivers: every clause that a user of the suite overrides or leaves out must have a waiver with a reason."""
 
 from __future__ import annotations
 
@@ -18,14 +15,14 @@ from pytest_gittrix.errors import InvalidInput
 
 
 def check_waivers(waivers: Mapping[str, str], owner: str) -> Mapping[str, str]:
-    """See that waivers are codes of clauses with reasons; gives them back.
+    """Check that waivers are codes of clauses with reasons; gives them back.
 
     Args:
-        waivers: a reason for each code.
-        owner: whose they are, for the message.
+        waivers: the reasons, by the code of a clause.
+        owner: the class or system that the waivers belong to, for the error message.
 
     Raises:
-        InvalidInput: they are no mapping, a code is of no clause, or a reason is missing.
+        InvalidInput: the waivers are no mapping, a code is of no clause, or a reason is missing.
     """
     if not isinstance(waivers, Mapping):
         raise InvalidInput(f"The waivers of {owner} are no mapping.", fix='Write waivers = {"CNF-03": "the reason"}.')
@@ -48,12 +45,12 @@ def check_waivers(waivers: Mapping[str, str], owner: str) -> Mapping[str, str]:
 
 
 def check_class(cls: type[Any]) -> None:
-    """See that a user's subclass runs every clause as it stands, or waives it.
+    """Check that a user's subclass runs every clause unchanged, or waives it.
 
-    A clause that the subclass sets to None, and waives, stays in the report: it is put back as a test that fails.
+    A waived clause that the subclass sets to None stays in the report: it is replaced by a test that fails.
 
     Raises:
-        InvalidInput: its waivers are wrong, it overrides or leaves out a clause that it does not waive, or it has a clause of its own.
+        InvalidInput: a waiver is wrong, a clause is overridden or left out without a waiver, or a new test has the name of a clause.
     """
     waivers = check_waivers(cls.waivers, cls.__qualname__)
     originals = dict(_originals(cls))
@@ -68,7 +65,7 @@ def check_class(cls: type[Any]) -> None:
                 fix=f"Remove {name} from the class.",
                 opt_out=f'Or add a waiver: waivers = {{"{clause.code}": "the reason"}}.',
             )
-        if getattr(mine, "__name__", "") != name:  # pytest would not know it for the clause
+        if getattr(mine, "__name__", "") != name:  # without this name pytest would not collect it as the clause
             setattr(cls, name, _left_out(original))
     for name in dir(cls):
         if name not in originals and (own := clause_of(getattr_static(cls, name))):

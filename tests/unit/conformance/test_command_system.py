@@ -70,11 +70,11 @@ def test_the_error_shows_the_command_its_end_and_both_streams(program: Program) 
     with pytest.raises(CommandBroken) as caught:
         engine.read(ID, "a file")
 
-    told = str(caught.value)
-    assert f"{program.script} session read --json -- {ID} 'a file'" in told
-    assert "exited with status 3" in told
-    assert "on the one" in told
-    assert "on the other" in told
+    message = str(caught.value)
+    assert f"{program.script} session read --json -- {ID} 'a file'" in message
+    assert "exited with status 3" in message
+    assert "on the one" in message
+    assert "on the other" in message
     assert (caught.value.ran.status, caught.value.ran.out, caught.value.ran.err) == (3, b"on the one\n", b"on the other\n")
 
 
@@ -193,7 +193,7 @@ def test_paths_that_a_list_would_change_are_given_by_place(program: Program, fil
 def test_contents_go_through_standard_input(program: Program) -> None:
     program.answering({}).write(ID, "app.py", b"--json\n")
 
-    assert program.told[-1]["stdin"] == "--json\n"
+    assert program.runs[-1]["stdin"] == "--json\n"
 
 
 def test_a_policy_is_told_where_it_is_not_the_usual_one(program: Program) -> None:
@@ -209,7 +209,7 @@ def test_what_no_command_line_can_carry_is_refused_without_a_run(program: Progra
     with pytest.raises(InvalidInput, match="No command line can carry this"):
         program.answering({}).write(ID, text, b"")
 
-    assert program.told == []
+    assert program.runs == []
 
 
 def test_bytes_that_are_no_text_go_there_and_back(program: Program) -> None:
@@ -225,7 +225,7 @@ def test_commands_run_in_durable_and_see_the_instant_of_the_place(program: Progr
     place.clock.advance(hours=1)
     engine.touched(ID)
 
-    first, second = program.told
+    first, second = program.runs
     assert first["cwd"] == str(place.durable.path)
     assert (first["env"]["EXTRA"], first["env"]["GITTRIX_HOME"]) == ("1", str(place.home))
     assert Path(first["env"]["PYTEST_GITTRIX_CLOCK"]).read_text() == "2030-01-01T01:00:00.000000Z\n"
@@ -261,7 +261,7 @@ def test_where_a_workspace_is_is_asked_once(program: Program, data: dict[str, st
     program.answering({"workspacePath": "/there"})
 
     assert (engine.workspace(ID), engine.workspace(ID)) == (Path("/there"), Path("/there"))
-    assert len(program.told) == runs
+    assert len(program.runs) == runs
 
 
 @pytest.mark.parametrize(

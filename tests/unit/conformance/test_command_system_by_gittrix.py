@@ -102,11 +102,11 @@ def test_a_program_on_the_real_time_claims_no_clock(place: Place) -> None:
 
 def test_opening_a_place_again_puts_in_order_what_a_kill_left(program: Program, place: Place) -> None:
     program.answering([], capabilities=BASE | {Capability.CRASH})
-    assert program.told == []
+    assert program.runs == []
 
     place.home.mkdir()
     program.answering([], capabilities=BASE)
-    assert program.told == []
+    assert program.runs == []
 
     program.answering([], capabilities=BASE | {Capability.CRASH})
     assert program.argv == ["recover", "--json"]
@@ -128,7 +128,7 @@ def test_what_the_typescript_command_line_has_no_words_for_is_not_asked_of_it(pr
     with pytest.raises(CapabilityMissing, match="a,b"):
         engine.promote(ID, files=["a,b"])
 
-    assert program.told == []
+    assert program.runs == []
 
 
 # Our own command line --------------------------------------------------------------------------------------------------------------

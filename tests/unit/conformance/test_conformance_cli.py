@@ -9,7 +9,7 @@ import pytest
 from support.cli import Cli
 
 from pytest_gittrix.conformance.base.catalogue import all_clauses
-from pytest_gittrix.conformance.runner import Order, run, select
+from pytest_gittrix.conformance.runner import RunSpec, run_clauses, select
 from pytest_gittrix.errors import GittrixError, InvalidInput
 
 BROKEN = """
@@ -45,20 +45,20 @@ def acme(cli: Cli) -> Cli:
 
 def test_the_clauses_are_listed_for_people_and_for_programs(cli: Cli) -> None:
     shown = cli.ok("conform", "--list").lines
-    told = cli.data("conform", "--list")
+    listed = cli.data("conform", "--list")
 
     assert [line.split()[0] for line in shown] == ["CLAUSE", *(clause.code for clause in all_clauses())]
-    assert [(one["code"], one["promise"], one["why"]) for one in told] == [(one.code, one.promise, one.why) for one in all_clauses()]
+    assert [(one["code"], one["promise"], one["why"]) for one in listed] == [(one.code, one.promise, one.why) for one in all_clauses()]
 
 
 def test_a_list_can_be_of_families_and_clauses(cli: Cli) -> None:
-    told = cli.data("conform", "--list", "--family", "cap", "--clause", "cnf-02")
+    listed = cli.data("conform", "--list", "--family", "cap", "--clause", "cnf-02")
 
-    assert [one["code"] for one in told] == ["CNF-02", "CAP-01", "CAP-02", "CAP-03"]
+    assert [one["code"] for one in listed] == ["CNF-02", "CAP-01", "CAP-02", "CAP-03"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--family", "XYZ"], "'XYZ' is no family of clauses."),
         (["--clause", "CNF-99"], "'CNF-99' is no clause."),
@@ -68,11 +68,11 @@ def test_a_list_can_be_of_families_and_clauses(cli: Cli) -> None:
         (["--report", "report.txt"], "report.txt' is not a valid gittrix conformance-report"),
     ],
 )
-def test_what_cannot_be_run_is_misuse(arguments: list[str], said: str, cli: Cli) -> None:
+def test_what_cannot_be_run_is_misuse(arguments: list[str], message: str, cli: Cli) -> None:
     ran = cli("conform", *arguments)
 
     assert (ran.status, ran.out) == (2, b"")
-    assert said in ran.err
+    assert message in ran.err
     assert ran.err.startswith("usage: gittrix conform")
 
 
@@ -142,7 +142,7 @@ def test_a_run_without_an_end_is_an_error(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(GittrixError, match="pytest ended with status 3"):
-        run(Order(clauses=select(["CAP"], [])), quiet=True)
+        run_clauses(RunSpec(clauses=select(["CAP"], [])), quiet=True)
 
 
 def test_all_clauses_are_selected_by_default() -> None:

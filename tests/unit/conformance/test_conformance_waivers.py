@@ -35,7 +35,7 @@ def test_a_class_can_waive_clauses_of_other_families_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("waivers", "said"),
+    ("waivers", "message"),
     [
         ({"CNF-99": "no"}, "waives 'CNF-99', which is no clause"),
         ({"cnf-01": "no"}, "Did you mean CNF-01?"),
@@ -45,8 +45,8 @@ def test_a_class_can_waive_clauses_of_other_families_too() -> None:
         (["CNF-01"], "The waivers of TestMine are no mapping"),
     ],
 )
-def test_a_wrong_waiver_is_refused_as_the_class_is_made(waivers: Any, said: str) -> None:
-    with pytest.raises(InvalidInput, match=said.replace("?", r"\?")):
+def test_a_wrong_waiver_is_refused_as_the_class_is_made(waivers: Any, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message.replace("?", r"\?")):
         subclass(waivers=waivers)
 
 

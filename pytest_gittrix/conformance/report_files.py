@@ -1,0 +1,44 @@
+"""The files that a run with clauses writes, by their suffix; and which tests are a project's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from pytest_gittrix.conformance.html_report import page
+from pytest_gittrix.conformance.report import SystemReport, to_text
+
+WRITERS: Final[Mapping[str, Callable[[Sequence[SystemReport]], str]]] = {".json": to_text, ".html": page}
+"""The function that gives a file's text, by the file's suffix."""
+
+_SUITE: Final = Path(__file__).with_name("test_conformance.py")
+
+
+def is_own_file(rootdir: Path, nodeid: str) -> bool:
+    """Whether a test is in a file of the project, and not in the suite's own module.
+
+    Args:
+        rootdir: the directory that node ids are relative to.
+        nodeid: of the test.
+    """
+    file = rootdir / nodeid.partition("::")[0]
+    return file.is_file() and not file.samefile(_SUITE)
+
+
+def write_files(systems: Sequence[SystemReport], files: Iterable[Path]) -> list[str]:
+    """Write the reports of systems to files, each with a suffix of ``WRITERS``; missing directories are made.
+
+    Returns:
+        An error message for each file that could not be written.
+    """
+    return [problem for file in files if (problem := _write(systems, file))]
+
+
+def _write(systems: Sequence[SystemReport], file: Path) -> str:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(WRITERS[file.suffix](systems), encoding="utf-8", errors="backslashreplace")
+    except OSError as problem:
+        return f"gittrix: the conformance report cannot be written: {problem}"
+    return ""

@@ -11,10 +11,10 @@ from functools import cached_property
 import pygit2
 
 from pytest_gittrix import points
-from pytest_gittrix.backends.protocol import Drift, Landed
+from pytest_gittrix.backends.protocol import Drift, LandingResult
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.git.checkout_update import Sides, lock_checkout
-from pytest_gittrix.git.commit import Built, Commit, Signature, build_commit
+from pytest_gittrix.git.commit import BuiltCommit, Commit, Signature, build_commit
 from pytest_gittrix.git.objects import MissingObject
 from pytest_gittrix.git.pack import release_pack
 from pytest_gittrix.git.refs import branch_ref, short_branch, temporary_prefix
@@ -22,7 +22,7 @@ from pytest_gittrix.git.repository import Repository, require_head
 from pytest_gittrix.git.tree import Changes, Entry, Item, changed_paths, entry_at
 from pytest_gittrix.os_level.confinement_levels import Level, check_level
 from pytest_gittrix.os_level.files import read_text
-from pytest_gittrix.workspaces.seed import History, Seed, check_history, prepare
+from pytest_gittrix.workspaces.seed import History, Seed, check_history, prepare_seed
 from pytest_gittrix.workspaces.snapshot import Limits
 from pytest_gittrix.workspaces.workspace import Workspace, WorkspaceKind, check_kind, create, open_workspace
 
@@ -92,7 +92,7 @@ class LocalDurable:
 
     def seed(self, seeds: str, commit: str, history: History) -> Seed:
         """What workspaces of a commit start from."""
-        return prepare(seeds, self.repository, commit, history, sync=self.sync)
+        return prepare_seed(seeds, self.repository, commit, history, sync=self.sync)
 
     def drift(self, baseline: str, head: str, seed: Seed | None = None) -> Drift:
         """Every path that differs between two commits, in the cost of what differs.
@@ -162,7 +162,7 @@ class LocalDurable:
     def _signature(self, seconds: int) -> Signature:
         return Signature(*self.identity, seconds)
 
-    def build(self, parent: str, changes: Changes, blobs: Mapping[str, bytes], *, message: str, seconds: int) -> Built:
+    def build(self, parent: str, changes: Changes, blobs: Mapping[str, bytes], *, message: str, seconds: int) -> BuiltCommit:
         """The commit that applies changes to a parent, in memory. Raises TreeClash if they do not fit."""
         return build_commit(
             self.read_tree,
@@ -179,7 +179,7 @@ class LocalDurable:
     def land(
         self,
         branch: str,
-        built: Built,
+        built: BuiltCommit,
         changes: Changes,
         *,
         expected: str | None,
@@ -187,7 +187,7 @@ class LocalDurable:
         keep: str,
         seconds: int,
         settle: Callable[[str], bool],
-    ) -> Landed:
+    ) -> LandingResult:
         """Make a built commit the branch's head, and bring work trees on that branch forward.
 
         Raises:
@@ -219,12 +219,12 @@ class LocalDurable:
             )
             left = {forward.checkout.path: forward.update(self.blob, sync=self.sync) for forward in forwards}
             points.reached("land:forwarded")
-        return Landed(tuple(path for path in left if not left[path]), {path: _told(left[path]) for path in left if left[path]})
+        return LandingResult(tuple(path for path in left if not left[path]), {path: _told(left[path]) for path in left if left[path]})
 
     def _sides(self, parent: str | None, changes: Changes) -> Sides:
         return {path: (self.entry(parent, path) if parent else None, entry) for path, entry in changes.items()}
 
-    def admin_of(self, path: str) -> str | None:
+    def worktree_admin_dir(self, path: str) -> str | None:
         """The git directory kept for a linked work tree at ``path``, if there is one."""
         wanted = os.path.realpath(path)
         for checkout in self.repository.checkouts():
@@ -265,13 +265,13 @@ class LocalDurable:
             release_pack(self.repository.objects_dir, pack)
         return removed
 
-    def bring_forward(self, branch: str, commit: str) -> Landed:
+    def bring_forward(self, branch: str, commit: str) -> LandingResult:
         """Finish the work trees of a killed landing whose commit is in, where they are still as they were before it."""
         ref = branch_ref(branch)
         head = self.repository.head(ref)
         parents = self.repository.commit(commit).parents
         if head is None or not parents:
-            return Landed()
+            return LandingResult()
         # Others may have moved the branch on since: what was selected comes to where it is now.
         sides = {path: (old, self.entry(head, path)) for path, (old, _) in self.drift(parents[0], commit).items()}
         done: list[str] = []
@@ -288,7 +288,7 @@ class LocalDurable:
                     done.append(checkout.path)
             except (OSError, GittrixError) as error:
                 stale[checkout.path] = str(error)
-        return Landed(tuple(done), stale)
+        return LandingResult(tuple(done), stale)
 
 
 def _told(left: Mapping[str, str]) -> str:

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.backends.protocol import MIRROR
-from pytest_gittrix.backends.transport import FETCH, PUSH, SETTINGS, Answer, Transport
+from pytest_gittrix.backends.transport import FETCH_COMMAND, GIT_SETTINGS, PUSH_COMMAND, GitResult, Transport
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
-from pytest_gittrix.git.commit import Built
+from pytest_gittrix.git.commit import BuiltCommit
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.git.pack import install_pack
 from pytest_gittrix.git.refs import temporary_prefix
@@ -70,7 +70,7 @@ class Mirror:
 
     # The remote itself -----------------------------------------------------------------------------------------------------------
 
-    def listed(self, *refs: str) -> dict[str, str]:
+    def list_refs(self, *refs: str) -> dict[str, str]:
         """References of the remote as they are now, each with its id: those of these full names, or every branch and tag.
 
         Raises:
@@ -81,29 +81,29 @@ class Mirror:
         what = ["--", self.transport.url, *refs] if refs else ["--heads", "--tags", "--", self.transport.url]
         answer = self._run(["ls-remote", "-q", "--refs", *what])
         if answer.status != 0:
-            raise self.transport.refusal(answer)
-        found = (line.split("\t", 1) for line in answer.out.splitlines() if "\t" in line)
+            raise self.transport.read_error(answer)
+        found = (line.split("\t", 1) for line in answer.stdout.splitlines() if "\t" in line)
         return {name: id_ for id_, name in found if _ID.fullmatch(id_) and (not refs or name in refs)}
 
     def head(self, ref: str) -> str | None:
         """Where a branch (full name) of the remote is now, with the commit and all it needs in the copy; None if there is no such branch.
 
         Raises:
-            AuthFailed, AdapterUnavailable: as ``listed``.
+            AuthFailed, AdapterUnavailable: as ``list_refs``.
         """
-        id_ = self.listed(ref).get(ref)
-        if id_ is None or self._kept(ref) == id_:
+        id_ = self.list_refs(ref).get(ref)
+        if id_ is None or self._fetched_commit(ref) == id_:
             return id_
-        with self.locked() as held:
+        with self.lock() as held:
             self._initialise("sha256" if len(id_) == 64 else "sha1")
             self._sweep()
-            refspec = f"+{ref}:{tracking(ref)}"
-            answer = self._run([*FETCH, "--", self.transport.url, refspec], {"GIT_DIR": self.repository}, held)
+            refspec = f"+{ref}:{tracking_ref(ref)}"
+            answer = self._run([*FETCH_COMMAND, "--", self.transport.url, refspec], {"GIT_DIR": self.repository}, held)
             if answer.status != 0:
-                raise self.transport.refusal(answer)
-            return self._kept(ref)
+                raise self.transport.read_error(answer)
+            return self._fetched_commit(ref)
 
-    def push(self, built: Built, ref: str, expected: str | None, held: int) -> Answer:
+    def push(self, built: BuiltCommit, ref: str, expected: str | None, held: int) -> GitResult:
         """Offer a commit to the remote as the new head of a branch, provided that it is at ``expected`` there (None: is not there).
 
         The commit's objects are in a directory of their own meanwhile: what the remote refuses leaves nothing in the copy.
@@ -112,7 +112,7 @@ class Mirror:
             built: the commit.
             ref: full name of the branch.
             expected: where it must be.
-            held: what ``locked`` gave.
+            held: what ``lock`` gave.
 
         Raises:
             OSError: the disk refused.
@@ -126,23 +126,23 @@ class Mirror:
             lease = f"--force-with-lease={ref}:{expected or ''}"
             variables = {"GIT_DIR": self.repository, "GIT_OBJECT_DIRECTORY": directory}
             place = ["--", self.transport.url, f"{built.id}:{ref}"]
-            answer = self._run([*PUSH, "--atomic", lease, *place], variables, held)
-            if "does not support --atomic" in answer.words:
-                answer = self._run([*PUSH, lease, *place], variables, held)  # one branch moves whole or not at all anyway
+            answer = self._run([*PUSH_COMMAND, "--atomic", lease, *place], variables, held)
+            if "does not support --atomic" in answer.stderr:
+                answer = self._run([*PUSH_COMMAND, lease, *place], variables, held)  # one branch moves whole or not at all anyway
             return answer
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 
-    def _run(self, arguments: list[str], variables: Mapping[str, str] | None = None, held: int | None = None) -> Answer:
+    def _run(self, arguments: list[str], variables: Mapping[str, str] | None = None, held: int | None = None) -> GitResult:
         settings = os.path.join(self.path, MIRROR)
-        return self.transport.run(arguments, settings=settings, variables=variables, holding=() if held is None else (held,))
+        return self.transport.run(arguments, settings=settings, variables=variables, inherit_fds=() if held is None else (held,))
 
     # The copy --------------------------------------------------------------------------------------------------------------------
 
-    def keep(self, built: Built, ref: str, held: int) -> None:
+    def store(self, built: BuiltCommit, ref: str, held: int) -> None:
         """Take a commit that the remote has by now into the copy. Raises OSError: the disk refused; the next ``head`` fetches it."""
         install_pack(self.objects_dir, built.pack, sync=self.sync)
-        self._run(["update-ref", tracking(ref), built.id], {"GIT_DIR": self.repository}, held)
+        self._run(["update-ref", tracking_ref(ref), built.id], {"GIT_DIR": self.repository}, held)
 
     def contains(self, head: str, commit: str) -> bool:
         """Whether a commit is ``head`` or among its ancestors (all parents followed), ``head`` being in the copy."""
@@ -167,12 +167,12 @@ class Mirror:
     def _quarantine(self, commit: str) -> str:
         return os.path.join(self.repository, f"{temporary_prefix(commit)}push")
 
-    def _kept(self, ref: str) -> str | None:
-        text = read_text(os.path.join(self.repository, tracking(ref)))
+    def _fetched_commit(self, ref: str) -> str | None:
+        text = read_text(os.path.join(self.repository, tracking_ref(ref)))
         return text if text is not None and _ID.fullmatch(text) else None
 
     @contextmanager
-    def locked(self) -> Iterator[int]:
+    def lock(self) -> Iterator[int]:
         """Hold the copy; gives a descriptor by which a program that is started can hold it as well.
 
         Raises:
@@ -215,7 +215,7 @@ class Mirror:
             if strange:
                 raise InvalidInput(f"{self.path} holds {strange[0]!r}, so it cannot be made a mirror.", fix="Give an empty directory.")
             safe = "".join(f"[safe]\n\tdirectory = {_quoted(place)}\n" for place in self._local_places())
-            write_file(str(directory / MIRROR), (SETTINGS + safe).encode(errors="surrogateescape"), sync=self.sync)
+            write_file(str(directory / MIRROR), (GIT_SETTINGS + safe).encode(errors="surrogateescape"), sync=self.sync)
             (directory / _NONE).mkdir(exist_ok=True)
             write_file(str(directory / _NONE / "config"), _REFUSED.encode())
             write_file(str(directory / _GIT), f"gitdir: {_NONE}\n".encode())
@@ -227,7 +227,7 @@ class Mirror:
 
     def _local_places(self) -> list[str]:
         """The directories that git may find the remote in, where it is on this machine: as named, and with ``.git``."""
-        place = self.transport.place
+        place = self.transport.local_path
         return [place, os.path.join(place, ".git"), f"{place}.git"] if place is not None else []
 
     def _initialise(self, format_name: str) -> None:
@@ -246,13 +246,13 @@ class Mirror:
                     shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
-def mirrored(path: str | os.PathLike[str]) -> str | None:
+def mirror_url(path: str | os.PathLike[str]) -> str | None:
     """The address of the remote that a directory is a mirror of; None if it is no mirror."""
     directory = os.fspath(path)
     return read_text(os.path.join(directory, _NOTE)) if os.path.isfile(os.path.join(directory, MIRROR)) else None
 
 
-def tracking(ref: str) -> str:
+def tracking_ref(ref: str) -> str:
     """The copy's own reference for a branch: flat, so that ``a`` and ``a/b`` never stand in each other's way, and no branch."""
     return f"refs/gittrix/{hashlib.sha256(os.fsencode(ref)).hexdigest()[:40]}"
 

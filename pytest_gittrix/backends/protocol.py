@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from pytest_gittrix.git.commit import Built, Commit
+from pytest_gittrix.git.commit import BuiltCommit, Commit
 from pytest_gittrix.git.tree import Changes, Entry, Item
 from pytest_gittrix.workspaces.seed import History, Seed
 from pytest_gittrix.workspaces.workspace import Workspace, WorkspaceKind
@@ -19,7 +19,7 @@ Drift = Mapping[str, tuple[Entry | None, Entry | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class LandingResult:
     """How a landing ended, once the branch had moved.
 
     Attributes:
@@ -83,13 +83,13 @@ class Durable(Protocol):
     def protected(self, branch: str) -> bool:
         """Whether commits may not be made on the branch directly."""
 
-    def build(self, parent: str, changes: Changes, blobs: Mapping[str, bytes], *, message: str, seconds: int) -> Built:
+    def build(self, parent: str, changes: Changes, blobs: Mapping[str, bytes], *, message: str, seconds: int) -> BuiltCommit:
         """The commit that applies changes to a parent, in memory; nothing is written."""
 
     def land(
         self,
         branch: str,
-        built: Built,
+        built: BuiltCommit,
         changes: Changes,
         *,
         expected: str | None,
@@ -97,13 +97,13 @@ class Durable(Protocol):
         keep: str,
         seconds: int,
         settle: Callable[[str], bool],
-    ) -> Landed:
+    ) -> LandingResult:
         """Make a built commit the branch's head and bring work trees forward, or change nothing.
 
         When it raises what no contract foresees (the disk failed), only ``contains`` knows whether the branch has moved.
         """
 
-    def admin_of(self, path: str) -> str | None:
+    def worktree_admin_dir(self, path: str) -> str | None:
         """The git directory kept for a linked work tree at ``path``, if there is one."""
 
     def contains(self, branch: str, commit: str) -> bool:
@@ -112,7 +112,7 @@ class Durable(Protocol):
     def repair(self, branch: str, built: str, pack: str | None) -> list[str]:
         """Remove what a killed landing of that commit left behind (locks, shields); gives what was removed."""
 
-    def bring_forward(self, branch: str, commit: str) -> Landed:
+    def bring_forward(self, branch: str, commit: str) -> LandingResult:
         """Finish the work trees of a landing that was killed after the branch moved."""
 
 

@@ -16,11 +16,11 @@ from typing import Any, Final
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalDurable
-from pytest_gittrix.backends.mirror import Mirror, mirrored
-from pytest_gittrix.backends.protocol import Drift, Landed
-from pytest_gittrix.backends.transport import Pushed, Transport, pushed
+from pytest_gittrix.backends.mirror import Mirror, mirror_url
+from pytest_gittrix.backends.protocol import Drift, LandingResult
+from pytest_gittrix.backends.transport import PushResult, Transport, parse_push
 from pytest_gittrix.errors import AdapterUnavailable, DurableLocked, GittrixError, InvalidInput, PromoteFailed
-from pytest_gittrix.git.commit import Built, Commit
+from pytest_gittrix.git.commit import BuiltCommit, Commit
 from pytest_gittrix.git.refs import RefMoved, branch_ref, short_branch
 from pytest_gittrix.git.tree import Changes, Entry, Item
 from pytest_gittrix.workspaces.seed import History, Seed
@@ -87,7 +87,7 @@ class RemoteDurable:
         Raises:
             AdapterUnavailable: the directory is no mirror.
         """
-        url = mirrored(mirror)
+        url = mirror_url(mirror)
         if url is None:
             raise AdapterUnavailable(f"{os.fspath(mirror)} is no mirror of a remote repository.", fix="Give RemoteDurable its URL.")
         return cls(url, branch, mirror=mirror, **options)
@@ -144,7 +144,7 @@ class RemoteDurable:
 
     def references(self) -> Mapping[str, str]:
         """Every branch and tag of the remote as it is now, with its id."""
-        return self._mirror.listed()
+        return self._mirror.list_refs()
 
     def seed(self, seeds: str, commit: str, history: History) -> Seed:
         """What workspaces of a commit start from."""
@@ -178,11 +178,11 @@ class RemoteDurable:
         """Whether the branch was declared protected here. What the remote protects, it says when it is pushed to."""
         return short_branch(branch) in self._protected
 
-    def build(self, parent: str, changes: Changes, blobs: Mapping[str, bytes], *, message: str, seconds: int) -> Built:
+    def build(self, parent: str, changes: Changes, blobs: Mapping[str, bytes], *, message: str, seconds: int) -> BuiltCommit:
         """The commit that applies changes to a parent, in memory. Raises TreeClash if they do not fit."""
         return self._copy.build(parent, changes, blobs, message=message, seconds=seconds)
 
-    def admin_of(self, path: str) -> str | None:  # noqa: ARG002 - part of the protocol
+    def worktree_admin_dir(self, path: str) -> str | None:  # noqa: ARG002 - part of the protocol
         """None: a remote keeps no work trees here."""
         return None
 
@@ -191,7 +191,7 @@ class RemoteDurable:
     def land(
         self,
         branch: str,
-        built: Built,
+        built: BuiltCommit,
         changes: Changes,  # noqa: ARG002 - part of the protocol
         *,
         expected: str | None,
@@ -199,7 +199,7 @@ class RemoteDurable:
         keep: str,  # noqa: ARG002
         seconds: int,  # noqa: ARG002
         settle: Callable[[str], bool],  # noqa: ARG002
-    ) -> Landed:
+    ) -> LandingResult:
         """Make a built commit the head of the remote's branch, or change nothing there or in the mirror.
 
         Args:
@@ -217,29 +217,29 @@ class RemoteDurable:
             OSError: this machine's disk refused.
         """
         ref = branch_ref(branch)
-        with self._mirror.locked() as held:
+        with self._mirror.lock() as held:
             points.reached("ref:locked")
-            outcome = pushed(self._mirror.push(built, ref, expected, held), ref)
+            outcome = parse_push(self._mirror.push(built, ref, expected, held), ref)
             if outcome.outcome != "landed":
                 self._require_landed(outcome, ref, built, expected)
             points.reached("land:moved")
             with suppress(GittrixError, OSError):  # the next look at the branch fetches it
-                self._mirror.keep(built, ref, held)
+                self._mirror.store(built, ref, held)
         points.reached("land:forwarded")
-        return Landed()
+        return LandingResult()
 
-    def _require_landed(self, outcome: Pushed, ref: str, built: Built, expected: str | None) -> None:
+    def _require_landed(self, outcome: PushResult, ref: str, built: BuiltCommit, expected: str | None) -> None:
         """Ask the remote what came of a push that did not end well; returns if the commit is the branch's head all the same."""
         if outcome.outcome == "refused":
             raise self._refused(outcome)
         try:
-            current = self._mirror.listed(ref).get(ref)
+            current = self._mirror.list_refs(ref).get(ref)
             deadline, nap = time.monotonic() + self._grace, _FIRST_NAP
             # Whoever holds the branch's lock there may be about to move it.
             while (outcome.outcome == "unknown" or outcome.locked) and current == expected and time.monotonic() < deadline:
                 time.sleep(nap)
                 nap = min(nap * 2, _LONGEST_NAP)
-                current = self._mirror.listed(ref).get(ref)
+                current = self._mirror.list_refs(ref).get(ref)
         except GittrixError as error:
             raise self._unknown(outcome) if outcome.outcome == "unknown" else self._refused(outcome) from error
         if current == built.id:
@@ -248,9 +248,9 @@ class RemoteDurable:
             raise self._unknown(outcome)
         raise RefMoved(ref, current) if current != expected else self._refused(outcome)
 
-    def _refused(self, outcome: Pushed) -> GittrixError:
+    def _refused(self, outcome: PushResult) -> GittrixError:
         if outcome.auth:
-            return self._transport.unauthorized("write", outcome.reason)
+            return self._transport.auth_error("write", outcome.reason)
         if outcome.locked:
             return DurableLocked(
                 f"{self.url} did not take the commit, because a lock is held there: {outcome.reason.partition(': File exists')[0]}.",
@@ -266,7 +266,7 @@ class RemoteDurable:
             opt_out="Or promote with strategy='branch', where only this branch is closed to you.",
         )
 
-    def _unknown(self, outcome: Pushed) -> AdapterUnavailable:
+    def _unknown(self, outcome: PushResult) -> AdapterUnavailable:
         return AdapterUnavailable(
             f"{self.url} did not say what came of the push: {outcome.reason}.",
             why="The connection ended after the commit was sent; the branch did not show it yet.",
@@ -276,19 +276,19 @@ class RemoteDurable:
     def contains(self, branch: str, commit: str) -> bool:
         """Whether a commit is the head of the remote's branch or among its ancestors, asked once no push from here is under way."""
         ref = branch_ref(branch)
-        with self._mirror.locked():
+        with self._mirror.lock():
             pass  # A push that outlived the engine that began it has ended now.
         head = self._mirror.head(ref)
         return head is not None and self._mirror.contains(head, commit)
 
     def repair(self, branch: str, built: str, pack: str | None) -> list[str]:  # noqa: ARG002 - part of the protocol
         """Remove what a killed landing of ``built`` left in the mirror; the remote keeps nothing of a push that did not land."""
-        with self._mirror.locked():
+        with self._mirror.lock():
             return self._mirror.repair(built)
 
-    def bring_forward(self, branch: str, commit: str) -> Landed:  # noqa: ARG002 - part of the protocol
+    def bring_forward(self, branch: str, commit: str) -> LandingResult:  # noqa: ARG002 - part of the protocol
         """Nothing: the work trees of a remote are not here."""
-        return Landed()
+        return LandingResult()
 
 
 class _Copy(LocalDurable):

@@ -1,8 +1,8 @@
-"""Git over a wire: one address, the programs that talk to it, and what they said, in typed errors.
+"""Run git against a remote repository, and turn what it reports into results and typed errors.
 
-Whatever git takes for an address goes (``file://``, ``http(s)://``, ``ssh://``, ``git://``), but not a command to run
-(``ext::``). Nothing of the person who runs the engine is seen: no configuration, no credential helper, no prompt. A program that
-takes too long is ended with everything it started. It must not know what is fetched or pushed, nor where to.
+An address may be any that git accepts (``file://``, ``http(s)://``, ``ssh://``, ``git://``), except one that names a command to run
+(``ext::``). Git sees nothing of the user who runs the engine: no configuration, no credential helper, no prompt. A git program that
+exceeds its timeout is killed together with every process that it started.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -22,14 +22,14 @@ from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, GittrixError, 
 from pytest_gittrix.git.environment import git_binary, git_version, hermetic_env
 
 Outcome = Literal["landed", "rejected", "refused", "unknown"]
-"""How a push ended: the branch moved; the remote said no; it never came to the branch; nobody here can tell."""
+"""How a push ended: the branch moved; the remote rejected the update; the push failed before it reached the branch; not known."""
 
-FETCH: Final = ("fetch", "-q", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--no-auto-maintenance", "--force")
-"""How everything is fetched here."""
-PUSH: Final = ("push", "--porcelain", "--no-verify", "--no-signed", "--no-follow-tags", "--recurse-submodules=no")
-"""How everything is pushed; ``pushed`` reads what it says."""
-# A git at the other end reads this too, where that is on this machine: the hooks of the remote are its own and run.
-SETTINGS: Final = """\
+FETCH_COMMAND: Final = ("fetch", "-q", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", "--no-auto-maintenance", "--force")
+"""The git command that fetches."""
+PUSH_COMMAND: Final = ("push", "--porcelain", "--no-verify", "--no-signed", "--no-follow-tags", "--recurse-submodules=no")
+"""The git command that pushes; ``parse_push`` reads its output."""
+# For a remote on this machine, the git at the other end reads this file too. The remote's own hooks run all the same.
+GIT_SETTINGS: Final = """\
 [user]
 	name = gittrix
 	email = gittrix@localhost
@@ -45,12 +45,12 @@ SETTINGS: Final = """\
 [push]
 	gpgSign = false
 """
-"""The configuration of a git that talks to a remote, as text."""
+"""Contents of the configuration file for a git that talks to a remote."""
 
 _SCHEMES: Final = ("file", "http", "https", "ssh", "git")
 _SCP: Final = re.compile(r"[\w.~-]+@[\w.-]+:(?!/?/)[^:]+|[\w.-]+\.[\w.-]+:(?!/?/)[^:]+")
 _ADDRESS: Final = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://", re.IGNORECASE)
-_WORDS: Final = 2000
+_MAX_MESSAGE: Final = 2000
 _HIDDEN: Final = "***"
 _UNPRINTABLE: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 
@@ -59,7 +59,7 @@ _AUTH: Final = re.compile(
     r"returned error: 40[13]\b|rpc failed; http 40[13]\b|invalid username or",
     re.IGNORECASE,
 )
-# The server's status says that it did not take the commit; nothing of the commit was sent yet; it was.
+# The server's status says that it did not accept the commit; the commit had not been sent yet; the commit had been sent.
 _NOT_TAKEN: Final = re.compile(r"rpc failed; http 4\d\d\b", re.IGNORECASE)
 _UNSENT: Final = re.compile(r"unable to access", re.IGNORECASE)
 _SENT: Final = re.compile(r"rpc failed|hung up|unexpected disconnect|early eof", re.IGNORECASE)
@@ -68,34 +68,44 @@ _REASON: Final = re.compile(r"\((.*)\)$")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a git program came to.
+class GitResult:
+    """The result of one git program.
 
     Attributes:
-        status: its exit status; None if it took too long and was ended.
-        out: its standard output.
-        words: its standard error, without secrets and control characters.
+        status: its exit status; None if it exceeded its timeout and was killed.
+        stdout: its standard output.
+        stderr: its standard error, without secrets and control characters.
     """
 
     status: int | None
-    out: str
-    words: str
+    stdout: str
+    stderr: str
 
     @property
-    def remote(self) -> str:
-        """What the other side said, as one line; empty if it said nothing."""
-        said = (line.strip().removeprefix("remote:").strip() for line in self.words.splitlines() if line.startswith("remote:"))
-        return "; ".join(line for line in said if line)[:_WORDS]
+    def remote_message(self) -> str:
+        """What the remote printed, as one line; empty if it printed nothing."""
+        lines = self.stderr.splitlines()
+        return _one_line(line.strip().removeprefix("remote:") for line in lines if line.startswith("remote:"))
 
     @property
-    def told(self) -> str:
-        """What the other side said, or else what git said, as one line."""
-        return self.remote or "; ".join(line.strip() for line in self.words.splitlines() if line.strip())[:_WORDS]
+    def message(self) -> str:
+        """What the remote printed, or else what git itself printed, as one line."""
+        return self.remote_message or _one_line(self.stderr.splitlines())
+
+
+def _one_line(lines: Iterable[str]) -> str:
+    return "; ".join(stripped for line in lines if (stripped := line.strip()))[:_MAX_MESSAGE]
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
-    """How a push of one branch ended, and the remote's own words for it."""
+class PushResult:
+    """The result of pushing one branch.
+
+    Attributes:
+        outcome: how the push ended.
+        reason: the remote's own message.
+        auth: whether the remote refused the credentials.
+    """
 
     outcome: Outcome
     reason: str
@@ -103,25 +113,25 @@ class Pushed:
 
     @property
     def locked(self) -> bool:
-        """Whether the remote could not take its own lock of the branch."""
+        """Whether the remote could not lock the branch, because another git holds the lock there."""
         return self.outcome == "rejected" and bool(_LOCKED.search(self.reason))
 
 
 @dataclass(frozen=True)
 class Transport:
-    """One remote repository and how it is reached. Made by ``Transport.to``.
+    """Runs git against one remote repository. Made by ``Transport.to``.
 
     Attributes:
-        url: its address, without credentials; fit to be shown.
-        protocol: the one protocol that git may use for it.
-        timeout: seconds a git program may take.
-        extra: more variables for those programs, such as ``SSH_AUTH_SOCK``.
+        url: the address without credentials, so that it can be shown.
+        protocol: the only protocol that git may use.
+        timeout: seconds that one git program may take.
+        environment: more variables for git, such as ``SSH_AUTH_SOCK``.
     """
 
     url: str
     protocol: str
     timeout: float
-    extra: Mapping[str, str]
+    environment: Mapping[str, str]
     _header: str | None = field(default=None, repr=False)
     _secrets: Collection[str] = field(default=(), repr=False)
 
@@ -137,27 +147,28 @@ class Transport:
         """The transport to an address.
 
         Args:
-            url: what git takes for one: a URL, ``user@host:path``, or a path of this machine.
-            credentials: user and password (or token) for ``http`` and ``https``; those in the URL itself by default.
-            timeout: seconds a git program may take.
+            url: a URL, ``user@host:path``, or a path on this machine.
+            credentials: user and password (or token) for ``http`` and ``https``; by default those in the URL.
+            timeout: seconds that one git program may take.
             environment: more variables for git, such as ``SSH_AUTH_SOCK``.
 
         Raises:
-            InvalidInput: it is no address of a known protocol, or there are credentials for a protocol that takes none, in it or beside it.
+            InvalidInput: the address has no known protocol, or credentials are given (in the address or separately) for a protocol that
+                takes none.
         """
         text = os.fspath(url)
         match = _ADDRESS.match(text)
         if not text or text.startswith("-") or "\n" in text or "\0" in text or "::" in text.partition("/")[0]:
-            raise _no_address(text)
+            raise _invalid_address(text)
         if match is None:
             protocol = "ssh" if _SCP.fullmatch(text) else "file"
             clean = text if protocol == "ssh" else f"file://{quote_path(os.path.abspath(text))}"
         else:
             protocol, clean = match["scheme"].lower(), text
         if protocol not in _SCHEMES:
-            raise _no_address(text)
+            raise _invalid_address(text)
         if protocol in ("http", "https"):
-            clean, credentials = _apart(text, credentials)
+            clean, credentials = _split_credentials(text, credentials)
         elif match is not None and ":" in urlsplit(text).netloc.rpartition("@")[0]:
             raise InvalidInput(
                 f"The address {_without_user(text)!r} has a password in it, and {protocol} takes none.",
@@ -175,12 +186,12 @@ class Transport:
 
     @property
     def header(self) -> str | None:
-        """The header that carries its credentials; a secret."""
+        """The HTTP header with the credentials. It is a secret."""
         return self._header
 
     @property
-    def place(self) -> str | None:
-        """Where it is on this machine, if it is."""
+    def local_path(self) -> str | None:
+        """The repository's path on this machine; None if it is elsewhere."""
         return unquote(self.url.removeprefix("file://"), errors="surrogateescape") if self.protocol == "file" else None
 
     def run(
@@ -189,18 +200,21 @@ class Transport:
         *,
         settings: str,
         variables: Mapping[str, str] | None = None,
-        holding: Collection[int] = (),
-    ) -> Answer:
+        inherit_fds: Collection[int] = (),
+    ) -> GitResult:
         """Run git once.
 
         Args:
             arguments: the command line after ``git``.
-            settings: the configuration file that it, and a git it starts at the other end on this machine, read as the user's.
-            variables: more variables, such as ``GIT_DIR``.
-            holding: descriptors that it and its children keep open, for as long as any of them lives.
+            settings: configuration file that stands in for the user's, for this git and for a git that it starts on this machine.
+            variables: more environment variables, such as ``GIT_DIR``.
+            inherit_fds: descriptors that git and its children keep open for as long as any of them lives.
+
+        Returns:
+            The result. A status other than 0 is no error here.
 
         Raises:
-            GitFailed: there is no git.
+            GitFailed: git is not installed.
         """
         git_version()
         process = subprocess.Popen(
@@ -210,93 +224,98 @@ class Transport:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            pass_fds=tuple(holding),
+            pass_fds=tuple(inherit_fds),
             start_new_session=True,
         )
         with process:
             try:
-                out, words = process.communicate(timeout=self.timeout)
+                stdout, stderr = process.communicate(timeout=self.timeout)
             except BaseException as error:
-                # Its helpers go with it: a push that nobody waits for must not land.
+                # Its helpers are killed too: a push must not land after the engine has stopped waiting for it.
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 if not isinstance(error, subprocess.TimeoutExpired):
                     raise
-                return Answer(None, "", f"it did not answer within {self.timeout:g} s")
-        return Answer(process.returncode, os.fsdecode(out), self.shown(os.fsdecode(words)))
+                return GitResult(None, "", f"it did not result within {self.timeout:g} s")
+        return GitResult(process.returncode, os.fsdecode(stdout), self.redact(os.fsdecode(stderr)))
 
     def _environment(self, settings: str) -> dict[str, str]:
-        given = hermetic_env() | dict(self.extra)
-        given.update(GIT_CONFIG_GLOBAL=settings, GIT_ALLOW_PROTOCOL=self.protocol, GIT_SSH_COMMAND="ssh -oBatchMode=yes")
+        environment = hermetic_env() | dict(self.environment)
+        environment.update(GIT_CONFIG_GLOBAL=settings, GIT_ALLOW_PROTOCOL=self.protocol, GIT_SSH_COMMAND="ssh -oBatchMode=yes")
         if self._header is not None:
-            # By variable: a command line can be read by everybody. Git would follow a redirection with the header.
-            told = {"http.extraHeader": self._header, "http.followRedirects": "false"}
-            given["GIT_CONFIG_COUNT"] = str(len(told))
-            for number, (key, value) in enumerate(told.items()):
-                given |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
-        return given
+            # As variables, since every user can read a command line. No redirection, since git would send the header there too.
+            options = {"http.extraHeader": self._header, "http.followRedirects": "false"}
+            environment["GIT_CONFIG_COUNT"] = str(len(options))
+            for number, (key, value) in enumerate(options.items()):
+                environment |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+        return environment
 
-    def shown(self, text: str) -> str:
-        """A text of git's with no secret and no control character in it."""
+    def redact(self, text: str) -> str:
+        """Replace secrets in a text that git printed, and remove its control characters."""
         for secret in self._secrets:
             text = text.replace(secret, _HIDDEN)
         return _UNPRINTABLE.sub("", text.replace("\r", "\n"))
 
-    def refusal(self, answer: Answer) -> GittrixError:
-        """The error for a remote that could not be read."""
-        if _AUTH.search(answer.words):
-            return self.unauthorized("read", answer.told)
-        what = answer.told or f"git ended with status {answer.status}"
+    def read_error(self, result: GitResult) -> GittrixError:
+        """The error for a remote that git could not read."""
+        if _AUTH.search(result.stderr):
+            return self.auth_error("read", result.message)
+        what = result.message or f"git ended with status {result.status}"
         return AdapterUnavailable(
             f"{self.url} cannot be read: {what}.",
-            why="The engine asks the remote itself where a branch is; an old answer could hide what changed there.",
+            why="The engine asks the remote itself where a branch is; an old result could hide what changed there.",
             fix="See that the address is right and the remote can be reached, then try again.",
         )
 
-    def unauthorized(self, doing: str, told: str) -> AuthFailed:
-        """The error for credentials that do not do."""
+    def auth_error(self, action: str, message: str) -> AuthFailed:
+        """The error for missing or refused credentials.
+
+        Args:
+            action: what was attempted: ``read`` or ``write``.
+            message: what the remote or git printed.
+        """
         return AuthFailed(
-            f"{self.url} does not let you {doing}: {told}.",
+            f"{self.url} does not let you {action}: {message}.",
             why="The remote refused the credentials, or there were none; the engine asks nobody and uses no credential helper.",
             fix="Give credentials=(user, token), with the rights that the token needs there.",
         )
 
 
-def pushed(answer: Answer, ref: str) -> Pushed:
-    """How a ``git push --porcelain`` of one branch ended.
+def parse_push(result: GitResult, ref: str) -> PushResult:
+    """Determine how a ``git push --porcelain`` of one branch ended.
 
     Args:
-        answer: of that program.
+        result: what git reported.
         ref: full name of the branch at the remote.
     """
-    for line in answer.out.splitlines():
+    for line in result.stdout.splitlines():
         flag, _, rest = line.partition("\t")
         names, _, summary = rest.partition("\t")
         if not names.endswith(f":{ref}"):
             continue
         if flag != "!":
-            return Pushed("landed", summary)
+            return PushResult("landed", summary)
         found = _REASON.search(summary)
         reason = found[1] if found else summary
         if "[remote failure]" in summary:
-            return Pushed("unknown", reason)
-        return Pushed("rejected", f"{reason}: {answer.remote}" if answer.remote else reason)
-    auth = bool(_AUTH.search(answer.words))
-    if _NOT_TAKEN.search(answer.words):
-        return Pushed("refused", answer.told, auth)
-    if answer.status is None or _SENT.search(answer.words):
-        return Pushed("unknown", answer.told)
-    return Pushed("refused" if auth or _UNSENT.search(answer.words) else "unknown", answer.told, auth)
+            return PushResult("unknown", reason)
+        return PushResult("rejected", f"{reason}: {result.remote_message}" if result.remote_message else reason)
+    auth = bool(_AUTH.search(result.stderr))
+    if _NOT_TAKEN.search(result.stderr):
+        return PushResult("refused", result.message, auth)
+    if result.status is None or _SENT.search(result.stderr):
+        return PushResult("unknown", result.message)
+    return PushResult("refused" if auth or _UNSENT.search(result.stderr) else "unknown", result.message, auth)
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is the address of a remote, such as ``https://...`` or ``user@host:path``, and not a path of this machine."""
+    """Whether a text is the address of a remote, such as ``https://...`` or ``user@host:path``, rather than a path on this machine."""
     match = _ADDRESS.match(text)
     return (match is not None and match["scheme"].lower() in _SCHEMES) or (_SCP.fullmatch(text) is not None and not os.path.lexists(text))
 
 
 def quote_path(path: str) -> str:
-    """A path as a URL holds it, readable where that is plain."""
+    """Encode a path for a URL, leaving unreserved characters readable."""
     return quote(os.fsencode(path), safe="/:@~!$&'()*+,;=-._ ")
 
 
@@ -305,27 +324,26 @@ def _without_user(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-def _apart(url: str, given: tuple[str, str] | None) -> tuple[str, tuple[str, str] | None]:
-    """A URL without its credentials, and those."""
+def _split_credentials(url: str, given: tuple[str, str] | None) -> tuple[str, tuple[str, str] | None]:
+    """Split a URL into the URL without credentials and the credentials; ``given`` ones win over those in the URL."""
     parts = urlsplit(url)
-    place = parts.netloc.rpartition("@")[2]
     if given is None and parts.username is not None:
         given = unquote(parts.username), unquote(parts.password or "")
-    return parts._replace(netloc=place).geturl(), given
+    return _without_user(url), given
 
 
 def _authorization(credentials: tuple[str, str] | None) -> tuple[str | None, tuple[str, ...]]:
-    """The header that carries credentials, and every text that would give them away."""
+    """The HTTP header for credentials, and every text that would reveal them."""
     if credentials is None:
         return None, ()
     user, password = credentials
     if any(bad in user + password for bad in "\r\n\0") or ":" in user:
         raise InvalidInput("credentials= hold a character that no header can.", fix="Give user and token as they are, without line ends.")
-    word = base64.b64encode(f"{user}:{password}".encode()).decode()
-    return f"Authorization: Basic {word}", tuple(text for text in (word, password, quote(password, safe="")) if text)
+    encoded = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return f"Authorization: Basic {encoded}", tuple(text for text in (encoded, password, quote(password, safe="")) if text)
 
 
-def _no_address(text: str) -> InvalidInput:
+def _invalid_address(text: str) -> InvalidInput:
     shown = re.sub(r"//[^/@]*@", "//", text)[:200]
     return InvalidInput(
         f"{shown!r} is no address of a repository.",

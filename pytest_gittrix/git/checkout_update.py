@@ -25,7 +25,7 @@ from pytest_gittrix.git.repository import Checkout
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Entry, parents
 from pytest_gittrix.os_level.files import create_whole, read_text, sync_directory, write_file
 from pytest_gittrix.os_level.lockfile import take
-from pytest_gittrix.os_level.safe_dir import TEMPORARY_PREFIX, GuardedDir
+from pytest_gittrix.os_level.safe_dir import TEMPORARY_PREFIX, SafeDir
 
 Sides = Mapping[str, tuple[Entry | None, Entry | None]]
 """Old and new entry of each selected path."""
@@ -69,7 +69,7 @@ class LockedCheckout:
         staged: dict[str, IndexEntry | None] = {}
         left: dict[str, str] = {}
         removed = _removed(self.sides)
-        with GuardedDir.open(self.checkout.path) as files:
+        with SafeDir.open(self.checkout.path) as files:
             # What goes makes way for what comes, and a directory's files go before it.
             for path in sorted(self.sides, key=lambda path: (path in removed, path), reverse=True):
                 reason = self._obstacle(files, path, removed)
@@ -94,7 +94,7 @@ class LockedCheckout:
             WorktreeDirty: one cannot.
         """
         removed = _removed(self.sides)
-        with GuardedDir.open(self.checkout.path) as files:
+        with SafeDir.open(self.checkout.path) as files:
             if self.resumed:
                 _tidy(files, self.sides)
             for path in self.sides:
@@ -102,7 +102,7 @@ class LockedCheckout:
                 if reason:
                     raise _refused(self.checkout, f"{path!r} {reason}", "Commit, stash or remove it, then promote again.")
 
-    def _obstacle(self, files: GuardedDir, path: str, removed: Collection[str]) -> str:
+    def _obstacle(self, files: SafeDir, path: str, removed: Collection[str]) -> str:
         """Why a path cannot be brought forward as things stand now, while ``removed`` goes or has gone; empty if it can."""
         old, new = self.sides[path]
         staged = self.index.entries(path)
@@ -125,7 +125,7 @@ class LockedCheckout:
             return "would go below a file that is not committed"
         return _in_the_way(files, path, removed)
 
-    def _clean(self, files: GuardedDir, path: str, staged: IndexEntry) -> bool:
+    def _clean(self, files: SafeDir, path: str, staged: IndexEntry) -> bool:
         if self._stands(files, path, Entry(staged.mode, staged.id)):
             return True
         status = files.lstat(path)
@@ -134,7 +134,7 @@ class LockedCheckout:
         # A file that a filter or line-ending rule rewrote differs in bytes, yet its recorded stat says that git found it clean.
         return stat.S_ISREG(status.st_mode) and staged.matches(status)
 
-    def _stands(self, files: GuardedDir, path: str, entry: Entry | None) -> bool:
+    def _stands(self, files: SafeDir, path: str, entry: Entry | None) -> bool:
         """Whether what is at a path is the entry: kind, mode and bytes."""
         status = files.lstat(path)
         if status is None or entry is None:
@@ -153,7 +153,7 @@ class LockedCheckout:
             return False
         return not self.checkout.trusts_modes or bool(status.st_mode & 0o100) == (mode == EXECUTABLE)
 
-    def _placed(self, files: GuardedDir, path: str, contents: Callable[[str], bytes]) -> IndexEntry | None:
+    def _placed(self, files: SafeDir, path: str, contents: Callable[[str], bytes]) -> IndexEntry | None:
         """Make a path what it shall be; gives its index entry."""
         old, new = self.sides[path]
         if any(entry.skip_worktree for entry in self.index.entries(path)):
@@ -234,7 +234,7 @@ def _acquire(checkout: Checkout, lock: str, token: str, settle: Callable[[str], 
     take(lock, make, wait=wait, settle=settle, busy=lambda: points.reached("index:busy"), refusal=refusal)
 
 
-def _tidy(files: GuardedDir, sides: Sides) -> None:
+def _tidy(files: SafeDir, sides: Sides) -> None:
     """Remove what a killed writer of the selected paths left beside them. The index lock is held, so no writer is at work."""
     for directory in {path.rpartition("/")[0] or "." for path in sides}:
         with suppress(PathNotFound, WriteRejected):
@@ -250,7 +250,7 @@ def _staging(entry: Entry | None) -> list[tuple[int, str]]:
     return [(entry.mode, entry.id)] if entry is not None else []
 
 
-def _populated(files: GuardedDir, path: str) -> str:
+def _populated(files: SafeDir, path: str) -> str:
     """Why a submodule cannot be taken away; empty if it can, or is gone already."""
     status = files.lstat(path)
     if status is None:
@@ -260,7 +260,7 @@ def _populated(files: GuardedDir, path: str) -> str:
     return "is a submodule with files in it" if any(True for _ in files.scan(path)) else ""
 
 
-def _in_the_way(files: GuardedDir, path: str, removed: Collection[str]) -> str:
+def _in_the_way(files: SafeDir, path: str, removed: Collection[str]) -> str:
     status = files.lstat(path)
     if status is None:
         return ""
@@ -273,7 +273,7 @@ def _in_the_way(files: GuardedDir, path: str, removed: Collection[str]) -> str:
     return ""
 
 
-def _is_leaf(files: GuardedDir, path: str) -> bool:
+def _is_leaf(files: SafeDir, path: str) -> bool:
     status = files.lstat(path)
     return status is not None and not stat.S_ISDIR(status.st_mode)
 

@@ -92,7 +92,7 @@ def parse_commit(id_: str, raw: bytes) -> Commit:
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltCommit:
     """A commit that exists only in memory yet.
 
     Attributes:
@@ -129,7 +129,7 @@ def build_commit(
     message: str,
     format_: ObjectFormat,
     level: int = 1,
-) -> Built:
+) -> BuiltCommit:
     """The commit that applies ``changes`` to ``base_tree``, and the objects that come with it.
 
     Args:
@@ -160,4 +160,4 @@ def build_commit(
     objects.update((tree, ("tree", data)) for tree, data in trees.items())
     wanted = {entry.id for entry in changes.values() if entry is not None}
     objects.update((blob, ("blob", data)) for blob, data in blobs.items() if blob in wanted)
-    return Built(id_, root, parent, objects, format_, level)
+    return BuiltCommit(id_, root, parent, objects, format_, level)

@@ -83,6 +83,11 @@ def is_safe_component(name: bytes) -> bool:
     return _component_fault(os.fsdecode(name)) is None
 
 
+def is_safe_path(path: str) -> bool:
+    """Whether every component of a path may be written; see ``is_safe_component``."""
+    return all(map(is_safe_component, os.fsencode(path).split(b"/")))
+
+
 def collision_key(path: str) -> str:
     """The spelling under which a file system that folds case or normalises Unicode would file a path.
 

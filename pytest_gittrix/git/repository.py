@@ -18,7 +18,7 @@ import pygit2
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, PathNotFound, UnsupportedRepository
-from pytest_gittrix.git.commit import Built, Commit, Signature, parse_commit
+from pytest_gittrix.git.commit import BuiltCommit, Commit, Signature, parse_commit
 from pytest_gittrix.git.objects import MissingObject, ObjectFormat, Trees, object_format, open_objects
 from pytest_gittrix.git.pack import build_pack, install_pack, release_pack
 from pytest_gittrix.git.refs import References
@@ -312,7 +312,7 @@ class Repository:
     def land(
         self,
         ref: str,
-        built: Built,
+        built: BuiltCommit,
         *,
         signature: Signature,
         note: str,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pytest_gittrix import points
-from pytest_gittrix.engine.lineage.member_recovery import clear_away, put_back, set_apart
+from pytest_gittrix.engine.lineage.member_recovery import clear_away, move_aside, put_back
 from pytest_gittrix.engine.operations.operation import typed
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.members.finalize_record import NOTES, Notes
@@ -131,7 +131,7 @@ class MemberCleanup:
                 if now.state != "retained" or (not meant and (now.retained_ns, now.unsaved) != (life.retained_ns, life.unsaved)):
                     raise _Changed
                 os.makedirs(self.team.engine.store.root / ".trash", exist_ok=True)
-                apart = set_apart(record.directory)
+                apart = move_aside(record.directory)
                 points.reached("member:removing")
                 try:
                     held.move("removed")

@@ -23,9 +23,9 @@ from pytest_gittrix.git.refs import short_branch
 from pytest_gittrix.members.finalize_record import KINDS, NOTES, Action, Finalized, Notes, summed_up
 from pytest_gittrix.members.finalize_remote import Deadline, OutOfTime, Remote, write_settings
 from pytest_gittrix.members.finalize_repository import Saving, Task, lenders
-from pytest_gittrix.workspaces.alternates import Borrowing
-from pytest_gittrix.workspaces.multi_repo import Hydrated, HydratedRepository, clone_path, format_of_clone
-from pytest_gittrix.workspaces.rescue import read, repositories_in
+from pytest_gittrix.workspaces.alternates import ScratchRepository
+from pytest_gittrix.workspaces.multi_repo import CheckedOutRepository, MultiRepoWorkspace, clone_format, clone_path
+from pytest_gittrix.workspaces.rescue import find_repositories, read_repository
 
 DEADLINE: Final = 160.0
 """Seconds that a finalization may take (BotMinter)."""
@@ -43,7 +43,7 @@ _PAUSE: Final = 0.01
 
 
 def finalize(
-    workspace: Hydrated,
+    workspace: MultiRepoWorkspace,
     id_: str,
     *,
     tell: Tell = lambda _type, _data: None,
@@ -59,7 +59,7 @@ def finalize(
     """Save what is in a workspace, in which nobody works any more.
 
     Args:
-        workspace: what ``hydrate`` made. Its addresses are gone by, not what a workspace says of itself.
+        workspace: what ``checkout_all`` made. Its addresses are gone by, not what a workspace says of itself.
         id_: id of the session.
         tell: told what happens, once each repository is done.
         deadline: seconds that it may take. What is not saved by then stays.
@@ -139,7 +139,7 @@ class _Run:
 
     def __init__(
         self,
-        workspace: Hydrated,
+        workspace: MultiRepoWorkspace,
         id_: str,
         home: str,
         until: Deadline,
@@ -160,7 +160,7 @@ class _Run:
         self.tidy()
         os.makedirs(self._home, exist_ok=True)
         write_settings(self._settings)
-        self._places = repositories_in(self._workspace.path)
+        self._places = find_repositories(self._workspace.path)
 
     def tidy(self) -> None:
         """Remove all but the notes."""
@@ -173,7 +173,7 @@ class _Run:
         if home.is_dir() and not any(home.iterdir()):
             home.rmdir()
 
-    def save(self, repository: HydratedRepository) -> list[Action]:
+    def save(self, repository: CheckedOutRepository) -> list[Action]:
         """Save one repository; gives what was done."""
         done: list[Action] = []
         try:
@@ -191,39 +191,39 @@ class _Run:
         self.actions += done
         return done
 
-    def _save(self, repository: HydratedRepository, done: list[Action]) -> None:
-        root = os.path.join(self._workspace.path, repository.place)
+    def _save(self, repository: CheckedOutRepository, done: list[Action]) -> None:
+        root = os.path.join(self._workspace.path, repository.directory)
         if not os.path.lexists(os.path.join(root, ".git")):
             kind = "left" if os.path.lexists(root) and os.listdir(root) else "skipped"
             done.append(Action(repository.name, "left" if kind == "left" else "skipped", reason="there is no repository any more"))
             return
-        if os.path.realpath(root) != os.path.join(os.path.realpath(self._workspace.path), *repository.place.split("/")):
-            done.append(Action(repository.name, "failed", reason=f"a link leads from {repository.place} to another place"))
+        if os.path.realpath(root) != os.path.join(os.path.realpath(self._workspace.path), *repository.directory.split("/")):
+            done.append(Action(repository.name, "failed", reason=f"a link leads from {repository.directory} to another place"))
             return
-        below = f"{repository.place}/"
+        below = f"{repository.directory}/"
         strangers = frozenset(place.removeprefix(below) for place in self._places if place.startswith(below))
         task = Task(repository, root, self._id, strangers, self._identity)
-        format_ = format_of_clone(clone_path(self._workspace.clones, repository.url), repository.commit)
-        found = read(root, format_, timeout=self._until.left())
+        format_ = clone_format(clone_path(self._workspace.clones, repository.url), repository.commit)
+        found = read_repository(root, format_, timeout=self._until.left())
         number = self._workspace.repositories.index(repository)
-        borrowing = Borrowing.make(
+        scratch = ScratchRepository.make(
             os.path.join(self._home, f"repository-{number}.git"),
             format_,
             lenders(task, self._workspace.clones),
             shallow=found.shallow,
-            left=self._until.left,
+            time_left=self._until.left,
         )
         try:
             url = repository.url
             transport = Transport.to(url, credentials=self._credentials(url), timeout=self._until.left(), environment=self._environment)
-            remote = Remote(transport, borrowing, self._settings, self._until, self._held)
-            Saving(task, found, borrowing, remote, self.notes, self._until, done).run()
+            remote = Remote(transport, scratch, self._settings, self._until, self._held)
+            Saving(task, found, scratch, remote, self.notes, self._until, done).run()
         finally:
-            borrowing.close()
+            scratch.close()
 
     def strangers(self) -> list[Action]:
         """Tell of the repositories that are not the workspace's own: no remote is known for them, so they stay."""
-        own = {repository.place for repository in self._workspace.repositories}
+        own = {repository.directory for repository in self._workspace.repositories}
         reason = "a repository that the session does not know, so no remote of it"
         found = [Action(place, "left", reason=reason) for place in self._places if place not in own]
         self.actions += found

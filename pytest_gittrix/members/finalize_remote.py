@@ -10,15 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from pytest_gittrix.backends.transport import FETCH, PUSH, SETTINGS, Answer, Pushed, Transport, pushed
+from pytest_gittrix.backends.transport import FETCH_COMMAND, GIT_SETTINGS, PUSH_COMMAND, GitResult, PushResult, Transport, parse_push
 from pytest_gittrix.os_level.files import write_file
-from pytest_gittrix.workspaces.alternates import Borrowing
+from pytest_gittrix.workspaces.alternates import ScratchRepository
 
 _FETCHED: Final = "refs/fetched/"
 _MANY: Final = 100
 _LOOK: Final = ("ls-remote", "-q", "--symref", "--")
 _SETTINGS: Final = f"""\
-{SETTINGS}[core]
+{GIT_SETTINGS}[core]
 	alternateRefsCommand = :
 [safe]
 	directory = *
@@ -60,7 +60,7 @@ class Remote:
 
     Attributes:
         transport: how it is reached.
-        borrowing: where its objects go.
+        scratch: where its objects go.
         settings: path of the configuration (``write_settings``).
         deadline: by when all has to be done.
         holding: a descriptor that every git holds: the lock of the finalization, so that a push which outlives its engine keeps it.
@@ -70,7 +70,7 @@ class Remote:
     """
 
     transport: Transport
-    borrowing: Borrowing
+    scratch: ScratchRepository
     settings: str
     deadline: Deadline
     holding: int
@@ -89,7 +89,7 @@ class Remote:
         answer = self._run([*_LOOK, self.transport.url, "HEAD", "refs/heads/*", "refs/tags/*"])
         heads: dict[str, str] = {}
         tags: set[str] = set()
-        for line in answer.out.splitlines():
+        for line in answer.stdout.splitlines():
             value, _, name = line.partition("\t")
             if name == "HEAD" and value.startswith("ref: refs/heads/"):
                 self.default = value.removeprefix("ref: refs/heads/")
@@ -101,14 +101,14 @@ class Remote:
         self._fetch()
 
     def _fetch(self) -> None:
-        here = self.borrowing.kinds({*self.heads.values(), *self.tags})
+        here = self.scratch.object_kinds({*self.heads.values(), *self.tags})
         missing = sorted(name for name, id_ in self.heads.items() if id_ not in here)
         self.tags &= here.keys()
         if not missing:
             return
         named = [f"+refs/heads/{name}:{_FETCHED}{name}" for name in missing]
-        self._run([*FETCH, "--", self.transport.url, *(named if len(named) <= _MANY else [f"+refs/heads/*:{_FETCHED}*"])])
-        here = self.borrowing.kinds(self.heads.values())
+        self._run([*FETCH_COMMAND, "--", self.transport.url, *(named if len(named) <= _MANY else [f"+refs/heads/*:{_FETCHED}*"])])
+        here = self.scratch.object_kinds(self.heads.values())
         # One that was replaced between the two calls is not here; nothing can be said of it until the next look.
         self.heads = {name: id_ for name, id_ in self.heads.items() if id_ in here}
 
@@ -116,7 +116,7 @@ class Remote:
         """Commits (and tags) that are on the remote, with all that they lead to."""
         return sorted({*self.heads.values(), *self.tags})
 
-    def push(self, commit: str, branch: str) -> Pushed:
+    def push(self, commit: str, branch: str) -> PushResult:
         """Offer a commit as the new head of a branch, which must be where it was at the last look.
 
         Raises:
@@ -124,19 +124,19 @@ class Remote:
         """
         ref = f"refs/heads/{branch}"
         lease = f"--force-with-lease={ref}:{self.heads.get(branch, '')}"
-        ended = pushed(self._answer([*PUSH, lease, "--", self.transport.url, f"{commit}:{ref}"]), ref)
+        ended = parse_push(self._answer([*PUSH_COMMAND, lease, "--", self.transport.url, f"{commit}:{ref}"]), ref)
         if ended.outcome == "landed":
             self.heads[branch] = commit
         return ended
 
-    def _run(self, arguments: list[str]) -> Answer:
+    def _run(self, arguments: list[str]) -> GitResult:
         answer = self._answer(arguments)
         if answer.status != 0:
-            raise self.transport.refusal(answer)
+            raise self.transport.read_error(answer)
         return answer
 
-    def _answer(self, arguments: list[str]) -> Answer:
+    def _answer(self, arguments: list[str]) -> GitResult:
         limited = replace(self.transport, timeout=min(self.transport.timeout, self.deadline.left()))
         return limited.run(
-            arguments, settings=self.settings, variables={"GIT_DIR": os.fspath(self.borrowing.path)}, holding=(self.holding,)
+            arguments, settings=self.settings, variables={"GIT_DIR": os.fspath(self.scratch.path)}, inherit_fds=(self.holding,)
         )

@@ -20,10 +20,10 @@ from pytest_gittrix.git.tree import Entry, flatten
 from pytest_gittrix.members.finalize_files import classify, is_credential, is_runtime
 from pytest_gittrix.members.finalize_record import Action, Notes
 from pytest_gittrix.members.finalize_remote import Deadline, OutOfTime, Remote
-from pytest_gittrix.workspaces.alternates import Borrowing
-from pytest_gittrix.workspaces.multi_repo import HydratedRepository, clone_path
-from pytest_gittrix.workspaces.rescue import LARGE_FILES, Found
-from pytest_gittrix.workspaces.uncommitted import Uncommitted, uncommitted
+from pytest_gittrix.workspaces.alternates import ScratchRepository
+from pytest_gittrix.workspaces.multi_repo import CheckedOutRepository, clone_path
+from pytest_gittrix.workspaces.rescue import LFS_OBJECTS, AgentRepository
+from pytest_gittrix.workspaces.uncommitted import Uncommitted, find_uncommitted
 
 RETRIES: Final = 3
 """How often a branch that moved meanwhile is fetched, and the work replayed onto it (BotMinter)."""
@@ -45,7 +45,7 @@ class Task:
         identity: name and address of whoever commits what was left uncommitted.
     """
 
-    repository: HydratedRepository
+    repository: CheckedOutRepository
     root: str
     session: str
     strangers: frozenset[str]
@@ -65,7 +65,7 @@ class Saving:
     Attributes:
         task: see ``Task``.
         found: what its git directory says.
-        borrowing: the engine's repository.
+        scratch: the engine's repository.
         remote: the remote.
         notes: what earlier attempts meant to do.
         deadline: by when it has to be done.
@@ -73,8 +73,8 @@ class Saving:
     """
 
     task: Task
-    found: Found
-    borrowing: Borrowing
+    found: AgentRepository
+    scratch: ScratchRepository
     remote: Remote
     notes: Notes
     deadline: Deadline
@@ -95,20 +95,20 @@ class Saving:
             OutOfTime: the time is up. What is in ``done`` was done.
             OSError: the disk refused.
         """
-        kinds = self.borrowing.kinds(self.found.objects)
+        kinds = self.scratch.object_kinds(self.found.objects)
         own = self._own = frozenset(id_ for id_, kind in kinds.items() if kind == "commit")
         entries = self._entries()
         dirty = self._uncommitted(entries)
         for problem in self.found.problems:
             self.done.append(Action(self._name, "failed", reason=problem))
         quiet = self._is_quiet(own, dirty, entries)
-        for place in self.found.inside:
-            if not (quiet and place == LARGE_FILES):
+        for place in self.found.other_stores:
+            if not (quiet and place == LFS_OBJECTS):
                 self.done.append(Action(self._name, "left", reason=f".git/{place} holds work that no push of a branch takes along"))
         if quiet:
             self._pass_over(dirty, entries)
             return
-        self.borrowing.have(self.borrowing.kinds({*self._tips(), *filter(None, [self.task.repository.commit])}))
+        self.scratch.declare_complete(self.scratch.object_kinds({*self._tips(), *filter(None, [self.task.repository.commit])}))
         self.remote.look()
         fresh, files = self._commit(dirty, entries)
         for name, tip in self.found.branches.items():
@@ -130,17 +130,17 @@ class Saving:
         """Everything in the commit that is checked out."""
         if self.found.commit is None:
             return {}
-        return flatten(self.borrowing.trees.read, self.borrowing.commit(self.found.commit).tree)
+        return flatten(self.scratch.trees.read, self.scratch.commit(self.found.commit).tree)
 
     def _uncommitted(self, entries: Mapping[str, Entry]) -> Uncommitted:
-        return uncommitted(
+        return find_uncommitted(
             self.task.root,
             entries,
-            self.borrowing.format,
+            self.scratch.format,
             may_be_deleted=self.found.may_be_deleted,
             exclude=self.found.exclude,
-            strangers=self.task.strangers,
-            tick=self.deadline.left,
+            nested=self.task.strangers,
+            on_file=self.deadline.left,
         )
 
     def _is_quiet(self, own: Collection[str], dirty: Uncommitted, entries: Mapping[str, Entry]) -> bool:
@@ -185,30 +185,30 @@ class Saving:
 
     def _built(self, changes: Mapping[str, Entry | None], dirty: Uncommitted) -> str:
         """The commit of some changes. The same changes to the same parent always give the same commit."""
-        parent = self.borrowing.commit(self.found.commit) if self.found.commit is not None else None
+        parent = self.scratch.commit(self.found.commit) if self.found.commit is not None else None
         earliest = parent.committer.seconds if parent is not None else 0
         seconds = max([earliest, *(dirty.times.get(path, 0) for path in changes)])
         for last in (False, True):
             built = build_commit(
-                self.borrowing.trees.read,
+                self.scratch.trees.read,
                 parent.tree if parent is not None else None,
                 changes,
                 dirty.blobs,
                 parent=self.found.commit,
                 author=Signature(*self.task.identity, seconds),
                 message=f"Left uncommitted in session {self.task.session}\n\nCommitted by its finalization.\n",
-                format_=self.borrowing.format,
+                format_=self.scratch.format,
             )
             if not last:
                 seconds = self.notes.time_of(f"{self._name} {self.found.commit} {built.tree}", seconds)
-        self.borrowing.write(built.objects)
+        self.scratch.write(built.objects)
         return built.id
 
     # Commits ---------------------------------------------------------------------------------------------------------------------
 
     def _missing(self, tips: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """The commits below ``tips`` that are not on the remote, nor replayed there."""
-        return self.borrowing.new(tips, {*self.remote.known(), *self._saved})
+        return self.scratch.new_commits(tips, {*self.remote.known(), *self._saved})
 
     def _save_branch(self, name: str, tip: str, files: tuple[str, ...]) -> None:
         """Bring a branch to the remote: as it is, replayed onto what came meanwhile, or as a recovery branch."""
@@ -218,7 +218,7 @@ class Saving:
         why = ""
         for _ in range(1 + RETRIES):
             there = self.remote.heads.get(name)
-            offered = tip if there is None or self.borrowing.leads_to(tip, there) else self._replayed(tip, there)
+            offered = tip if there is None or self.scratch.leads_to(tip, there) else self._replayed(tip, there)
             if offered is None:
                 why = f"{name} has moved, and the work does not go onto it by itself"
                 break
@@ -240,7 +240,7 @@ class Saving:
     def _replayed(self, tip: str, onto: str) -> str | None:
         """The agent's commits on top of what came meanwhile; None if that needs a person, or would bring back what others took away."""
         strange = self._missing([tip]).keys() - self._own - {tip}
-        return None if strange else self.borrowing.replay(tip, onto)
+        return None if strange else self.scratch.replay(tip, onto)
 
     def _save_head(self, fresh: str | None, files: tuple[str, ...]) -> None:
         """Save what is on a detached HEAD, or on a branch that has no commit yet."""
@@ -254,7 +254,7 @@ class Saving:
         there = self.remote.heads.get(default)
         # What a team knows belongs to everybody; a workspace has the team's repository detached at the default branch's head.
         at = self.found.commit
-        if self.task.repository.team and there is not None and at is not None and self.borrowing.leads_to(there, at):
+        if self.task.repository.team and there is not None and at is not None and self.scratch.leads_to(there, at):
             self._save_branch(default, tip, files)
             return
         self._save_apart("HEAD", tip, files, label=at)
@@ -269,7 +269,7 @@ class Saving:
     def _save_others(self, own: Collection[str]) -> None:
         """Save every other commit of the agent's: those that only a reflog, a tag or nothing at all leads to."""
         base = [self.task.repository.commit] if self.task.repository.commit is not None else []
-        missing = self.borrowing.new(own, {*self.remote.known(), *self._saved, *self._given_up, *base})
+        missing = self.scratch.new_commits(own, {*self.remote.known(), *self._saved, *self._given_up, *base})
         inner = {parent for parents in missing.values() for parent in parents}
         tips = [id_ for id_ in missing if id_ not in inner]
         safe = sorted(tip for tip in tips if not self._holds_credentials(f"commit {tip[:_SHORT]}", tip, self._missing([tip])))
@@ -280,19 +280,19 @@ class Saving:
 
     def _bundle(self, tips: list[str]) -> str:
         """One commit, without files of its own, that leads to all of these."""
-        tree = self.borrowing.format.hash_object("tree", b"")
-        seconds = max(self.borrowing.commit(tip).committer.seconds for tip in tips)
+        tree = self.scratch.format.hash_object("tree", b"")
+        seconds = max(self.scratch.commit(tip).committer.seconds for tip in tips)
         who = Signature(*self.task.identity, seconds).encode().decode(errors="surrogateescape")
         parents = "".join(f"parent {tip}\n" for tip in tips)
         message = f"Commits that nothing led to in session {self.task.session}\n\nEach parent is one. This commit itself has no files.\n"
         raw = f"tree {tree}\n{parents}author {who}\ncommitter {who}\n\n{message}".encode(errors="surrogateescape")
-        id_ = self.borrowing.format.hash_object("commit", raw)
-        self.borrowing.write({id_: ("commit", raw), tree: ("tree", b"")})
+        id_ = self.scratch.format.hash_object("commit", raw)
+        self.scratch.write({id_: ("commit", raw), tree: ("tree", b"")})
         return id_
 
     def _holds_credentials(self, what: str, tip: str, missing: Mapping[str, object]) -> bool:
         """Whether a commit that the remote has not yet would bring it a credential; then none of it is pushed, and this is told."""
-        secret = sorted(path for path in self.borrowing.touched(missing) if is_credential(path))
+        secret = sorted(path for path in self.scratch.touched_paths(missing) if is_credential(path))
         if secret:
             self.done.append(Action.about(self._name, "failed", secret, "commits hold credentials, so they are not pushed", branch=what))
             self._given_up.append(tip)
@@ -305,7 +305,7 @@ class Saving:
         plain = f"recovery/{self.task.session}/{label}"
         for name in (plain, f"{plain}-{tip[:_SHORT]}"):
             there = self.remote.heads.get(name)
-            if there is not None and not self.borrowing.leads_to(tip, there):
+            if there is not None and not self.scratch.leads_to(tip, there):
                 continue
             refused = self._push(name, tip, files, "recovered", why)
             if refused is None:
@@ -346,12 +346,10 @@ class Saving:
         """Tell too what an earlier attempt did, as far as the remote still has it."""
         done = {(one.action, one.branch, one.commit) for one in self.done}
         earlier = [one for one in self.notes.of(self._name) if (one.action, one.branch, one.commit) not in done]
-        kinds = self.borrowing.kinds({one.commit for one in earlier if one.commit is not None})
+        kinds = self.scratch.object_kinds({one.commit for one in earlier if one.commit is not None})
         held = [
             one
             for one in earlier
-            if one.branch in self.remote.heads
-            and one.commit in kinds
-            and self.borrowing.leads_to(self.remote.heads[one.branch], one.commit)
+            if one.branch in self.remote.heads and one.commit in kinds and self.scratch.leads_to(self.remote.heads[one.branch], one.commit)
         ]
         self.done += held

@@ -21,10 +21,10 @@ from pytest_gittrix.members.finalize_files import is_credential, is_runtime
 from pytest_gittrix.members.finalize_record import Saved
 from pytest_gittrix.members.finalize_repository import Task, lenders
 from pytest_gittrix.record.state.lifecycle import Life
-from pytest_gittrix.workspaces.alternates import Borrowing
-from pytest_gittrix.workspaces.multi_repo import Hydrated, HydratedRepository, clone_path, format_of_clone
-from pytest_gittrix.workspaces.rescue import Found, read, repositories_in
-from pytest_gittrix.workspaces.uncommitted import uncommitted
+from pytest_gittrix.workspaces.alternates import ScratchRepository
+from pytest_gittrix.workspaces.multi_repo import CheckedOutRepository, MultiRepoWorkspace, clone_format, clone_path
+from pytest_gittrix.workspaces.rescue import AgentRepository, find_repositories, read_repository
+from pytest_gittrix.workspaces.uncommitted import find_uncommitted
 
 _ORIGIN: Final = "refs/remotes/origin/"
 _SHORT: Final = 12
@@ -74,11 +74,13 @@ class Inspection:
         return any(one.holds_work for one in self.repositories)
 
 
-def look_into(workspace: Hydrated, pushed: Collection[str] = (), saved: Mapping[str, Saved] | None = None) -> tuple[RepositoryState, ...]:
+def look_into(
+    workspace: MultiRepoWorkspace, pushed: Collection[str] = (), saved: Mapping[str, Saved] | None = None
+) -> tuple[RepositoryState, ...]:
     """What the repositories of a workspace hold. Nothing in it is changed.
 
     Args:
-        workspace: what ``hydrate`` made.
+        workspace: what ``checkout_all`` made.
         pushed: commits that are known to be on a remote, besides those that the shared clones saw there.
         saved: what finalizations noted of what is safe, by repository.
 
@@ -87,8 +89,8 @@ def look_into(workspace: Hydrated, pushed: Collection[str] = (), saved: Mapping[
     """
     if not os.path.isdir(workspace.path):
         return ()
-    places = repositories_in(workspace.path)
-    own = {one.place for one in workspace.repositories}
+    places = find_repositories(workspace.path)
+    own = {one.directory for one in workspace.repositories}
     noted = saved or {}
     found = [_look(workspace, one, places, pushed, noted.get(one.name, Saved())) for one in workspace.repositories]
     unknown = "the session does not know it, nor a remote of it"
@@ -96,19 +98,19 @@ def look_into(workspace: Hydrated, pushed: Collection[str] = (), saved: Mapping[
 
 
 def _look(
-    workspace: Hydrated, repository: HydratedRepository, places: Iterable[str], pushed: Collection[str], saved: Saved
+    workspace: MultiRepoWorkspace, repository: CheckedOutRepository, places: Iterable[str], pushed: Collection[str], saved: Saved
 ) -> RepositoryState:
-    root = os.path.join(workspace.path, repository.place)
+    root = os.path.join(workspace.path, repository.directory)
     if not os.path.lexists(os.path.join(root, ".git")):
         left = os.path.isdir(root) and bool(os.listdir(root))
         return RepositoryState(repository.name, None, holds_work=left, problem="there is no repository any more")
-    below = f"{repository.place}/"
+    below = f"{repository.directory}/"
     strangers = frozenset(place.removeprefix(below) for place in places if place.startswith(below))
-    if os.path.realpath(root) != os.path.join(os.path.realpath(workspace.path), *repository.place.split("/")):
-        return RepositoryState(repository.name, None, holds_work=True, problem=f"a link leads from {repository.place} to another place")
+    if os.path.realpath(root) != os.path.join(os.path.realpath(workspace.path), *repository.directory.split("/")):
+        return RepositoryState(repository.name, None, holds_work=True, problem=f"a link leads from {repository.directory} to another place")
     try:
-        format_ = format_of_clone(clone_path(workspace.clones, repository.url), repository.commit)
-        found = read(root, format_, timeout=_TIMEOUT)
+        format_ = clone_format(clone_path(workspace.clones, repository.url), repository.commit)
+        found = read_repository(root, format_, timeout=_TIMEOUT)
         with tempfile.TemporaryDirectory(prefix="gittrix-look-") as directory:
             task = Task(repository, root, "", strangers, ("", ""))
             return _Look(workspace, task, found, format_, saved).run(directory, {*pushed, *saved.commits})
@@ -121,9 +123,9 @@ def _look(
 class _Look:
     """A look into one repository."""
 
-    workspace: Hydrated
+    workspace: MultiRepoWorkspace
     task: Task
-    found: Found
+    found: AgentRepository
     format: ObjectFormat
     saved: Saved
 
@@ -131,27 +133,27 @@ class _Look:
         found, repository = self.found, self.task.repository
         borrowed = lenders(self.task, self.workspace.clones)
         path = os.path.join(directory, "repository.git")
-        borrowing = Borrowing.make(path, self.format, borrowed, shallow=found.shallow, left=lambda: _TIMEOUT)
+        scratch = ScratchRepository.make(path, self.format, borrowed, shallow=found.shallow, time_left=lambda: _TIMEOUT)
         try:
-            dirty, work = self._files(borrowing)
-            unpushed, alone = self._commits(borrowing, pushed)
+            dirty, work = self._files(scratch)
+            unpushed, alone = self._commits(scratch, pushed)
         finally:
-            borrowing.close()
-        problem = "; ".join([*found.problems, *(f".git/{place} holds work of its own" for place in found.inside)]) or None
+            scratch.close()
+        problem = "; ".join([*found.problems, *(f".git/{place} holds work of its own" for place in found.other_stores)]) or None
         holds = bool(work or alone or problem)
         return RepositoryState(repository.name, found.branch, tuple(dirty), tuple(unpushed), holds, problem)
 
-    def _files(self, borrowing: Borrowing) -> tuple[list[str], list[str]]:
+    def _files(self, scratch: ScratchRepository) -> tuple[list[str], list[str]]:
         """The files that differ, and those of them that are work."""
         commit = self.found.commit
-        entries = flatten(borrowing.trees.read, borrowing.commit(commit).tree) if commit is not None else {}
-        seen = uncommitted(
+        entries = flatten(scratch.trees.read, scratch.commit(commit).tree) if commit is not None else {}
+        seen = find_uncommitted(
             self.task.root,
             entries,
             self.format,
             may_be_deleted=self.found.may_be_deleted,
             exclude=self.found.exclude,
-            strangers=self.task.strangers,
+            nested=self.task.strangers,
         )
         dirty = sorted({*seen.changes, *seen.refused})
         safe = {path for path, entry in seen.changes.items() if self._is_saved(path, entry)}
@@ -160,20 +162,20 @@ class _Look:
     def _is_saved(self, path: str, entry: Entry | None) -> bool:
         return path in self.saved.files and self.saved.files[path] == (None if entry is None else (entry.mode, entry.id))
 
-    def _commits(self, borrowing: Borrowing, pushed: Collection[str]) -> tuple[list[str], bool]:
+    def _commits(self, scratch: ScratchRepository, pushed: Collection[str]) -> tuple[list[str], bool]:
         """What leads to commits that the remote has not; and whether there are any, if only others than the agent are believed."""
         found, base = self.found, self.task.repository.commit
         clone = clone_path(self.workspace.clones, self.task.repository.url)
         seen = References(clone, self.format).below(_ORIGIN).values() if os.path.isdir(clone) else ()
-        known = {*borrowing.kinds({*seen, *pushed, *filter(None, [base])})}
-        told = known | {*borrowing.kinds(found.remotes.values())}
+        known = {*scratch.object_kinds({*seen, *pushed, *filter(None, [base])})}
+        told = known | {*scratch.object_kinds(found.remotes.values())}
         tips = dict(found.branches)
         if found.commit is not None and found.branch is None:
             tips[f"HEAD-{found.commit[:_SHORT]}"] = found.commit
         tips |= {f"stash-{stash[:_SHORT]}": stash for stash in found.stashes}
-        unpushed = [label for label, tip in tips.items() if borrowing.new([tip], told)]
-        own = [id_ for id_, kind in borrowing.kinds(found.objects).items() if kind == "commit"]
-        lost = borrowing.new(own, [*told, *tips.values()]) if own else {}
+        unpushed = [label for label, tip in tips.items() if scratch.new_commits([tip], told)]
+        own = [id_ for id_, kind in scratch.object_kinds(found.objects).items() if kind == "commit"]
+        lost = scratch.new_commits(own, [*told, *tips.values()]) if own else {}
         inner = {parent for parents in lost.values() for parent in parents}
         unpushed += [f"lost-{id_[:_SHORT]}" for id_ in sorted(lost) if id_ not in inner]
-        return unpushed, bool(unpushed or borrowing.new([*own, *tips.values()], known))
+        return unpushed, bool(unpushed or scratch.new_commits([*own, *tips.values()], known))

@@ -25,7 +25,7 @@ from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.fold import fold
 from pytest_gittrix.record.state.lifecycle import Life, life_of
 from pytest_gittrix.record.state.retention import RetentionPolicy
-from pytest_gittrix.workspaces.multi_repo import TEAM, Hydrated, HydratedRepository, RepositorySpec
+from pytest_gittrix.workspaces.multi_repo import TEAM, CheckedOutRepository, MultiRepoWorkspace, RepositorySpec
 
 if TYPE_CHECKING:
     from pytest_gittrix.engine.engine import GitTrix
@@ -154,13 +154,13 @@ class MemberRecord:
         leases = (self.turn(), self.recorder.store.lease(self.id))
         return any(lease.state() != "available" for lease in leases)
 
-    def hydrated(self) -> Hydrated:
+    def hydrated(self) -> MultiRepoWorkspace:
         """Its workspace as it was planned. Raises as ``life``."""
         told = self.events()[0].data.get("repositories", ())
         repositories = tuple(
-            HydratedRepository(one["name"], one["url"], one["place"], one["branch"], one["commit"], one["place"] == TEAM) for one in told
+            CheckedOutRepository(one["name"], one["url"], one["place"], one["branch"], one["commit"], one["place"] == TEAM) for one in told
         )
-        return Hydrated(str(self.workspace), str(self._clones), repositories)
+        return MultiRepoWorkspace(str(self.workspace), str(self._clones), repositories)
 
     def process(self, life: Life) -> AgentProcess | None:
         """The agent that was started in it last; what the log says of it goes before what its files say."""

@@ -35,13 +35,13 @@ from pytest_gittrix.record.eventlog.events import path_fields
 from pytest_gittrix.record.state.lifecycle import KINDS, NEVER_SWEPT, Life
 from pytest_gittrix.workspaces.multi_repo import (
     PROTOCOLS,
-    HydratedRepository,
+    CheckedOutRepository,
     Progress,
     RepositorySpec,
+    checkout_all,
+    clone_format,
     clone_path,
-    format_of_clone,
-    hydrate,
-    shown,
+    hide_credentials,
 )
 
 BRAIN: Final = "brain-prompt.md"
@@ -87,7 +87,7 @@ class Asked:
             check_text(spec.name, "name of a repository")
             if _SECRET.match(check_text(spec.url, "address of a repository")):
                 raise InvalidInput(
-                    f"The address {shown(spec.url)!r} has credentials in it.",
+                    f"The address {hide_credentials(spec.url)!r} has credentials in it.",
                     why="It is written into the record, and into the agent's repository.",
                     fix="Leave them out, and give Members(credentials=...).",
                 )
@@ -133,7 +133,7 @@ class MemberStart:
             with suppress(OSError, GittrixError):  # of what is over, anybody takes it
                 self.team.locks.release_all(record.id)
             with suppress(OSError, GittrixError):  # the next recovery takes it away
-                self.team.engine.services.resources.trash.put(str(record.directory))
+                self.team.engine.services.resources.trash.discard(str(record.directory))
                 self.team.engine.services.tidy()
             raise
 
@@ -149,7 +149,7 @@ class MemberStart:
 
     def _hydrate(self, record: MemberRecord, asked: Asked) -> None:
         clock = self.team.engine.clock
-        hydrate(
+        checkout_all(
             asked.repositories,
             record.workspace,
             self.team.clones,
@@ -163,8 +163,8 @@ class MemberStart:
             # A workspace that a power cut emptied would look as if the agent had emptied it.
             sync_file_system(str(record.directory))
 
-    def _planned(self, record: MemberRecord, asked: Asked) -> Callable[[tuple[HydratedRepository, ...]], None]:
-        def planned(repositories: tuple[HydratedRepository, ...]) -> None:
+    def _planned(self, record: MemberRecord, asked: Asked) -> Callable[[tuple[CheckedOutRepository, ...]], None]:
+        def planned(repositories: tuple[CheckedOutRepository, ...]) -> None:
             kind = "brain" if asked.kind == "loop" and self._has_brain(repositories, asked.member) else asked.kind
             opened: dict[str, Any] = {
                 "task": asked.task,
@@ -186,13 +186,13 @@ class MemberStart:
 
         return planned
 
-    def _has_brain(self, repositories: Sequence[HydratedRepository], member: str) -> bool:
+    def _has_brain(self, repositories: Sequence[CheckedOutRepository], member: str) -> bool:
         """Whether the team's repository, as it is about to be checked out, says that the member is a brain."""
         for one in repositories:
             if not one.team or one.commit is None:
                 continue
             clone = clone_path(self.team.clones, one.url)
-            objects = open_objects(Path(clone, "objects"), format_of_clone(clone, one.commit))
+            objects = open_objects(Path(clone, "objects"), clone_format(clone, one.commit))
             try:
                 tree = parse_commit(one.commit, objects.read(one.commit)[1]).tree
                 reading = Trees(objects)
@@ -305,6 +305,7 @@ def release(team: Team, held: Held) -> None:
         held.add("work.released", {"item": item})
 
 
-def _told(one: HydratedRepository) -> dict[str, Any]:
-    texts = {name: check_text(getattr(one, name), f"{name} of a repository") for name in ("name", "url", "branch", "place")}
+def _told(one: CheckedOutRepository) -> dict[str, Any]:
+    fields = {"name": one.name, "url": one.url, "branch": one.branch, "place": one.directory}
+    texts = {name: check_text(text, f"{name} of a repository") for name, text in fields.items()}
     return {**texts, "commit": os.fspath(one.commit) if one.commit is not None else None}

@@ -85,7 +85,7 @@ class Agents:
         home = self.board.engine.store.directory(seen.id) / _HOME
         if home.is_dir():
             with typed():
-                self.board.engine.services.resources.trash.put(str(home))
+                self.board.engine.services.resources.trash.discard(str(home))
 
     def process(self, seen: Seen) -> AgentProcess:
         """A session's last agent, there or not; of one whose files are gone, the log tells who it is."""

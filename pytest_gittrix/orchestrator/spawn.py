@@ -196,8 +196,8 @@ class Spawning:
             recorder = self.board.recorder(session.id)
             with recorder.leased():
                 parts_of(session).workspace.remove(trash)
-                trash.put(str(recorder.directory / "engine"))
-                trash.put(str(recorder.directory))
+                trash.discard(str(recorder.directory / "engine"))
+                trash.discard(str(recorder.directory))
             self.board.engine.services.tidy()
 
     # After a kill --------------------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def _is_git_directory(path: str) -> bool:
     return path == ".git"
 
 
-class GuardedDir:
+class SafeDir:
     """A directory whose files can be read and changed, and nothing outside it.
 
     Paths are canonical: relative, ``/``-separated, no ``.`` or ``..`` components, bytes that are not UTF-8 by surrogateescape. Safe to
@@ -96,7 +96,7 @@ class GuardedDir:
         return self._root.is_at(self._name)
 
     def __repr__(self) -> str:
-        return f"GuardedDir({self._name!r}{'' if self._held else ', closed'})"
+        return f"SafeDir({self._name!r}{'' if self._held else ', closed'})"
 
     def read(self, path: str, *, max_bytes: int | None = None) -> tuple[bytes, os.stat_result]:
         """The contents of a regular file, and its status from before they were read (so that a change meanwhile shows in a second look).

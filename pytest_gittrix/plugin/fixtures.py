@@ -148,7 +148,7 @@ class Worlds:
     def discard(self, opened: Opened) -> None:
         """Remove a world: out of the way at once, from the disk when there is time."""
         self.opened.remove(opened)
-        self._trash.put(str(opened.path))
+        self._trash.discard(str(opened.path))
         self._thrown += 1
         if self._thrown % _TRASH_LIMIT == 0:
             self._trash.empty_soon()

@@ -21,8 +21,8 @@ from pytest_gittrix.record.state.observations import (
     UNKNOWN,
     Activity,
     Observations,
+    ObservedPullRequest,
     Progress,
-    PullRequest,
     Report,
     ended_as,
     lived_as,
@@ -121,7 +121,7 @@ def record(events: Sequence[Event], *, now_ns: int | None = None, dialect: Diale
     return {**found, "metadata": _metadata(facts, observations.report)}
 
 
-def pr_info(pr: PullRequest) -> dict[str, Any] | None:
+def pr_info(pr: ObservedPullRequest) -> dict[str, Any] | None:
     """The document's PRInfo; None if there is no pull request. A text that is not known is empty, an unknown number is 0."""
     if pr.state == "none":
         return None

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from pytest_gittrix.record.state.agent_activity import AHEAD_NS, IDLE_NS
 from pytest_gittrix.record.state.agent_reports import REPORTS, counts
-from pytest_gittrix.record.state.observations import Activity, Observations, PullRequest, Runtime
+from pytest_gittrix.record.state.observations import Activity, Observations, ObservedPullRequest, Runtime
 
 Dialect = Literal["document", "head"]
 Strength = Literal["strong", "weak", "stale"]
@@ -157,7 +157,7 @@ class PollResult:
 
     runtime: Runtime | None = None
     activity: Activity | None = None
-    pr: PullRequest | None = None
+    pr: ObservedPullRequest | None = None
 
     def applied_to(self, observations: Observations) -> Observations:
         """The observations, updated with this result."""
@@ -348,5 +348,5 @@ def _compared(observations: Observations, decision: Decision) -> Decision:
     return replace(decision, changed=not same)
 
 
-def _latest(old: PullRequest, new: PullRequest | None) -> PullRequest:
+def _latest(old: ObservedPullRequest, new: ObservedPullRequest | None) -> ObservedPullRequest:
     return old if new is None or old.state == "merged" else new

@@ -1,8 +1,8 @@
-"""A bare repository of the engine's own that borrows the objects of others, so that git can be asked about them safely.
+"""A bare scratch repository that reads other repositories' objects through alternates, so that git can examine them safely.
 
-Git runs here, with a configuration that the engine wrote; of the repositories that it borrows from, it sees object directories only. Git
-would also list their references, by running there: ``core.alternateRefsCommand`` stops that. Commits are replayed here too, without a
-work tree. It must not know whose the objects are.
+Git runs in the scratch repository, with a configuration that the engine wrote, and sees only the object directories of the other
+repositories. Git would also run in those repositories, to list their references: ``core.alternateRefsCommand`` prevents that. Commits are
+replayed in the scratch repository too, without a work tree.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ _DROPPED: Final = (b"tree ", b"parent ", b"gpgsig", b"mergetag")
 
 
 @dataclass(frozen=True)
-class Borrowing:
-    """One such repository. Made by ``Borrowing.make``; its directory is the caller's to remove.
+class ScratchRepository:
+    """A scratch repository. Made by ``ScratchRepository.make``; the caller removes its directory.
 
     Attributes:
         path: its git directory.
         format: its object format.
-        left: gives the seconds that the next git program may take; may raise if there are none.
+        time_left: returns the seconds that the next git program may take; may raise if no time is left.
     """
 
     path: str
     format: ObjectFormat
-    left: Callable[[], float]
+    time_left: Callable[[], float]
     _written: dict[str, tuple[str, bytes]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def make(
-        cls, path: str, format_: ObjectFormat, lenders: Sequence[str], *, shallow: Collection[str] = (), left: Callable[[], float]
-    ) -> Borrowing:
-        """Make one.
+        cls, path: str, format_: ObjectFormat, alternates: Sequence[str], *, shallow: Collection[str] = (), time_left: Callable[[], float]
+    ) -> ScratchRepository:
+        """Create a scratch repository.
 
         Args:
-            path: its directory, which is not there yet.
+            path: its directory, which does not exist yet.
             format_: its object format.
-            lenders: the object directories that it borrows from.
-            shallow: commits whose parents are left out.
-            left: see the class.
+            alternates: the object directories to read from.
+            shallow: commits whose parents are missing.
+            time_left: see the class.
 
         Raises:
             OSError: the disk refused.
@@ -63,11 +63,11 @@ class Borrowing:
         extensions = "[extensions]\n\tobjectFormat = sha256\n" if format_ is SHA256 else ""
         core = f"[core]\n\trepositoryFormatVersion = {int(format_ is SHA256)}\n\tbare = true\n\talternateRefsCommand = :\n"
         write_new(os.path.join(path, "config"), (core + extensions).encode())
-        write_new(os.path.join(path, "objects", "info", "alternates"), b"".join(os.fsencode(lender) + b"\n" for lender in lenders))
+        write_new(os.path.join(path, "objects", "info", "alternates"), b"".join(os.fsencode(directory) + b"\n" for directory in alternates))
         if shallow:
-            write_new(os.path.join(path, "shallow"), "".join(f"{id_}\n" for id_ in sorted(shallow)).encode())
+            write_new(os.path.join(path, "shallow"), _lines(sorted(shallow)))
         write_new(os.path.join(path, "HEAD"), b"ref: refs/heads/none\n")
-        return cls(path, format_, left)
+        return cls(path, format_, time_left)
 
     # Reading ---------------------------------------------------------------------------------------------------------------------
 
@@ -78,72 +78,71 @@ class Borrowing:
 
     @cached_property
     def objects(self) -> Objects:
-        """Reader of its objects and those it borrows."""
+        """Reader of its own objects and those of its alternates."""
         return open_objects(Path(self.objects_dir), self.format)
 
     @cached_property
     def trees(self) -> Trees:
-        """Their parsed trees."""
+        """Parsed trees of these objects."""
         return Trees(self.objects)
 
     def commit(self, id_: str) -> Commit:
-        """A commit, parsed. Raises MissingObject."""
+        """Read and parse a commit. Raises MissingObject."""
         return parse_commit(id_, self.objects.read(id_)[1])
 
     def git(self, *arguments: str, stdin: bytes = b"") -> bytes:
-        """What git answers here. Raises GitFailed."""
-        return run_git(arguments, env=hermetic_env() | {"GIT_DIR": self.path}, stdin=stdin, timeout=self.left())
+        """Run git in this repository and return its standard output. Raises GitFailed."""
+        return run_git(arguments, env=hermetic_env() | {"GIT_DIR": self.path}, stdin=stdin, timeout=self.time_left())
 
-    def kinds(self, ids: Iterable[str]) -> dict[str, str]:
-        """The kind of each of these objects that is there."""
-        asked = "".join(f"{id_}\n" for id_ in ids).encode()
-        if not asked:
+    def object_kinds(self, ids: Iterable[str]) -> dict[str, str]:
+        """The kind of each of these objects that exists, by id."""
+        request = _lines(ids)
+        if not request:
             return {}
-        lines = (line.split() for line in self.git("cat-file", "--batch-check", stdin=asked).decode().splitlines())
-        return {line[0]: line[1] for line in lines if len(line) == 3}
+        fields = (line.split() for line in self.git("cat-file", "--batch-check", stdin=request).decode().splitlines())
+        return {field[0]: field[1] for field in fields if len(field) == 3}
 
-    def new(self, tips: Iterable[str], known: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """The commits that ``tips`` lead to and ``known`` do not, newest first, each with its parents."""
-        asked = [*tips, *(f"^{id_}" for id_ in known)]
-        answer = self.git("rev-list", "--topo-order", "--parents", "--stdin", stdin="".join(f"{line}\n" for line in asked).encode())
-        return {line[0]: tuple(line[1:]) for line in map(str.split, answer.decode().splitlines())}
+    def new_commits(self, tips: Iterable[str], known: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """The commits that are reachable from ``tips`` and not from ``known``, newest first, each with its parents."""
+        revisions = _lines([*tips, *(f"^{id_}" for id_ in known)])
+        listed = self.git("rev-list", "--topo-order", "--parents", "--stdin", stdin=revisions).decode()
+        return {commit: tuple(parents) for commit, *parents in map(str.split, listed.splitlines())}
 
     def leads_to(self, descendant: str, commit: str) -> bool:
         """Whether ``commit`` is ``descendant`` or an ancestor of it."""
         return not self.git("rev-list", "--max-count=1", commit, f"^{descendant}")
 
-    def touched(self, commits: Iterable[str]) -> set[str]:
-        """Every path that one of these commits added or changed; of a merge, those that are as in none of its parents."""
-        asked = "".join(f"{id_}\n" for id_ in commits).encode()
+    def touched_paths(self, commits: Iterable[str]) -> set[str]:
+        """Every path that one of these commits added or changed; of a merge, those that differ from every parent."""
         options = ("--stdin", "--no-commit-id", "-r", "--root", "-c", "--no-renames", "--diff-filter=AMT", "--name-only", "-z")
-        return {os.fsdecode(path) for path in self.git("diff-tree", *options, stdin=asked).split(b"\0") if path}
+        return {os.fsdecode(path) for path in self.git("diff-tree", *options, stdin=_lines(commits)).split(b"\0") if path}
 
-    def have(self, ids: Iterable[str]) -> None:
-        """Note commits that are here with all their history, so that a fetch need not bring it."""
-        lines = "".join(f"{id_} {_HAVE}{number}\n" for number, id_ in enumerate(sorted(set(ids))))
-        write_new(os.path.join(self.path, "packed-refs"), f"# pack-refs with: sorted \n{lines}".encode())
+    def declare_complete(self, ids: Iterable[str]) -> None:
+        """Write references to commits whose whole history is present, so that a fetch does not transfer it again."""
+        refs = "".join(f"{id_} {_HAVE}{number}\n" for number, id_ in enumerate(sorted(set(ids))))
+        write_new(os.path.join(self.path, "packed-refs"), f"# pack-refs with: sorted \n{refs}".encode())
 
     # Writing ---------------------------------------------------------------------------------------------------------------------
 
     def write(self, objects: Mapping[str, tuple[str, bytes]]) -> None:
-        """Put objects (kind and data by id) here. Raises OSError."""
+        """Add objects (kind and data by id) to this repository. Raises OSError."""
         if objects:
             install_pack(self.objects_dir, build_pack(objects, self.format))
 
     def replay(self, tip: str, onto: str) -> str | None:
-        """What ``git rebase`` would make of the commits that ``tip`` has and ``onto`` has not: the new tip.
+        """Rebase the commits that ``tip`` has and ``onto`` lacks onto ``onto``, as ``git rebase`` would.
 
-        Author, message, and the committer with the time stay, so that the same replay gives the same commits. A commit that ``onto`` has
-        already, replayed, is left out; then there may be nothing left, and the answer is ``onto``.
+        Author, committer, times and message stay, so that the same replay gives the same commits. A commit whose replay ``onto`` already
+        contains is skipped.
 
         Returns:
-            None if it cannot be done without somebody's judgement, or without losing something: a conflict, a merge, a commit that would
-            become empty, histories that have nothing in common.
+            The new tip, which is ``onto`` if every commit was skipped. None if a person has to decide, or something would be lost: there
+            is a conflict, a merge commit, a commit that would become empty, or no common history.
         """
         if git_version() < _MERGES_TREES:
             return None
-        theirs = self.new([onto], [tip])
-        mine = self.new([tip], [onto])
+        theirs = self.new_commits([onto], [tip])
+        mine = self.new_commits([tip], [onto])
         if any(len(parents) != 1 for parents in mine.values()):
             return None
         known = {self._fingerprint(id_) for id_ in theirs}
@@ -151,51 +150,51 @@ class Borrowing:
         for id_ in reversed(mine):
             commit = self.commit(id_)
             before = self.commit(commit.parents[0]).tree
-            merged = self._merged(before, tree, commit.tree)
+            merged = self._merge_trees(before, tree, commit.tree)
             if merged is None:
                 return None
             if merged == tree and before != commit.tree:
                 if self._fingerprint(id_) not in known:
                     return None
                 continue
-            at, tree = self._copied(id_, merged, at), merged
+            at, tree = self._copy_commit(id_, merged, at), merged
         return at
 
     def _fingerprint(self, id_: str) -> bytes:
-        """What stays of a commit when it is replayed, but for its change: author, time, message."""
+        """What identifies a commit before and after a replay: author, time and message."""
         head, _, message = self.objects.read(id_)[1].partition(b"\n\n")
         return next(line for line in head.split(b"\n") if line.startswith(b"author ")) + b"\n" + message
 
-    def _merged(self, base: str, ours: str, theirs: str) -> str | None:
-        """The tree that three trees merge to; None if they do not."""
+    def _merge_trees(self, base: str, ours: str, theirs: str) -> str | None:
+        """The tree that results from a three-way merge; None if there is a conflict."""
         if base == ours or ours == theirs:
             return theirs
-        # Git finds the base of a merge by itself: commits are made for it of which it is plain.
-        root = self._bare_commit(base)
-        left, right = self._bare_commit(ours, root), self._bare_commit(theirs, root)
+        # git merge-tree finds the merge base in the history, so the trees become commits with the base as common parent.
+        root = self._synthetic_commit(base)
+        left, right = self._synthetic_commit(ours, root), self._synthetic_commit(theirs, root)
         try:
             merged = self.git("merge-tree", "--write-tree", "--no-messages", left, right)
         except GitFailed:
-            return None  # a conflict is status 1, like nothing else that matters here: in doubt, nothing is merged
+            return None  # status 1 is a conflict; after any other failure nothing is merged either
         return merged.decode().split("\n", 1)[0].partition("\0")[0]
 
-    def _bare_commit(self, tree: str, parent: str | None = None) -> str:
-        above = f"parent {parent}\n" if parent is not None else ""
-        who = "gittrix <gittrix@localhost> 0 +0000"
-        return self._commit(f"tree {tree}\n{above}author {who}\ncommitter {who}\n\n".encode())
+    def _synthetic_commit(self, tree: str, parent: str | None = None) -> str:
+        parent_line = f"parent {parent}\n" if parent is not None else ""
+        signature = "gittrix <gittrix@localhost> 0 +0000"
+        return self._write_commit(f"tree {tree}\n{parent_line}author {signature}\ncommitter {signature}\n\n".encode())
 
-    def _copied(self, id_: str, tree: str, parent: str) -> str:
+    def _copy_commit(self, id_: str, tree: str, parent: str) -> str:
+        """Write a copy of a commit with another tree and parent, without the signatures that would no longer hold."""
         head, _, message = self.objects.read(id_)[1].partition(b"\n\n")
-        kept: list[bytes] = []
+        header = [b"tree " + tree.encode(), b"parent " + parent.encode()]
         dropping = False
         for line in head.split(b"\n"):
             dropping = line.startswith(_DROPPED) or (line.startswith(b" ") and dropping)
             if not dropping:
-                kept.append(line)
-        lines = [b"tree " + tree.encode(), b"parent " + parent.encode(), *kept]
-        return self._commit(b"\n".join(lines) + b"\n\n" + message)
+                header.append(line)
+        return self._write_commit(b"\n".join(header) + b"\n\n" + message)
 
-    def _commit(self, raw: bytes) -> str:
+    def _write_commit(self, raw: bytes) -> str:
         id_ = self.format.hash_object("commit", raw)
         if id_ not in self._written:
             self._written[id_] = ("commit", raw)
@@ -203,6 +202,10 @@ class Borrowing:
         return id_
 
     def close(self) -> None:
-        """Give back descriptors and processes."""
+        """Release descriptors and processes."""
         with suppress(KeyError):
             self.__dict__.pop("objects").close()
+
+
+def _lines(items: Iterable[str]) -> bytes:
+    return "".join(f"{item}\n" for item in items).encode()

@@ -1,10 +1,10 @@
-"""Workspaces of several repositories, filled from bare clones that all workspaces share.
+"""Make workspaces of several repositories, which share objects with one bare clone per remote.
 
-One bare clone per address is kept under a directory of clones, and fetched again when it is old. It holds what the remote has as
-remote-tracking references (``+refs/heads/*:refs/remotes/origin/*``), so that a fetch really moves them: into a bare clone without a refspec
-git fetches nothing, and every later workspace starts from the first clone's commit (session-systems 4.6, rule 10). A clone never throws
-an object away, because the repositories of workspaces borrow from it. Each of those is a repository of its own all the same: own ``.git``,
-own references, ``origin`` at the real address, detached at the head of a branch. It must not know sessions or clocks.
+The bare clones are kept in one directory, and fetched again when they are old. A clone holds the remote's branches as remote-tracking
+references (``+refs/heads/*:refs/remotes/origin/*``), so that a fetch moves them: without a refspec git fetches nothing into a bare clone,
+and every later workspace would start from the first clone's commit (docs/explanation/you-know-botminter.md). A clone never deletes an
+object, because the workspaces' repositories read objects from it as their alternate. Otherwise each of these is a complete repository:
+its own ``.git`` and references, ``origin`` at the real address, HEAD detached at the head of a branch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pytest_gittrix.git.refs import References, short_branch
 from pytest_gittrix.os_level.files import read_text, write_file, write_new
 
 MARKER: Final = ".botminter.workspace"
-"""The file at the root of a workspace that says whose it is."""
+"""The file at the root of a workspace that names its session and member."""
 
 TEAM: Final = "team"
 PROJECTS: Final = "projects"
@@ -46,22 +46,22 @@ _ADDRESS: Final = re.compile(r"(?:file|https?|ssh|git)://[^\n\0]+|[\w.~-]+@[\w.-
 _CREDENTIALS: Final = re.compile(r"//[^/@\s]*@")
 _STALE: Final = ("*.lock", "objects/pack/tmp_*", "objects/*/tmp_obj_*")
 _PAUSE: Final = 0.01
-# What is checked out is what is in the commit, byte for byte, whatever its attributes say: finalization compares bytes.
+# Files are checked out byte for byte as in the commit, whatever its attributes say, because finalization compares bytes.
 _RAW: Final = b"* -text -ident -filter -working-tree-encoding\n"
 
 Progress = Callable[[str, str], object]
-"""Called with the name of a repository and what is being done: ``clone``, ``fetch``, ``checkout``, ``ready``."""
+"""Called with the name of a repository and the step: ``clone``, ``fetch``, ``checkout``, ``ready``."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepositorySpec:
-    """One repository that a workspace shall have.
+    """A repository to be checked out in a workspace.
 
     Attributes:
-        name: ``app`` or ``org/app``; its place is ``projects/<name>``.
-        url: where it really is: a URL, ``user@host:path`` or an absolute path.
+        name: ``app`` or ``org/app``; its directory is ``projects/<name>``.
+        url: address of the remote: a URL, ``user@host:path`` or an absolute path.
         branch: the branch whose head is checked out; the remote's default branch if None.
-        team: whether it is the team's repository, whose place is ``team``.
+        team: whether it is the team's repository, whose directory is ``team``.
     """
 
     name: str
@@ -70,61 +70,61 @@ class RepositorySpec:
     team: bool = False
 
     @property
-    def place(self) -> str:
-        """Where it stands in the workspace."""
+    def directory(self) -> str:
+        """Its directory, relative to the workspace."""
         return TEAM if self.team else f"{PROJECTS}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
-class HydratedRepository:
-    """One repository of a workspace, as it was put there.
+class CheckedOutRepository:
+    """A repository as it was checked out in a workspace.
 
     Attributes:
-        name, url, place, team: as in its ``RepositorySpec``.
-        branch: whose head it was detached at.
-        commit: that head; None if the remote has none yet (then HEAD is on the unborn branch).
+        name, url, directory, team: as in its ``RepositorySpec``.
+        branch: the branch at whose head HEAD was detached.
+        commit: that head; None if the remote has no commit yet (then HEAD is on the unborn branch).
     """
 
     name: str
     url: str
-    place: str
+    directory: str
     branch: str
     commit: str | None
     team: bool = False
 
 
-Planned = Callable[[tuple[HydratedRepository, ...]], object]
-"""Called with the repositories that a workspace is about to have."""
+Planned = Callable[[tuple[CheckedOutRepository, ...]], object]
+"""Called with the repositories that are about to be checked out."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hydrated:
-    """A workspace.
+class MultiRepoWorkspace:
+    """A workspace of several repositories. Made by ``checkout_all``.
 
     Attributes:
         path: its directory.
-        clones: the directory of the shared clones that its repositories borrow from.
-        repositories: those that were put there.
+        clones: directory of the shared clones, which its repositories read objects from.
+        repositories: the repositories in it.
     """
 
     path: str
     clones: str
-    repositories: tuple[HydratedRepository, ...] = field(default=())
+    repositories: tuple[CheckedOutRepository, ...] = field(default=())
 
 
 def clone_path(clones: str | os.PathLike[str], url: str) -> str:
-    """Where the shared clone of an address stands: 16 hex digits of the address's SHA-256."""
+    """The path of the shared clone of an address, named by 16 hex digits of the address's SHA-256."""
     return os.path.join(os.fspath(clones), hashlib.sha256(os.fsencode(url)).hexdigest()[:16])
 
 
-def format_of_clone(clone: str, commit: str | None = None) -> ObjectFormat:
-    """The object format of a shared clone; of one that is gone, that of a commit it had (sha1 if there was none)."""
+def clone_format(clone: str, commit: str | None = None) -> ObjectFormat:
+    """The object format of a shared clone. If the clone is gone, the format of ``commit``; sha1 without one."""
     config = read_text(os.path.join(clone, "config"))
-    wide = "objectformat = sha256" in config.lower() if config is not None else len(commit or "") == SHA256.hex_size
-    return SHA256 if wide else SHA1
+    is_sha256 = "objectformat = sha256" in config.lower() if config is not None else len(commit or "") == SHA256.hex_size
+    return SHA256 if is_sha256 else SHA1
 
 
-def hydrate(
+def checkout_all(
     specs: Sequence[RepositorySpec],
     workspace: str | os.PathLike[str],
     clones: str | os.PathLike[str],
@@ -136,57 +136,59 @@ def hydrate(
     timeout: float = 600.0,
     progress: Progress | None = None,
     planned: Planned | None = None,
-) -> Hydrated:
-    """Make a workspace. It is there whole, or not at all; shared clones that came to be on the way stay, for the next one.
+) -> MultiRepoWorkspace:
+    """Make a workspace with every repository checked out, or make none.
+
+    After a failure nothing of the workspace is left, but shared clones that were made stay for the next workspace.
 
     Args:
-        specs: its repositories.
-        workspace: its directory, which is not there yet (or is empty).
-        clones: the directory of shared clones; made if need be.
-        now: gives the time, in seconds since 1970, by which clones grow old.
-        marker: lines of the marker file, such as ``{"session_id": ..., "member": ...}``.
+        specs: the repositories.
+        workspace: the workspace's directory, which does not exist yet or is empty.
+        clones: directory of the shared clones; made if it is missing.
+        now: returns the time in seconds since 1970, by which the age of clones is judged.
+        marker: contents of the marker file, such as ``{"session_id": ..., "member": ...}``.
         refetch_after: seconds after which a clone is fetched again.
         environment: more variables for git, such as ``SSH_AUTH_SOCK``.
         timeout: seconds that one git program, or the wait for another engine that uses a clone, may take.
-        progress: told what is being done.
-        planned: told which repositories it will have and where they will begin, before anything of the workspace is made. What it raises
-            is raised here, and nothing is made.
+        progress: called at each step.
+        planned: called with the repositories and the commits they start at, before anything of the workspace is made. An error that it
+            raises is raised here, and no workspace is made.
 
     Raises:
-        InvalidInput: a name, a place or an address is not allowed, or the workspace is there already.
-        AdapterUnavailable: a remote cannot be read, or has not the branch; nothing of the workspace is left.
-        OSError: the disk refused; nothing of the workspace is left.
+        InvalidInput: a name, a directory or an address is not allowed, or the workspace exists already.
+        AdapterUnavailable: a remote cannot be read, or lacks the branch.
+        OSError: the disk refused.
     """
-    path, told = os.path.abspath(workspace), progress or (lambda _name, _step: None)
+    path, report = os.path.abspath(workspace), progress or (lambda _name, _step: None)
     _check(specs, path)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     os.makedirs(clones, exist_ok=True)
-    shared = _Clones(os.path.abspath(clones), now, refetch_after, timeout, environment or {})
+    shared = _SharedClones(os.path.abspath(clones), now, refetch_after, timeout, environment or {})
     building = f"{path}.hydrating-{secrets.token_hex(4)}"
     for left in Path(path).parent.glob(f"{_literal(os.path.basename(path))}.hydrating-*"):
         shutil.rmtree(left, ignore_errors=True)
     try:
-        heads = [shared.head(spec, told) for spec in specs]
-        made = tuple(
-            HydratedRepository(spec.name, spec.url, spec.place, head.branch, head.commit, spec.team)
+        heads = [shared.head(spec, report) for spec in specs]
+        repositories = tuple(
+            CheckedOutRepository(spec.name, spec.url, spec.directory, head.branch, head.commit, spec.team)
             for spec, head in zip(specs, heads, strict=True)
         )
         if planned is not None:
-            planned(made)
+            planned(repositories)
         os.mkdir(building)
         lines = ["# Made for one session; removed with it.", *(f"{key}: {value}" for key, value in (marker or {}).items())]
         write_new(os.path.join(building, MARKER), "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape"))
         for spec, head in zip(specs, heads, strict=True):
-            told(spec.name, "checkout")
-            _put(os.path.join(building, spec.place), spec, head, timeout)
-            told(spec.name, "ready")
+            report(spec.name, "checkout")
+            _checkout(os.path.join(building, spec.directory), spec, head, timeout)
+            report(spec.name, "ready")
         with suppress(FileNotFoundError):
             os.rmdir(path)
         os.rename(building, path)
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise
-    return Hydrated(path, shared.directory, made)
+    return MultiRepoWorkspace(path, shared.directory, repositories)
 
 
 def _check(specs: Sequence[RepositorySpec], path: str) -> None:
@@ -196,32 +198,37 @@ def _check(specs: Sequence[RepositorySpec], path: str) -> None:
 
 
 def check_specs(specs: Sequence[RepositorySpec]) -> None:
-    """Judge repositories before anything is made of them, or asked of a network.
+    """Validate repository specs before anything is made or a network is used.
 
     Raises:
-        InvalidInput: a name, an address or a branch is none, or two would be in one place.
+        InvalidInput: a name, an address or a branch is not valid, or the directories of two repositories collide.
         WriteRejected: a name leads out of the workspace, or into repository data.
     """
-    places: list[str] = []
+    directories: list[str] = []
     for spec in specs:
         if check_path(spec.name, what="name of a repository") != spec.name:
             raise InvalidInput(f"{spec.name!r} is no name of a repository.", fix="Write it like 'app' or 'org/app'.")
         if not _ADDRESS.fullmatch(spec.url):
             raise InvalidInput(
-                f"{shown(spec.url)!r} is no address of a repository.",
+                f"{hide_credentials(spec.url)!r} is no address of a repository.",
                 why="An address that git would run as a command, read as an option or look for beside itself is never one.",
                 fix=f"Give an absolute path, user@host:path, or a URL of one of these: {PROTOCOLS.replace(':', ', ')}.",
             )
         if spec.branch is not None:
             short_branch(spec.branch)
-        clash = next((place for place in places if f"{place}/".startswith(f"{spec.place}/") or spec.place.startswith(f"{place}/")), None)
+        clash = next((other for other in directories if _overlap(other, spec.directory)), None)
         if clash is not None:
-            raise InvalidInput(f"{spec.place} and {clash} would be in each other's way.", fix="Give each repository a place of its own.")
-        places.append(spec.place)
+            fix = "Give each repository a directory of its own."
+            raise InvalidInput(f"{spec.directory} and {clash} would be in each other's way.", fix=fix)
+        directories.append(spec.directory)
 
 
-def shown(text: str) -> str:
-    """A text with the credentials taken out of every address in it."""
+def _overlap(one: str, other: str) -> bool:
+    return f"{one}/".startswith(f"{other}/") or other.startswith(f"{one}/")
+
+
+def hide_credentials(text: str) -> str:
+    """Remove the credentials from every address in a text."""
     return _CREDENTIALS.sub("//", text)
 
 
@@ -231,7 +238,16 @@ def _literal(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """A branch of a shared clone: the clone's directory, the branch, its commit, and every reference that a workspace gets."""
+    """The branch of a shared clone that a workspace starts at.
+
+    Attributes:
+        clone: the clone's directory.
+        branch: short name of the branch.
+        commit: the branch's head; None if the remote is empty.
+        format: the clone's object format.
+        refs: every remote-tracking reference, which the workspace gets too.
+        default: the remote's default branch, if it is known and exists.
+    """
 
     clone: str
     branch: str
@@ -242,8 +258,8 @@ class _Head:
 
 
 @dataclass(frozen=True)
-class _Clones:
-    """The directory of shared clones, and how they are fetched."""
+class _SharedClones:
+    """The directory of shared clones, which makes and fetches them."""
 
     directory: str
     now: Callable[[], float]
@@ -251,26 +267,26 @@ class _Clones:
     timeout: float
     environment: Mapping[str, str]
 
-    def head(self, spec: RepositorySpec, told: Progress) -> _Head:
-        """Where a repository's branch is now, with all its objects in the shared clone."""
+    def head(self, spec: RepositorySpec, report: Progress) -> _Head:
+        """The current head of a repository's branch, with all its objects in the shared clone."""
         path = clone_path(self.directory, spec.url)
-        with self._locked(path):
-            fresh = self._refresh(path, spec, told)
-            found = _head_in(path, spec)
-            if found is None and not fresh:
-                # The branch may have been made since.
-                self._fetch(path, spec, told)
-                found = _head_in(path, spec)
-        if found is None:
+        with self._lock(path):
+            fresh = self._refresh(path, spec, report)
+            head = _head_in(path, spec)
+            if head is None and not fresh:
+                # The branch may have been created since the last fetch.
+                self._fetch(path, spec, report)
+                head = _head_in(path, spec)
+        if head is None:
             raise AdapterUnavailable(
-                f"{shown(spec.url)} has no branch {spec.branch!r}.",
+                f"{hide_credentials(spec.url)} has no branch {spec.branch!r}.",
                 why="A workspace starts at the head of a branch of the remote.",
                 fix="Push the branch first, or leave branch= out for the default branch.",
             )
-        return found
+        return head
 
     @contextmanager
-    def _locked(self, path: str) -> Iterator[None]:
+    def _lock(self, path: str) -> Iterator[None]:
         descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             deadline = time.monotonic() + self.timeout
@@ -286,19 +302,19 @@ class _Clones:
         finally:
             os.close(descriptor)
 
-    def _refresh(self, path: str, spec: RepositorySpec, told: Progress) -> bool:
-        """Make the clone, or fetch into one that is old. Says whether it talked to the remote."""
+    def _refresh(self, path: str, spec: RepositorySpec, report: Progress) -> bool:
+        """Make the clone, or fetch into one that is old. Returns whether the remote was contacted."""
         for left in Path(self.directory).glob(f"{os.path.basename(path)}.tmp-*"):
             shutil.rmtree(left, ignore_errors=True)
         if os.path.isdir(path):
             if self._age(path) < self.refetch_after:
                 return False
-            self._fetch(path, spec, told)
+            self._fetch(path, spec, report)
             return True
         building = f"{path}.tmp-{secrets.token_hex(4)}"
-        told(spec.name, "clone")
+        report(spec.name, "clone")
         try:
-            _initialise(building, spec.url, self._listed(building, spec)[1])
+            _init_clone(building, spec.url, self._query_head(building, spec)[1])
             self._fetch(building, spec, lambda _name, _step: None)
             os.rename(building, path)
         except BaseException:
@@ -307,7 +323,7 @@ class _Clones:
         return True
 
     def _age(self, path: str) -> float:
-        """Seconds since the last fetch; for ever if nobody knows, or if it was in the future (a clock that was set back)."""
+        """Seconds since the last fetch; infinite if that is unknown or in the future (the clock was set back)."""
         text = read_text(os.path.join(path, _LAST_FETCH))
         try:
             age = self.now() - float(text or "nan")
@@ -315,16 +331,16 @@ class _Clones:
             return float("inf")
         return age if age >= 0 else float("inf")
 
-    def _fetch(self, path: str, spec: RepositorySpec, told: Progress) -> None:
-        told(spec.name, "fetch")
-        at = self.now()
+    def _fetch(self, path: str, spec: RepositorySpec, report: Progress) -> None:
+        report(spec.name, "fetch")
+        started = self.now()
         for pattern in _STALE:
-            # The lock of the clone is held: whoever left these is dead.
+            # The clone is locked, so the program that left these files is dead.
             for left in Path(path).rglob(pattern) if "/" not in pattern else Path(path).glob(pattern):
                 with suppress(OSError):
                     left.unlink()
-        default, _ = self._listed(path, spec)
-        # Pruned are references only: a branch renamed from `a` to `a/b` must not stop the fetch. No object is ever thrown away.
+        default, _ = self._query_head(path, spec)
+        # --prune removes references only, so that a branch renamed from `a` to `a/b` does not block the fetch. Objects always stay.
         self._git(["fetch", "-q", "--prune", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "origin"], path, spec)
         head = os.path.join(path, _ORIGIN, "HEAD")
         if default is None:
@@ -333,14 +349,14 @@ class _Clones:
         else:
             os.makedirs(os.path.dirname(head), exist_ok=True)
             write_file(head, f"ref: {_ORIGIN}{default}\n".encode(errors="surrogateescape"))
-        write_file(os.path.join(path, _LAST_FETCH), f"{at!r}\n".encode())
+        write_file(os.path.join(path, _LAST_FETCH), f"{started!r}\n".encode())
 
-    def _listed(self, path: str, spec: RepositorySpec) -> tuple[str | None, ObjectFormat]:
-        """The remote's default branch, if it says so, and its object format (sha1 while it is empty)."""
-        where = ["origin"] if os.path.isdir(path) else ["--", spec.url]
-        answer = os.fsdecode(self._git(["ls-remote", "-q", "--symref", *where, "HEAD"], path, spec))
+    def _query_head(self, path: str, spec: RepositorySpec) -> tuple[str | None, ObjectFormat]:
+        """The remote's default branch, if the remote reports one, and its object format (sha1 for an empty remote)."""
+        remote = ["origin"] if os.path.isdir(path) else ["--", spec.url]
+        listed = os.fsdecode(self._git(["ls-remote", "-q", "--symref", *remote, "HEAD"], path, spec))
         default, format_ = None, SHA1
-        for line in answer.splitlines():
+        for line in listed.splitlines():
             value, _, name = line.partition("\t")
             if name == "HEAD" and value.startswith("ref: refs/heads/"):
                 default = value.removeprefix("ref: refs/heads/")
@@ -356,7 +372,7 @@ class _Clones:
             return run_git(arguments, env=environment, timeout=self.timeout)
         except GitFailed as error:
             raise AdapterUnavailable(
-                f"{shown(spec.url)} cannot be read: {shown(error.fact)}",
+                f"{hide_credentials(spec.url)} cannot be read: {hide_credentials(error.fact)}",
                 why="A workspace starts from what the remote has; without it there is none.",
                 fix="See that the address is right and the remote can be reached, then try again.",
             ) from None
@@ -371,14 +387,14 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def _head_in(clone: str, spec: RepositorySpec) -> _Head | None:
-    """The branch that a workspace shall start at; None if the clone has not the one that was named."""
-    format_ = format_of_clone(clone)
+    """The branch that a workspace starts at; None if the clone lacks the requested branch."""
+    format_ = clone_format(clone)
     refs = References(clone, format_).below(_ORIGIN)
     symbolic = read_text(os.path.join(clone, _ORIGIN, "HEAD"))
     default = symbolic.removeprefix(f"ref: {_ORIGIN}") if symbolic is not None else None
     branch = short_branch(spec.branch) if spec.branch is not None else default
     if branch is None:
-        # An empty remote does not say; one whose HEAD leads nowhere has branches all the same.
+        # An empty remote reports no default branch, nor does one whose HEAD points to a missing branch.
         branch = next((name for name in ("main", "master") if _ORIGIN + name in refs), "main")
     commit = refs.get(_ORIGIN + branch)
     if commit is None and spec.branch is not None and refs:
@@ -393,27 +409,27 @@ def _configuration(url: str, format_: ObjectFormat, *, bare: bool) -> bytes:
         *(["[extensions]\n\tobjectFormat = sha256"] if format_ is SHA256 else []),
         f'[remote "origin"]\n\turl = "{quoted}"\n\tfetch = {_REFSPEC}',
         "[gc]\n\tauto = 0",
-        # Workspaces borrow its objects, so not even a person's own `git gc` may take one.
+        # Workspaces use its objects, so not even a person's own `git gc` may delete one.
         "\tpruneExpire = never\n[core]\n\tlogAllRefUpdates = false" if bare else "[core]\n\tlogAllRefUpdates = true",
     ]
     return "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
 
 
-def _skeleton(git_dir: str, url: str, format_: ObjectFormat, *, bare: bool) -> None:
+def _init_git_dir(git_dir: str, url: str, format_: ObjectFormat, *, bare: bool) -> None:
     for name in ("objects/info", "objects/pack", "refs/heads", "refs/tags", "info"):
         os.makedirs(os.path.join(git_dir, name))
     write_new(os.path.join(git_dir, "config"), _configuration(url, format_, bare=bare))
 
 
-def _initialise(path: str, url: str, format_: ObjectFormat) -> None:
-    _skeleton(path, url, format_, bare=True)
+def _init_clone(path: str, url: str, format_: ObjectFormat) -> None:
+    _init_git_dir(path, url, format_, bare=True)
     write_new(os.path.join(path, "HEAD"), b"ref: refs/heads/none\n")
 
 
-def _put(path: str, spec: RepositorySpec, head: _Head, timeout: float) -> None:
-    """A repository at ``path``, its files checked out."""
+def _checkout(path: str, spec: RepositorySpec, head: _Head, timeout: float) -> None:
+    """Make a repository at ``path`` and check out its files."""
     git_dir = os.path.join(path, ".git")
-    _skeleton(git_dir, spec.url, head.format, bare=False)
+    _init_git_dir(git_dir, spec.url, head.format, bare=False)
     write_new(os.path.join(git_dir, "objects", "info", "alternates"), os.fsencode(os.path.join(head.clone, "objects")) + b"\n")
     packed = "# pack-refs with: sorted \n" + "".join(f"{id_} {name}\n" for name, id_ in sorted(head.refs.items()))
     write_new(os.path.join(git_dir, "packed-refs"), packed.encode(errors="surrogateescape"))

@@ -1,8 +1,7 @@
-"""What is in a repository that an agent had to itself, read as plain files.
+"""Read the repository that an agent worked in as plain files, to find what has to be rescued from it.
 
-The engine never runs git in an agent's ``.git``, nor reads configuration there: both can start programs of the agent's choosing
-(RELIABILITY 3.5). References, reflogs and the index are small files in known formats; objects are another module's (``borrowing``).
-It must not know what is to become of what it finds.
+The engine never runs git in an agent's ``.git`` and reads no configuration there: both can start programs of the agent's choosing
+(rule 6, docs/explanation/rules.md). References, reflogs and the index are small files in known formats; ``alternates`` reads the objects.
 """
 
 from __future__ import annotations
@@ -19,34 +18,34 @@ from pytest_gittrix.errors import GitFailed, GittrixError, UnsupportedRepository
 from pytest_gittrix.git.environment import run_git
 from pytest_gittrix.git.index import IndexFile
 from pytest_gittrix.git.objects import ObjectFormat
-from pytest_gittrix.os_level.safe_dir import GuardedDir
+from pytest_gittrix.os_level.safe_dir import SafeDir
 
 _LARGEST: Final = 256 << 20
 _HEADS: Final = "refs/heads/"
 _ORIGIN: Final = "refs/remotes/origin/"
 _STASH: Final = "refs/stash"
 _FAN: Final = re.compile(r"[0-9a-f]{2}")
-LARGE_FILES: Final = "lfs/objects"
-"""Where git-lfs keeps contents, of which commits hold the names only."""
+LFS_OBJECTS: Final = "lfs/objects"
+"""Where git-lfs keeps file contents, which commits hold only the names of."""
 
-_INSIDE: Final = (LARGE_FILES, "modules", "annex/objects")
+_OTHER_STORES: Final = (LFS_OBJECTS, "modules", "annex/objects")
 _BARE: Final = frozenset({"HEAD", "objects", "refs"})
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What an agent's repository says of itself.
+class AgentRepository:
+    """The contents of an agent's repository, as its own files describe it.
 
     Attributes:
-        branch: the branch HEAD is on; None if it is detached.
-        commit: where HEAD is; None on a branch that has no commit yet.
-        branches: commit of each branch, by its short name.
-        remotes: commit of each remote-tracking branch of ``origin``: what the agent's git saw there, or whatever else wrote it down.
+        branch: the branch that HEAD is on; None if HEAD is detached.
+        commit: the commit that HEAD is at; None on a branch without a commit.
+        branches: the commit of each branch, by short name.
+        remotes: the commit of each remote-tracking branch of ``origin``. The agent can have written anything there.
         stashes: every stash, newest first.
-        objects: ids of all objects in the repository's own store; what it borrows is not among them.
-        exclude: what ``info/exclude`` holds.
-        shallow: commits whose parents are left out.
-        inside: the directories of the git directory that hold work which no commit of this repository leads to: contents of git-lfs
+        objects: ids of all objects in the repository's own store, without those of its alternates.
+        exclude: contents of ``info/exclude``.
+        shallow: commits whose parents are missing.
+        other_stores: directories of the git directory that hold work which no commit of this repository reaches: contents of git-lfs
             or git-annex, repositories of submodules.
         problems: what could not be read, each as a sentence.
     """
@@ -59,24 +58,24 @@ class Found:
     objects: frozenset[str]
     exclude: bytes
     shallow: tuple[str, ...]
-    inside: tuple[str, ...]
+    other_stores: tuple[str, ...]
     problems: tuple[str, ...]
     _index: IndexFile | None
 
     def may_be_deleted(self, path: str) -> bool:
-        """Whether a tracked file that is not there was deleted, as far as one can tell: one that was never checked out was not."""
+        """Whether a missing tracked file can have been deleted: one that git was told not to check out was not."""
         return self._index is not None and not any(entry.skip_worktree for entry in self._index.entries(path))
 
 
 def walk(root: str, *, unread: Callable[[str], object] = lambda _directory: None) -> Iterator[tuple[str, list[str], list[str]]]:
-    """What ``os.walk`` gives, however deep it goes: whoever made the tree may have made it deeper than a program can call itself.
+    """Walk a directory tree as ``os.walk`` does, without recursion: an agent may have made it deeper than Python's recursion limit.
 
     Args:
-        root: the directory. Links are not followed below it.
-        unread: called with a directory that cannot be listed, but for one that is gone.
+        root: the directory. Links below it are not followed.
+        unread: called with a directory that cannot be listed. One that has vanished is skipped silently.
 
     Yields:
-        A directory, the names of those in it (to be shortened by who does not want them walked), and the names of all else in it.
+        A directory, the names of its subdirectories (remove a name from the list to skip it), and the names of everything else in it.
     """
     pending = [root]
     while pending:
@@ -86,7 +85,7 @@ def walk(root: str, *, unread: Callable[[str], object] = lambda _directory: None
         try:
             with os.scandir(parent) as entries:
                 for entry in entries:
-                    (directories if _leads_to_directory(entry) else names).append(entry.name)
+                    (directories if _is_directory(entry) else names).append(entry.name)
         except FileNotFoundError:
             continue
         except OSError:
@@ -98,29 +97,29 @@ def walk(root: str, *, unread: Callable[[str], object] = lambda _directory: None
 
 
 def files_below(root: str) -> Iterator[str]:
-    """The path of everything below a directory that is no directory itself. No link is followed, and what cannot be listed left out."""
+    """The path of everything below a directory except directories. No link is followed; a directory that cannot be listed is skipped."""
     for parent, _, names in walk(root):
         for name in names:
             yield os.path.join(parent, name)
 
 
-def _leads_to_directory(entry: os.DirEntry[str]) -> bool:
+def _is_directory(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError:
-        return False  # a link that leads round in circles
+        return False  # a loop of links
 
 
-def repositories_in(root: str) -> list[str]:
-    """The places below a directory of all that looks like a repository, bare ones too, relative and sorted. No link is followed.
+def find_repositories(root: str) -> list[str]:
+    """The paths below a directory of everything that looks like a repository, bare ones too, relative and sorted.
 
-    A directory outside of them that cannot be listed is among them: nobody can say that there is none in it.
+    Links are not followed. A directory outside these repositories that cannot be listed counts as one, since it may contain one.
     """
     found: list[str] = []
 
     def unread(directory: str) -> None:
         here = os.path.relpath(directory, root)
-        if here != "." and not any(place == "." or here.startswith(f"{place}/") for place in found):
+        if here != "." and not any(path == "." or here.startswith(f"{path}/") for path in found):
             found.append(here)
 
     for parent, directories, names in walk(root, unread=unread):
@@ -135,28 +134,28 @@ def repositories_in(root: str) -> list[str]:
     return sorted(found)
 
 
-def read(root: str, format_: ObjectFormat, *, timeout: float = 60.0) -> Found:
+def read_repository(root: str, format_: ObjectFormat, *, timeout: float = 60.0) -> AgentRepository:
     """Read the repository whose work tree is ``root``.
 
     Args:
         root: the work tree.
-        format_: how its ids look.
-        timeout: seconds that a git program, which lists the ids in a pack, may take.
+        format_: its object format.
+        timeout: seconds that one git program, which lists the ids in a pack, may take.
 
     Raises:
-        UnsupportedRepository: ``.git`` is no plain directory, or keeps its references in another way.
-        AdapterUnavailable: an index of a pack cannot be read.
+        UnsupportedRepository: ``.git`` is not a plain directory, or references are not kept as files.
+        AdapterUnavailable: the index of a pack cannot be read.
     """
-    place = os.path.join(root, ".git")
-    if not stat.S_ISDIR(os.lstat(place).st_mode):
-        raise _strange(root, "its .git is no directory")
-    with GuardedDir.open(place) as git:
+    git_dir = os.path.join(root, ".git")
+    if not stat.S_ISDIR(os.lstat(git_dir).st_mode):
+        raise _unsupported(root, "its .git is no directory")
+    with SafeDir.open(git_dir) as git:
         if git.lstat("reftable") is not None:
-            raise _strange(root, "it keeps references as a reftable")
+            raise _unsupported(root, "it keeps references as a reftable")
         reader = _Reader(git, format_)
         branches = reader.branches()
         branch, commit = reader.head(branches)
-        return Found(
+        return AgentRepository(
             branch,
             commit,
             branches,
@@ -165,26 +164,26 @@ def read(root: str, format_: ObjectFormat, *, timeout: float = 60.0) -> Found:
             frozenset(reader.objects(timeout)),
             reader.bytes("info/exclude") or b"",
             tuple(line for line in reader.text("shallow").split() if reader.is_id(line)),
-            tuple(place for place in _INSIDE if reader.holds_files(place)),
+            tuple(directory for directory in _OTHER_STORES if reader.holds_files(directory)),
             tuple(reader.problems),
             reader.index(),
         )
 
 
 class _Reader:
-    """One reading of one git directory."""
+    """Reads the files of one git directory, and notes the problems it meets."""
 
-    def __init__(self, git: GuardedDir, format_: ObjectFormat) -> None:
+    def __init__(self, git: SafeDir, format_: ObjectFormat) -> None:
         self._git, self._format = git, format_
         self._id = re.compile(rf"[0-9a-f]{{{format_.hex_size}}}")
         self.problems: list[str] = []
 
     def is_id(self, text: str) -> bool:
-        """Whether it is the id of some object."""
+        """Whether a text is the id of an object."""
         return self._id.fullmatch(text) is not None and text != self._format.zero
 
     def bytes(self, path: str) -> bytes | None:
-        """A small file, or None if it is not there (or is no file)."""
+        """The bytes of a small file; None if there is no such file."""
         try:
             return self._git.read(path, max_bytes=_LARGEST)[0]
         except FileNotFoundError:
@@ -194,20 +193,23 @@ class _Reader:
             return None
 
     def text(self, path: str) -> str:
-        """The same as text; empty if it is not there."""
+        """The text of a small file; empty if there is no such file."""
         return os.fsdecode(self.bytes(path) or b"")
 
     def branches(self) -> dict[str, str]:
-        """Every branch with its commit. A loose reference goes before a packed one."""
+        """Every branch with its commit. A loose reference takes precedence over a packed one."""
         refs = self._packed() | dict(self._loose())
         for name, value in refs.items():
-            refs[name] = refs.get(value.removeprefix("ref: "), value)  # one that is another name of another branch
-        return {name.removeprefix(_HEADS): id_ for name, id_ in sorted(refs.items()) if name.startswith(_HEADS) and self.is_id(id_)}
+            refs[name] = refs.get(value.removeprefix("ref: "), value)  # a symbolic reference to another branch
+        return self._commits_below(_HEADS, refs)
 
     def remotes(self) -> dict[str, str]:
         """Every remote-tracking branch of ``origin`` with its commit."""
         refs = self._packed() | {path: self.text(path).strip() for path in self._files(_ORIGIN.rstrip("/"))}
-        return {name.removeprefix(_ORIGIN): id_ for name, id_ in sorted(refs.items()) if name.startswith(_ORIGIN) and self.is_id(id_)}
+        return self._commits_below(_ORIGIN, refs)
+
+    def _commits_below(self, prefix: str, refs: Mapping[str, str]) -> dict[str, str]:
+        return {name.removeprefix(prefix): id_ for name, id_ in sorted(refs.items()) if name.startswith(prefix) and self.is_id(id_)}
 
     def _packed(self) -> dict[str, str]:
         lines = (line.split(" ", 1) for line in self.text("packed-refs").splitlines() if line[:1] not in ("#", "^", ""))
@@ -233,11 +235,11 @@ class _Reader:
             return []
 
     def holds_files(self, directory: str) -> bool:
-        """Whether there is any file below a directory."""
+        """Whether a directory has a file anywhere below it."""
         return bool(self._files(directory))
 
     def head(self, branches: Mapping[str, str]) -> tuple[str | None, str | None]:
-        """The branch HEAD is on, and its commit; either may be None."""
+        """The branch that HEAD is on, and the commit; either may be None."""
         text = self.text("HEAD").strip()
         if self.is_id(text):
             return None, text
@@ -249,7 +251,7 @@ class _Reader:
         return name, branches.get(name)
 
     def stashes(self) -> tuple[str, ...]:
-        """The newest stash is a reference, the others are lines of its reflog."""
+        """Every stash, newest first: the newest is a reference, the others are lines of its reflog."""
         newest = self.text(_STASH).strip() or self._packed().get(_STASH, "")
         logged = [line.split(" ", 2)[1] for line in self.text(f"logs/{_STASH}").splitlines() if line.count(" ") >= 2]
         return tuple(dict.fromkeys(id_ for id_ in (newest, *reversed(logged)) if self.is_id(id_)))
@@ -275,14 +277,14 @@ class _Reader:
         yield from (line.split(b" ", 2)[1].decode() for line in listed.splitlines())
 
     def index(self) -> IndexFile | None:
-        """The index; None if it is of a kind that only git can read."""
+        """The index; None if only git can read its format."""
         try:
             return IndexFile(self.bytes("index") or b"", self._format)
         except (UnsupportedRepository, ValueError, IndexError, struct.error):
             return None
 
 
-def _strange(root: str, what: str) -> UnsupportedRepository:
+def _unsupported(root: str, what: str) -> UnsupportedRepository:
     return UnsupportedRepository(
         f"{root} cannot be read: {what}.",
         why="The engine reads an agent's repository as plain files, since running git in it could start the agent's programs.",

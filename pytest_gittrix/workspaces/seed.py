@@ -31,7 +31,7 @@ from pytest_gittrix.os_level.files import sync_directory, write_file
 
 History = Literal["none", "full"] | int
 
-WRITTEN_AT: Final = 1_000_000_000
+BASELINE_MTIME: Final = 1_000_000_000
 """Modification time, in seconds since 1970, of the files of a fresh workspace: old, so that git does not take its own index for racy."""
 
 _MANY_OBJECTS: Final = 2000
@@ -41,7 +41,7 @@ _REMEMBERED_SEEDS: Final = 16
 
 @dataclass(frozen=True)
 class Seed:
-    """A prepared baseline. Made by ``prepare``.
+    """A prepared baseline. Made by ``prepare_seed``.
 
     Attributes:
         directory: where it stands on disk; ``objects/`` below it is an object directory.
@@ -174,7 +174,7 @@ def check_history(history: object) -> History:
 _recent: OrderedDict[tuple[str, str], Seed] = OrderedDict()
 
 
-def prepare(seeds: str, repository: Repository, commit: str, history: History = "none", *, sync: bool = False) -> Seed:
+def prepare_seed(seeds: str, repository: Repository, commit: str, history: History = "none", *, sync: bool = False) -> Seed:
     """The seed of a commit, made if this is the first session from it.
 
     Args:
@@ -302,7 +302,7 @@ def _template_index(repository: Repository, commit: str) -> bytes:
 
     return build_index(
         (
-            (os.fsencode(path), IndexEntry(entry.mode, entry.id, (WRITTEN_AT, 0, WRITTEN_AT, 0, 0, 0, FILE, 0, 0, size(entry))))
+            (os.fsencode(path), IndexEntry(entry.mode, entry.id, (BASELINE_MTIME, 0, BASELINE_MTIME, 0, 0, 0, FILE, 0, 0, size(entry))))
             for path, entry in entries.items()
         ),
         repository.format,

@@ -49,7 +49,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class CreationState:
     """What is known of a workspace from when it was made.
 
     Attributes:
@@ -116,7 +116,7 @@ class _Moved(Exception):
 class _Walk:
     """One walk over a workspace."""
 
-    def __init__(self, seed: Seed, origin: Origin, limits: Limits, named: Collection[str], deleted: Collection[str]) -> None:
+    def __init__(self, seed: Seed, origin: CreationState, limits: Limits, named: Collection[str], deleted: Collection[str]) -> None:
         self.seed, self.origin, self.limits = seed, origin, limits
         self.named, self.deleted = frozenset(named), frozenset(deleted)
         self.named_directories = {above for path in self.named for above in parents(path)}
@@ -306,10 +306,10 @@ def _contents(parent: int, name: str, limit: int) -> tuple[int, bytes]:
         os.close(descriptor)
 
 
-def take(
+def take_snapshot(
     path: str,
     seed: Seed,
-    origin: Origin,
+    origin: CreationState,
     *,
     limits: Limits | None = None,
     named: Collection[str] = (),
@@ -333,7 +333,7 @@ def take(
         try:
             root = os.open(path, _DIRECTORY)
         except OSError as error:
-            raise (vanished(path, error.strerror) if error.errno in _SWAPPED else _unreadable(path, error)) from error
+            raise (workspace_gone(path, error.strerror) if error.errno in _SWAPPED else _unreadable(path, error)) from error
         walk = _Walk(seed, origin, limits or Limits(), named, deleted)
         try:
             walk.run(root)
@@ -363,7 +363,7 @@ def _unreadable(path: str, error: OSError) -> AdapterUnavailable:
     )
 
 
-def vanished(path: str, reason: str | None) -> AdapterUnavailable:
+def workspace_gone(path: str, reason: str | None) -> AdapterUnavailable:
     """The error for a workspace whose directory cannot be opened any more."""
     return AdapterUnavailable(
         f"The workspace {path} is gone ({reason}).",

@@ -1,8 +1,7 @@
-"""The files of a work tree that differ from a commit, found without git and without the index of whoever worked there.
+"""Find the files of a work tree that differ from a commit, without git and without the index that the agent used.
 
-What git would leave out as ignored is left out: the rules are those of the ``.gitignore`` files as they stand, and of
-``info/exclude``. Bytes are compared, never times; filters and line ends are nobody's business here. It must not know what is done with
-what it finds.
+Ignored files are left out as git leaves them out, by the work tree's current ``.gitignore`` files and by ``info/exclude``. Files are
+compared by their bytes, never by times; filters and line-ending conversions are not applied.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from typing import Final
 from pytest_gittrix.errors import GittrixError, PathNotFound, WriteRejected
 from pytest_gittrix.git.ignore import Ignore
 from pytest_gittrix.git.objects import ObjectFormat
-from pytest_gittrix.git.path_rules import is_safe_component
+from pytest_gittrix.git.path_rules import is_safe_path
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Entry, parents
-from pytest_gittrix.os_level.safe_dir import Found, GuardedDir
+from pytest_gittrix.os_level.safe_dir import Found, SafeDir
 
 MAX_FILE: Final = 100 << 20
-"""Bytes that one file may have to be committed; forges refuse more."""
+"""Most bytes that one committed file may have; forges refuse more."""
 
 MAX_TOTAL: Final = 1 << 30
-"""Bytes that all of them together may have; they are held in memory."""
+"""Most bytes that all committed files together may have; they are held in memory."""
 
 _UNSAFE: Final = "its name could be taken for a git directory"
 _SUBMODULE: Final = "it is inside a submodule"
@@ -33,13 +32,13 @@ _SUBMODULE: Final = "it is inside a submodule"
 
 @dataclass
 class Uncommitted:
-    """What differs.
+    """The difference between a work tree and a commit.
 
     Attributes:
-        changes: new entry by path, None where the commit's file is gone.
+        changes: new entry by path, None where the commit's file was deleted.
         blobs: bytes of the new entries, by id.
-        refused: paths that are there but can never be committed, each with the reason.
-        times: when each of the new entries was modified last, in seconds since 1970, by path.
+        refused: paths that exist but can never be committed, each with the reason.
+        times: last modification of each new entry, in seconds since 1970, by path.
     """
 
     changes: dict[str, Entry | None] = field(default_factory=dict)
@@ -48,15 +47,15 @@ class Uncommitted:
     times: dict[str, int] = field(default_factory=dict, repr=False)
 
 
-def uncommitted(
+def find_uncommitted(
     root: str,
     entries: Mapping[str, Entry],
     format_: ObjectFormat,
     *,
     may_be_deleted: Callable[[str], bool],
     exclude: bytes = b"",
-    strangers: Collection[str] = (),
-    tick: Callable[[], object] = lambda: None,
+    nested: Collection[str] = (),
+    on_file: Callable[[], object] = lambda: None,
     max_file: int = MAX_FILE,
     max_total: int = MAX_TOTAL,
 ) -> Uncommitted:
@@ -65,25 +64,25 @@ def uncommitted(
     Args:
         root: the work tree.
         entries: everything in the commit, by path.
-        format_: how blobs are named.
-        may_be_deleted: asked of a file of the commit that is not there whether that is a deletion.
-        exclude: more rules, which come before those of the root's ``.gitignore``.
-        strangers: directories below the root that are repositories of their own, and not looked into.
-        tick: called for each file; may raise to end the walk.
-        max_file: bytes that a file may have.
-        max_total: bytes that all of them together may have. What goes beyond either is refused, file by file.
+        format_: the commit's object format.
+        may_be_deleted: called with the path of a missing file; says whether that is a deletion.
+        exclude: more ignore rules, which come before those of the root's ``.gitignore``.
+        nested: directories below the root that are other repositories; they are skipped.
+        on_file: called for each file; may raise to end the comparison.
+        max_file: most bytes that one file may have.
+        max_total: most bytes that all files together may have. A file over either limit is refused.
 
     Raises:
         PathNotFound: the work tree is gone.
-        WriteRejected: something in it cannot be listed.
+        WriteRejected: a directory in it cannot be listed.
     """
-    with GuardedDir.open(root) as files:
-        walk = _Walk(files, entries, format_, exclude, frozenset(strangers), (max_file, max_total))
+    with SafeDir.open(root) as files:
+        walk = _Comparison(files, entries, format_, exclude, frozenset(nested), (max_file, max_total))
         for found in files.scan(skip=walk.skips):
-            tick()
+            on_file()
             if not found.is_dir:
-                walk.look(found)
-        for path in entries.keys() - walk.seen:
+                walk.compare(found)
+        for path in entries.keys() - walk.present:
             if entries[path].mode != SUBMODULE and path not in walk.result.refused and may_be_deleted(path):
                 walk.result.changes[path] = None
     result = walk.result
@@ -91,61 +90,61 @@ def uncommitted(
     return result
 
 
-class _Walk:
-    """One walk over one work tree."""
+class _Comparison:
+    """Compares the files of one work tree with a commit, one by one."""
 
     def __init__(
         self,
-        files: GuardedDir,
+        files: SafeDir,
         entries: Mapping[str, Entry],
         format_: ObjectFormat,
         exclude: bytes,
-        strangers: frozenset[str],
+        nested: frozenset[str],
         limits: tuple[int, int],
     ) -> None:
         self._files, self._entries, self._format = files, entries, format_
-        self._max_file, self._left = limits
-        self._strangers = strangers
+        self._max_file, self._bytes_left = limits
+        self._nested = nested
         self._directories = {above for path in entries for above in parents(path)}
         self._submodules = {path for path, entry in entries.items() if entry.mode == SUBMODULE}
         self._exclude = exclude
         self._sources: dict[str, bytes] = {}
-        self._read: set[str] = set()
+        self._rules_read: set[str] = set()
         self._ignore = Ignore({})
-        self.seen: set[str] = set()
+        self.present: set[str] = set()
         self.result = Uncommitted()
 
     def skips(self, path: str) -> bool:
-        """Whether a path, with all below it, is passed over. Called for each name of a directory when it is listed."""
-        above, _, name = path.rpartition("/")
-        if name == ".git" or path in self._strangers:
+        """Whether to skip a path and everything below it. Called for each name of a directory when it is listed."""
+        parent, _, name = path.rpartition("/")
+        if name == ".git" or path in self._nested:
             return True
-        self._rules_of(above)
+        self._read_rules(parent)
         if path in self._entries or path in self._directories:
             return False
         status = self._files.lstat(path)
         return status is None or self._ignore.ignored(path, directory=stat.S_ISDIR(status.st_mode))
 
-    def _rules_of(self, directory: str) -> None:
-        """Take the rules of one directory into account. Those above it are known by then."""
-        if directory in self._read:
+    def _read_rules(self, directory: str) -> None:
+        """Add the ignore rules of one directory; those of its parents have been read before."""
+        if directory in self._rules_read:
             return
-        self._read.add(directory)
+        self._rules_read.add(directory)
         rules = b"" if directory else self._exclude + b"\n"
-        # One that is a link is nothing to git either.
+        # Git also ignores a .gitignore that is a link.
         with suppress(PathNotFound, WriteRejected):
             rules += self._files.read(f"{directory}/.gitignore" if directory else ".gitignore")[0]
         if rules.strip():
             self._sources[directory] = rules
             self._ignore = Ignore(dict(self._sources))
 
-    def look(self, found: Found) -> None:
-        """Compare one file."""
+    def compare(self, found: Found) -> None:
+        """Compare one file with the commit and note the result."""
         path, kind = found.path, stat.S_IFMT(found.stat.st_mode)
         if kind not in (stat.S_IFREG, stat.S_IFLNK):
-            return  # a socket, a pipe or a device has no place in a commit
-        self.seen.add(path)
-        if any(above in self._submodules for above in parents(path)):
+            return  # a commit cannot hold a socket, a pipe or a device
+        self.present.add(path)
+        if any(parent in self._submodules for parent in parents(path)):
             self.result.refused[path] = _SUBMODULE
             return
         too_large = kind == stat.S_IFREG and found.stat.st_size > self._max_file
@@ -166,13 +165,13 @@ class _Walk:
         if too_large:
             self.result.refused[path] = size
             return
-        if not all(map(is_safe_component, os.fsencode(path).split(b"/"))):
+        if not is_safe_path(path):
             self.result.refused[path] = _UNSAFE
             return
-        if len(data) > self._left:
+        if len(data) > self._bytes_left:
             self.result.refused[path] = "with it, there would be more bytes than one finalization can commit"
             return
-        self._left -= len(data)
+        self._bytes_left -= len(data)
         self.result.changes[path] = entry
         self.result.blobs[entry.id] = data
         self.result.times[path] = status.st_mtime_ns // 10**9

@@ -21,16 +21,16 @@ from typing import Final, Literal, get_args
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput, PathNotFound, WriteRejected
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK
 from pytest_gittrix.os_level.files import write_all, write_new
-from pytest_gittrix.os_level.safe_dir import GuardedDir
-from pytest_gittrix.workspaces.seed import WRITTEN_AT, Seed, open_seed
-from pytest_gittrix.workspaces.snapshot import Limits, Origin, Snapshot, boot_offset, take, vanished
+from pytest_gittrix.os_level.safe_dir import SafeDir
+from pytest_gittrix.workspaces.seed import BASELINE_MTIME, Seed, open_seed
+from pytest_gittrix.workspaces.snapshot import CreationState, Limits, Snapshot, boot_offset, take_snapshot, workspace_gone
 
 WorkspaceKind = Literal["clone", "lazy", "copy", "worktree"]
 KINDS: Final[tuple[WorkspaceKind, ...]] = get_args(WorkspaceKind)
 
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _WALKED: Final = 100
-_STAMP: Final = (WRITTEN_AT * 10**9, WRITTEN_AT * 10**9)
+_STAMP: Final = (BASELINE_MTIME * 10**9, BASELINE_MTIME * 10**9)
 _CONFIG: Final = """\
 [core]
 	repositoryformatversion = {version}
@@ -104,13 +104,13 @@ class Workspace:
 
     confine: str = "off"
 
-    def __init__(self, kind: WorkspaceKind, path: str, seed: Seed, origin: Origin, admin: str | None) -> None:
+    def __init__(self, kind: WorkspaceKind, path: str, seed: Seed, origin: CreationState, admin: str | None) -> None:
         self.kind = kind
         self.path = path
         self.seed = seed
         self._origin = origin
         self._admin = admin
-        self._files: GuardedDir | None = None
+        self._files: SafeDir | None = None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -118,7 +118,7 @@ class Workspace:
         return CAPABILITIES[self.kind]
 
     @property
-    def files(self) -> GuardedDir:
+    def files(self) -> SafeDir:
         """Its files, by descriptors that cannot be led outside; of the directory that is at its path now, should somebody have swapped it.
 
         Raises:
@@ -128,14 +128,14 @@ class Workspace:
         if held is None or not held.is_in_place():
             try:
                 # What was held is not closed: another thread may be at work with it.
-                held = self._files = GuardedDir.open(self.path)
+                held = self._files = SafeDir.open(self.path)
             except (PathNotFound, WriteRejected) as error:
-                raise vanished(self.path, error.fact) from error
+                raise workspace_gone(self.path, error.fact) from error
         return held
 
     def snapshot(self, *, limits: Limits | None = None, named: Collection[str] = (), deleted: Collection[str] = ()) -> Snapshot:
         """The workspace as a tree; see ``snapshot.take`` for arguments and errors."""
-        return take(self.path, self.seed, self._origin, limits=limits, named=named, deleted=deleted)
+        return take_snapshot(self.path, self.seed, self._origin, limits=limits, named=named, deleted=deleted)
 
     def close(self) -> None:
         """Give back its descriptor."""
@@ -143,7 +143,7 @@ class Workspace:
         if held is not None:
             held.close()
 
-    def set_apart(self, path: str) -> None:
+    def move_aside(self, path: str) -> None:
         """Move the workspace out of the agent's reach, to ``path`` in the same directory; done before, it is only looked for there.
 
         Raises:
@@ -159,7 +159,7 @@ class Workspace:
         self.close()
         if self._admin is not None:
             shutil.rmtree(self._admin, ignore_errors=True)
-        trash.put(self.path)
+        trash.discard(self.path)
 
 
 def create(
@@ -200,7 +200,7 @@ def create(
         admin = _link_worktree(path, durable_common_dir, seed, name)
     os.makedirs(state_dir, exist_ok=True)
     write_new(os.path.join(state_dir, "stamp"), b"")
-    origin = Origin(os.stat(os.path.join(state_dir, "stamp")).st_ctime_ns, boot_offset(), directories, kind != "lazy")
+    origin = CreationState(os.stat(os.path.join(state_dir, "stamp")).st_ctime_ns, boot_offset(), directories, kind != "lazy")
     state = {
         "kind": kind,
         "commit": seed.commit,
@@ -232,7 +232,7 @@ def open_workspace(path: str, state_dir: str) -> Workspace:
             state = json.load(file)
         kind, history = check_kind(state["kind"]), state["history"]
         directories = {os.fsdecode(name.encode("latin-1")): inode for name, inode in state["directories"].items()}
-        origin = Origin(state["stamp"], state["boot"], directories, kind != "lazy")
+        origin = CreationState(state["stamp"], state["boot"], directories, kind != "lazy")
         seed = open_seed(state["seeds"], state["commit"], history, state["format"])
         admin = state["admin"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -266,7 +266,7 @@ def adopt_workspace(path: str, kind: str, seed: Seed, admin: str | None = None) 
             why="Only local workspaces can be opened here.",
             fix=f"Local kinds are: {', '.join(KINDS)}.",
         )
-    return Workspace(check_kind(kind), path, seed, Origin(0, boot_offset(), {}, complete=True), admin)
+    return Workspace(check_kind(kind), path, seed, CreationState(0, boot_offset(), {}, complete=True), admin)
 
 
 def _materialise(path: str, seed: Seed) -> dict[str, int]:
@@ -350,7 +350,7 @@ class Trash:
         self._directory = directory
         self._emptying: threading.Thread | None = None
 
-    def put(self, path: str) -> None:
+    def discard(self, path: str) -> None:
         """Move a directory out of the way. One that is gone already is no error."""
         place = os.path.join(self._directory, secrets.token_hex(8))
         try:

@@ -29,9 +29,9 @@ from pytest_gittrix.testing.faults.faults import Errno, Fault, Kill
 from pytest_gittrix.testing.faults.supervisor import supervise_function, supported
 from pytest_gittrix.testing.repos.member_witness import Witness
 from pytest_gittrix.testing.repos.member_workspaces import Member, RepositoryPlan, drawn
-from pytest_gittrix.workspaces.alternates import Borrowing
-from pytest_gittrix.workspaces.rescue import read
-from pytest_gittrix.workspaces.uncommitted import Uncommitted, uncommitted
+from pytest_gittrix.workspaces.alternates import ScratchRepository
+from pytest_gittrix.workspaces.rescue import read_repository
+from pytest_gittrix.workspaces.uncommitted import Uncommitted, find_uncommitted
 
 SEEDS: Final = range(300 if SOAK else 12)
 CALLS: Final = 250
@@ -128,16 +128,16 @@ def careless_of_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def by_force(monkeypatch: pytest.MonkeyPatch) -> None:
     def push(self: Remote, commit: str, branch: str) -> Any:
-        run_git(["push", "-q", "--force", self.transport.url, f"{commit}:refs/heads/{branch}"], env={"GIT_DIR": self.borrowing.path})
+        run_git(["push", "-q", "--force", self.transport.url, f"{commit}:refs/heads/{branch}"], env={"GIT_DIR": self.scratch.path})
         self.heads[branch] = commit
         return type("Landed", (), {"outcome": "landed", "reason": ""})()
 
     monkeypatch.setattr(Remote, "push", push)
-    monkeypatch.setattr(Borrowing, "replay", lambda self, tip, onto: tip)
+    monkeypatch.setattr(ScratchRepository, "replay", lambda self, tip, onto: tip)
 
 
 def replaying_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Borrowing, "replay", lambda self, tip, onto: onto)
+    monkeypatch.setattr(ScratchRepository, "replay", lambda self, tip, onto: onto)
 
 
 def silent_about_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def blind_to_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def blind_to_new_files(monkeypatch: pytest.MonkeyPatch) -> None:
     def look(root: str, entries: Mapping[str, Any], *rest: Any, **named: Any) -> Uncommitted:
-        found = uncommitted(root, entries, *rest, **named)
+        found = find_uncommitted(root, entries, *rest, **named)
         found.changes = {path: entry for path, entry in found.changes.items() if path in entries}
         return found
 
@@ -162,7 +162,7 @@ def running_git_in_the_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def run_and_read(root: str, *rest: Any, **named: Any) -> Any:
         run_git(["status"], cwd=Path(root))
-        return read(root, *rest, **named)
+        return read_repository(root, *rest, **named)
 
     monkeypatch.setattr(finalize_module, "read", run_and_read)
 

@@ -22,7 +22,7 @@ from pytest_gittrix.record.state.observations import (
     SESSION_REASONS,
     SESSION_STATES,
     Activity,
-    PullRequest,
+    ObservedPullRequest,
     observations_of,
 )
 from pytest_gittrix.views.orchestrator import notifications, record
@@ -46,7 +46,7 @@ activities = st.builds(
     st.sampled_from(("native", "terminal")),
 ) | st.just(Activity(source="native", failed=True))
 prs = st.builds(
-    PullRequest,
+    ObservedPullRequest,
     st.sampled_from(PR_STATES),
     number=st.sampled_from((None, 1, 2)),
     ci=st.sampled_from(CI_STATES),
@@ -87,7 +87,7 @@ things: st.SearchStrategy[tuple[str, dict[str, Any]]] = st.one_of(
 
 @given(starts, runtimes, activities, prs, st.none() | st.sampled_from(list(REPORTS)), gaps)
 def test_the_same_evidence_never_makes_a_status_come_back(
-    start: str, runtime: str, activity: Activity, pr: PullRequest, report: str | None, gaps: list[float]
+    start: str, runtime: str, activity: Activity, pr: ObservedPullRequest, report: str | None, gaps: list[float]
 ) -> None:
     session = Watched()
     if start != "not_started":
@@ -141,7 +141,9 @@ def test_whatever_happens_a_status_is_followed_by_one_that_may_follow(
 
 
 @given(st.lists(things.filter(lambda thing: thing[0] != "session.restored"), max_size=30), runtimes, activities, prs)
-def test_no_look_undoes_an_end(happened: list[tuple[str, dict[str, Any]]], runtime: str, activity: Activity, pr: PullRequest) -> None:
+def test_no_look_undoes_an_end(
+    happened: list[tuple[str, dict[str, Any]]], runtime: str, activity: Activity, pr: ObservedPullRequest
+) -> None:
     session = Watched()
     for minute, (type, data) in enumerate(happened, 1):
         session.tell(minute, type, **data)

@@ -20,7 +20,7 @@ from pytest_gittrix.testing.faults.faults import SupervisedRun
 from pytest_gittrix.testing.faults.supervisor import supported
 from pytest_gittrix.testing.repos.member_witness import Witness, everything_below
 from pytest_gittrix.testing.repos.member_workspaces import Member, RepositoryPlan, git
-from pytest_gittrix.workspaces.multi_repo import Hydrated, RepositorySpec, hydrate
+from pytest_gittrix.workspaces.multi_repo import MultiRepoWorkspace, RepositorySpec, checkout_all
 
 pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported()))
 
@@ -108,8 +108,10 @@ def test_killed_while_it_makes_a_workspace_and_run_again_it_is_whole(place: Path
         remotes[name] = bare
     root = place / "site"
 
-    def run() -> Hydrated:
-        return hydrate([RepositorySpec(name, str(bare)) for name, bare in remotes.items()], root / "w", root / "clones", now=lambda: 1000.0)
+    def run() -> MultiRepoWorkspace:
+        return checkout_all(
+            [RepositorySpec(name, str(bare)) for name, bare in remotes.items()], root / "w", root / "clones", now=lambda: 1000.0
+        )
 
     def reset() -> None:
         shutil.rmtree(root, ignore_errors=True)

@@ -20,7 +20,7 @@ from pytest_gittrix.engine.operations import eviction, operation
 from pytest_gittrix.engine.operations.review import Review
 from pytest_gittrix.engine.promotion import promotion, selection
 from pytest_gittrix.engine.user_session import UserSession
-from pytest_gittrix.git.commit import Built
+from pytest_gittrix.git.commit import BuiltCommit
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK, Changes, Entry
 from pytest_gittrix.record.state.fold import deadline_ns
 from pytest_gittrix.testing.machines.session_machine import machine_for, steps_of
@@ -125,7 +125,7 @@ def loses_modes() -> AbstractContextManager[object]:
     """What is promoted is a plain file, whatever it was."""
     exact = LocalDurable.build
 
-    def build(self: LocalDurable, parent: str, changes: Changes, blobs: Mapping[str, bytes], **options: Any) -> Built:
+    def build(self: LocalDurable, parent: str, changes: Changes, blobs: Mapping[str, bytes], **options: Any) -> BuiltCommit:
         plain = {path: Entry(FILE, new.id) if new is not None and new.mode == EXECUTABLE else new for path, new in changes.items()}
         return exact(self, parent, plain, blobs, **options)
 

@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalEphemeral
-from pytest_gittrix.backends.protocol import Drift, Durable, Landed
+from pytest_gittrix.backends.protocol import Drift, Durable, LandingResult
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.operations.ids import seeded_ids
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import GittrixError
-from pytest_gittrix.git.commit import Built
+from pytest_gittrix.git.commit import BuiltCommit
 from pytest_gittrix.git.refs import RefMoved
 from pytest_gittrix.git.tree import Changes
 from pytest_gittrix.testing.repos.durable import DurableRepo
@@ -331,7 +331,7 @@ class Wrapped:
 class CheckedOutsideTheLock(Wrapped):
     """Looks whether the branch has moved, and then moves it without holding it."""
 
-    def land(self, branch: str, built: Built, changes: Changes, *, expected: str | None, **rest: Any) -> Landed:
+    def land(self, branch: str, built: BuiltCommit, changes: Changes, *, expected: str | None, **rest: Any) -> LandingResult:
         now = self._durable.head(branch)
         if now != expected:
             raise RefMoved(branch, now)

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix.errors import PathNotFound, WriteRejected
-from pytest_gittrix.os_level.safe_dir import GuardedDir
+from pytest_gittrix.os_level.safe_dir import SafeDir
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the attacker swaps names with Linux's renameat2")
 
@@ -124,21 +124,21 @@ def test_no_operation_is_ever_led_outside(tmp_path: Path) -> None:
     outcomes: Counter[str] = Counter()
     escapes: list[str] = []
 
-    def read(guarded: GuardedDir, path: str) -> None:
+    def read(guarded: SafeDir, path: str) -> None:
         if guarded.read(path)[0] == SECRET:
             escapes.append(f"read {path}")
 
-    def look(guarded: GuardedDir, path: str) -> None:
+    def look(guarded: SafeDir, path: str) -> None:
         status = guarded.lstat(path)
         if status is not None and status.st_ino in outside_inodes:
             escapes.append(f"lstat {path}")
 
-    def scan(guarded: GuardedDir, _path: str) -> None:
+    def scan(guarded: SafeDir, _path: str) -> None:
         for found in guarded.scan():
             if found.stat.st_ino in outside_inodes or found.path.endswith("only-outside"):
                 escapes.append(f"scan {found.path}")
 
-    operations: dict[str, Callable[[GuardedDir, str], object]] = {
+    operations: dict[str, Callable[[SafeDir, str], object]] = {
         "read": read,
         "look": look,
         "scan": scan,
@@ -152,7 +152,7 @@ def test_no_operation_is_ever_led_outside(tmp_path: Path) -> None:
     with besieged(tmp_path) as siege:
         before = siege.outside_now()
         outside_inodes = {path.lstat().st_ino for path in siege.outside.rglob("*")}
-        with GuardedDir.open(siege.root) as guarded:
+        with SafeDir.open(siege.root) as guarded:
             for _ in keep_trying(SIEGE_SECONDS, MOST_TRIES):
                 verb = draw.choice(list(operations))
                 try:

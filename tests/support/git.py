@@ -16,7 +16,7 @@ from pathlib import Path
 from pytest_gittrix.git.environment import git_binary, hermetic_env
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Entry
-from pytest_gittrix.workspaces.seed import History, prepare
+from pytest_gittrix.workspaces.seed import History, prepare_seed
 from pytest_gittrix.workspaces.snapshot import Snapshot
 from pytest_gittrix.workspaces.workspace import Workspace, WorkspaceKind, create
 
@@ -187,7 +187,7 @@ def make_workspace(
 ) -> Workspace:
     """A workspace of a repository's ``main`` (or of another commit) at ``root/name``; its seed and state stand beside it."""
     with Repository.open(repo.path) as durable:
-        seed = prepare(str(root / "seeds"), durable, commit or repo.head(), history)
+        seed = prepare_seed(str(root / "seeds"), durable, commit or repo.head(), history)
         return create(kind, str(root / name), str(root / f"{name}-state"), seed, durable_common_dir=durable.common_dir, name=name)
 
 

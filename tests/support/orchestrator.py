@@ -20,7 +20,7 @@ from pytest_gittrix.orchestrator.config import ACTIVITY_LOG
 from pytest_gittrix.orchestrator.orchestrator import CommandAgent, Orchestrator, Project, Session, SpawnConfig
 from pytest_gittrix.record.eventlog.events import Event, check
 from pytest_gittrix.record.state.agent_activity import write_jsonl
-from pytest_gittrix.record.state.observations import Activity, Observations, PullRequest, Runtime, observations_of
+from pytest_gittrix.record.state.observations import Activity, Observations, ObservedPullRequest, Runtime, observations_of
 from pytest_gittrix.testing.scenarios.agent_kit import AgentKit, Script
 from pytest_gittrix.views.orchestrator_status import Decision, Dialect, PollResult, decide, status
 
@@ -71,7 +71,9 @@ class Watched:
         """Somebody decided."""
         self.tell(minute, "status.decided", session=session, reason=reason, **data)
 
-    def look(self, minute: float, runtime: str | None = None, activity: Activity | None = None, pr: PullRequest | None = None) -> str:
+    def look(
+        self, minute: float, runtime: str | None = None, activity: Activity | None = None, pr: ObservedPullRequest | None = None
+    ) -> str:
         """Look at it, and say what it is then in the newest dialect."""
         if runtime is not None and runtime != self.observations.runtime.state:
             self.tell(minute, "runtime.observed", state=runtime)

@@ -20,12 +20,12 @@ from pytest_gittrix.backends.forge.protocol import (
     Comment,
     ForgeUnavailable,
     Issue,
+    PrFilter,
     PullRequest,
     Review,
     ReviewFacts,
     Verdict,
-    Wanted,
-    check_wanted,
+    check_pr_filter,
 )
 from pytest_gittrix.errors import InvalidInput
 
@@ -125,9 +125,9 @@ class GitHubForge:
                 raise
         return self.pr(found[0].number)
 
-    def find_prs(self, *, head: str | None = None, base: str | None = None, state: Wanted = "open") -> list[PullRequest]:
+    def find_prs(self, *, head: str | None = None, base: str | None = None, state: PrFilter = "open") -> list[PullRequest]:
         """Pull requests by head (a branch of this repository), base and state, newest first."""
-        query = {"state": check_wanted(state), "per_page": _PER_PAGE, "sort": "created", "direction": "desc"}
+        query = {"state": check_pr_filter(state), "per_page": _PER_PAGE, "sort": "created", "direction": "desc"}
         if head is not None:
             query["head"] = f"{self.repo.partition('/')[0]}:{head}"
         if base is not None:

@@ -18,9 +18,9 @@ CheckState = Literal["pending", "passing", "failing"]
 CiState = Literal["none", "pending", "passing", "failing"]
 ReviewState = Literal["none", "pending", "approved", "changes_requested"]
 Verdict = Literal["approved", "changes_requested", "commented", "dismissed", "pending"]
-Wanted = Literal["open", "closed", "all"]
+PrFilter = Literal["open", "closed", "all"]
 
-WANTED: Final = get_args(Wanted)
+PR_FILTERS: Final = get_args(PrFilter)
 
 
 class ForgeUnavailable(AdapterUnavailable):
@@ -178,7 +178,7 @@ class Forge(Protocol):
     def open_pr(self, head: str, base: str, title: str, body: str = "", *, draft: bool = False) -> PullRequest:
         """Open a pull request of a branch that is at the forge already. If one is open for both branches, it is given instead."""
 
-    def find_prs(self, *, head: str | None = None, base: str | None = None, state: Wanted = "open") -> list[PullRequest]:
+    def find_prs(self, *, head: str | None = None, base: str | None = None, state: PrFilter = "open") -> list[PullRequest]:
         """Pull requests by head, base and state, newest first."""
 
     def pr(self, number: int) -> PullRequest:
@@ -203,8 +203,8 @@ class Forge(Protocol):
         """Say something to an issue or a pull request. As for ``create_issue``, never twice."""
 
 
-def check_wanted(state: str) -> Wanted:
-    """Validate which pull requests are wanted. Raises InvalidInput for none of ``WANTED``."""
-    if state in WANTED:
+def check_pr_filter(state: str) -> PrFilter:
+    """Validate which pull requests are wanted. Raises InvalidInput for none of ``PR_FILTERS``."""
+    if state in PR_FILTERS:
         return state  # type: ignore[return-value]
-    raise InvalidInput(f"state={state!r} is no state to look for.", fix=f"Use one of: {', '.join(WANTED)}.")
+    raise InvalidInput(f"state={state!r} is no state to look for.", fix=f"Use one of: {', '.join(PR_FILTERS)}.")

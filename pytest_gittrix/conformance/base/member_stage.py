@@ -20,7 +20,7 @@ from pytest_gittrix.testing.repos.member_witness import Witness
 from pytest_gittrix.testing.repos.member_workspaces import Member, RemoteKind, RepositoryPlan, git
 from pytest_gittrix.testing.systems.driver import DrivenEngine, Stage
 from pytest_gittrix.testing.systems.driver_members import DrivenMember
-from pytest_gittrix.workspaces.multi_repo import Hydrated, HydratedRepository, RepositorySpec
+from pytest_gittrix.workspaces.multi_repo import CheckedOutRepository, MultiRepoWorkspace, RepositorySpec
 
 APP: Final = RepositoryPlan("app")
 """A repository in which nothing was done."""
@@ -108,7 +108,7 @@ def start_member(stage: Stage, *plan: RepositoryPlan, engine: DrivenEngine | Non
     members = (engine or stage.gittrix).members
     sessions: list[DrivenMember] = []
 
-    def fill(specs: Sequence[RepositorySpec]) -> Hydrated:
+    def fill(specs: Sequence[RepositorySpec]) -> MultiRepoWorkspace:
         sessions.append(members.begin(who, {spec.name: Path(spec.url).as_uri() for spec in specs}, **options))
         return _as_hydrated(sessions[0], specs, root / "mirrors")
 
@@ -122,21 +122,21 @@ def start_another(member: MemberStage, *, who: str = "ada", **options: Any) -> D
     return member.stage.gittrix.members.begin(who, addresses, **options)
 
 
-def _as_hydrated(session: DrivenMember, specs: Sequence[RepositorySpec], mirrors: Path) -> Hydrated:
+def _as_hydrated(session: DrivenMember, specs: Sequence[RepositorySpec], mirrors: Path) -> MultiRepoWorkspace:
     """A session's workspace as a witness takes one.
 
     The witness tells what the agent made from what was there by mirrors of the remotes, which are made here.
     """
     mirrors.mkdir(parents=True)
-    made: list[HydratedRepository] = []
+    made: list[CheckedOutRepository] = []
     for number, spec in enumerate(specs):
         work_tree, remote = session.repository(spec.name).resolve(), Path(spec.url)
         git(mirrors, "clone", "-q", "--mirror", str(remote), str(number))
         branch = git(remote, "symbolic-ref", "--short", "HEAD")
         commit = git(remote, "for-each-ref", "--format=%(objectname)", f"refs/heads/{branch}") or None
-        made.append(HydratedRepository(spec.name, spec.url, str(work_tree), branch, commit, spec.team))
-    top = os.path.commonpath([os.path.dirname(one.place) for one in made])
-    return Hydrated(top, str(mirrors), tuple(made))
+        made.append(CheckedOutRepository(spec.name, spec.url, str(work_tree), branch, commit, spec.team))
+    top = os.path.commonpath([os.path.dirname(one.directory) for one in made])
+    return MultiRepoWorkspace(top, str(mirrors), tuple(made))
 
 
 class RunningAgent:

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from pytest_gittrix.durations import instant_at, ns_of, parse_instant
 from pytest_gittrix.errors import GittrixError, InvalidInput, WriteRejected
-from pytest_gittrix.os_level.safe_dir import GuardedDir
+from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.record.store.store import ID
 
 VARIABLES: Final = ("GITTRIX_SESSION_ID", "GT_SESSION_UUID", "GT_SESSION_ID", "CLAUDE_SESSION_ID")
@@ -132,9 +132,9 @@ def persist(directory: str | os.PathLike[str], id: str, now: datetime) -> None:
         files.write(FILE, data)
 
 
-def _opened(directory: str | os.PathLike[str]) -> GuardedDir:
+def _opened(directory: str | os.PathLike[str]) -> SafeDir:
     # The work directory itself is the caller's, who may know it by a link.
-    return GuardedDir.open(os.path.realpath(directory))
+    return SafeDir.open(os.path.realpath(directory))
 
 
 def _persisted(directory: str | os.PathLike[str]) -> str | None:

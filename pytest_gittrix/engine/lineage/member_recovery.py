@@ -77,12 +77,12 @@ def clear_away(directory: Path, trash: Trash) -> None:
     half_made = (name for name in os.listdir(directory) if _HALF_MADE.fullmatch(name))
     for name in (*_MADE, *half_made):
         if os.path.lexists(directory / name):
-            trash.put(str(directory / name))
+            trash.discard(str(directory / name))
     with suppress(FileNotFoundError):
         os.unlink(directory / TURN)
 
 
-def set_apart(directory: Path) -> bool:
+def move_aside(directory: Path) -> bool:
     """Take a workspace out of its place, so that it can be seen that it can be removed; whether there is one. Raises OSError."""
     put_back(directory)
     try:
@@ -93,7 +93,7 @@ def set_apart(directory: Path) -> bool:
 
 
 def put_back(directory: Path) -> bool:
-    """Undo ``set_apart``: a removal that a kill stopped before it was recorded has not happened. Whether there was one. Raises OSError."""
+    """Undo ``move_aside``: a removal that a kill stopped before it was recorded has not happened. Whether there was one. Raises OSError."""
     if os.path.lexists(directory / WORKSPACE) or not os.path.isdir(directory / LEAVING):
         return False
     os.rename(directory / LEAVING, directory / WORKSPACE)

@@ -99,8 +99,8 @@ class Recovery:
                     Succession(self.recorder_of(state.lineage.parent)).undo(id_)
                 state = recorder.append("session.ended", {"state": "discarded", "reason": "its start never finished"}, commit_point=True)
                 if state.workspace is not None:
-                    self.evictor.trash.put(state.workspace)
-                self.evictor.trash.put(str(recorder.directory / "engine"))
+                    self.evictor.trash.discard(state.workspace)
+                self.evictor.trash.discard(str(recorder.directory / "engine"))
                 self.evictor.evict(recorder, state, "discarded")
                 self.report.removed.append(id_)
             recorder.derive()

@@ -143,7 +143,7 @@ class Start:
             with suppress(OSError, GittrixError):  # the next recovery takes it away
                 if beginning.origin is not None:
                     beginning.origin.undo(id_)
-                self.resources.trash.put(str(recorder.directory))
+                self.resources.trash.discard(str(recorder.directory))
             raise
 
     def _make(self, recorder: Recorder, beginning: Beginning, baseline: str) -> Workspace:

@@ -19,13 +19,13 @@ from pathlib import Path
 
 from pytest_gittrix.engine.operations.archive import AGENT, open_bare
 from pytest_gittrix.errors import GittrixError
-from pytest_gittrix.git.commit import Built, Signature, build_commit, parse_commit
+from pytest_gittrix.git.commit import BuiltCommit, Signature, build_commit, parse_commit
 from pytest_gittrix.git.index import IndexEntry, IndexFile, stat_numbers
 from pytest_gittrix.git.objects import MissingObject, Objects, open_objects
 from pytest_gittrix.git.pack import install_pack
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import Entry
-from pytest_gittrix.os_level.safe_dir import GuardedDir
+from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.snapshot import Snapshot
 from pytest_gittrix.workspaces.workspace import Workspace
 
@@ -113,7 +113,7 @@ class AgentCommits:
                 self._show(built, ref, snapshot)
         return built.id
 
-    def _show(self, built: Built, ref: str | None, snapshot: Snapshot) -> None:
+    def _show(self, built: BuiltCommit, ref: str | None, snapshot: Snapshot) -> None:
         """Put the commit into the agent's own repository: objects, then index, then branch."""
         files = self._workspace.files
         files.write(f".git/objects/pack/pack-{built.pack.name}.pack", built.pack.data)
@@ -123,7 +123,7 @@ class AgentCommits:
         files.write(".git/index", IndexFile(self._seed.index, self._seed.format).replaced(staged))
         files.write(f".git/{ref or 'HEAD'}", built.id.encode() + b"\n")
 
-    def _staged(self, files: GuardedDir, path: str, entry: Entry | None, snapshot: Snapshot) -> IndexEntry | None:
+    def _staged(self, files: SafeDir, path: str, entry: Entry | None, snapshot: Snapshot) -> IndexEntry | None:
         if entry is None:
             return None
         status = files.lstat(path)

@@ -144,7 +144,7 @@ class Evictor:
             points.reached("evict:ended")
         if state.workspace_present:
             self._clear(recorder, state, promoted)
-            self.trash.put(str(recorder.directory / "engine"))
+            self.trash.discard(str(recorder.directory / "engine"))
             recorder.append("workspace.removed", {})
         # Still held: whoever waits for it finds that the name is gone, and looks again.
         with suppress(FileNotFoundError):
@@ -161,7 +161,7 @@ class Evictor:
         except GittrixError as problem:
             self._keep_whole(recorder, state, state.workspace or leaving, problem)
             return
-        workspace.set_apart(leaving)
+        workspace.move_aside(leaving)
         points.reached("evict:apart")
         try:
             snapshot = self._snapshot(state, workspace)

@@ -77,9 +77,9 @@ class Resources:
 
     def _adapter(self, path: str | os.PathLike[str], branch: str = "main") -> LocalDurable | RemoteDurable:
         if os.path.isfile(os.path.join(path, MIRROR)):
-            from pytest_gittrix.backends.mirror import mirrored
+            from pytest_gittrix.backends.mirror import mirror_url
 
-            url = mirrored(path)
+            url = mirror_url(path)
             if url is None:
                 raise AdapterUnavailable(f"{path} is no mirror of a remote repository any more.", fix="Give the remote's address.")
             return self._remote(url, branch, path)
@@ -181,7 +181,7 @@ class Resources:
             return self.ephemeral.open(path, str(directory / "engine"))
         durable = self.durable_of(state)
         seed = durable.seed(self.seeds(), state.baseline, "none")
-        adopted = adopt_workspace(path, state.workspace_kind or "copy", seed, durable.admin_of(path))
+        adopted = adopt_workspace(path, state.workspace_kind or "copy", seed, durable.worktree_admin_dir(path))
         adopted.confine = self.ephemeral.confine
         return adopted
 

@@ -17,7 +17,7 @@ from itertools import islice, repeat
 from typing import Any, Final
 
 from pytest_gittrix import points
-from pytest_gittrix.backends.protocol import Durable, Landed
+from pytest_gittrix.backends.protocol import Durable, LandingResult
 from pytest_gittrix.engine.operations.operation import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
 from pytest_gittrix.engine.operations.review import Review, side
@@ -34,7 +34,7 @@ from pytest_gittrix.errors import (
     PromoteFailed,
     WorktreeDirty,
 )
-from pytest_gittrix.git.commit import Built
+from pytest_gittrix.git.commit import BuiltCommit
 from pytest_gittrix.git.patch import FileChange, patch_text
 from pytest_gittrix.git.refs import RefMoved, branch_ref
 from pytest_gittrix.git.tree import Item, TreeClash, collisions, parse_tree
@@ -88,9 +88,9 @@ class Landing:
             yet, so that the intent stays open for a recovery.
     """
 
-    built: Built
+    built: BuiltCommit
     branch: str
-    landed: Landed | None
+    landed: LandingResult | None
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class Promotion:
         except GittrixError:
             return self.durable.blob(id_)
 
-    def build(self, selection: Selection, head: str) -> Built:
+    def build(self, selection: Selection, head: str) -> BuiltCommit:
         """The commit that puts a selection onto a head, in memory.
 
         Raises:
@@ -229,7 +229,7 @@ class Promotion:
             )
         return built
 
-    def log_intent(self, built: Built, selection: Selection, branch: str) -> None:
+    def log_intent(self, built: BuiltCommit, selection: Selection, branch: str) -> None:
         """Store what is about to happen, on the disk before anything of it does."""
         intent: dict[str, Any] = {
             "commit": built.id,
@@ -246,7 +246,7 @@ class Promotion:
         self.recorder.append("promote.intent", intent, actor="human", commit_point=True)
         points.reached("promote:intent-logged")
 
-    def land(self, built: Built, selection: Selection, branch: str, head: str) -> Landing | None:
+    def land(self, built: BuiltCommit, selection: Selection, branch: str, head: str) -> Landing | None:
         """Move a branch to the commit by a compare-and-swap: only if it is still at the head that the commit was built on.
 
         Returns:
@@ -281,7 +281,7 @@ class Promotion:
             return Landing(built, branch, self._tidy_failure(built, branch, error))
         return Landing(built, branch, landed)
 
-    def _tidy_failure(self, built: Built, branch: str, error: GittrixError | OSError) -> Landed | None:
+    def _tidy_failure(self, built: BuiltCommit, branch: str, error: GittrixError | OSError) -> LandingResult | None:
         """Tidy up after the disk failed in the middle of a landing, when only the branch knows whether it moved.
 
         Returns:
@@ -292,10 +292,10 @@ class Promotion:
         """
         points.reached("promote:failed")
         moved = self.durable.contains(branch, built.id)
-        landed: Landed | None = None
+        landed: LandingResult | None = None
         try:
             self.durable.repair(branch, built.id, built.pack.name)
-            landed = self.durable.bring_forward(branch, built.id) if moved else Landed()
+            landed = self.durable.bring_forward(branch, built.id) if moved else LandingResult()
         except OSError as worse:
             self.warnings.append(f"what the failed landing left could not be removed yet: {worse.strerror}")
         reason = error.fact if isinstance(error, GittrixError) else f"{error.strerror or error}"
@@ -309,7 +309,7 @@ class Promotion:
         remedy = _REMEDIES.get(error.errno or 0, "Mend the cause, then promote again.")
         raise PromoteFailed(f"Durable refused the commit: {reason}.", stage="apply", why="The branch did not move.", fix=remedy) from error
 
-    def _log_aborted(self, built: Built, reason: str) -> None:
+    def _log_aborted(self, built: BuiltCommit, reason: str) -> None:
         """Close the intent. If that cannot be stored, the intent stays open for a recovery to close; the reason is what matters now."""
         with suppress(AdapterUnavailable):
             self.recorder.append("promote.aborted", {"commit": built.id, "reason": reason[:500]})
@@ -359,7 +359,7 @@ class Promotion:
         return PromoteResult("", self.branch, patch=text)
 
 
-def _tree_reader(built: Built, durable: Durable) -> Callable[[str], Mapping[bytes, Item]]:
+def _tree_reader(built: BuiltCommit, durable: Durable) -> Callable[[str], Mapping[bytes, Item]]:
     """A reader of durable's trees that also knows those of a commit that is not written yet."""
 
     def read(id_: str) -> Mapping[bytes, Item]:

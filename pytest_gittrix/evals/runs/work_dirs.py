@@ -202,7 +202,7 @@ def _remove(path: Path) -> None:
     """Away in one rename, to where any janitor goes on if this one is killed."""
     heap = path.with_name(f"{_DEAD}{secrets.token_hex(6)}")
     trash = Trash(str(heap))
-    trash.put(str(path))
+    trash.discard(str(path))
     trash.empty()
     with suppress(OSError):
         os.rmdir(heap)

@@ -75,7 +75,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class PullRequest:
+class ObservedPullRequest:
     """The session's pull request as the forge last reported it; ``cleared`` if a restore removed one that had ended."""
 
     state: str = "none"
@@ -173,7 +173,7 @@ class Observations:
     """Everything that was observed of one session, as its events leave it."""
 
     session: Progress = field(default_factory=Progress)
-    pr: PullRequest = field(default_factory=PullRequest)
+    pr: ObservedPullRequest = field(default_factory=ObservedPullRequest)
     runtime: Runtime = field(default_factory=Runtime)
     activity: Activity = field(default_factory=Activity)
     report: Report | None = None
@@ -224,12 +224,12 @@ def lived_as(life: str) -> tuple[str, str] | None:
     return _LIVES.get(life)
 
 
-def pull_request_at(url: str) -> PullRequest:
+def pull_request_at(url: str) -> ObservedPullRequest:
     """An open pull request of which only the address is known; owner, repository and number as far as it tells them."""
     match = _PR_ADDRESS.fullmatch(url)
     if match is None:
-        return PullRequest("open", url=url)
-    return PullRequest("open", number=int(match[3]), url=url, owner=match[1], repo=match[2])
+        return ObservedPullRequest("open", url=url)
+    return ObservedPullRequest("open", number=int(match[3]), url=url, owner=match[1], repo=match[2])
 
 
 # What each event changes. ------------------------------------------------------------------------------------------------------
@@ -301,10 +301,10 @@ def _pr(observations: Observations, event: Event) -> Observations:
         return observations
     told = {name: value for name, value in data.items() if name != "state" and value is not None}
     if state == "none":
-        return replace(observations, pr=PullRequest())
+        return replace(observations, pr=ObservedPullRequest())
     old = observations.pr
     another = old.state == "none" or (old.number is not None and told.get("number", old.number) != old.number)
-    return replace(observations, pr=replace(PullRequest() if another else old, state=state, **told))
+    return replace(observations, pr=replace(ObservedPullRequest() if another else old, state=state, **told))
 
 
 def _report(observations: Observations, event: Event) -> Observations:
@@ -326,7 +326,7 @@ def _decided(observations: Observations, event: Event) -> Observations:
 
 def _restored(observations: Observations, event: Event) -> Observations:
     session = replace(observations.session, completed_ns=None, terminated_ns=None, restored_ns=event.ts)
-    pr = PullRequest(cleared=True) if observations.pr.state in ("merged", "closed") else observations.pr
+    pr = ObservedPullRequest(cleared=True) if observations.pr.state in ("merged", "closed") else observations.pr
     fresh = Observations(session=session, pr=pr, runtime=Runtime(reason="spawn_incomplete"))
     return _moved(fresh, "working", "task_in_progress", event.ts)
 

@@ -53,7 +53,7 @@ class _Copy:
 
     def reset(self) -> None:
         """Restore the first state."""
-        self.trash.put(str(self.work))
+        self.trash.discard(str(self.work))
         self.trash.empty()
         _copy(self.first, self.work)
 

@@ -19,12 +19,12 @@ from pytest_gittrix.clock.clock import SystemClock
 from pytest_gittrix.durations import ns_of
 from pytest_gittrix.errors import CapabilityMissing, DurableLocked, InvalidInput, WorktreeDirty
 from pytest_gittrix.git.checkout_update import LockedCheckout, lock_checkout
-from pytest_gittrix.git.commit import Built, Commit, Signature, build_commit
+from pytest_gittrix.git.commit import BuiltCommit, Commit, Signature, build_commit
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.git.refs import RefMoved, branch_ref
 from pytest_gittrix.git.repository import Repository, require_head
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Changes, Entry, TreeClash, entry_at
-from pytest_gittrix.os_level.safe_dir import GuardedDir
+from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.testing.repos.fingerprint import Fingerprint
 from pytest_gittrix.testing.repos.history import Contents, check_fit, resolve
 from pytest_gittrix.testing.repos.templates import HUMAN
@@ -287,7 +287,7 @@ class DurableRepo:
         place = {} if (self.path / ".git").exists() else {"GIT_DIR": str(self.path)}
         return hermetic_env(self._home) | git_dates(ns_of(self._when())) | people | place
 
-    def _built(self, head: str, changes: Changes, blobs: Mapping[str, bytes], message: str, author: tuple[str, str] | None) -> Built:
+    def _built(self, head: str, changes: Changes, blobs: Mapping[str, bytes], message: str, author: tuple[str, str] | None) -> BuiltCommit:
         repository = self._repository
         tree = repository.tree(head)
         check_fit(changes, partial(self._entry, tree), lambda id_: id_ in blobs or repository.objects.read(id_)[0] == "blob")
@@ -314,7 +314,7 @@ class DurableRepo:
     def _follows(self, worktree: bool | None) -> bool:
         return self._at_the_desk if worktree is None else worktree
 
-    def _land(self, branch: str, built: Built, changes: Changes, subject: str, worktree: bool) -> None:
+    def _land(self, branch: str, built: BuiltCommit, changes: Changes, subject: str, worktree: bool) -> None:
         signature = Signature(*self.person, self._seconds())
         ref = branch_ref(branch)
         with ExitStack() as held:
@@ -323,7 +323,7 @@ class DurableRepo:
             for forward in forwards:
                 forward.update(self._repository.blob)
 
-    def _forwards(self, ref: str, built: Built, changes: Changes, held: ExitStack) -> list[LockedCheckout]:
+    def _forwards(self, ref: str, built: BuiltCommit, changes: Changes, held: ExitStack) -> list[LockedCheckout]:
         """The checkouts of a branch, held and clean where it matters; none if one is not."""
         repository = self._repository
         assert built.parent is not None
@@ -345,7 +345,7 @@ class DurableRepo:
                 f"{self.path} is bare.", why="It has no work tree to change.", fix="Use commit(), or a repository that is not bare."
             )
         resolved, blobs = resolve(changes, self._repository.format)
-        with GuardedDir.open(self.path) as files:
+        with SafeDir.open(self.path) as files:
             # What goes makes room for what comes: a file may become a directory, or the reverse.
             for path, entry in sorted(resolved.items(), key=lambda item: item[1] is not None):
                 if entry is None:
@@ -366,7 +366,7 @@ class Rival(DurableRepo):
     _at_the_desk = False
 
 
-def _put(files: GuardedDir, path: str, mode: int, data: bytes) -> None:
+def _put(files: SafeDir, path: str, mode: int, data: bytes) -> None:
     if mode == SYMLINK:
         files.make_link(path, data)
     else:

@@ -17,7 +17,7 @@ from typing import Final
 
 from pytest_gittrix.git.environment import run_git
 from pytest_gittrix.testing.repos.member_workspaces import SECRET, Member, RepositoryPlan, git
-from pytest_gittrix.workspaces.multi_repo import HydratedRepository
+from pytest_gittrix.workspaces.multi_repo import CheckedOutRepository
 
 _MESSAGES: Final = "%H%x00%an%x00%ae%x00%at%x00%B%x01"
 
@@ -142,7 +142,7 @@ def _prints(place: Path, ids: Iterable[str]) -> dict[str, str | None]:
     return found
 
 
-def _look(member: Member, plan: RepositoryPlan, made: HydratedRepository, copy: Path) -> _Seen:
+def _look(member: Member, plan: RepositoryPlan, made: CheckedOutRepository, copy: Path) -> _Seen:
     shutil.copytree(member.place(made), copy, symlinks=True)
     (copy / ".git" / "config").write_text("[core]\n\tbare = false\n")
     shutil.rmtree(copy / ".git" / "hooks", ignore_errors=True)
@@ -156,7 +156,7 @@ def _look(member: Member, plan: RepositoryPlan, made: HydratedRepository, copy: 
     return _Seen(_prints(copy, commits), frozenset(_committable(copy, plan, made)))
 
 
-def _committable(copy: Path, plan: RepositoryPlan, made: HydratedRepository) -> Iterable[tuple[str, str]]:
+def _committable(copy: Path, plan: RepositoryPlan, made: CheckedOutRepository) -> Iterable[tuple[str, str]]:
     """The files that the document wants committed, as git's own status lists them."""
     branch = git(copy, "branch", "--show-current")
     parts = git(copy, "status", "--porcelain", "-z", "-uall", "--no-renames").split("\0")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from pytest_gittrix.git.environment import hermetic_env, run_git
-from pytest_gittrix.workspaces.multi_repo import Hydrated, HydratedRepository, RepositorySpec, hydrate
+from pytest_gittrix.workspaces.multi_repo import CheckedOutRepository, MultiRepoWorkspace, RepositorySpec, checkout_all
 
 RemoteKind = Literal["plain", "trunk", "protected", "rejecting", "gone", "empty"]
 """What a remote does: takes pushes; the same, with a default branch that is not ``main``; takes new branches of no name but recovery ones;
@@ -112,7 +112,7 @@ def git(place: Path, *arguments: str, stdin: bytes = b"", at: int | None = None)
     return os.fsdecode(run_git(arguments, cwd=place, env=env, stdin=stdin)).rstrip("\n")
 
 
-Fill = Callable[[Sequence[RepositorySpec]], Hydrated]
+Fill = Callable[[Sequence[RepositorySpec]], MultiRepoWorkspace]
 """Makes a workspace of some repositories."""
 
 
@@ -122,7 +122,7 @@ class Member:
     Args:
         root: a directory of its own, which is not there yet.
         plan: what to build.
-        fill: makes the workspace; ``hydrate``, below ``root``, by default.
+        fill: makes the workspace; ``checkout_all``, below ``root``, by default.
 
     Attributes:
         root, plan: as given.
@@ -137,22 +137,22 @@ class Member:
         for one in plan:
             self._make_remote(one)
         specs = [RepositorySpec(one.name, str(self.remote(one.name)), team=one.team) for one in plan]
-        self.workspace: Hydrated = self._hydrated(specs) if fill is None else fill(specs)
+        self.workspace: MultiRepoWorkspace = self._hydrated(specs) if fill is None else fill(specs)
         for one, made in zip(plan, self.workspace.repositories, strict=True):
             _Agent(self, one, made).work()
         self.settle()
         self.keeps = any(one.keeps for one in plan)
 
-    def _hydrated(self, specs: Sequence[RepositorySpec]) -> Hydrated:
-        return hydrate(specs, self.root / "workspace", self.root / "clones", marker={"session_id": "s1", "member": "alice"})
+    def _hydrated(self, specs: Sequence[RepositorySpec]) -> MultiRepoWorkspace:
+        return checkout_all(specs, self.root / "workspace", self.root / "clones", marker={"session_id": "s1", "member": "alice"})
 
     def remote(self, name: str) -> Path:
         """The bare repository of that name."""
         return self.root / "remotes" / f"{name.replace('/', '-')}.git"
 
-    def place(self, repository: HydratedRepository) -> Path:
+    def place(self, repository: CheckedOutRepository) -> Path:
         """The work tree of a repository."""
-        return Path(self.workspace.path, repository.place)
+        return Path(self.workspace.path, repository.directory)
 
     def _make_remote(self, plan: RepositoryPlan) -> None:
         path = self.remote(plan.name)
@@ -219,7 +219,7 @@ class Member:
 class _Agent:
     """Whoever worked in one repository."""
 
-    def __init__(self, member: Member, plan: RepositoryPlan, made: HydratedRepository) -> None:
+    def __init__(self, member: Member, plan: RepositoryPlan, made: CheckedOutRepository) -> None:
         self._member, self._plan, self._made = member, plan, made
         self._root = member.place(made)
 

@@ -130,7 +130,7 @@ def _directory(path: str | os.PathLike[str] | None) -> Path:
 def _throw_away(root: Path) -> None:
     trash = f"{root}.trash"
     heap = Trash(trash)
-    heap.put(str(root))
+    heap.discard(str(root))
     heap.empty()
     with suppress(OSError):
         os.rmdir(trash)

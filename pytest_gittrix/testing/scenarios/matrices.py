@@ -19,7 +19,6 @@ from pytest_gittrix.record.state.observations import (
     Activity,
     Observations,
     Progress,
-    PullRequest,
     Runtime,
 )
 from pytest_gittrix.views.orchestrator_status import STATUSES
@@ -28,15 +27,15 @@ LIFE_STATES: Final = tuple(state for state in LEGAL if state != "removed")
 """The seven states that BotMinter documents; ``removed`` is what is told of a session that was cleaned up."""
 
 PULL_REQUESTS: Final = {
-    "none": PullRequest(),
-    "in_progress": PullRequest("open", number=7, ci="pending"),
-    "ci_failing": PullRequest("open", number=7, ci="failing"),
-    "review_pending": PullRequest("open", number=7, ci="passing", review="pending"),
-    "changes_requested": PullRequest("open", number=7, ci="passing", review="changes_requested"),
-    "approved": PullRequest("open", number=7, ci="passing", review="approved"),
-    "merge_ready": PullRequest("open", number=7, ci="passing", review="approved", mergeable=True),
-    "merged": PullRequest("merged", number=7),
-    "closed": PullRequest("closed", number=7),
+    "none": ObservedPullRequest(),
+    "in_progress": ObservedPullRequest("open", number=7, ci="pending"),
+    "ci_failing": ObservedPullRequest("open", number=7, ci="failing"),
+    "review_pending": ObservedPullRequest("open", number=7, ci="passing", review="pending"),
+    "changes_requested": ObservedPullRequest("open", number=7, ci="passing", review="changes_requested"),
+    "approved": ObservedPullRequest("open", number=7, ci="passing", review="approved"),
+    "merge_ready": ObservedPullRequest("open", number=7, ci="passing", review="approved", mergeable=True),
+    "merged": ObservedPullRequest("merged", number=7),
+    "closed": ObservedPullRequest("closed", number=7),
 }
 """A pull request of each kind: of none, open for each reason, merged, closed."""
 

@@ -27,7 +27,7 @@ from pytest_gittrix.testing.repos.member_workspaces import git
 from pytest_gittrix.testing.scenarios.log_kit import LogKit
 from pytest_gittrix.testing.scenarios.status_scripts import STATUS_SCRIPTS, play
 from pytest_gittrix.views.orchestrator import state_in
-from pytest_gittrix.workspaces.multi_repo import Hydrated, RepositorySpec, hydrate
+from pytest_gittrix.workspaces.multi_repo import MultiRepoWorkspace, RepositorySpec, checkout_all
 
 GITTRIX_STATES: Final = ("active", "promoted", "discarded", "expired")
 """The states of GitTrix's own sessions."""
@@ -223,7 +223,7 @@ class SessionsIn:
         with self._then(since):
             path = engine.store.create(chosen) / "workspace"
             log = LogKit(engine.store.root, chosen)
-            workspace = hydrate([spec], path, engine.home / "clones", marker=marker, refetch_after=0)
+            workspace = checkout_all([spec], path, engine.home / "clones", marker=marker, refetch_after=0)
             _Living(log, workspace, birth).go(state, since)
         return log
 
@@ -255,7 +255,7 @@ class _Living:
     """Takes a session through its life, up to a state."""
 
     log: LogKit
-    workspace: Hydrated
+    workspace: MultiRepoWorkspace
     birth: _Birth
 
     def go(self, state: str, since: datetime) -> None:
@@ -289,14 +289,14 @@ class _Living:
 
     def _opened(self) -> dict[str, Any]:
         placed = [
-            {"name": one.name, "url": one.url, "branch": one.branch, "commit": one.commit, "place": one.place}
+            {"name": one.name, "url": one.url, "branch": one.branch, "commit": one.commit, "place": one.directory}
             for one in self.workspace.repositories
         ]
         said = {"task": self.birth.task, "kind": self.birth.kind, "member": self.birth.member, "repositories": placed}
         return {**said, **path_fields(self.workspace.path, "workspace"), "policy": NEVER_SWEPT.to_data()}
 
     def _work(self, seconds: int) -> None:
-        root = Path(self.workspace.path, self.workspace.repositories[0].place)
+        root = Path(self.workspace.path, self.workspace.repositories[0].directory)
         if self.birth.left:
             git(root, "checkout", "-q", "-b", BRANCH)
         for path, text in self.birth.left.items():

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from pytest_gittrix.durations import ns_of
-from pytest_gittrix.record.state.observations import UNKNOWN, Activity, Observations, PullRequest, Runtime, observations_of
+from pytest_gittrix.record.state.observations import UNKNOWN, Activity, Observations, ObservedPullRequest, Runtime, observations_of
 from pytest_gittrix.testing.scenarios.log_kit import LogKit
 from pytest_gittrix.views.orchestrator_status import Decision, PollResult, decide
 
@@ -35,7 +35,7 @@ class Scene:
     runtime: str | None = None
     activity: str | None = None
     observed: datetime | None = None
-    pr: PullRequest | None = None
+    pr: ObservedPullRequest | None = None
     source: str = "native"
 
     def observation(self) -> PollResult:
@@ -122,7 +122,7 @@ _AT_WORK: Final = (_MINUTE, Scene("alive", "active"))
 def _with_pr(**facts: Any) -> Script:
     state = facts.pop("state", "open")
     url = "https://forge.example/acme/app/pull/7"
-    made = PullRequest(
+    made = ObservedPullRequest(
         state, number=7, url=url, title="Fix the bug", owner="acme", repo="app", branch="feat/fix", base_branch="main", **facts
     )
     return Script((_AT_WORK, (timedelta(0), Scene("alive", "ready", pr=made))))

@@ -23,7 +23,7 @@ from pytest_gittrix.record.state.observations import (
     PR_STATES,
     REVIEW_STATES,
     RUNTIME_STATES,
-    PullRequest,
+    ObservedPullRequest,
     observations_of,
 )
 from pytest_gittrix.testing.scenarios.log_kit import LogKit, open_log
@@ -270,8 +270,8 @@ def _changed(scene: Scene, told: dict[str, Any], now: datetime, start: datetime)
         observed = start + told["since"]
     facts = {name: told[name] for name in _PR if name in told}
     if "pr" in told or facts:
-        known = scene.pr or PullRequest("open", number=1)
-        kept["pr"] = PullRequest() if told.get("pr") == "none" else replace(known, state=told.get("pr", known.state), **facts)
+        known = scene.pr or ObservedPullRequest("open", number=1)
+        kept["pr"] = ObservedPullRequest() if told.get("pr") == "none" else replace(known, state=told.get("pr", known.state), **facts)
     return Scene(kept["runtime"], kept["activity"], observed, kept["pr"], scene.source)
 
 

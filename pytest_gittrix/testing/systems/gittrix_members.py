@@ -13,7 +13,7 @@ from typing import Any, Final
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.members.members import Members
-from pytest_gittrix.record.state.observations import Activity, Observations, Progress, PullRequest, Runtime
+from pytest_gittrix.record.state.observations import Activity, Observations, ObservedPullRequest, Progress, Runtime
 from pytest_gittrix.record.state.retention import RetentionPolicy, Selector
 from pytest_gittrix.testing.scenarios.timeline import Timeline
 from pytest_gittrix.testing.systems.gittrix_engine import ShellEngine
@@ -162,7 +162,7 @@ def axes_of(facts: Mapping[str, Any]) -> Observations:
     if state not in ("none", "open", "merged", "closed"):
         raise InvalidInput(f"{state!r} is nothing that a pull request can be.", fix="Use: none, open, merged, closed.")
     told = {name: facts[name] for name in _OF_PR if name in facts}
-    pr = PullRequest(state, None if state == "none" else 1, **told)
+    pr = ObservedPullRequest(state, None if state == "none" else 1, **told)
     activity = facts.get("activity") or "unknown"
     seen = Activity() if activity == "unknown" else Activity(activity, "native")
     return Observations(Progress(facts["session"], facts["reason"]), pr, Runtime(facts.get("runtime", "unknown")), seen)

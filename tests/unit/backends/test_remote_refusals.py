@@ -16,7 +16,7 @@ from support.engine import at_point, kill_at
 from support.remote import AUTHOR, TOKEN, WIRES, Far, Wire, open_far
 
 from pytest_gittrix import points
-from pytest_gittrix.backends.protocol import Landed
+from pytest_gittrix.backends.protocol import LandingResult
 from pytest_gittrix.backends.remote import RemoteDurable
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.user_session import UserSession
@@ -293,7 +293,7 @@ def test_a_landing_whose_answer_was_lost_has_landed(web: Far) -> None:
 
     landed = durable.land("main", built, {}, expected=head, note="", keep="", seconds=1893456000, settle=lambda _text: False)
 
-    assert landed == Landed()
+    assert landed == LandingResult()
     assert web.git.head() == built.id
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix.backends.remote import RemoteDurable
-from pytest_gittrix.backends.transport import Answer, Outcome, Transport, pushed
+from pytest_gittrix.backends.transport import GitResult, Outcome, Transport, parse_push
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.testing.repos.remote_repos import BareRemote
 
@@ -38,7 +38,7 @@ def test_an_address_is_known_by_its_protocol_and_shown_without_credentials(addre
 def test_what_could_give_credentials_away_is_hidden() -> None:
     transport = Transport.to("https://ann:pa%40ss@host.example/a.git")
 
-    assert transport.shown("remote: \x1b[31mpa@ss, pa%40ss, YW5uOnBhQHNz\x07") == "remote: ***, ***, ***"
+    assert transport.redact("remote: \x1b[31mpa@ss, pa%40ss, YW5uOnBhQHNz\x07") == "remote: ***, ***, ***"
     assert "pa@ss" not in repr(transport)
 
 
@@ -81,7 +81,7 @@ def test_a_path_that_is_not_absolute_is_so_from_where_it_was_given(tmp_path: Pat
     ],
 )
 def test_the_words_of_a_push_are_understood(status: int | None, line: str, words: str, outcome: Outcome, reason: str | None) -> None:
-    understood = pushed(Answer(status, f"To somewhere\n{line}\nDone\n", words), REF)
+    understood = parse_push(GitResult(status, f"To somewhere\n{line}\nDone\n", words), REF)
 
     assert understood.outcome == outcome
     assert not understood.auth
@@ -99,7 +99,7 @@ def test_the_words_of_a_push_are_understood(status: int | None, line: str, words
     ],
 )
 def test_refused_credentials_are_known_for_what_they_are(words: str) -> None:
-    understood = pushed(Answer(128, "", words), REF)
+    understood = parse_push(GitResult(128, "", words), REF)
 
     assert (understood.outcome, understood.auth) == ("refused", True)
 

@@ -242,7 +242,7 @@ class TestAWorkspaceThatCannotBeArchived:
         def unreadable(*_: object, **__: object) -> None:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-        monkeypatch.setattr("pytest_gittrix.workspaces.workspace.take", unreadable)
+        monkeypatch.setattr("pytest_gittrix.workspaces.workspace.take_snapshot", unreadable)
         session.discard()
         monkeypatch.undo()
         (whole,) = (event.data for event in site.events(session.id) if event.type == "archive.written")

@@ -10,7 +10,7 @@ import pytest
 from support.git import FORMATS, GitRepo, executable, git, link, submodule, try_git
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, PathNotFound, UnsupportedRepository
-from pytest_gittrix.git.commit import Built, Signature, build_commit
+from pytest_gittrix.git.commit import BuiltCommit, Signature, build_commit
 from pytest_gittrix.git.objects import SHA1, MissingObject
 from pytest_gittrix.git.refs import RefMoved
 from pytest_gittrix.git.repository import Repository, require_head
@@ -27,7 +27,7 @@ def repo(tmp_path: Path) -> GitRepo:
     return GitRepo.make(tmp_path / "durable", FILES)
 
 
-def built(opened: Repository, text: str = "2\n", ref: str = MAIN) -> Built:
+def built(opened: Repository, text: str = "2\n", ref: str = MAIN) -> BuiltCommit:
     """A commit on a branch's head that edits ``a``."""
     blob = opened.format.hash_object("blob", text.encode())
     head = opened.head(ref)

@@ -227,7 +227,7 @@ def test_a_workspace_that_its_agent_made_read_only_can_be_thrown_away(tmp_path: 
         os.chmod("workspace/inner", 0o500)
         os.chmod("workspace", 0o555)
         trash = Trash("trash")
-        trash.put("workspace")
+        trash.discard("workspace")
         assert os.listdir(".") == ["trash"]
         trash.empty()
         assert os.listdir("trash") == []

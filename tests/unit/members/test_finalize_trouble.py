@@ -19,7 +19,7 @@ from pytest_gittrix.members.finalize_record import Action
 from pytest_gittrix.testing.repos.forge_server import ForgeServer
 from pytest_gittrix.testing.repos.member_workspaces import RemoteKind, RepositoryPlan, git
 from pytest_gittrix.testing.repos.remote_repos import BareRemote
-from pytest_gittrix.workspaces.multi_repo import RepositorySpec, hydrate
+from pytest_gittrix.workspaces.multi_repo import RepositorySpec, checkout_all
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_many_that_push_to_one_branch_at_the_same_time_all_get_there(tmp_path: P
     first = Desk(tmp_path / "desk", RepositoryPlan("app"))
     tips = {}
     for number in range(4):
-        made = hydrate([RepositorySpec("app", str(first.bare))], tmp_path / f"w{number}", tmp_path / "clones")
+        made = checkout_all([RepositorySpec("app", str(first.bare))], tmp_path / f"w{number}", tmp_path / "clones")
         place = tmp_path / f"w{number}" / "projects" / "app"
         git(place, "checkout", "-q", "-b", "shared")
         (place / f"{number}.txt").write_text(f"{number}\n")
@@ -295,7 +295,7 @@ def test_notes_that_are_damaged_change_nothing_that_is_saved(desk: Desk) -> None
 
 def test_over_http_the_token_is_used_and_shown_nowhere(tmp_path: Path) -> None:
     with BareRemote.make(tmp_path / "app.git", files={"a.txt": "one\n"}) as remote, ForgeServer(remote, tokens={TOKEN}) as forge:
-        made = hydrate([RepositorySpec("app", remote.url)], tmp_path / "w", tmp_path / "clones")
+        made = checkout_all([RepositorySpec("app", remote.url)], tmp_path / "w", tmp_path / "clones")
         place = tmp_path / "w" / "projects" / "app"
         git(place, "checkout", "-q", "-b", "work")
         (place / "a.txt").write_text("changed\n")
@@ -314,7 +314,7 @@ def test_over_http_the_token_is_used_and_shown_nowhere(tmp_path: Path) -> None:
 def test_repositories_with_sha256_are_saved_as_well(tmp_path: Path) -> None:
     bare = tmp_path / "app.git"
     with BareRemote.make(bare, files={"a.txt": "one\n"}, object_format="sha256") as remote:
-        made = hydrate([RepositorySpec("app", remote.url)], tmp_path / "w", tmp_path / "clones")
+        made = checkout_all([RepositorySpec("app", remote.url)], tmp_path / "w", tmp_path / "clones")
     place = tmp_path / "w" / "projects" / "app"
     git(place, "checkout", "-q", "-b", "work")
     (place / "mine.txt").write_text("mine\n")

@@ -18,7 +18,7 @@ from pytest_gittrix.members.finalize_record import Notes
 from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.record.state.retention import RetentionPolicy, Selector
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec
-from pytest_gittrix.workspaces.rescue import repositories_in
+from pytest_gittrix.workspaces.rescue import find_repositories
 
 DEEP = 1_100  # deeper than a program can call itself by default
 LATER = timedelta(hours=25)
@@ -107,7 +107,7 @@ def test_a_directory_that_cannot_be_listed_may_hold_a_repository(tmp_path: Path,
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refusing)
-    assert repositories_in(str(tmp_path)) == ["closed", "open/app"]
+    assert find_repositories(str(tmp_path)) == ["closed", "open/app"]
 
 
 def test_that_it_cannot_be_noted_what_was_saved_makes_no_failure_of_it(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_a_link_that_leads_round_in_circles_hides_nothing_and_keeps_nothing(tmp_
     (tmp_path / "app" / ".git").mkdir(parents=True)
     (tmp_path / "round").symlink_to("round")
     (tmp_path / "up").symlink_to(".")
-    assert repositories_in(str(tmp_path)) == ["app"]
+    assert find_repositories(str(tmp_path)) == ["app"]
 
 
 # Sizes -------------------------------------------------------------------------------------------------------------------------

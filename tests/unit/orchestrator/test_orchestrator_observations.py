@@ -18,7 +18,6 @@ from pytest_gittrix.record.state.observations import (
     Memory,
     Observations,
     Progress,
-    PullRequest,
     Report,
     Runtime,
     ended_as,
@@ -128,7 +127,7 @@ def test_a_restoring_forgets_what_was_seen_and_an_ended_pull_request() -> None:
     session.tell(3, "session.restored")
 
     assert session.observations == Observations(
-        session=session.observations.session, pr=PullRequest(cleared=True), runtime=Runtime(reason="spawn_incomplete")
+        session=session.observations.session, pr=ObservedPullRequest(cleared=True), runtime=Runtime(reason="spawn_incomplete")
     )
     assert session.observations.pr.reason == "cleared_on_restore"
 
@@ -176,17 +175,17 @@ def test_of_a_pull_request_what_is_not_told_is_as_it_was() -> None:
     session.tell(1, "pr.observed", state="open", number=7, title="Mend it", owner="acme", repo="app", draft=True)
     session.tell(2, "pr.observed", state="open", ci="passing", draft=False)
 
-    assert session.observations.pr == PullRequest("open", 7, title="Mend it", owner="acme", repo="app", ci="passing")
+    assert session.observations.pr == ObservedPullRequest("open", 7, title="Mend it", owner="acme", repo="app", ci="passing")
 
 
 def test_another_pull_request_is_another() -> None:
     session = Watched()
     session.tell(1, "pr.observed", state="closed", number=7, title="Mend it", ci="failing")
     session.tell(2, "pr.observed", state="open", number=8)
-    assert session.observations.pr == PullRequest("open", 8)
+    assert session.observations.pr == ObservedPullRequest("open", 8)
 
     session.tell(3, "pr.observed", state="none")
-    assert session.observations.pr == PullRequest()
+    assert session.observations.pr == ObservedPullRequest()
 
 
 def test_a_merged_pull_request_stays_merged() -> None:
@@ -216,7 +215,7 @@ def test_a_merged_pull_request_stays_merged() -> None:
     ],
 )
 def test_an_open_pull_request_has_one_reason(facts: dict[str, Any], reason: str) -> None:
-    assert PullRequest("open", **facts).reason == reason
+    assert ObservedPullRequest("open", **facts).reason == reason
 
 
 @pytest.mark.parametrize(
@@ -360,14 +359,14 @@ def test_a_report_is_refused_with_the_reason() -> None:
     assert "orchestrator" in refused(Watched(role="orchestrator").observations, "worker")
     assert refused(Observations(Progress("done"))) == "The session is done."
     assert refused(Observations(Progress("terminated"))) == "The session is terminated."
-    assert refused(Observations(pr=PullRequest("merged"))) == "Its pull request is merged."
-    assert refused(Observations(pr=PullRequest("closed"))) == "Its pull request is closed."
+    assert refused(Observations(pr=ObservedPullRequest("merged"))) == "Its pull request is merged."
+    assert refused(Observations(pr=ObservedPullRequest("closed"))) == "Its pull request is closed."
     assert refused(Observations(runtime=Runtime("missing"))) == "Its runtime is missing."
     assert refused(Observations(runtime=Runtime("exited"))) == "Its runtime is exited."
 
 
 def test_after_a_closed_pull_request_another_one_can_be_reported() -> None:
-    taken = {report for report in REPORTS if check_report(Observations(pr=PullRequest("closed")), report) is None}
+    taken = {report for report in REPORTS if check_report(Observations(pr=ObservedPullRequest("closed")), report) is None}
 
     assert taken == {"pr_created", "draft_pr_created", "ready_for_review"}
 

@@ -21,7 +21,6 @@ from pytest_gittrix.record.state.observations import (
     Activity,
     Observations,
     Progress,
-    PullRequest,
     Runtime,
 )
 from pytest_gittrix.views.orchestrator_status import (
@@ -62,10 +61,10 @@ def sessions() -> Iterator[Progress]:
             yield Progress(state, reason)
 
 
-def pull_requests() -> Iterator[PullRequest]:
+def pull_requests() -> Iterator[ObservedPullRequest]:
     """Every state, with every check, review, mergeability and draft."""
     for state, ci, review, mergeable, draft in product(PR_STATES, CI_STATES, REVIEW_STATES, (False, True), (False, True)):
-        yield PullRequest(state, ci=ci, review=review, mergeable=mergeable, draft=draft)
+        yield ObservedPullRequest(state, ci=ci, review=review, mergeable=mergeable, draft=draft)
 
 
 # The status --------------------------------------------------------------------------------------------------------------------
@@ -93,7 +92,7 @@ def test_every_combination_of_the_axes_has_one_status(dialect: Dialect) -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_neither_the_runtime_nor_the_activity_makes_a_status(dialect: Dialect) -> None:
-    for session, pr in product(map(Progress, SESSION_STATES), map(PullRequest, PR_STATES)):
+    for session, pr in product(map(Progress, SESSION_STATES), map(ObservedPullRequest, PR_STATES)):
         seen = {
             status(Observations(session, pr, Runtime(runtime), Activity(activity)), dialect=dialect)
             for runtime, activity in product(RUNTIME_STATES, (*ACTIVITIES, "unknown"))
@@ -104,34 +103,34 @@ def test_neither_the_runtime_nor_the_activity_makes_a_status(dialect: Dialect) -
 @pytest.mark.parametrize(
     ("session", "pr", "document", "head"),
     [
-        (Progress(), PullRequest("open"), "spawning", "spawning"),
-        (Progress("working"), PullRequest(), "working", "working"),
-        (Progress("idle"), PullRequest(), "working", "idle"),
-        (Progress("idle"), PullRequest("closed"), "working", "idle"),
-        (Progress("needs_input"), PullRequest("merged"), "needs_input", "needs_input"),
-        (Progress("stuck"), PullRequest("open"), "stuck", "stuck"),
-        (Progress("done"), PullRequest("merged"), "done", "done"),
-        (Progress("detecting"), PullRequest(), "working", "detecting"),
-        (Progress("detecting", before=("idle", "pr_created")), PullRequest("open", ci="failing"), "ci_failed", "detecting"),
-        (Progress("detecting", before=("needs_input", "awaiting_user_input")), PullRequest(), "needs_input", "detecting"),
-        (Progress("detecting", before=("not_started", "spawn_requested")), PullRequest(), "spawning", "detecting"),
-        (Progress("terminated", "manually_killed"), PullRequest(), "killed", "killed"),
-        (Progress("terminated", "runtime_lost"), PullRequest("merged"), "killed", "killed"),
-        (Progress("terminated", "auto_cleanup"), PullRequest(), "cleanup", "cleanup"),
-        (Progress("terminated", "pr_merged"), PullRequest("merged"), "cleanup", "cleanup"),
-        (Progress("terminated", "error_in_process"), PullRequest(), "errored", "errored"),
-        (Progress("terminated", "probe_failure"), PullRequest(), "errored", "errored"),
-        (Progress("terminated", "agent_process_exited"), PullRequest(), "terminated", "terminated"),
-        (Progress("working"), PullRequest("merged"), "merged", "merged"),
-        (Progress("working"), PullRequest("open"), "pr_open", "pr_open"),
-        (Progress("working"), PullRequest("open", ci="failing", review="approved"), "ci_failed", "ci_failed"),
-        (Progress("idle"), PullRequest("open", review="changes_requested"), "changes_requested", "changes_requested"),
-        (Progress("idle"), PullRequest("open", review="pending"), "review_pending", "review_pending"),
-        (Progress("idle"), PullRequest("open", review="approved"), "approved", "approved"),
-        (Progress("idle"), PullRequest("open", review="approved", mergeable=True), "mergeable", "mergeable"),
+        (Progress(), ObservedPullRequest("open"), "spawning", "spawning"),
+        (Progress("working"), ObservedPullRequest(), "working", "working"),
+        (Progress("idle"), ObservedPullRequest(), "working", "idle"),
+        (Progress("idle"), ObservedPullRequest("closed"), "working", "idle"),
+        (Progress("needs_input"), ObservedPullRequest("merged"), "needs_input", "needs_input"),
+        (Progress("stuck"), ObservedPullRequest("open"), "stuck", "stuck"),
+        (Progress("done"), ObservedPullRequest("merged"), "done", "done"),
+        (Progress("detecting"), ObservedPullRequest(), "working", "detecting"),
+        (Progress("detecting", before=("idle", "pr_created")), ObservedPullRequest("open", ci="failing"), "ci_failed", "detecting"),
+        (Progress("detecting", before=("needs_input", "awaiting_user_input")), ObservedPullRequest(), "needs_input", "detecting"),
+        (Progress("detecting", before=("not_started", "spawn_requested")), ObservedPullRequest(), "spawning", "detecting"),
+        (Progress("terminated", "manually_killed"), ObservedPullRequest(), "killed", "killed"),
+        (Progress("terminated", "runtime_lost"), ObservedPullRequest("merged"), "killed", "killed"),
+        (Progress("terminated", "auto_cleanup"), ObservedPullRequest(), "cleanup", "cleanup"),
+        (Progress("terminated", "pr_merged"), ObservedPullRequest("merged"), "cleanup", "cleanup"),
+        (Progress("terminated", "error_in_process"), ObservedPullRequest(), "errored", "errored"),
+        (Progress("terminated", "probe_failure"), ObservedPullRequest(), "errored", "errored"),
+        (Progress("terminated", "agent_process_exited"), ObservedPullRequest(), "terminated", "terminated"),
+        (Progress("working"), ObservedPullRequest("merged"), "merged", "merged"),
+        (Progress("working"), ObservedPullRequest("open"), "pr_open", "pr_open"),
+        (Progress("working"), ObservedPullRequest("open", ci="failing", review="approved"), "ci_failed", "ci_failed"),
+        (Progress("idle"), ObservedPullRequest("open", review="changes_requested"), "changes_requested", "changes_requested"),
+        (Progress("idle"), ObservedPullRequest("open", review="pending"), "review_pending", "review_pending"),
+        (Progress("idle"), ObservedPullRequest("open", review="approved"), "approved", "approved"),
+        (Progress("idle"), ObservedPullRequest("open", review="approved", mergeable=True), "mergeable", "mergeable"),
     ],
 )
-def test_the_status_is_the_documented_one(session: Progress, pr: PullRequest, document: str, head: str) -> None:
+def test_the_status_is_the_documented_one(session: Progress, pr: ObservedPullRequest, document: str, head: str) -> None:
     assert (status(Observations(session, pr)), status(Observations(session, pr), dialect="head")) == (document, head)
 
 
@@ -154,7 +153,7 @@ def test_what_is_over_can_be_restored_unless_it_is_merged(dialect: Dialect) -> N
 
 def test_the_newest_code_asks_the_axes_and_not_the_activity() -> None:
     for state, pr, runtime, activity in product(SESSION_STATES, PR_STATES, RUNTIME_STATES, (*ACTIVITIES, "unknown")):
-        observations = Observations(Progress(state), PullRequest(pr), Runtime(runtime), Activity(activity))
+        observations = Observations(Progress(state), ObservedPullRequest(pr), Runtime(runtime), Activity(activity))
         expected = state in ("done", "terminated") or pr == "merged" or runtime in ("missing", "exited")
         assert ended(observations, dialect="head") is expected
         assert can_restore(observations, dialect="head") is expected
@@ -165,7 +164,7 @@ def test_the_newest_code_asks_the_axes_and_not_the_activity() -> None:
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_what_is_over_is_never_polled_but_once_for_its_end(dialect: Dialect) -> None:
     for state, pr, runtime, activity in product(SESSION_STATES, PR_STATES, RUNTIME_STATES, (*ACTIVITIES, "unknown")):
-        observations = Observations(Progress(state), PullRequest(pr), Runtime(runtime), Activity(activity))
+        observations = Observations(Progress(state), ObservedPullRequest(pr), Runtime(runtime), Activity(activity))
         now = status(observations, dialect=dialect)
         over = ended(observations, dialect=dialect)
         assert to_poll(observations, None, dialect=dialect) is not over
@@ -250,23 +249,23 @@ def verdict(observations: Observations, now_ns: int = NOW, **seen: Any) -> tuple
     "observations", [Observations(Progress("done", "research_complete")), Observations(Progress("terminated", "manually_killed"))]
 )
 def test_what_is_over_stays_so(observations: Observations) -> None:
-    found = decide(observations, PollResult(Runtime("alive"), does("active", 0), PullRequest("merged")), NOW)
+    found = decide(observations, PollResult(Runtime("alive"), does("active", 0), ObservedPullRequest("merged")), NOW)
 
     assert (found.session, found.reason, found.changed) == (observations.session.state, observations.session.reason, False)
 
 
 def test_a_merged_pull_request_ends_it_whatever_else_is_seen() -> None:
     for activity in (does("waiting_input"), does("active", 0), Activity(failed=True)):
-        assert verdict(WORKING, runtime=Runtime("missing"), activity=activity, pr=PullRequest("merged")) == (
+        assert verdict(WORKING, runtime=Runtime("missing"), activity=activity, pr=ObservedPullRequest("merged")) == (
             "idle",
             "merged_waiting_decision",
         )
 
 
 def test_a_merge_that_was_seen_is_not_unseen() -> None:
-    merged = replace(WORKING, pr=PullRequest("merged"))
+    merged = replace(WORKING, pr=ObservedPullRequest("merged"))
 
-    assert verdict(merged, pr=PullRequest("open"), activity=does("active", 0)) == ("idle", "merged_waiting_decision")
+    assert verdict(merged, pr=ObservedPullRequest("open"), activity=does("active", 0)) == ("idle", "merged_waiting_decision")
 
 
 def test_a_question_needs_input_unless_nobody_is_there_to_answer() -> None:
@@ -313,16 +312,16 @@ def test_who_is_being_started_need_not_be_there_yet(runtime: str) -> None:
 @pytest.mark.parametrize(
     ("pr", "comes_to"),
     [
-        (PullRequest("closed"), ("idle", "pr_closed_waiting_decision")),
-        (PullRequest("open", ci="failing"), ("working", "fixing_ci")),
-        (PullRequest("open", review="changes_requested"), ("working", "resolving_review_comments")),
-        (PullRequest("open", review="none", mergeable=True), ("idle", "awaiting_external_review")),
-        (PullRequest("open", review="approved"), ("idle", "awaiting_external_review")),
-        (PullRequest("open", review="pending"), ("idle", "awaiting_external_review")),
-        (PullRequest("open"), ("idle", "pr_created")),
+        (ObservedPullRequest("closed"), ("idle", "pr_closed_waiting_decision")),
+        (ObservedPullRequest("open", ci="failing"), ("working", "fixing_ci")),
+        (ObservedPullRequest("open", review="changes_requested"), ("working", "resolving_review_comments")),
+        (ObservedPullRequest("open", review="none", mergeable=True), ("idle", "awaiting_external_review")),
+        (ObservedPullRequest("open", review="approved"), ("idle", "awaiting_external_review")),
+        (ObservedPullRequest("open", review="pending"), ("idle", "awaiting_external_review")),
+        (ObservedPullRequest("open"), ("idle", "pr_created")),
     ],
 )
-def test_the_pull_request_says_more_than_the_agent(pr: PullRequest, comes_to: tuple[str, str]) -> None:
+def test_the_pull_request_says_more_than_the_agent(pr: ObservedPullRequest, comes_to: tuple[str, str]) -> None:
     session = Watched()
     session.tell(0, "report.submitted", report="needs_input", accepted=True)
 
@@ -330,8 +329,8 @@ def test_the_pull_request_says_more_than_the_agent(pr: PullRequest, comes_to: tu
 
 
 def test_an_open_pull_request_that_nobody_works_on_is_stuck() -> None:
-    assert verdict(WORKING, pr=PullRequest("open"), activity=does("idle", -10)) == ("stuck", "probe_failure")
-    assert verdict(WORKING, pr=PullRequest("open", review="pending"), activity=does("idle", -10))[0] == "idle"
+    assert verdict(WORKING, pr=ObservedPullRequest("open"), activity=does("idle", -10)) == ("stuck", "probe_failure")
+    assert verdict(WORKING, pr=ObservedPullRequest("open", review="pending"), activity=does("idle", -10))[0] == "idle"
 
 
 @pytest.mark.parametrize(("age", "comes_to"), [(4.99, "needs_input"), (5, "working"), (-1, "needs_input"), (-1.01, "working")])

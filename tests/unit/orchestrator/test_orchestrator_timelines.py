@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.orchestrator import MINUTE, NOW, Watched, does
 
-from pytest_gittrix.record.state.observations import Activity, PullRequest
+from pytest_gittrix.record.state.observations import Activity, ObservedPullRequest
 
 
 def test_an_agent_that_falls_silent_is_stuck_after_ten_minutes() -> None:
@@ -75,7 +75,7 @@ def test_a_session_that_is_lost_stays_lost_until_it_is_restored() -> None:
 
 def test_a_session_goes_from_its_issue_to_its_merge() -> None:
     session = Watched()
-    pr = PullRequest("open", 7)
+    pr = ObservedPullRequest("open", 7)
     told = [
         session.status(),
         session.look(1, "alive", does("active", 1)),

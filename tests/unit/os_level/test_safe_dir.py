@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix.errors import InvalidInput, PathNotFound, WriteRejected
-from pytest_gittrix.os_level.safe_dir import Found, GuardedDir
+from pytest_gittrix.os_level.safe_dir import Found, SafeDir
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def outside(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def guarded(root: Path) -> Iterator[GuardedDir]:
-    with GuardedDir.open(root) as directory:
+def guarded(root: Path) -> Iterator[SafeDir]:
+    with SafeDir.open(root) as directory:
         yield directory
 
 
@@ -53,28 +53,28 @@ def paths(found: Iterator[Found]) -> list[str]:
 
 def test_a_missing_root_is_not_found(tmp_path: Path) -> None:
     with pytest.raises(PathNotFound, match="gone"):
-        GuardedDir.open(tmp_path / "gone")
+        SafeDir.open(tmp_path / "gone")
 
 
 def test_a_file_is_no_root(outside: Path) -> None:
     with pytest.raises(WriteRejected, match=r"is a file, not a directory"):
-        GuardedDir.open(outside / "secret")
+        SafeDir.open(outside / "secret")
 
 
 def test_a_link_is_no_root(tmp_path: Path, outside: Path) -> None:
     (tmp_path / "link").symlink_to(outside)
     with pytest.raises(WriteRejected, match="is a symbolic link"):
-        GuardedDir.open(tmp_path / "link")
+        SafeDir.open(tmp_path / "link")
 
 
 def test_links_on_the_way_to_the_root_are_the_callers(tmp_path: Path, root: Path) -> None:
     (tmp_path / "way").symlink_to(tmp_path)
-    with GuardedDir.open(str(tmp_path / "way" / "root")) as directory:
+    with SafeDir.open(str(tmp_path / "way" / "root")) as directory:
         directory.write("a", b"1")
     assert (root / "a").read_bytes() == b"1"
 
 
-def test_a_root_that_is_renamed_stays_the_root(tmp_path: Path, root: Path, outside: Path, guarded: GuardedDir) -> None:
+def test_a_root_that_is_renamed_stays_the_root(tmp_path: Path, root: Path, outside: Path, guarded: SafeDir) -> None:
     root.rename(tmp_path / "moved")
     root.symlink_to(outside)
     guarded.write("a", b"1")
@@ -93,8 +93,8 @@ def test_a_root_that_is_renamed_stays_the_root(tmp_path: Path, root: Path, outsi
         lambda d: list(d.scan()),
     ],
 )
-def test_a_closed_directory_can_do_nothing(root: Path, use: Callable[[GuardedDir], object]) -> None:
-    directory = GuardedDir.open(root)
+def test_a_closed_directory_can_do_nothing(root: Path, use: Callable[[SafeDir], object]) -> None:
+    directory = SafeDir.open(root)
     directory.close()
     directory.close()
     with pytest.raises(InvalidInput, match="closed"):
@@ -106,13 +106,13 @@ def test_a_closed_directory_can_do_nothing(root: Path, use: Callable[[GuardedDir
 
 @pytest.mark.parametrize("path", ["", "/", "/etc/passwd", "..", "../outside/secret", "a/../b", "./a", "a//b", "a/", "a\0b", "x" * 5000])
 @pytest.mark.parametrize("verb", ["read", "read_link", "lstat", "exists", "delete", "scan"])
-def test_a_path_that_is_not_canonical_is_refused_by_every_verb(guarded: GuardedDir, outside: Path, verb: str, path: str) -> None:
+def test_a_path_that_is_not_canonical_is_refused_by_every_verb(guarded: SafeDir, outside: Path, verb: str, path: str) -> None:
     with pytest.raises(WriteRejected, match="not a canonical path"):
         list([getattr(guarded, verb)(path)] if verb != "scan" else guarded.scan(path))
 
 
 @pytest.mark.parametrize("path", ["../new", "a/../../new", "/new", ""])
-def test_nothing_is_made_for_a_path_that_is_not_canonical(guarded: GuardedDir, tmp_path: Path, path: str) -> None:
+def test_nothing_is_made_for_a_path_that_is_not_canonical(guarded: SafeDir, tmp_path: Path, path: str) -> None:
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(WriteRejected):
         guarded.write(path, b"x")
@@ -121,7 +121,7 @@ def test_nothing_is_made_for_a_path_that_is_not_canonical(guarded: GuardedDir, t
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_names_are_bytes(guarded: GuardedDir, root: Path) -> None:
+def test_names_are_bytes(guarded: SafeDir, root: Path) -> None:
     guarded.write("d\udcff/f\udcfe\n", b"odd")
     assert os.listdir(os.fsencode(root)) == [b"d\xff"]
     assert guarded.read("d\udcff/f\udcfe\n")[0] == b"odd"
@@ -131,7 +131,7 @@ def test_names_are_bytes(guarded: GuardedDir, root: Path) -> None:
 # read
 
 
-def test_read_returns_contents_and_status(guarded: GuardedDir, root: Path) -> None:
+def test_read_returns_contents_and_status(guarded: SafeDir, root: Path) -> None:
     (root / "a").mkdir()
     (root / "a" / "b").write_bytes(b"\0bytes\r\n")
     data, status = guarded.read("a/b")
@@ -140,7 +140,7 @@ def test_read_returns_contents_and_status(guarded: GuardedDir, root: Path) -> No
 
 
 @pytest.mark.parametrize("path", ["gone", "gone/a", "file/a", "file/a/b"])
-def test_what_is_not_there_is_not_found(guarded: GuardedDir, root: Path, path: str) -> None:
+def test_what_is_not_there_is_not_found(guarded: SafeDir, root: Path, path: str) -> None:
     (root / "file").write_bytes(b"")
     for verb in (guarded.read, guarded.read_link):
         with pytest.raises(PathNotFound, match=path):
@@ -150,7 +150,7 @@ def test_what_is_not_there_is_not_found(guarded: GuardedDir, root: Path, path: s
     assert guarded.delete(path) is False
 
 
-def test_a_file_over_the_limit_is_refused_with_both_sizes(guarded: GuardedDir) -> None:
+def test_a_file_over_the_limit_is_refused_with_both_sizes(guarded: SafeDir) -> None:
     guarded.write("big", b"x" * 1001)
     with pytest.raises(WriteRejected, match="1001 bytes, over the limit of 1000"):
         guarded.read("big", max_bytes=1000)
@@ -159,7 +159,7 @@ def test_a_file_over_the_limit_is_refused_with_both_sizes(guarded: GuardedDir) -
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs a file system that does not tell sizes")
 def test_a_file_that_does_not_tell_its_size_is_read_whole_and_limited() -> None:
-    with GuardedDir.open(f"/proc/{os.getpid()}") as process:
+    with SafeDir.open(f"/proc/{os.getpid()}") as process:
         data, status = process.read("status")
         assert status.st_size == 0
         assert data.startswith(b"Name:")
@@ -168,7 +168,7 @@ def test_a_file_that_does_not_tell_its_size_is_read_whole_and_limited() -> None:
             process.read("status", max_bytes=10)
 
 
-def test_a_growing_file_reads_as_what_is_there(guarded: GuardedDir, root: Path) -> None:
+def test_a_growing_file_reads_as_what_is_there(guarded: SafeDir, root: Path) -> None:
     guarded.write("log", b"")
     stop = threading.Event()
 
@@ -208,7 +208,7 @@ def _socket(path: Path) -> None:
     ids=["fifo", "socket", "directory", "link"],
 )
 def test_only_regular_files_are_read_and_the_message_names_the_kind(
-    guarded: GuardedDir, root: Path, make: Callable[[Path], None], kind: str
+    guarded: SafeDir, root: Path, make: Callable[[Path], None], kind: str
 ) -> None:
     make(root / "odd")
     for use in (lambda: guarded.read("odd"), lambda: guarded.chmod("odd", True)):
@@ -216,7 +216,7 @@ def test_only_regular_files_are_read_and_the_message_names_the_kind(
             use()
 
 
-def test_a_pipe_is_refused_without_waiting_for_its_other_end(guarded: GuardedDir, root: Path) -> None:
+def test_a_pipe_is_refused_without_waiting_for_its_other_end(guarded: SafeDir, root: Path) -> None:
     os.mkfifo(root / "pipe")
     outcome: list[BaseException] = []
 
@@ -236,7 +236,7 @@ def test_a_pipe_is_refused_without_waiting_for_its_other_end(guarded: GuardedDir
 
 
 @pytest.mark.parametrize("target", [b"a", b"../outside/secret", b"/etc/passwd", b"\xff\n "])
-def test_a_link_is_made_and_read_as_raw_bytes(guarded: GuardedDir, target: bytes) -> None:
+def test_a_link_is_made_and_read_as_raw_bytes(guarded: SafeDir, target: bytes) -> None:
     guarded.make_link("d/link", target)
     assert guarded.read_link("d/link") == target
     assert guarded.exists("d/link")
@@ -246,19 +246,19 @@ def test_a_link_is_made_and_read_as_raw_bytes(guarded: GuardedDir, target: bytes
 
 
 @pytest.mark.parametrize("target", [b"", b"a\0b", b"x" * 5000])
-def test_a_link_that_cannot_be_leaves_nothing(guarded: GuardedDir, root: Path, target: bytes) -> None:
+def test_a_link_that_cannot_be_leaves_nothing(guarded: SafeDir, root: Path, target: bytes) -> None:
     with pytest.raises(WriteRejected):
         guarded.make_link("d/link", target)
     assert os.listdir(root) == []
 
 
-def test_reading_a_file_as_a_link_is_refused(guarded: GuardedDir) -> None:
+def test_reading_a_file_as_a_link_is_refused(guarded: SafeDir) -> None:
     guarded.write("file", b"")
     with pytest.raises(WriteRejected, match="'file' is a file, not a symbolic link"):
         guarded.read_link("file")
 
 
-def test_a_link_replaces_a_file_and_a_file_replaces_a_link(guarded: GuardedDir, root: Path, outside: Path) -> None:
+def test_a_link_replaces_a_file_and_a_file_replaces_a_link(guarded: SafeDir, root: Path, outside: Path) -> None:
     guarded.write("x", b"file")
     guarded.make_link("x", os.fsencode(outside / "secret"))
     assert (root / "x").is_symlink()
@@ -269,7 +269,7 @@ def test_a_link_replaces_a_file_and_a_file_replaces_a_link(guarded: GuardedDir, 
 
 
 @pytest.mark.parametrize("depth", ["link", "a/link", "link/sub"])
-def test_nothing_goes_through_a_linked_parent(guarded: GuardedDir, root: Path, outside: Path, depth: str) -> None:
+def test_nothing_goes_through_a_linked_parent(guarded: SafeDir, root: Path, outside: Path, depth: str) -> None:
     (outside / "sub").mkdir()
     (outside / "sub" / "secret").write_bytes(b"outside")
     (root / "a").mkdir()
@@ -297,7 +297,7 @@ def test_nothing_goes_through_a_linked_parent(guarded: GuardedDir, root: Path, o
 # scan
 
 
-def test_scan_meets_everything_below_but_the_git_directory(guarded: GuardedDir, root: Path, outside: Path) -> None:
+def test_scan_meets_everything_below_but_the_git_directory(guarded: SafeDir, root: Path, outside: Path) -> None:
     for path in ("b/2", "b/1", "a", ".git/config", "sub/.git/config", ".gitignore"):
         guarded.write(path, b"12345")
     (root / "link").symlink_to(outside)
@@ -310,13 +310,13 @@ def test_scan_meets_everything_below_but_the_git_directory(guarded: GuardedDir, 
     assert {each.stat.st_size for each in everything if stat.S_ISREG(each.stat.st_mode)} == {5}
 
 
-def test_scan_starts_where_it_is_told_and_skips_what_it_is_told(guarded: GuardedDir) -> None:
+def test_scan_starts_where_it_is_told_and_skips_what_it_is_told(guarded: SafeDir) -> None:
     for path in ("a/x", "a/b/y", "a/c/z", "d"):
         guarded.write(path, b"")
     assert paths(guarded.scan("a", skip=lambda path: path.endswith("/b"))) == ["a/c", "a/x", "a/c/z"]
 
 
-def test_scan_of_nothing_and_of_a_file_are_errors(guarded: GuardedDir) -> None:
+def test_scan_of_nothing_and_of_a_file_are_errors(guarded: SafeDir) -> None:
     guarded.write("file", b"")
     with pytest.raises(PathNotFound, match="gone"):
         list(guarded.scan("gone"))
@@ -326,7 +326,7 @@ def test_scan_of_nothing_and_of_a_file_are_errors(guarded: GuardedDir) -> None:
         list(guarded.scan("file/x"))
 
 
-def test_scan_leaves_out_what_disappears_meanwhile(guarded: GuardedDir, root: Path, outside: Path) -> None:
+def test_scan_leaves_out_what_disappears_meanwhile(guarded: SafeDir, root: Path, outside: Path) -> None:
     for path in ("a/x", "b/x", "c/x"):
         guarded.write(path, b"")
     walk = guarded.scan()
@@ -338,7 +338,7 @@ def test_scan_leaves_out_what_disappears_meanwhile(guarded: GuardedDir, root: Pa
     assert seen == ["a", "b", "c", "a/x"]
 
 
-def test_scan_reports_a_tree_too_deep_to_be_written(guarded: GuardedDir, root: Path) -> None:
+def test_scan_reports_a_tree_too_deep_to_be_written(guarded: SafeDir, root: Path) -> None:
     descriptor = os.open(root, os.O_RDONLY)
     for _ in range(25):
         os.mkdir("d" * 200, dir_fd=descriptor)
@@ -356,13 +356,13 @@ def test_a_root_that_cannot_be_opened_costs_no_descriptor(tmp_path: Path, outsid
     before = open_descriptors()
     for path in (tmp_path / "gone", outside / "secret"):
         with pytest.raises((PathNotFound, WriteRejected)):
-            GuardedDir.open(path)
+            SafeDir.open(path)
     assert open_descriptors() == before
 
 
 def test_closing_lets_an_operation_under_way_finish(root: Path) -> None:
     outcomes: list[object] = []
-    directory = GuardedDir.open(root)
+    directory = SafeDir.open(root)
     directory.write("a/f", b"1")
     started = threading.Event()
 

@@ -18,7 +18,7 @@ import pytest
 
 from pytest_gittrix.errors import PathNotFound, WriteRejected
 from pytest_gittrix.os_level.open_below import Root
-from pytest_gittrix.os_level.safe_dir import TEMPORARY_PREFIX, Found, GuardedDir
+from pytest_gittrix.os_level.safe_dir import TEMPORARY_PREFIX, Found, SafeDir
 
 
 @pytest.fixture
@@ -37,8 +37,8 @@ def outside(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def guarded(root: Path) -> Iterator[GuardedDir]:
-    with GuardedDir.open(root) as directory:
+def guarded(root: Path) -> Iterator[SafeDir]:
+    with SafeDir.open(root) as directory:
         yield directory
 
 
@@ -50,14 +50,14 @@ def paths(found: Iterator[Found]) -> list[str]:
     return [each.path for each in found]
 
 
-def test_write_makes_parents_and_returns_the_status_of_the_file(guarded: GuardedDir, root: Path) -> None:
+def test_write_makes_parents_and_returns_the_status_of_the_file(guarded: SafeDir, root: Path) -> None:
     status = guarded.write("a/b/c.txt", b"hello")
     on_disk = (root / "a" / "b" / "c.txt").lstat()
     assert (status.st_ino, status.st_size, status.st_ctime_ns) == (on_disk.st_ino, 5, on_disk.st_ctime_ns)
     assert guarded.read("a/b/c.txt")[0] == b"hello"
 
 
-def test_an_empty_and_a_large_file_are_written_whole(guarded: GuardedDir) -> None:
+def test_an_empty_and_a_large_file_are_written_whole(guarded: SafeDir) -> None:
     large = os.urandom(1 << 20) * 5
     for data in (b"", large):
         guarded.write("f", data)
@@ -68,7 +68,7 @@ def test_an_empty_and_a_large_file_are_written_whole(guarded: GuardedDir) -> Non
     ("before", "told", "after"),
     [(0o644, None, 0o644), (0o755, None, 0o755), (0o755, False, 0o644), (0o600, True, 0o700)],
 )
-def test_a_replaced_file_keeps_its_mode_unless_told(guarded: GuardedDir, root: Path, before: int, told: bool | None, after: int) -> None:
+def test_a_replaced_file_keeps_its_mode_unless_told(guarded: SafeDir, root: Path, before: int, told: bool | None, after: int) -> None:
     (root / "f").write_bytes(b"old")
     (root / "f").chmod(before)
     status = guarded.write("f", b"new", executable=told)
@@ -78,9 +78,9 @@ def test_a_replaced_file_keeps_its_mode_unless_told(guarded: GuardedDir, root: P
 def test_a_new_file_follows_the_umask() -> None:
     script = """
         import os, stat, sys, tempfile
-        from pytest_gittrix.os_level.safe_dir import GuardedDir
+        from pytest_gittrix.os_level.safe_dir import SafeDir
         os.umask(0o027)
-        with tempfile.TemporaryDirectory() as root, GuardedDir.open(root) as guarded:
+        with tempfile.TemporaryDirectory() as root, SafeDir.open(root) as guarded:
             for name, told in (("plain", None), ("no", False), ("yes", True)):
                 print(oct(stat.S_IMODE(guarded.write("d/" + name, b"", executable=told).st_mode)))
             print(oct(stat.S_IMODE(guarded.lstat("d").st_mode)))
@@ -88,20 +88,20 @@ def test_a_new_file_follows_the_umask() -> None:
     assert run_python(script).split() == ["0o640", "0o640", "0o750", "0o750"]
 
 
-def test_a_replaced_link_lends_the_file_no_mode(guarded: GuardedDir, root: Path) -> None:
+def test_a_replaced_link_lends_the_file_no_mode(guarded: SafeDir, root: Path) -> None:
     guarded.make_link("f", b"x")
     reference = guarded.write("g", b"")
     assert guarded.write("f", b"").st_mode == reference.st_mode
 
 
-def test_writing_a_hard_linked_name_leaves_the_other_name_alone(guarded: GuardedDir, root: Path, outside: Path) -> None:
+def test_writing_a_hard_linked_name_leaves_the_other_name_alone(guarded: SafeDir, root: Path, outside: Path) -> None:
     os.link(outside / "secret", root / "f")
     guarded.write("f", b"mine")
     assert (outside / "secret").read_bytes() == b"outside"
 
 
 @pytest.mark.parametrize("occupied", ["dir", "dir/full"])
-def test_a_directory_in_the_way_is_refused(guarded: GuardedDir, root: Path, occupied: str) -> None:
+def test_a_directory_in_the_way_is_refused(guarded: SafeDir, root: Path, occupied: str) -> None:
     (root / "dir" / "full").mkdir(parents=True)
     (root / "dir" / "full" / "file").write_bytes(b"1")
     for use in (lambda: guarded.write(occupied, b"x"), lambda: guarded.make_link(occupied, b"x"), lambda: guarded.delete(occupied)):
@@ -110,14 +110,14 @@ def test_a_directory_in_the_way_is_refused(guarded: GuardedDir, root: Path, occu
     assert paths(guarded.scan()) == ["dir", "dir/full", "dir/full/file"]
 
 
-def test_a_file_in_a_parents_place_is_refused_and_kept(guarded: GuardedDir) -> None:
+def test_a_file_in_a_parents_place_is_refused_and_kept(guarded: SafeDir) -> None:
     guarded.write("a/file", b"1")
     with pytest.raises(WriteRejected, match="'a/file' is a file, not a directory"):
         guarded.write("a/file/b/c", b"2")
     assert guarded.read("a/file")[0] == b"1"
 
 
-def test_a_name_too_long_for_the_system_is_refused_and_its_new_parents_are_gone(guarded: GuardedDir, root: Path) -> None:
+def test_a_name_too_long_for_the_system_is_refused_and_its_new_parents_are_gone(guarded: SafeDir, root: Path) -> None:
     (root / "kept").mkdir()
     with pytest.raises(WriteRejected, match="too long"):
         guarded.write("kept/new/" + "n" * 256, b"")
@@ -126,7 +126,7 @@ def test_a_name_too_long_for_the_system_is_refused_and_its_new_parents_are_gone(
     assert paths(guarded.scan()) == ["kept"]
 
 
-def test_a_reader_never_sees_half_a_file(guarded: GuardedDir) -> None:
+def test_a_reader_never_sees_half_a_file(guarded: SafeDir) -> None:
     contents = [bytes([letter]) * (1 << 18) for letter in b"ab"]
     guarded.write("f", contents[0])
     stop = threading.Event()
@@ -152,11 +152,11 @@ def test_a_full_disk_is_a_typed_error_and_the_old_file_stays(root: Path) -> None
     script = """
         import subprocess, sys
         from pytest_gittrix.errors import WriteRejected
-        from pytest_gittrix.os_level.safe_dir import GuardedDir
+        from pytest_gittrix.os_level.safe_dir import SafeDir
         root = sys.argv[1]
         if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", root], capture_output=True).returncode:
             sys.exit("no tmpfs")
-        with GuardedDir.open(root) as guarded:
+        with SafeDir.open(root) as guarded:
             guarded.write("old", b"old")
             for path in ("old", "new/file"):
                 try:
@@ -179,9 +179,9 @@ def test_a_write_over_the_systems_limit_leaves_no_trace(root: Path) -> None:
     script = """
         import resource, sys
         from pytest_gittrix.errors import WriteRejected
-        from pytest_gittrix.os_level.safe_dir import GuardedDir
+        from pytest_gittrix.os_level.safe_dir import SafeDir
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-        with GuardedDir.open(sys.argv[1]) as guarded:
+        with SafeDir.open(sys.argv[1]) as guarded:
             guarded.write("old", b"old")
             for path in ("old", "new/deep/file"):
                 try:
@@ -201,9 +201,7 @@ def test_temporary_names_are_hidden_and_recognisable() -> None:
     assert TEMPORARY_PREFIX == ".gittrix-tmp-"
 
 
-def test_a_planted_temporary_is_not_written_through(
-    guarded: GuardedDir, root: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_planted_temporary_is_not_written_through(guarded: SafeDir, root: Path, outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secrets.token_hex", lambda _size: "guessed")
     for plant in (os.link, os.symlink):
         plant(outside / "secret", root / f"{TEMPORARY_PREFIX}guessed")
@@ -216,9 +214,9 @@ def test_a_planted_temporary_is_not_written_through(
 def test_a_writer_killed_half_way_leaves_only_a_recognisable_file(root: Path) -> None:
     script = """
         import os, signal, sys
-        from pytest_gittrix.os_level.safe_dir import GuardedDir
+        from pytest_gittrix.os_level.safe_dir import SafeDir
         os.rename = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
-        with GuardedDir.open(sys.argv[1]) as guarded:
+        with SafeDir.open(sys.argv[1]) as guarded:
             guarded.write("f", b"new")
     """
     (root / "f").write_bytes(b"old")
@@ -232,7 +230,7 @@ def test_a_writer_killed_half_way_leaves_only_a_recognisable_file(root: Path) ->
 # delete, exists, chmod
 
 
-def test_delete_prunes_the_parents_it_empties_up_to_the_root(guarded: GuardedDir, root: Path) -> None:
+def test_delete_prunes_the_parents_it_empties_up_to_the_root(guarded: SafeDir, root: Path) -> None:
     guarded.write("a/b/c/f", b"")
     guarded.write("a/g", b"")
     assert guarded.delete("a/b/c/f") is True
@@ -242,7 +240,7 @@ def test_delete_prunes_the_parents_it_empties_up_to_the_root(guarded: GuardedDir
     assert os.listdir(root) == []
 
 
-def test_delete_removes_a_link_and_not_what_it_points_to(guarded: GuardedDir, root: Path, outside: Path) -> None:
+def test_delete_removes_a_link_and_not_what_it_points_to(guarded: SafeDir, root: Path, outside: Path) -> None:
     (root / "file").symlink_to(outside / "secret")
     (root / "dir").symlink_to(outside)
     assert guarded.delete("file")
@@ -251,7 +249,7 @@ def test_delete_removes_a_link_and_not_what_it_points_to(guarded: GuardedDir, ro
     assert (outside / "secret").read_bytes() == b"outside"
 
 
-def test_only_files_and_links_exist(guarded: GuardedDir, root: Path) -> None:
+def test_only_files_and_links_exist(guarded: SafeDir, root: Path) -> None:
     guarded.write("d/f", b"")
     guarded.make_link("dangling", b"nowhere")
     os.mkfifo(root / "pipe")
@@ -262,14 +260,14 @@ def test_only_files_and_links_exist(guarded: GuardedDir, root: Path) -> None:
     ("before", "executable", "after"),
     [(0o644, True, 0o755), (0o640, True, 0o750), (0o755, False, 0o644), (0o644, False, 0o644)],
 )
-def test_chmod_sets_execution_for_whoever_may_read(guarded: GuardedDir, root: Path, before: int, executable: bool, after: int) -> None:
+def test_chmod_sets_execution_for_whoever_may_read(guarded: SafeDir, root: Path, before: int, executable: bool, after: int) -> None:
     (root / "f").write_bytes(b"1")
     (root / "f").chmod(before)
     guarded.chmod("f", executable)
     assert stat.S_IMODE((root / "f").stat().st_mode) == after
 
 
-def test_chmod_of_a_hard_linked_name_leaves_the_other_name_alone(guarded: GuardedDir, root: Path, outside: Path) -> None:
+def test_chmod_of_a_hard_linked_name_leaves_the_other_name_alone(guarded: SafeDir, root: Path, outside: Path) -> None:
     os.link(outside / "secret", root / "f")
     guarded.chmod("f", True)
     assert (root / "f").stat().st_mode & 0o111
@@ -279,12 +277,12 @@ def test_chmod_of_a_hard_linked_name_leaves_the_other_name_alone(guarded: Guarde
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors through /proc")
 def test_no_descriptor_outlives_its_operation_even_a_failed_one(root: Path, outside: Path) -> None:
-    with GuardedDir.open(root) as warm:
+    with SafeDir.open(root) as warm:
         warm.write("a/f", b"1")
     (root / "link").symlink_to(outside)
     os.mkfifo(root / "pipe")
     before = open_descriptors()
-    with GuardedDir.open(root) as guarded:
+    with SafeDir.open(root) as guarded:
         held = open_descriptors()
         for path in ("a/f", "a", "gone/x", "link/secret", "link", "pipe", "a/f/x", "../x", "n/" + "x" * 256):
             for use in (
@@ -307,7 +305,7 @@ def test_no_descriptor_outlives_its_operation_even_a_failed_one(root: Path, outs
     assert open_descriptors() == before
 
 
-def test_a_parent_that_is_pruned_under_a_writer_is_made_again(guarded: GuardedDir, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parent_that_is_pruned_under_a_writer_is_made_again(guarded: SafeDir, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     descend = Root.descend
     pruned: list[Path] = []
 
@@ -325,7 +323,7 @@ def test_a_parent_that_is_pruned_under_a_writer_is_made_again(guarded: GuardedDi
 
 
 def test_a_writer_whose_parent_never_stays_gives_up_with_a_typed_error(
-    guarded: GuardedDir, root: Path, monkeypatch: pytest.MonkeyPatch
+    guarded: SafeDir, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     descend = Root.descend
 
@@ -341,7 +339,7 @@ def test_a_writer_whose_parent_never_stays_gives_up_with_a_typed_error(
     assert os.listdir(root) == []
 
 
-def test_writers_and_deleters_of_one_directory_do_not_trip_over_each_other(guarded: GuardedDir, root: Path) -> None:
+def test_writers_and_deleters_of_one_directory_do_not_trip_over_each_other(guarded: SafeDir, root: Path) -> None:
     def work(number: int) -> list[tuple[bytes, bool]]:
         mine, outcomes = f"shared/deep/{number}", []
         for turn in range(200):

@@ -10,7 +10,7 @@ from support.engine import Site, open_site
 from support.orchestrator import Watched, at, does
 
 from pytest_gittrix.record.state.fold import fold
-from pytest_gittrix.record.state.observations import Activity, Observations, Progress, PullRequest
+from pytest_gittrix.record.state.observations import Activity, Observations, ObservedPullRequest, Progress
 from pytest_gittrix.views import orchestrator, state_in, view
 from pytest_gittrix.views.orchestrator import (
     EVENTS,
@@ -205,9 +205,9 @@ def axes_for(status: str) -> Observations:
     if status in ends:
         return Observations(Progress("terminated", ends[status]))
     if status in of_pr:
-        return Observations(Progress("working"), PullRequest("open", **of_pr[status]))  # type: ignore[arg-type]
+        return Observations(Progress("working"), ObservedPullRequest("open", **of_pr[status]))  # type: ignore[arg-type]
     if status == "merged":
-        return Observations(Progress("idle"), PullRequest("merged"))
+        return Observations(Progress("idle"), ObservedPullRequest("merged"))
     return Observations(Progress("not_started" if status == "spawning" else status))
 
 
@@ -243,13 +243,13 @@ def test_every_status_is_accounted_for() -> None:
 
 
 def test_a_pull_request_that_was_closed_is_told_in_either_dialect() -> None:
-    before = Observations(Progress("idle"), PullRequest("open"))
-    after = Observations(Progress("idle"), PullRequest("closed"))
+    before = Observations(Progress("idle"), ObservedPullRequest("open"))
+    after = Observations(Progress("idle"), ObservedPullRequest("closed"))
 
     for dialect in ("document", "head"):
         assert event_of(before, after, dialect=dialect) == Notice("pr.closed", "info")
         assert event_of(after, after, dialect=dialect) is None
-    assert event_of(before, Observations(Progress("stuck"), PullRequest("closed"))) == Notice("session.stuck", "urgent")
+    assert event_of(before, Observations(Progress("stuck"), ObservedPullRequest("closed"))) == Notice("session.stuck", "urgent")
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ from support.git import GitRepo, try_git
 
 from pytest_gittrix.errors import GitFailed
 from pytest_gittrix.git.objects import SHA1, object_format
-from pytest_gittrix.workspaces.alternates import Borrowing
+from pytest_gittrix.workspaces.alternates import ScratchRepository
 
 LINES = "".join(f"line {number}\n" for number in range(12))
 
 
-def over(repo: GitRepo, root: Path, name: str = "sha1") -> Borrowing:
-    return Borrowing.make(str(root / "borrowing.git"), object_format(name), [str(repo.git_dir / "objects")], left=lambda: 60.0)
+def over(repo: GitRepo, root: Path, name: str = "sha1") -> ScratchRepository:
+    return ScratchRepository.make(str(root / "scratch.git"), object_format(name), [str(repo.git_dir / "objects")], time_left=lambda: 60.0)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_no_time_left_ends_a_question() -> None:
         raise TimeoutError
 
     with pytest.raises(TimeoutError):
-        Borrowing("/nowhere", SHA1, late).kinds(["1" * 40])
+        ScratchRepository("/nowhere", SHA1, late).object_kinds(["1" * 40])
 
 
 def test_a_git_that_fails_is_an_error(repo: GitRepo, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_replay_is_what_git_rebase_makes_of_it(tmp_path: Path, seed: int) -> N
     assert (replayed is not None) == (rebased.returncode == 0)
     if replayed is not None:
         shown = ("--format=%T %an %ae %at %B",)
-        env = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": str(tmp_path / "borrowing.git" / "objects")}
+        env = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": str(tmp_path / "scratch.git" / "objects")}
         assert repo.git("log", *shown, replayed, "^main", env=env) == repo.git("log", *shown, "mine", "^main")
 
 

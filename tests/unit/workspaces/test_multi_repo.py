@@ -11,7 +11,15 @@ import pytest
 from support.git import GitRepo, try_git
 
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, WriteRejected
-from pytest_gittrix.workspaces.multi_repo import MARKER, REFETCH_AFTER, Hydrated, HydratedRepository, RepositorySpec, clone_path, hydrate
+from pytest_gittrix.workspaces.multi_repo import (
+    MARKER,
+    REFETCH_AFTER,
+    CheckedOutRepository,
+    MultiRepoWorkspace,
+    RepositorySpec,
+    checkout_all,
+    clone_path,
+)
 
 FILES = {"a.txt": "one\n", "src/b.txt": "two\n"}
 
@@ -27,11 +35,11 @@ class Site:
     def remote(self, name: str = "app", **options: str) -> GitRepo:
         return GitRepo.make(self.root / "remotes" / f"{name}.git", FILES, bare=True, **options)
 
-    def hydrate(self, *specs: RepositorySpec, name: str = "w", marker: dict[str, str] | None = None) -> Hydrated:
+    def checkout(self, *specs: RepositorySpec, name: str = "w", marker: dict[str, str] | None = None) -> MultiRepoWorkspace:
         def told(repository: str, step: str) -> None:
             self.steps.append((repository, step))
 
-        return hydrate(specs, self.root / name, self.root / "clones", now=lambda: self.seconds, marker=marker, progress=told)
+        return checkout_all(specs, self.root / name, self.root / "clones", now=lambda: self.seconds, marker=marker, progress=told)
 
     def repo(self, place: str = "projects/app", name: str = "w") -> GitRepo:
         return GitRepo(self.root / name / place)
@@ -52,15 +60,15 @@ def spec(remote: GitRepo, name: str = "app", branch: str | None = None, *, team:
 def test_every_repository_stands_in_its_place_detached_at_the_default_head(site: Site) -> None:
     app, deep, team = site.remote(), site.remote("deep"), site.remote("team")
 
-    made = site.hydrate(spec(app), spec(deep, "org/deep"), spec(team, "team", team=True), marker={"session_id": "s1", "member": "alice"})
+    made = site.checkout(spec(app), spec(deep, "org/deep"), spec(team, "team", team=True), marker={"session_id": "s1", "member": "alice"})
 
-    assert [(one.place, one.branch, one.commit) for one in made.repositories] == [
+    assert [(one.directory, one.branch, one.commit) for one in made.repositories] == [
         ("projects/app", "main", app.head()),
         ("projects/org/deep", "main", deep.head()),
         ("team", "main", team.head()),
     ]
     for one in made.repositories:
-        repo = site.repo(one.place)
+        repo = site.repo(one.directory)
         assert repo.text("rev-parse", "HEAD") == one.commit
         assert try_git("symbolic-ref", "-q", "HEAD", cwd=repo.path).returncode == 1
         assert repo.status() == []
@@ -77,10 +85,10 @@ def test_what_a_workspace_will_have_is_told_before_anything_of_it_is_made(site: 
     specs = [spec(app), spec(team, "team", team=True)]
     seen: list[tuple[object, list[str]]] = []
 
-    def planned(repositories: tuple[HydratedRepository, ...]) -> None:
+    def planned(repositories: tuple[CheckedOutRepository, ...]) -> None:
         seen.append((repositories, sorted(path.name for path in site.root.iterdir())))
 
-    made = hydrate(specs, site.root / "w", site.root / "clones", planned=planned)
+    made = checkout_all(specs, site.root / "w", site.root / "clones", planned=planned)
     assert seen == [(made.repositories, ["clones", "remotes"])]
 
 
@@ -89,14 +97,14 @@ def test_a_plan_that_is_refused_is_not_carried_out(site: Site) -> None:
         raise InvalidInput("Not these.")
 
     with pytest.raises(InvalidInput, match="Not these"):
-        hydrate([spec(site.remote())], site.root / "w", site.root / "clones", planned=planned)
+        checkout_all([spec(site.remote())], site.root / "w", site.root / "clones", planned=planned)
     assert sorted(path.name for path in site.root.iterdir()) == ["clones", "remotes"]
 
 
 def test_one_bare_clone_is_kept_for_each_address(site: Site) -> None:
     app = site.remote()
-    site.hydrate(spec(app), name="w1")
-    site.hydrate(spec(app), spec(app, "again"), name="w2")
+    site.checkout(spec(app), name="w1")
+    site.checkout(spec(app), spec(app, "again"), name="w2")
 
     clones = [path.name for path in (site.root / "clones").iterdir() if path.is_dir()]
     assert clones == [os.path.basename(clone_path(site.root / "clones", str(app.path)))]
@@ -107,7 +115,7 @@ def test_one_bare_clone_is_kept_for_each_address(site: Site) -> None:
 
 def test_the_agent_can_commit_branch_fetch_and_push_by_itself(site: Site) -> None:
     app = site.remote()
-    site.hydrate(spec(app))
+    site.checkout(spec(app))
     repo = site.repo()
     app.commit({"later.txt": "later\n"})
 
@@ -125,14 +133,14 @@ def test_the_agent_can_commit_branch_fetch_and_push_by_itself(site: Site) -> Non
 @pytest.mark.parametrize("object_format", ["sha1", "sha256"])
 def test_objects_of_either_format_will_do(site: Site, object_format: str) -> None:
     app = site.remote(object_format=object_format)
-    made = site.hydrate(spec(app))
+    made = site.checkout(spec(app))
     assert made.repositories[0].commit == app.head()
     assert site.repo().status() == []
 
 
 def test_an_empty_remote_gives_an_unborn_branch(site: Site) -> None:
     empty = GitRepo.make(site.root / "remotes" / "empty.git", bare=True)
-    made = site.hydrate(spec(empty))
+    made = site.checkout(spec(empty))
     assert (made.repositories[0].branch, made.repositories[0].commit) == ("main", None)
     assert site.repo().text("symbolic-ref", "HEAD") == "refs/heads/main"
 
@@ -140,7 +148,7 @@ def test_an_empty_remote_gives_an_unborn_branch(site: Site) -> None:
 def test_files_are_those_of_the_commit_byte_for_byte_whatever_their_attributes_say(site: Site) -> None:
     app = site.remote()
     app.commit({".gitattributes": "* text eol=crlf\n*.id ident\n", "x.id": "$Id$\n"})
-    site.hydrate(spec(app))
+    site.checkout(spec(app))
     assert site.repo().path.joinpath("a.txt").read_bytes() == b"one\n"
     assert site.repo().path.joinpath("x.id").read_bytes() == b"$Id$\n"
     assert not (site.repo().git_dir / "info" / "attributes").exists()
@@ -153,34 +161,34 @@ def test_the_default_branch_is_the_one_that_the_remote_names_now(site: Site) -> 
     app = site.remote()
     app.commit({"t.txt": "t\n"}, branch="trunk")
     app.git("symbolic-ref", "HEAD", "refs/heads/trunk")
-    assert site.hydrate(spec(app), name="w1").repositories[0].branch == "trunk"
+    assert site.checkout(spec(app), name="w1").repositories[0].branch == "trunk"
 
     app.git("symbolic-ref", "HEAD", "refs/heads/main")
     site.seconds += REFETCH_AFTER
-    assert site.hydrate(spec(app), name="w2").repositories[0].branch == "main"
+    assert site.checkout(spec(app), name="w2").repositories[0].branch == "main"
 
 
 def test_a_branch_that_was_made_since_the_last_fetch_is_found(site: Site) -> None:
     app = site.remote()
-    site.hydrate(spec(app), name="w1")
+    site.checkout(spec(app), name="w1")
     app.commit({"new.txt": "new\n"}, branch="new")
-    made = site.hydrate(spec(app, branch="new"), name="w2")
+    made = site.checkout(spec(app, branch="new"), name="w2")
     assert (made.repositories[0].branch, made.repositories[0].commit) == ("new", app.head("new"))
 
 
 def test_a_branch_that_gave_way_to_a_directory_of_branches_does_not_stop_a_fetch(site: Site) -> None:
     app = site.remote()
     app.commit({"x": "x"}, branch="topic")
-    site.hydrate(spec(app), name="w1")
+    site.checkout(spec(app), name="w1")
     app.git("branch", "-q", "-D", "topic")
     app.commit({"y": "y"}, branch="topic/one")
     site.seconds += REFETCH_AFTER
-    assert site.hydrate(spec(app, branch="topic/one"), name="w2").repositories[0].commit == app.head("topic/one")
+    assert site.checkout(spec(app, branch="topic/one"), name="w2").repositories[0].commit == app.head("topic/one")
 
 
 def test_a_branch_that_nobody_has_is_an_error_and_leaves_nothing(site: Site) -> None:
     with pytest.raises(AdapterUnavailable, match="has no branch 'nowhere'"):
-        site.hydrate(spec(site.remote(), branch="nowhere"))
+        site.checkout(spec(site.remote(), branch="nowhere"))
     assert not (site.root / "w").exists()
 
 
@@ -189,11 +197,11 @@ def test_a_branch_that_nobody_has_is_an_error_and_leaves_nothing(site: Site) -> 
 
 def test_rule_10_a_clone_that_is_fetched_again_really_moves_on(site: Site) -> None:
     app = site.remote()
-    first = site.hydrate(spec(app), name="w1").repositories[0].commit
+    first = site.checkout(spec(app), name="w1").repositories[0].commit
     for number in range(2, 4):
         later = app.commit({"later.txt": f"{number}\n"})
         site.seconds += REFETCH_AFTER
-        made = site.hydrate(spec(app), name=f"w{number}")
+        made = site.checkout(spec(app), name=f"w{number}")
         assert made.repositories[0].commit == later != first
         assert site.repo(name=f"w{number}").path.joinpath("later.txt").read_text() == f"{number}\n"
         assert site.repo(name=f"w{number}").text("log", "--format=%H", "HEAD", "--not", "--remotes") == ""
@@ -202,28 +210,28 @@ def test_rule_10_a_clone_that_is_fetched_again_really_moves_on(site: Site) -> No
 @pytest.mark.parametrize(("later", "fetches"), [(0, 0), (299.9, 0), (300, 1), (301, 1), (-1, 1)])
 def test_a_clone_is_fetched_again_when_it_is_old_or_from_the_future(site: Site, later: float, fetches: int) -> None:
     app = site.remote()
-    site.hydrate(spec(app), name="w1")
+    site.checkout(spec(app), name="w1")
     site.seconds += later
-    site.hydrate(spec(app), name="w2")
+    site.checkout(spec(app), name="w2")
     assert [step for _, step in site.steps].count("fetch") == fetches
 
 
 def test_a_damaged_note_of_the_last_fetch_means_that_it_was_long_ago(site: Site) -> None:
     app = site.remote()
-    site.hydrate(spec(app), name="w1")
+    site.checkout(spec(app), name="w1")
     Path(clone_path(site.root / "clones", str(app.path)), ".bm_last_fetch").write_text("yesterday")
-    site.hydrate(spec(app), name="w2")
+    site.checkout(spec(app), name="w2")
     assert ("app", "fetch") in site.steps
 
 
 def test_what_a_workspace_borrows_is_never_thrown_away(site: Site) -> None:
     app = site.remote()
     old = app.commit({"old.txt": "old\n"})
-    site.hydrate(spec(app), name="w1")
+    site.checkout(spec(app), name="w1")
     app.git("update-ref", "refs/heads/main", f"{old}^")
     app.commit({"other.txt": "other\n"})
     site.seconds += REFETCH_AFTER
-    site.hydrate(spec(app), name="w2")
+    site.checkout(spec(app), name="w2")
 
     clone = GitRepo(Path(clone_path(site.root / "clones", str(app.path))), bare=True)
     clone.git("gc", "-q")
@@ -233,19 +241,19 @@ def test_what_a_workspace_borrows_is_never_thrown_away(site: Site) -> None:
 
 def test_locks_that_a_killed_fetch_left_are_taken_away(site: Site) -> None:
     app = site.remote()
-    site.hydrate(spec(app), name="w1")
+    site.checkout(spec(app), name="w1")
     clone = Path(clone_path(site.root / "clones", str(app.path)))
     (clone / "packed-refs.lock").touch()
     (clone / "refs" / "remotes" / "origin" / "main.lock").touch()
     later = app.commit({"later.txt": "later\n"})
     site.seconds += REFETCH_AFTER
-    assert site.hydrate(spec(app), name="w2").repositories[0].commit == later
+    assert site.checkout(spec(app), name="w2").repositories[0].commit == later
 
 
 def test_many_at_once_share_one_clone(site: Site) -> None:
     app = site.remote()
     with ThreadPoolExecutor(6) as pool:
-        made = list(pool.map(lambda number: site.hydrate(spec(app), name=f"w{number}"), range(6)))
+        made = list(pool.map(lambda number: site.checkout(spec(app), name=f"w{number}"), range(6)))
     assert {one.repositories[0].commit for one in made} == {app.head()}
     assert [step for _, step in site.steps].count("clone") == 1
     for number in range(6):
@@ -258,20 +266,20 @@ def test_many_at_once_share_one_clone(site: Site) -> None:
 def test_one_bad_address_leaves_nothing_of_the_workspace_and_no_half_of_a_clone(site: Site) -> None:
     app = site.remote()
     with pytest.raises(AdapterUnavailable, match="cannot be read"):
-        site.hydrate(spec(app), RepositorySpec("gone", str(site.root / "remotes" / "gone.git")))
+        site.checkout(spec(app), RepositorySpec("gone", str(site.root / "remotes" / "gone.git")))
 
     assert sorted(path.name for path in site.root.iterdir()) == ["clones", "remotes"]
     assert [path for path in (site.root / "clones").iterdir() if path.is_dir()] == [Path(clone_path(site.root / "clones", str(app.path)))]
-    assert site.hydrate(spec(app)).repositories[0].commit == app.head()
+    assert site.checkout(spec(app)).repositories[0].commit == app.head()
 
 
 def test_a_remote_that_went_away_is_an_error_once_the_clone_is_old(site: Site) -> None:
     app = site.remote()
-    site.hydrate(spec(app), name="w1")
+    site.checkout(spec(app), name="w1")
     shutil.rmtree(app.path)
     site.seconds += REFETCH_AFTER
     with pytest.raises(AdapterUnavailable):
-        site.hydrate(spec(app), name="w2")
+        site.checkout(spec(app), name="w2")
     assert not (site.root / "w2").exists()
 
 
@@ -280,17 +288,17 @@ def test_what_a_killed_one_left_is_gone_after_the_next(site: Site) -> None:
     clone = clone_path(site.root / "clones", str(app.path))
     for left in (site.root / "w.hydrating-0011", Path(f"{clone}.tmp-0011")):
         (left / "half").mkdir(parents=True)
-    site.hydrate(spec(app))
+    site.checkout(spec(app))
     assert sorted(path.name for path in site.root.iterdir()) == ["clones", "remotes", "w"]
     assert not Path(f"{clone}.tmp-0011").exists()
 
 
 def test_a_workspace_that_is_there_is_never_replaced(site: Site) -> None:
     app = site.remote()
-    site.hydrate(spec(app))
+    site.checkout(spec(app))
     (site.repo().path / "a.txt").write_text("work\n")
     with pytest.raises(InvalidInput, match="is there already"):
-        site.hydrate(spec(app))
+        site.checkout(spec(app))
     assert (site.repo().path / "a.txt").read_text() == "work\n"
 
 
@@ -298,7 +306,7 @@ def test_a_workspace_that_is_there_is_never_replaced(site: Site) -> None:
 def test_a_name_that_could_leave_its_place_is_refused(site: Site, name: str) -> None:
     remote = site.remote()
     with pytest.raises((InvalidInput, WriteRejected)):
-        site.hydrate(spec(remote, name))
+        site.checkout(spec(remote, name))
     assert not (site.root / "w").exists()
 
 
@@ -306,19 +314,19 @@ def test_a_name_that_could_leave_its_place_is_refused(site: Site, name: str) -> 
 def test_repositories_in_each_others_way_are_refused(site: Site, names: tuple[str, str]) -> None:
     remote = site.remote()
     with pytest.raises(InvalidInput, match="in each other's way"):
-        site.hydrate(*(spec(remote, name) for name in names))
+        site.checkout(*(spec(remote, name) for name in names))
 
 
 @pytest.mark.parametrize("url", ["", "ext::sh -c true", "-uevil", "--upload-pack=evil", "relative/path", "gopher://x/y", "file://a\nb"])
 def test_an_address_that_git_could_run_is_refused(site: Site, url: str) -> None:
     with pytest.raises(InvalidInput, match="no address"):
-        site.hydrate(RepositorySpec("app", url))
+        site.checkout(RepositorySpec("app", url))
     assert not (site.root / "w").exists()
 
 
 def test_credentials_in_an_address_are_in_no_message(site: Site) -> None:
     with pytest.raises(GittrixError) as caught:
-        site.hydrate(RepositorySpec("app", "http://alice:hunter2@127.0.0.1:1/app.git"))
+        site.checkout(RepositorySpec("app", "http://alice:hunter2@127.0.0.1:1/app.git"))
     assert "hunter2" not in str(caught.value)
 
 
@@ -333,6 +341,6 @@ def test_no_hook_or_configuration_of_the_person_is_run(site: Site, monkeypatch: 
     (home / ".gitconfig").write_text(f"[init]\n\ttemplateDir = {template.parent}\n[core]\n\tfsmonitor = touch {trace}; false\n")
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("GIT_DIR", str(site.root / "elsewhere"))
-    site.hydrate(spec(site.remote()))
+    site.checkout(spec(site.remote()))
     assert not trace.exists()
     assert not (site.repo().git_dir / "hooks").exists()

@@ -12,8 +12,8 @@ from support.git import GitRepo
 from pytest_gittrix.errors import UnsupportedRepository
 from pytest_gittrix.git.objects import SHA1, SHA256, object_format
 from pytest_gittrix.git.tree import FILE, Entry
-from pytest_gittrix.workspaces.rescue import Found, read, repositories_in
-from pytest_gittrix.workspaces.uncommitted import Uncommitted, uncommitted
+from pytest_gittrix.workspaces.rescue import AgentRepository, find_repositories, read_repository
+from pytest_gittrix.workspaces.uncommitted import Uncommitted, find_uncommitted
 
 FILES = {"a.txt": "one\n", "src/b.txt": "two\n", ".gitignore": "*.o\nbuild/\n!keep.o\n"}
 
@@ -23,14 +23,14 @@ def repo(tmp_path: Path) -> GitRepo:
     return GitRepo.make(tmp_path / "repo", FILES)
 
 
-def found_in(repo: GitRepo) -> Found:
-    return read(str(repo.path), SHA1)
+def found_in(repo: GitRepo) -> AgentRepository:
+    return read_repository(str(repo.path), SHA1)
 
 
 def differing(repo: GitRepo, *, max_file: int = 1 << 20, max_total: int = 1 << 20) -> Uncommitted:
     there, entries = found_in(repo), repo.tree("HEAD")
     deleted, exclude = there.may_be_deleted, there.exclude
-    return uncommitted(str(repo.path), entries, SHA1, may_be_deleted=deleted, exclude=exclude, max_file=max_file, max_total=max_total)
+    return find_uncommitted(str(repo.path), entries, SHA1, may_be_deleted=deleted, exclude=exclude, max_file=max_file, max_total=max_total)
 
 
 # What the git directory says -----------------------------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ def test_it_is_read_as_git_reads_it(tmp_path: Path, name: str, packed: bool) -> 
         repo.git("repack", "-q", "-a", "-d", "-k")
         repo.commit({"a.txt": "three\n"}, branch="other")  # loose, over the packed one
 
-    found = read(str(repo.path), object_format(name))
+    found = read_repository(str(repo.path), object_format(name))
 
     assert (found.branch, found.commit) == ("main", repo.head())
     assert found.branches == {branch: repo.head(branch) for branch in ("main", "deep/er/x", "other")}
@@ -144,7 +144,7 @@ def test_every_repository_below_a_directory_is_found_however_it_is_hidden(tmp_pa
     GitRepo.make(repo.path / "bare.git", {"x": "x"}, bare=True)
     repo.git("worktree", "add", "-q", "--detach", str(repo.path / "linked"))
     (repo.path / "elsewhere").symlink_to(tmp_path)
-    assert repositories_in(str(tmp_path)) == ["repo", "repo/bare.git", "repo/build/hidden", "repo/linked"]
+    assert find_repositories(str(tmp_path)) == ["repo", "repo/bare.git", "repo/build/hidden", "repo/linked"]
 
 
 # Files that differ ---------------------------------------------------------------------------------------------------------------
@@ -234,12 +234,12 @@ def test_nothing_inside_a_submodule_or_another_repository_is_committed(repo: Git
     (repo.path / "sub").mkdir()
     (repo.path / "sub" / "y").write_text("y")
     entries = {**repo.tree(), "sub": Entry(0o160000, "1" * 40)}
-    found = uncommitted(str(repo.path), entries, SHA1, may_be_deleted=lambda path: True, strangers=("inner",))
+    found = find_uncommitted(str(repo.path), entries, SHA1, may_be_deleted=lambda path: True, nested=("inner",))
     assert (found.changes, list(found.refused)) == ({}, ["sub/y"])
 
 
 def test_with_no_commit_every_file_is_new(repo: GitRepo) -> None:
-    found = uncommitted(str(repo.path), {}, SHA256, may_be_deleted=lambda path: True)
+    found = find_uncommitted(str(repo.path), {}, SHA256, may_be_deleted=lambda path: True)
     assert list(found.changes) == [".gitignore", "a.txt", "src/b.txt"]
     assert found.changes["a.txt"] == Entry(FILE, SHA256.hash_object("blob", b"one\n"))
 

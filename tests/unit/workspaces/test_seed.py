@@ -14,7 +14,7 @@ from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.objects import MissingObject
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.workspaces import seed as seeds_module
-from pytest_gittrix.workspaces.seed import History, Seed, check_history, open_seed, prepare, prune_seeds
+from pytest_gittrix.workspaces.seed import History, Seed, check_history, open_seed, prepare_seed, prune_seeds
 
 FILES = {
     "a": "1\n",
@@ -48,7 +48,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def made(repo: GitRepo, seeds: Path, history: History = "none", *, sync: bool = False) -> Seed:
     with Repository.open(repo.path) as opened:
-        return prepare(str(seeds), opened, repo.head(), history, sync=sync)
+        return prepare_seed(str(seeds), opened, repo.head(), history, sync=sync)
 
 
 def objects_in(seed: Seed) -> set[str]:

@@ -15,7 +15,7 @@ import pytest
 from support.git import Content, Found, GitRepo, executable, found, git, link, make_workspace, moded, put, submodule
 
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK
-from pytest_gittrix.workspaces.snapshot import latest_change, take
+from pytest_gittrix.workspaces.snapshot import latest_change, take_snapshot
 from pytest_gittrix.workspaces.workspace import Workspace, create, open_workspace
 
 FILES: Mapping[str, Content] = {
@@ -303,9 +303,9 @@ def test_a_stepped_clock_makes_every_file_suspect(workspace: Workspace) -> None:
     # A stamp from the future is what a clock that was set back looks like: every change seems older than the workspace.
     deceived = replace(workspace._origin, stamp=workspace._origin.stamp + 10**12)
 
-    assert take(workspace.path, workspace.seed, deceived).changes == {}
+    assert take_snapshot(workspace.path, workspace.seed, deceived).changes == {}
     stepped = replace(deceived, boot=deceived.boot + 10**12)
-    assert list(take(workspace.path, workspace.seed, stepped).changes) == ["app.py"]
+    assert list(take_snapshot(workspace.path, workspace.seed, stepped).changes) == ["app.py"]
 
 
 def test_a_workspace_opened_again_gives_the_same_snapshot(workspace: Workspace, tmp_path: Path) -> None:

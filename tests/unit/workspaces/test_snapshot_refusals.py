@@ -16,7 +16,7 @@ from support.git import GitRepo, found, link, make_workspace, put
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, WriteRejected
 from pytest_gittrix.git.tree import FILE
-from pytest_gittrix.workspaces.snapshot import Limits, take
+from pytest_gittrix.workspaces.snapshot import Limits, take_snapshot
 from pytest_gittrix.workspaces.workspace import Workspace
 
 
@@ -47,8 +47,8 @@ def test_names_of_the_baseline_are_refused_only_where_they_changed(tmp_path: Pat
     workspace = make_workspace(repo, tmp_path)
     suspicious = replace(workspace._origin, boot=0)
 
-    assert [take(workspace.path, workspace.seed, origin).refused for origin in (workspace._origin, suspicious)] == [{}, {}]
-    assert take(workspace.path, workspace.seed, suspicious).changes == {}
+    assert [take_snapshot(workspace.path, workspace.seed, origin).refused for origin in (workspace._origin, suspicious)] == [{}, {}]
+    assert take_snapshot(workspace.path, workspace.seed, suspicious).changes == {}
 
     put(Path(workspace.path), {"git~1": "edited\n", "git~2/new": "n\n"})
     assert list(workspace.snapshot().refused) == ["git~1", "git~2/new"]

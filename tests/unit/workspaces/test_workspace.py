@@ -12,7 +12,7 @@ from support.git import FORMATS, Content, GitRepo, executable, link, make_worksp
 
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput, PathNotFound
 from pytest_gittrix.git.repository import Repository
-from pytest_gittrix.workspaces.seed import prepare
+from pytest_gittrix.workspaces.seed import prepare_seed
 from pytest_gittrix.workspaces.workspace import (
     CAPABILITIES,
     KINDS,
@@ -105,7 +105,7 @@ def test_git_finds_a_fresh_workspace_clean_and_sound(durable: GitRepo, tmp_path:
 
 def test_a_clone_is_on_its_branch_and_the_agent_can_commit(durable: GitRepo, tmp_path: Path) -> None:
     with Repository.open(durable.path) as opened:
-        seed = prepare(str(tmp_path / "seeds"), opened, durable.head())
+        seed = prepare_seed(str(tmp_path / "seeds"), opened, durable.head())
     create("clone", str(tmp_path / "workspace"), str(tmp_path / "state"), seed, branch="feature/x")
     workspace = GitRepo(tmp_path / "workspace")
     put(workspace.path, {"app.py": "value = 2\n"})
@@ -209,7 +209,7 @@ def test_a_linked_work_tree_is_listed_and_vanishes(durable: GitRepo, tmp_path: P
 
 def test_a_linked_work_tree_needs_a_local_repository_and_leaves_nothing_without(durable: GitRepo, tmp_path: Path) -> None:
     with Repository.open(durable.path) as opened:
-        seed = prepare(str(tmp_path / "seeds"), opened, durable.head())
+        seed = prepare_seed(str(tmp_path / "seeds"), opened, durable.head())
 
     with pytest.raises(CapabilityMissing, match="'clone', 'lazy' or 'copy'"):
         create("worktree", str(tmp_path / "workspace"), str(tmp_path / "state"), seed)
@@ -333,7 +333,7 @@ def test_what_was_made_read_only_is_removed_too(durable: GitRepo, tmp_path: Path
 def test_an_empty_or_absent_trash_is_no_error(tmp_path: Path) -> None:
     trash = Trash(str(tmp_path / "trash"))
 
-    trash.put(str(tmp_path / "never"))
+    trash.discard(str(tmp_path / "never"))
     trash.empty()
     trash.empty_soon()
     trash.wait()
@@ -353,7 +353,7 @@ def test_a_trash_empties_directories_that_are_deeper_than_any_walk_goes(tmp_path
     os.close(descriptor)
     trash = Trash(str(tmp_path / "trash"))
 
-    trash.put(str(deep))
+    trash.discard(str(deep))
     trash.empty()
 
     assert list(tmp_path.iterdir()) == [tmp_path / "trash"]

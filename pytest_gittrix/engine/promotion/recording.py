@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from pytest_gittrix.backends.protocol import Landed
+from pytest_gittrix.backends.protocol import LandingResult
 from pytest_gittrix.engine.operations.operation import Recorder
 from pytest_gittrix.engine.promotion.pull_requests import PrOutcome
 from pytest_gittrix.errors import GittrixError
@@ -36,7 +36,7 @@ def record_done(recorder: Recorder, done: Mapping[str, Any], outcome: PrOutcome 
     return state
 
 
-def record_checkouts(recorder: Recorder, commit: str, landed: Landed) -> None:
+def record_checkouts(recorder: Recorder, commit: str, landed: LandingResult) -> None:
     """Store which checkouts were brought forward to a promoted commit, and which were left behind. The caller holds the lease.
 
     Raises:

@@ -236,7 +236,7 @@ class Transport:
                     os.killpg(process.pid, signal.SIGKILL)
                 if not isinstance(error, subprocess.TimeoutExpired):
                     raise
-                return GitResult(None, "", f"it did not result within {self.timeout:g} s")
+                return GitResult(None, "", f"it did not answer within {self.timeout:g} s")
         return GitResult(process.returncode, os.fsdecode(stdout), self.redact(os.fsdecode(stderr)))
 
     def _environment(self, settings: str) -> dict[str, str]:
@@ -263,7 +263,7 @@ class Transport:
         what = result.message or f"git ended with status {result.status}"
         return AdapterUnavailable(
             f"{self.url} cannot be read: {what}.",
-            why="The engine asks the remote itself where a branch is; an old result could hide what changed there.",
+            why="The engine asks the remote itself where a branch is; an old answer could hide what changed there.",
             fix="See that the address is right and the remote can be reached, then try again.",
         )
 

@@ -27,34 +27,34 @@ def repo(tmp_path: Path) -> GitRepo:
 def test_it_answers_from_objects_that_it_borrows(repo: GitRepo, tmp_path: Path) -> None:
     base, tip = repo.head(), repo.commit({"a.txt": "x\n", "new.txt": "n\n", "b.txt": None})
     side = repo.commit({"side.txt": "s\n"}, branch="side")
-    asked = over(repo, tmp_path)
-    assert asked.kinds([tip, "1" * 40, repo.text("rev-parse", "main^{tree}")]) == {
+    scratch = over(repo, tmp_path)
+    assert scratch.object_kinds([tip, "1" * 40, repo.text("rev-parse", "main^{tree}")]) == {
         tip: "commit",
         repo.text("rev-parse", "main^{tree}"): "tree",
     }
-    assert asked.new([tip], [base]) == {tip: (base,)}
-    assert asked.new([tip], [tip]) == {}
-    assert (asked.leads_to(tip, base), asked.leads_to(base, tip), asked.leads_to(tip, side)) == (True, False, False)
-    assert asked.touched([tip]) == {"a.txt", "new.txt"}
-    asked.close()
+    assert scratch.new_commits([tip], [base]) == {tip: (base,)}
+    assert scratch.new_commits([tip], [tip]) == {}
+    assert (scratch.leads_to(tip, base), scratch.leads_to(base, tip), scratch.leads_to(tip, side)) == (True, False, False)
+    assert scratch.touched_paths([tip]) == {"a.txt", "new.txt"}
+    scratch.close()
 
 
 def test_what_is_written_is_its_own_and_the_lender_has_nothing_of_it(repo: GitRepo, tmp_path: Path) -> None:
-    asked = over(repo, tmp_path)
+    scratch = over(repo, tmp_path)
     id_ = SHA1.hash_object("blob", b"mine")
-    asked.write({id_: ("blob", b"mine")})
-    assert asked.objects.read(id_) == ("blob", b"mine")
+    scratch.write({id_: ("blob", b"mine")})
+    assert scratch.objects.read(id_) == ("blob", b"mine")
     assert try_git("cat-file", "-e", id_, cwd=repo.path).returncode == 1
 
 
 def test_git_never_runs_in_a_repository_that_it_borrows_from(repo: GitRepo, tmp_path: Path) -> None:
     (repo.git_dir / "config").write_text("[broken")
     other = GitRepo.make(tmp_path / "other.git", {"x": "x"}, bare=True)
-    asked = over(repo, tmp_path)
-    asked.have([])
+    scratch = over(repo, tmp_path)
+    scratch.declare_complete([])
     # A fetch would list the references of every lender, by a git that runs there.
-    asked.git("fetch", "-q", str(other.path), "refs/heads/main:refs/fetched/main")
-    assert asked.kinds([other.head()]) == {other.head(): "commit"}
+    scratch.git("fetch", "-q", str(other.path), "refs/heads/main:refs/fetched/main")
+    assert scratch.object_kinds([other.head()]) == {other.head(): "commit"}
 
 
 def test_no_time_left_ends_a_question() -> None:
@@ -67,7 +67,7 @@ def test_no_time_left_ends_a_question() -> None:
 
 def test_a_git_that_fails_is_an_error(repo: GitRepo, tmp_path: Path) -> None:
     with pytest.raises(GitFailed):
-        over(repo, tmp_path).new(["1" * 40], [])
+        over(repo, tmp_path).new_commits(["1" * 40], [])
 
 
 # Replaying -----------------------------------------------------------------------------------------------------------------------
@@ -106,22 +106,22 @@ def test_a_replay_is_the_same_every_time_and_keeps_the_committer(repo: GitRepo, 
     repo.git("branch", "mine")
     repo.commit({"theirs.txt": "t\n"})
     tip = repo.commit({"mine.txt": "m\n"}, branch="mine")
-    asked = over(repo, tmp_path)
-    first = asked.replay(tip, repo.head())
+    scratch = over(repo, tmp_path)
+    first = scratch.replay(tip, repo.head())
     (tmp_path / "again").mkdir()
     assert over(repo, tmp_path / "again").replay(tip, repo.head()) == first != tip
     assert first is not None
-    assert asked.commit(first).committer == asked.commit(tip).committer
+    assert scratch.commit(first).committer == scratch.commit(tip).committer
 
 
 def test_a_replay_of_what_is_there_already_is_what_is_there(repo: GitRepo, tmp_path: Path) -> None:
     repo.git("branch", "mine")
     repo.commit({"theirs.txt": "t\n"})
     tip = repo.commit({"mine.txt": "m\n"}, branch="mine")
-    asked = over(repo, tmp_path)
-    there = asked.replay(tip, repo.head())
+    scratch = over(repo, tmp_path)
+    there = scratch.replay(tip, repo.head())
     assert there is not None
-    assert asked.replay(tip, there) == there
+    assert scratch.replay(tip, there) == there
 
 
 @pytest.mark.parametrize("why", ["merge", "conflict", "same change by somebody else", "nothing in common"])
@@ -150,10 +150,10 @@ def test_an_empty_commit_stays_one(repo: GitRepo, tmp_path: Path) -> None:
     onto = repo.commit({"theirs.txt": "t\n"})
     repo.git("checkout", "-q", "mine")
     repo.git("commit", "-q", "--allow-empty", "-m", "only words")
-    asked = over(repo, tmp_path)
-    replayed = asked.replay(repo.head("mine"), onto)
+    scratch = over(repo, tmp_path)
+    replayed = scratch.replay(repo.head("mine"), onto)
     assert replayed is not None
-    assert (asked.commit(replayed).message, asked.commit(replayed).parents) == ("only words\n", (onto,))
+    assert (scratch.commit(replayed).message, scratch.commit(replayed).parents) == ("only words\n", (onto,))
 
 
 def test_a_signature_that_no_longer_fits_is_left_out(repo: GitRepo, tmp_path: Path) -> None:
@@ -162,10 +162,10 @@ def test_a_signature_that_no_longer_fits_is_left_out(repo: GitRepo, tmp_path: Pa
     tip = repo.commit({"mine.txt": "m\n"}, branch="mine")
     raw = repo.git("cat-file", "commit", tip).replace(b"\n\n", b"\ngpgsig -----BEGIN-----\n line\n -----END-----\nencoding latin-1\n\n", 1)
     signed = repo.text("hash-object", "-t", "commit", "-w", "--stdin", stdin=raw)
-    asked = over(repo, tmp_path)
-    replayed = asked.replay(signed, onto)
+    scratch = over(repo, tmp_path)
+    replayed = scratch.replay(signed, onto)
     assert replayed is not None
-    data = asked.objects.read(replayed)[1]
+    data = scratch.objects.read(replayed)[1]
     assert b"gpgsig" not in data
     assert b"-----END" not in data
     assert b"\nencoding latin-1\n" in data

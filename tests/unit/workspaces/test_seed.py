@@ -145,10 +145,10 @@ def test_a_removed_seed_is_made_anew(durable: GitRepo, tmp_path: Path) -> None:
 WORKER = """
 import sys
 from pytest_gittrix.git.repository import Repository
-from pytest_gittrix.workspaces.seed import prepare
+from pytest_gittrix.workspaces.seed import prepare_seed
 with Repository.open(sys.argv[1]) as repository:
     sys.stdin.readline()
-    seed = prepare(sys.argv[2], repository, repository.head("refs/heads/main"), "full")
+    seed = prepare_seed(sys.argv[2], repository, repository.head("refs/heads/main"), "full")
     print(len(seed.entries), len(seed.index))
 """
 

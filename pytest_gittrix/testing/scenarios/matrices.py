@@ -18,6 +18,7 @@ from pytest_gittrix.record.state.observations import (
     UNKNOWN,
     Activity,
     Observations,
+    ObservedPullRequest,
     Progress,
     Runtime,
 )

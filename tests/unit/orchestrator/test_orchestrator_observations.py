@@ -17,6 +17,7 @@ from pytest_gittrix.record.state.observations import (
     Activity,
     Memory,
     Observations,
+    ObservedPullRequest,
     Progress,
     Report,
     Runtime,

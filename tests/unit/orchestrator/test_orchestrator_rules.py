@@ -20,6 +20,7 @@ from pytest_gittrix.record.state.observations import (
     SESSION_STATES,
     Activity,
     Observations,
+    ObservedPullRequest,
     Progress,
     Runtime,
 )

@@ -15,7 +15,7 @@ from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.agents.start import start_agent
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.process_tree import process, signal_process
-from pytest_gittrix.testing.scenarios.agent_kit import AgentKit, Script
+from pytest_gittrix.testing.scenarios.agent_kit import AgentKit, AgentScript
 
 LONG = 60.0
 SOAK = os.environ.get("PYTEST_GITTRIX_SOAK") == "1"
@@ -45,7 +45,7 @@ def start(place: Path, *command: str, name: str = "agent", **variables: str) -> 
     return start_agent(command, directory=place.parent / name, workspace=place, environment={**ENVIRONMENT, **variables})
 
 
-def started(agents: AgentKit, script: Script) -> AgentProcess:
+def started(agents: AgentKit, script: AgentScript) -> AgentProcess:
     """An agent that came to the end of a script, and hangs."""
     agent = agents.start(script.at("up").hang())
     agents.step("up")

@@ -24,7 +24,7 @@ from pytest_gittrix.os_level.process_tree import pause
 from pytest_gittrix.server import daemon_file
 from pytest_gittrix.server.daemon_file import DaemonFile
 from pytest_gittrix.server.run import Serving, Settings
-from pytest_gittrix.testing.scenarios.agent_kit import AgentKit, Script
+from pytest_gittrix.testing.scenarios.agent_kit import AgentKit, AgentScript
 
 LONG: Final = 60.0
 """Real seconds after which something that was to happen counts as stuck."""
@@ -191,7 +191,7 @@ class Staff:
     def settings(self) -> Settings:
         return Settings(port=0, store=self.home / "sessions")
 
-    def hires(self, more: str = "", **scripts: Script) -> Path:
+    def hires(self, more: str = "", **scripts: AgentScript) -> Path:
         """Write the team file: a member for each script; by default nobody."""
         lines = ['team = "blue"', more, "[[repositories]]", 'name = "app"', f"url = {json.dumps(str(self.app.path))}"]
         for name, script in scripts.items():
@@ -204,7 +204,7 @@ class Staff:
         """Start a session; its id."""
         return str(daemon.ok("POST", "/api/sessions/start", {"member_name": member, "session_type": kind, **more})["session_id"])
 
-    def commits(self, path: str, name: str = "agent") -> Script:
+    def commits(self, path: str, name: str = "agent") -> AgentScript:
         """A script that commits a file on a branch of its own, and ends."""
         git = "git -c user.name=agent -c user.email=agent@example.org"
         line = f"cd projects/app && git checkout -q -b work && echo work > {path} && git add {path} && {git} commit -q -m work"

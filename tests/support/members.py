@@ -16,7 +16,7 @@ from pytest_gittrix.members.members import Members
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.testing.repos.member_workspaces import git
-from pytest_gittrix.testing.scenarios.agent_kit import AgentKit, Script
+from pytest_gittrix.testing.scenarios.agent_kit import AgentKit, AgentScript
 from pytest_gittrix.testing.world import World
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec
 
@@ -76,10 +76,10 @@ class Crew:
 
     # Sessions --------------------------------------------------------------------------------------------------------------------
 
-    def script(self, name: str = "agent") -> Script:
+    def script(self, name: str = "agent") -> AgentScript:
         return self.agents.script(name)
 
-    def start(self, script: Script | None = None, *, member: str = "alice", kind: str = "loop", **options: Any) -> Life:
+    def start(self, script: AgentScript | None = None, *, member: str = "alice", kind: str = "loop", **options: Any) -> Life:
         """Start a session; by default its agent hangs, and is polite."""
         if kind != "interactive" and "command" not in options:
             options["command"] = (script or self.script().polite().hang()).command
@@ -89,7 +89,7 @@ class Crew:
         """Start an interactive session, without an agent."""
         return self.start(kind="interactive", **options)
 
-    def ended(self, script: Script | None = None, **options: Any) -> Life:
+    def ended(self, script: AgentScript | None = None, **options: Any) -> Life:
         """Start a session whose agent comes to its end."""
         life = self.start(script or self.script(), **options)
         self.wait_gone(life.id)

@@ -21,7 +21,7 @@ from pytest_gittrix.orchestrator.orchestrator import CommandAgent, Orchestrator,
 from pytest_gittrix.record.eventlog.events import Event, check
 from pytest_gittrix.record.state.agent_activity import write_jsonl
 from pytest_gittrix.record.state.observations import Activity, Observations, ObservedPullRequest, Runtime, observations_of
-from pytest_gittrix.testing.scenarios.agent_kit import AgentKit, Script
+from pytest_gittrix.testing.scenarios.agent_kit import AgentKit, AgentScript
 from pytest_gittrix.views.orchestrator_status import Decision, Dialect, PollResult, decide, status
 
 SECOND = 1_000_000_000
@@ -138,7 +138,7 @@ class Led:
         self.site.clock.advance(seconds=1)
         self.lead = self.another()
 
-    def agent(self, script: Script | None = None, name: str = "agent", **options: Any) -> CommandAgent:
+    def agent(self, script: AgentScript | None = None, name: str = "agent", **options: Any) -> CommandAgent:
         """An agent plugin that follows a script; by default one that hangs, and ends when it is asked to."""
         return CommandAgent(name, tuple((script or self.kit.script(name).polite().hang()).command), **options)
 

@@ -8,6 +8,7 @@ from pytest_gittrix.doors import door
 
 if TYPE_CHECKING:
     from pytest_gittrix.testing.scenarios.agent_kit import AgentKit as AgentKit
+    from pytest_gittrix.testing.scenarios.agent_kit import AgentScript as AgentScript
     from pytest_gittrix.testing.scenarios.agent_kit import Script as Script
     from pytest_gittrix.testing.scenarios.golden_log import golden as golden
     from pytest_gittrix.testing.scenarios.lineage_kit import ChainKit as ChainKit
@@ -32,6 +33,7 @@ __getattr__ = door(
     {
         "pytest_gittrix.testing.scenarios.agent_kit": (
             "AgentKit",
+            "AgentScript",
             "Script",
         ),
         "pytest_gittrix.testing.scenarios.lineage_kit": (

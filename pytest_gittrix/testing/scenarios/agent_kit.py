@@ -28,16 +28,17 @@ from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.os_level.process_tree import AgentTree, pause
 from pytest_gittrix.testing.scenarios import agent_program
 from pytest_gittrix.testing.scenarios.agent_program import MARK
-from pytest_gittrix.testing.scenarios.rendezvous import Meeting
+from pytest_gittrix.testing.scenarios.rendezvous import Rendezvous, ScriptKit
 
 _NAP: Final = 0.005
+_GRACE: Final = 0.5
 _ROUNDS: Final = 3
 ACTIVITY: Final = ".ao/activity.jsonl"
 """Where an agent writes down what it does (agent-orchestrator)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scripted:
+class ScriptedProcess:
     """A process that follows a script, or did.
 
     Attributes:
@@ -59,7 +60,7 @@ class Scripted:
         return self.owner.alive() is not False
 
 
-class AgentKit:
+class AgentKit(ScriptKit):
     """Scripts for agents, and the test's side of them.
 
     Args:
@@ -83,26 +84,28 @@ class AgentKit:
         self._mark = os.urandom(8).hex()
         self._pid = os.getpid()
         self._numbers = count()
-        self._processes: list[Scripted] = []
+        self._processes: list[ScriptedProcess] = []
         self._agents: list[AgentProcess] = []
         self._closed = False
-        self._meeting = Meeting(self._directory, timeout=timeout, hear=self._take, over=lambda: self._gone(None))
+        self._rendezvous = Rendezvous(
+            self._directory,
+            timeout=timeout,
+            grace=_GRACE,
+            receive=self._receive,
+            over=lambda: self._gone(None),
+            all_over="Every process is gone",
+            report=lambda: "See what the processes printed before they ended.",
+        )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_problem: object) -> None:
-        self.close()
-
-    def script(self, name: str = "agent") -> Script:
+    def script(self, name: str = "agent") -> AgentScript:
         """A script without steps, to add some to: ``agents.script().say("hello").at("said").exits(3)``."""
-        return Script(self, name)
+        return AgentScript(self, name)
 
-    def install(self, name: str, script: Script) -> Path:
+    def install(self, name: str, script: AgentScript) -> Path:
         """Have the program of a name in ``bin`` follow a script; gives its path. It is there anew with each call."""
         return script._write(self.bin / name)
 
-    def start(self, script: Script, *, workspace: Path | str | None = None, env: Mapping[str, str] | None = None) -> AgentProcess:
+    def start(self, script: AgentScript, *, workspace: Path | str | None = None, env: Mapping[str, str] | None = None) -> AgentProcess:
         """Start a script as an agent, as the engine starts agents (``start_agent``); the kit stops it at the end.
 
         Args:
@@ -121,29 +124,7 @@ class AgentKit:
         self._agents.append(agent)
         return agent
 
-    def wait_for(self, point: str, timeout: float | None = None) -> None:
-        """Return when a script stands at a point; a second call waits for one to come there a second time.
-
-        Raises:
-            InvalidInput: no script has such a point.
-            Deadlock: none came there in time, or all that were begun are gone.
-        """
-        self._meeting.wait_for(point, timeout)
-
-    def go(self, point: str, times: int = 1) -> None:
-        """Let a script go on that stands at a point, or that comes there later; with ``times``, so many.
-
-        Raises:
-            InvalidInput: no script has such a point.
-        """
-        self._meeting.go(point, times)
-
-    def step(self, point: str, timeout: float | None = None) -> None:
-        """``wait_for``, then ``go``."""
-        self.wait_for(point, timeout)
-        self.go(point)
-
-    def processes(self, name: str | None = None) -> list[Scripted]:
+    def processes(self, name: str | None = None) -> list[ScriptedProcess]:
         """What began to follow a script, of a name or of any, in that order; dead ones too."""
         self._listen()
         return [one for one in self._processes if name in (None, one.name)]
@@ -166,7 +147,7 @@ class AgentKit:
 
     def gone(self, name: str | None = None, timeout: float | None = None) -> bool:
         """Wait until something of a name, or anything, began and none of it runs any more; whether that came about in time."""
-        deadline = real_seconds() + (self._meeting.timeout if timeout is None else timeout)
+        deadline = real_seconds() + (self._rendezvous.timeout if timeout is None else timeout)
         while not (over := self._gone(name)) and real_seconds() < deadline:
             pause(_NAP)
         return over
@@ -180,7 +161,7 @@ class AgentKit:
         """Kill all that follows a script still, and all that it started. Again, or in a fork of the test, it does nothing."""
         if self._closed or os.getpid() != self._pid:
             return
-        self._meeting.dismiss()
+        self._rendezvous.dismiss()
         for agent in self._agents:
             agent.stop(grace=0)
         for _ in range(_ROUNDS):  # what was about to begin is found in the next one
@@ -191,25 +172,25 @@ class AgentKit:
             if not self.alive():
                 break
         self._closed = True
-        self._meeting.close()
+        self._rendezvous.close()
         if self._temporary:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def _listen(self) -> None:
         if not self._closed:
-            self._meeting.listen()
+            self._rendezvous.listen()
 
-    def _take(self, news: Mapping[str, Any]) -> None:
-        match news:
+    def _receive(self, message: Mapping[str, Any]) -> None:
+        match message:
             case {"begun": name, "pid": pid, "start_time": start_time}:
-                self._processes.append(Scripted(name, replace(Owner.current(), pid=pid, start_time=start_time)))
+                self._processes.append(ScriptedProcess(name, replace(Owner.current(), pid=pid, start_time=start_time)))
             case {"heard": line}:
                 self._heard.append(line)
             case {"asked": name}:
                 self._asked.append(name)
 
 
-class Script:
+class AgentScript:
     """Steps of an agent, added one by one; a program once somebody asks for its ``command``.
 
     Args:
@@ -230,7 +211,7 @@ class Script:
 
     def at(self, point: str) -> Self:
         """Stop here until the test says ``agents.go(point)``; ``agents.wait_for(point)`` returns when the agent is here."""
-        return self._add("at", point=point, pipe=self._kit._meeting.point(point))
+        return self._add("at", point=point, pipe=self._kit._rendezvous.point(point))
 
     def hang(self) -> Self:
         """Do nothing until the kit is closed, or the test's process is gone."""
@@ -284,14 +265,14 @@ class Script:
         """Write files and commit them with git where it works; without any, commit all that changed."""
         return self._add("commit", message=message, files=dict(files or {}), git=git_binary())
 
-    def spawn_child(self, script: Script | None = None, *, scrub: bool = False) -> Self:
+    def spawn_child(self, script: AgentScript | None = None, *, scrub: bool = False) -> Self:
         """Start another script as a child, and go on once that waits for something or is over; by default a deaf one that hangs.
 
         With ``scrub``, it has an empty environment.
         """
         return self._spawn(script or self._kit.script("child").deaf().hang(), daemon=False, scrub=scrub)
 
-    def spawn_daemon(self, script: Script | None = None, *, scrub: bool = False) -> Self:
+    def spawn_daemon(self, script: AgentScript | None = None, *, scrub: bool = False) -> Self:
         """As ``spawn_child``, but the other one leaves session, group, parent and output."""
         return self._spawn(script or self._kit.script("daemon").deaf().hang(), daemon=True, scrub=scrub)
 
@@ -304,7 +285,7 @@ class Script:
         self._code = _status(code)
         return self
 
-    def _spawn(self, script: Script, *, daemon: bool, scrub: bool) -> Self:
+    def _spawn(self, script: AgentScript, *, daemon: bool, scrub: bool) -> Self:
         return self._add("spawn", script=str(script._write_spec()), daemon=daemon, scrub=scrub)
 
     def _add(self, step: str, /, **told: Any) -> Self:
@@ -324,6 +305,10 @@ class Script:
         fresh.write_text(f'#!/bin/sh\n{MARK}={self._kit._mark} exec {shlex.join(argv)} "$@"\n', encoding="utf-8")
         fresh.chmod(0o755)
         return fresh.rename(program)
+
+
+Script = AgentScript
+"""The older name of ``AgentScript``."""
 
 
 def _status(code: int) -> int:

@@ -87,7 +87,7 @@ def _news(observations: Observations, seen: PollResult) -> list[tuple[str, Mappi
 
 
 @dataclass(frozen=True)
-class Script:
+class StatusScript:
     """What leads to a status.
 
     Attributes:
@@ -105,7 +105,7 @@ class Script:
         return max((before + _MINUTE for before, _ in self.scenes), default=timedelta(0))
 
 
-def play(script: Script, log: LogKit, until: datetime) -> None:
+def play(script: StatusScript, log: LogKit, until: datetime) -> None:
     """Have everything of a script seen; the status is there at ``until``."""
     for before, scene in script.scenes:
         at = until - before
@@ -119,22 +119,22 @@ def play(script: Script, log: LogKit, until: datetime) -> None:
 _AT_WORK: Final = (_MINUTE, Scene("alive", "active"))
 
 
-def _with_pr(**facts: Any) -> Script:
+def _with_pr(**facts: Any) -> StatusScript:
     state = facts.pop("state", "open")
     url = "https://forge.example/acme/app/pull/7"
     made = ObservedPullRequest(
         state, number=7, url=url, title="Fix the bug", owner="acme", repo="app", branch="feat/fix", base_branch="main", **facts
     )
-    return Script((_AT_WORK, (timedelta(0), Scene("alive", "ready", pr=made))))
+    return StatusScript((_AT_WORK, (timedelta(0), Scene("alive", "ready", pr=made))))
 
 
-def _ended(state: str, reason: str, *, runtime: str = "exited") -> Script:
-    return Script((_AT_WORK, (timedelta(0), Scene(runtime if state == "terminated" else "alive", "active"))), (state, reason))
+def _ended(state: str, reason: str, *, runtime: str = "exited") -> StatusScript:
+    return StatusScript((_AT_WORK, (timedelta(0), Scene(runtime if state == "terminated" else "alive", "active"))), (state, reason))
 
 
-STATUS_SCRIPTS: Final[Mapping[str, Script]] = {
-    "spawning": Script(),
-    "working": Script(((timedelta(0), Scene("alive", "active")),)),
+STATUS_SCRIPTS: Final[Mapping[str, StatusScript]] = {
+    "spawning": StatusScript(),
+    "working": StatusScript(((timedelta(0), Scene("alive", "active")),)),
     "pr_open": _with_pr(ci="pending"),
     "ci_failed": _with_pr(ci="failing"),
     "review_pending": _with_pr(ci="passing", review="pending"),
@@ -143,8 +143,8 @@ STATUS_SCRIPTS: Final[Mapping[str, Script]] = {
     "mergeable": _with_pr(ci="passing", review="approved", mergeable=True),
     "merged": _with_pr(state="merged", ci="passing", review="approved"),
     "cleanup": replace(_with_pr(state="merged", ci="passing", review="approved"), end=("terminated", "pr_merged")),
-    "needs_input": Script((_AT_WORK, (timedelta(0), Scene("alive", "waiting_input")))),
-    "stuck": Script(((10 * _MINUTE, Scene("alive", "active")), (timedelta(0), Scene("alive", "idle"))), rest=10 * _MINUTE),
+    "needs_input": StatusScript((_AT_WORK, (timedelta(0), Scene("alive", "waiting_input")))),
+    "stuck": StatusScript(((10 * _MINUTE, Scene("alive", "active")), (timedelta(0), Scene("alive", "idle"))), rest=10 * _MINUTE),
     "errored": _ended("terminated", "error_in_process"),
     "killed": _ended("terminated", "manually_killed"),
     "done": _ended("done", "research_complete"),

@@ -6,7 +6,6 @@ shares no memory with the test. Whatever hangs is ended with the kit. Must not k
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import shutil
@@ -14,8 +13,6 @@ import signal
 import subprocess
 import tempfile
 import threading
-import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,10 +20,12 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from pytest_gittrix.engine.agents.turns import TurnContext
-from pytest_gittrix.errors import CapabilityMissing, Deadlock, InvalidInput
+from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.lease import Owner
 from pytest_gittrix.os_level.lock_owner import owner_of
+from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.os_level.reaper import end_tree
+from pytest_gittrix.testing.scenarios.rendezvous import STAY, Rendezvous, ScriptKit
 
 _SLICE: Final = 0.01  # seconds between two looks at whether a turn in a thread is to end
 _GRACE: Final = 5.0  # seconds that a turn may take from its start to the first word of its script
@@ -42,7 +41,7 @@ class TurnCut(BaseException):
     """Ends a script in a thread whose turn was interrupted, or whose kit is closed. No ``Exception``: nothing handles it on the way."""
 
 
-class TurnKit:
+class TurnKit(ScriptKit):
     """Scripts for turns, and the test's side of them.
 
     Args:
@@ -54,72 +53,30 @@ class TurnKit:
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None = None, *, timeout: float = 30.0) -> None:
-        if not hasattr(os, "mkfifo"):
-            raise CapabilityMissing("This system has no named pipes.", fix="Run turns that follow a script on Linux or macOS.")
-        self.timeout = timeout
         self._temporary = directory is None
         self._directory = Path(directory or tempfile.mkdtemp(prefix="gittrix-turns-"))
         self._directory.mkdir(parents=True, exist_ok=True)
         self._pid = os.getpid()
         self._over = threading.Event()
-        self._fds: dict[str, int] = {}
-        self._news = self._pipe("news")
-        self._pipe("children")
-        self._lock = threading.Lock()
-        self._rest = b""
-        self._here: Counter[str] = Counter()
         self._children: list[tuple[str, Owner]] = []
         self._processes: dict[int, Owner] = {}
         self._begun = self._ended = 0
-        self._last = ""
+        self._last = "began"
         self._plays: list[_Play] = []
         self._closed = False
+        self._rendezvous = Rendezvous(
+            self._directory,
+            timeout=timeout,
+            grace=_GRACE,
+            receive=self._receive,
+            over=lambda: 0 < self._begun == self._ended,
+            all_over="Every turn has ended",
+            report=lambda: f"{self._begun} turns began, {self._ended} ended; the last that was heard: it {self._last}.",
+        )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_problem: object) -> None:
-        self.close()
-
-    def script(self) -> Script:
+    def script(self) -> TurnScript:
         """A script without steps, to add some to: ``turns.script().say("hello").at("said").hang()``."""
-        return Script(self)
-
-    # The test's side -----------------------------------------------------------------------------------------------------------
-
-    def wait_for(self, point: str, timeout: float | None = None) -> None:
-        """Return when a turn stands at a point; a second call waits for it to come there a second time.
-
-        Raises:
-            InvalidInput: no script has such a point.
-            Deadlock: it did not come there in time, or every script that was begun has ended for a while.
-        """
-        self._require_point(point)
-        began = heard = _now()
-        while True:
-            with self._lock:
-                if self._listen(_SLICE):
-                    heard = _now()
-                if self._here[point]:
-                    self._here[point] -= 1
-                    return
-                over = bool(self._begun) and self._begun == self._ended and _now() > heard + _GRACE
-            if over or _now() > began + (self.timeout if timeout is None else timeout):
-                raise self._never(point, "Every turn has ended" if over else "The time is up")
-
-    def go(self, point: str, times: int = 1) -> None:
-        """Let a turn go on that stands at a point, or that comes there later; with ``times``, so many.
-
-        Raises:
-            InvalidInput: no script has such a point.
-        """
-        self._require_point(point)
-        os.write(self._fds[f"at-{point}"], b"g" * times)
-
-    def step(self, point: str, timeout: float | None = None) -> None:
-        """``wait_for``, then ``go``."""
-        self.wait_for(point, timeout)
-        self.go(point)
+        return TurnScript(self)
 
     def children(self, name: str | None = None) -> list[int]:
         """The processes that scripts started with ``spawn_child``, those of a name or all; dead ones too."""
@@ -131,8 +88,8 @@ class TurnKit:
 
     def gone(self, name: str | None = None, timeout: float | None = None) -> bool:
         """Wait until none of them runs any more; whether that came about in time, and there were any."""
-        deadline = _now() + (self.timeout if timeout is None else timeout)
-        while self.alive(name) and _now() < deadline:
+        deadline = real_seconds() + (self._rendezvous.timeout if timeout is None else timeout)
+        while self.alive(name) and real_seconds() < deadline:
             self._over.wait(_SLICE)
         return bool(self.children(name)) and not self.alive(name)
 
@@ -142,8 +99,7 @@ class TurnKit:
             return
         self._closed = True
         self._over.set()
-        with self._lock:
-            self._listen(0)
+        self._rendezvous.listen()
         for owner in self._processes.values():
             if owner.alive() is not False:
                 end_tree(owner.pid)
@@ -155,32 +111,13 @@ class TurnKit:
                     os.kill(owner.pid, signal.SIGKILL)
         for play in self._plays:
             play.reap()
-        for fd in self._fds.values():
-            os.close(fd)
+        self._rendezvous.close()
         if self._temporary:
             shutil.rmtree(self._directory, ignore_errors=True)
 
-    # What turns say ------------------------------------------------------------------------------------------------------------
-
-    def tell(self, **news: Any) -> None:
-        """Called by a script, in whichever process: a line for the test, whole or not at all."""
-        if not self._closed:
-            os.write(self._news, json.dumps(news).encode() + b"\n")
-
-    def _listen(self, patience: float) -> bool:
-        heard = False
-        while select.select([self._news], [], [], patience)[0]:
-            heard = True
-            *lines, self._rest = (self._rest + os.read(self._news, 65536)).split(b"\n")
-            for line in lines:
-                self._take(json.loads(line))
-            patience = 0
-        return heard
-
-    def _take(self, news: Mapping[str, Any]) -> None:
-        match news:
+    def _receive(self, message: Mapping[str, Any]) -> None:
+        match message:
             case {"at": point}:
-                self._here[point] += 1
                 self._last = f"stood at {point!r}"
             case {"begun": owner}:
                 self._begun += 1
@@ -193,40 +130,18 @@ class TurnKit:
             case {"child": name, "owner": owner}:
                 self._children.append((name, Owner.from_json(owner)))
 
+    def _tell(self, **message: Any) -> None:
+        """Called by a script, in whichever process."""
+        if not self._closed:
+            self._rendezvous.tell(**message)
+
     def _known_children(self, name: str | None) -> list[Owner]:
         if not self._closed:
-            with self._lock:
-                self._listen(0)
+            self._rendezvous.listen()
         return [owner for known, owner in self._children if name in (None, known)]
 
-    def _point(self, name: str) -> None:
-        if f"at-{name}" not in self._fds:
-            self._pipe(f"at-{name}", f"at-{len(self._fds)}")
 
-    def _require_point(self, point: str) -> None:
-        if f"at-{point}" in self._fds:
-            return
-        points = [name.removeprefix("at-") for name in self._fds if name.startswith("at-")]
-        raise InvalidInput(f"No script stops at {point!r}.", fix=f"Points: {', '.join(points) or 'none'}. Add one with at({point!r}).")
-
-    def _never(self, point: str, what: str) -> Deadlock:
-        waiting = [name for name, count in self._here.items() if count]
-        stands = f" Turns stand at: {', '.join(waiting)}." if waiting else ""
-        return Deadlock(
-            f"{what}, and {point!r} was not reached.",
-            why="The test would wait for ever.",
-            fix=f"{self._begun} turns began, {self._ended} ended; the last that was heard: it {self._last or 'began'}.{stands}",
-        )
-
-    def _pipe(self, name: str, file: str | None = None) -> int:
-        path = self._directory / (file or name)
-        os.mkfifo(path)
-        # Open for both, so that neither side waits for the other to open it, and what is said to nobody is kept.
-        self._fds[name] = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        return self._fds[name]
-
-
-class Script:
+class TurnScript:
     """Steps of a turn, added one by one; a function to give to ``start_turn``, as often as wanted.
 
     Args:
@@ -282,7 +197,7 @@ class Script:
 
         A turn that is interrupted here does nothing more, even if it was told to go just before.
         """
-        self._kit._point(point)
+        self._kit._rendezvous.point(point)
         return self._add(lambda play: play.stop_at(point))
 
     def spawn_child(self, name: str = "child") -> Self:
@@ -343,7 +258,7 @@ class _Play:
         """Do the steps; say how that ended, unless the process died."""
         if not self.forked:
             self.kit._plays.append(self)
-        self.kit.tell(begun=Owner.current().to_json())
+        self.kit._tell(begun=Owner.current().to_json())
         how = "was cut short"
         try:
             for step in steps:
@@ -353,13 +268,13 @@ class _Play:
             how = f"raised {type(problem).__name__}"
             raise
         finally:
-            self.kit.tell(ended=how, pid=os.getpid())
+            self.kit._tell(ended=how, pid=os.getpid())
         return value
 
     def stop_at(self, point: str) -> None:
         """Say that it is here, and wait for ``go``."""
-        self.kit.tell(at=point)
-        fd = self.kit._fds[f"at-{point}"]
+        self.kit._tell(at=point)
+        fd = self.kit._rendezvous.descriptor(point)
         while True:
             ready = select.select([fd], [], [], _SLICE)[0]
             self._cut()  # one that was ended must take no word that is meant for the next
@@ -382,12 +297,12 @@ class _Play:
 
     def spawn(self, name: str) -> None:
         """Start a child and a grandchild, and tell the test of them once they are deaf."""
-        pipe = str(self.kit._directory / "children")
+        pipe = str(self.kit._directory / STAY)
         tree = subprocess.Popen(["/bin/sh", "-c", _TREE, pipe], stdout=subprocess.PIPE, text=True)
         self.trees.append(tree)
         assert tree.stdout is not None
         for _ in range(2):
-            self.kit.tell(child=name, owner=owner_of(int(tree.stdout.readline())).to_json())
+            self.kit._tell(child=name, owner=owner_of(int(tree.stdout.readline())).to_json())
 
     def kill_itself(self) -> None:
         """Die, unless the test would die too."""
@@ -410,11 +325,6 @@ class _Play:
     def _cut(self) -> None:
         if self.kit._over.is_set() or self.context.cancelled.is_set():
             raise TurnCut
-
-
-def _now() -> float:
-    # Time libraries of tests replace time.monotonic, but not this.
-    return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 def _raise(error: BaseException) -> None:

@@ -22,7 +22,7 @@ from pytest_gittrix.engine.agents.start import start_agent
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.process_tree import AgentTree, Process, marked, process, signal_process, table
-from pytest_gittrix.testing.scenarios.agent_kit import AgentKit, Script
+from pytest_gittrix.testing.scenarios.agent_kit import AgentKit, AgentScript
 
 pytestmark = on_linux
 
@@ -156,7 +156,7 @@ def test_stopping_again_does_nothing(agents: AgentKit) -> None:
         assert again == Stopped(first.observation)
 
 
-WAYS: dict[str, Callable[[AgentKit], Script]] = {
+WAYS: dict[str, Callable[[AgentKit], AgentScript]] = {
     "a child": lambda kit: kit.script().deaf().spawn_child(),
     "a daemon": lambda kit: kit.script().deaf().spawn_daemon(),
     "a daemon without an environment": lambda kit: kit.script().deaf().spawn_daemon(scrub=True),

@@ -20,7 +20,7 @@ from pytest_gittrix.errors import Deadlock, InvalidInput
 from pytest_gittrix.os_level.lock_owner import SECOND_NS
 from pytest_gittrix.os_level.process_tree import process, signal_process
 from pytest_gittrix.record.state.agent_activity import read_jsonl
-from pytest_gittrix.testing.scenarios.agent_kit import ACTIVITY, AgentKit, Script
+from pytest_gittrix.testing.scenarios.agent_kit import ACTIVITY, AgentKit, AgentScript
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="agents as processes need Linux")
 
@@ -34,7 +34,9 @@ def agents(tmp_path: Path) -> Iterator[AgentKit]:
         yield kit
 
 
-def run(script: Script, cwd: Path, *arguments: str, stdin: str = "", env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    script: AgentScript, cwd: Path, *arguments: str, stdin: str = "", env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """A script as anybody runs a program."""
     return subprocess.run(
         [*script.command, *arguments], cwd=cwd, input=stdin, env=env, capture_output=True, text=True, timeout=LONG, check=False

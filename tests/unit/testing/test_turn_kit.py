@@ -15,7 +15,6 @@ from pytest_gittrix.engine.agents.turns import RUNS
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import Deadlock, InvalidInput
 from pytest_gittrix.record.eventlog.events import Event
-from pytest_gittrix.testing.scenarios import turn_kit
 from pytest_gittrix.testing.scenarios.log_kit import LogKit
 from pytest_gittrix.testing.scenarios.turn_kit import TurnKit
 
@@ -286,7 +285,7 @@ def test_waiting_for_a_point_that_is_not_reached_says_what_was(session: UserSess
 def test_waiting_for_a_turn_that_has_ended_is_over_before_the_time_is_up(
     session: UserSession, turns: TurnKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn_kit, "_GRACE", 0.0)
+    monkeypatch.setattr(turns._rendezvous, "grace", 0.0)
     turn = session.start_turn(turns.script().crash().at("there"), runs="thread")
     assert turn.wait(LONG)
 

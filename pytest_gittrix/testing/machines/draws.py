@@ -19,7 +19,7 @@ from pytest_gittrix.testing.machines.session_trial import Trial
 from pytest_gittrix.testing.machines.strategies import edits, eviction_policies, instants_around, paths, trees
 from pytest_gittrix.testing.repos.edits import DURABLE_KINDS, DurableEdit, DurableKind, Edits, Plain
 from pytest_gittrix.testing.systems.protocol import Capability
-from pytest_gittrix.testing.systems.under_test import Access, Held
+from pytest_gittrix.testing.systems.under_test import Access, HeldSession
 
 
 class Player(Protocol):
@@ -99,12 +99,12 @@ def _meetings(machine: Player) -> SearchStrategy[Meeting]:
     return edits(tree, min_size=1).flatmap(aimed)
 
 
-def living(machine: Player) -> list[Held]:
+def living(machine: Player) -> list[HeldSession]:
     """Newest first."""
     return [held for held in machine.trial.held[::-1] if machine.trial.live(held)]
 
 
-def _sessions(machine: Player) -> SearchStrategy[Held]:
+def _sessions(machine: Player) -> SearchStrategy[HeldSession]:
     """Mostly sessions that live, or whose time has just run out; now and then one that is over."""
     trial = machine.trial
     newest = trial.held[::-1]
@@ -124,7 +124,7 @@ def _policies(machine: Player) -> SearchStrategy[EvictionPolicy]:
 
 def _deaths(machine: Player) -> SearchStrategy[int | None]:
     access = machine.access
-    return st.none() | st.integers(1, access.strikes) if access.can(Capability.CRASH) else st.none()
+    return st.none() | st.integers(1, access.moments) if access.can(Capability.CRASH) else st.none()
 
 
 SESSION = drawn_by(_sessions)

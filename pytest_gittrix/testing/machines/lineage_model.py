@@ -1,7 +1,4 @@
-"""What ``line_machine`` knows of sessions that come from one another: who came from whom, how each ended, what each took along.
-
-Must know no pytest.
-"""
+"""The model of ``lineage_machine``: which session came from which, how each ended, and what each took along from its parent."""
 
 from __future__ import annotations
 
@@ -15,6 +12,7 @@ from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.testing.machines.machine_base import BASELINE
 
 STILLBORN: Final = "stillborn"
+"""A child that was created, and that a recovery ended because it never became ready."""
 DEATHS: Final[Mapping[str, Mapping[str, str]]] = {
     "start": {"start:head-read": "nothing", "start:created": STILLBORN, "start:seeded": STILLBORN, "start:ready": "born"},
     "succeed": {"start:created": STILLBORN, "start:filled": STILLBORN, "start:ready": "born"},
@@ -26,13 +24,13 @@ DEATHS: Final[Mapping[str, Mapping[str, str]]] = {
         "handoff:child-ready": "born",
     },
 }
-"""By operation and the point it is killed at: what there is of the child once somebody has recovered."""
+"""By operation, and by the point it is killed at: what is left of the child after a recovery."""
 
 MOST_SESSIONS: Final = 12
 AGENTS = st.sampled_from(["Toast", "Fig"])
 UNITS = st.sampled_from(["gt-1", "gt-2"])
 TEXTS = st.lists(st.sampled_from(["yes", "no"]), max_size=3)
-WHO = st.fixed_dictionaries({}, optional={"agent": AGENTS, "work_unit": UNITS})
+IDENTITIES = st.fixed_dictionaries({}, optional={"agent": AGENTS, "work_unit": UNITS})
 OUTCOMES = st.sampled_from(["crash", "crash", "done", "killed", None])
 _FILTERS: dict[str, st.SearchStrategy[Any]] = {
     "agent": AGENTS,
@@ -44,25 +42,25 @@ _FILTERS: dict[str, st.SearchStrategy[Any]] = {
     "until": st.integers(0, MOST_SESSIONS),
 }
 _FILTER_NAMES = st.lists(st.sampled_from(sorted(_FILTERS)), max_size=2, unique=True)
-ASKED = _FILTER_NAMES.flatmap(lambda names: st.fixed_dictionaries({name: _FILTERS[name] for name in names}))
+FILTERS = _FILTER_NAMES.flatmap(lambda names: st.fixed_dictionaries({name: _FILTERS[name] for name in names}))
 
 
 @dataclass(eq=False)
-class Kin:
-    """One session and what must be known of it.
+class LineageSession:
+    """One session and its expected lineage.
 
     Attributes:
         name: ``s1``, ``s2`` and so on.
         id: its id.
-        born: when, in nanoseconds.
-        chain, root: the first of its line, and the first ancestor by forks.
+        born: when it started, in nanoseconds since 1970.
+        chain, root: the ids of the first session of its line, and of its first ancestor by forks too.
         identity: who works in it, and on what.
         parent: the session it came from.
-        relation: how.
+        relation: how it came from its parent.
         at_seq: the event of the parent that a fork was made after.
-        state, outcome: how it ended, if it has.
-        successor: the session that goes on with its work.
-        said: number and text of what was said in it.
+        state, outcome: its state, and how it ended.
+        successor: the id of the session that goes on with its work.
+        messages: the number and text of each message in it.
         file: what the file ``a`` holds.
     """
 
@@ -72,13 +70,13 @@ class Kin:
     chain: str
     root: str
     identity: dict[str, str]
-    parent: Kin | None = None
+    parent: LineageSession | None = None
     relation: str | None = None
     at_seq: int | None = None
     state: str = "active"
     outcome: str | None = None
     successor: str | None = None
-    said: list[tuple[int, str]] = field(default_factory=list)
+    messages: list[tuple[int, str]] = field(default_factory=list)
     file: bytes = BASELINE
 
     def __repr__(self) -> str:
@@ -90,12 +88,12 @@ class Kin:
         return self.state == "active"
 
     @property
-    def bequeaths(self) -> bool:
-        """Whether it may have a successor although it has ended: it crashed, and has none."""
+    def may_have_successor(self) -> bool:
+        """Whether it has ended and may still get a successor: it crashed, and has none."""
         return self.outcome == "crash" and self.successor is None
 
     def facts(self) -> dict[str, Any]:
-        """What its log must add up to."""
+        """What the fold of its log must be."""
         return {
             "parent": self.parent.id if self.parent is not None else None,
             "relation": self.relation,
@@ -110,32 +108,32 @@ class Kin:
 
 
 @dataclass
-class Family:
+class LineageModel:
     """All sessions of a store.
 
     Attributes:
-        kin: by id, in the order of their births.
+        sessions: by id, in the order of their starts.
     """
 
-    kin: dict[str, Kin] = field(default_factory=dict)
+    sessions: dict[str, LineageSession] = field(default_factory=dict)
 
-    def of(self, parent: Kin) -> list[Kin]:
-        """What came of a session."""
-        return [one for one in self.kin.values() if one.parent is parent]
+    def children(self, parent: LineageSession) -> list[LineageSession]:
+        """The children of a session."""
+        return [one for one in self.sessions.values() if one.parent is parent]
 
-    def fitting(self, wanted: Mapping[str, Any]) -> list[Kin]:
-        """Those for which everything that is asked for holds, newest first, then by id; ``since`` and ``until`` are nanoseconds."""
+    def fitting(self, wanted: Mapping[str, Any]) -> list[LineageSession]:
+        """The sessions that fit all filters, newest first, then by id; ``since`` and ``until`` are nanoseconds."""
         limit = wanted.get("limit", 0)
-        found = sorted((one for one in self.kin.values() if _fits(one, wanted)), key=lambda one: (-one.born, one.id))
+        found = sorted((one for one in self.sessions.values() if _fits(one, wanted)), key=lambda one: (-one.born, one.id))
         return found[:limit] if limit else found
 
     def line(self, chain: str) -> set[str]:
-        """The ids of one line of handoffs."""
-        return {one.id for one in self.kin.values() if one.chain == chain}
+        """The ids of the sessions of one line."""
+        return {one.id for one in self.sessions.values() if one.chain == chain}
 
-    def tree(self, one: Kin, depth: int) -> dict[str, Any]:
-        """A session and what came of it, as ``to_wire`` gives it; children in the order of their ids."""
-        below = self.of(one)
+    def tree(self, one: LineageSession, depth: int) -> dict[str, Any]:
+        """A session and its descendants, as ``to_wire`` gives them; children in the order of their ids."""
+        below = self.children(one)
         known = {
             "id": one.id,
             "relation": one.relation,
@@ -148,8 +146,10 @@ class Family:
         return {**{name: value for name, value in known.items() if value is not None}, "children": children}
 
 
-def _fits(one: Kin, wanted: Mapping[str, Any]) -> bool:
-    ending = one.outcome or (None if one.lives else "killed")  # of whom nobody says how it ended (Gas Town)
+def _fits(one: LineageSession, wanted: Mapping[str, Any]) -> bool:
+    ending = one.outcome or (
+        None if one.lives else "killed"
+    )  # an end without an outcome counts as killed (docs/explanation/you-know-gas-town.md)
     facts = {**one.identity, "chain": one.chain, "outcome": ending}
     equal = {name: value for name, value in wanted.items() if name not in ("since", "until", "limit")}
     if any(facts.get(name) != value for name, value in equal.items()):
@@ -158,12 +158,12 @@ def _fits(one: Kin, wanted: Mapping[str, Any]) -> bool:
 
 
 def in_order_of_ids(tree: dict[str, Any]) -> dict[str, Any]:
-    """A tree as ``to_wire`` gives it, with children in the order of their ids: of equal age they may come in any."""
+    """A tree as ``to_wire`` gives it, with children in the order of their ids: children of equal age may come in any order."""
     return {**tree, "children": sorted(map(in_order_of_ids, tree["children"]), key=lambda child: child["id"])}
 
 
 def facts_of(state: SessionState) -> dict[str, Any]:
-    """What a log adds up to, as ``Kin.facts`` has it."""
+    """The fold of a log, as ``LineageSession.facts`` has it."""
     lineage = state.lineage
     return {
         "parent": lineage.parent if lineage is not None else None,

@@ -1,7 +1,4 @@
-"""What ``log_machine`` knows of a history: what may be told and what not, what was, and who must have heard it.
-
-Must know no pytest.
-"""
+"""The model of ``log_machine``: what may be recorded and what not, each session's expected history, and what each listener must receive."""
 
 from __future__ import annotations
 
@@ -14,23 +11,25 @@ from hypothesis import strategies as st
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.record.eventlog.events import Event
 
-Line = tuple[str, str, int, dict[str, Any]]
-"""What is expected of an event: type, actor, time and data. Its number is its place."""
-Saying = tuple[str, dict[str, Any]]
+ExpectedEvent = tuple[str, str, int, dict[str, Any]]
+"""What is expected of an event: type, actor, time and data. Its number is its index."""
 
-REFUSED: Final[Mapping[str, Saying]] = {
+Message = tuple[str, dict[str, Any]]
+"""The type and the data of an event to record."""
+
+REFUSED: Final[Mapping[str, Message]] = {
     "an unknown type": ("nonsense", {}),
     "a missing key": ("user_message", {}),
     "a key too many": ("user_message", {"text": "a", "colour": "red"}),
-    "what the engine says itself": ("session.write", {"path": "a", "op": "write"}),
+    "what only the engine may record": ("session.write", {"path": "a", "op": "write"}),
     "what is only announced": ("text_delta", {"chunk": "a"}),
     "two keys of one name": ("user_message", {"text": {1: "a", "1": "b"}}),
     "a call that nobody could match": ("tool_call", {"call_id": 1, "name": "shell", "args": {}}),
     "what is not JSON": ("assistant_message", {"text": {"a", "b"}}),
-    "no number": ("assistant_message", {"text": float("nan")}),
+    "not a number": ("assistant_message", {"text": float("nan")}),
     "text that is not Unicode": ("user_message", {"text": "\ud800"}),
 }
-"""What nobody may record, by what is wrong with it."""
+"""Messages that are refused, by what is wrong with each."""
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 _LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | _TEXT
@@ -41,20 +40,20 @@ _VALUES = st.recursive(
     max_leaves=4,
 )
 _CALL_IDS = st.sampled_from(["c1", "c2"])
-SAYINGS: Final[st.SearchStrategy[Saying]] = st.one_of(
+MESSAGES: Final[st.SearchStrategy[Message]] = st.one_of(
     st.builds(lambda text: ("user_message", {"text": text}), _TEXT),
     st.builds(lambda text, more: ("assistant_message", {"text": text, "metadata": more}), _TEXT, _VALUES),
     st.builds(lambda call, args: ("tool_call", {"call_id": call, "name": "shell", "args": args}), _CALL_IDS, _VALUES),
     st.builds(lambda call, ok: ("tool_result", {"call_id": call, "ok": ok}), _CALL_IDS, st.booleans()),
     st.builds(lambda data: ("skill_activation", data), st.dictionaries(_KEYS, _VALUES, max_size=3)),
 )
-"""What may be recorded."""
-PASSING: Final[st.SearchStrategy[Saying]] = st.one_of(
-    SAYINGS,
+"""Messages that may be recorded."""
+ANNOUNCEMENTS: Final[st.SearchStrategy[Message]] = st.one_of(
+    MESSAGES,
     st.builds(lambda chunk: ("text_delta", {"chunk": chunk}), _TEXT),
     st.just(("status", {"status": "thinking"})),
 )
-"""What may be announced."""
+"""Messages that may be announced without being recorded."""
 
 
 def as_stored(value: Any) -> Any:
@@ -64,30 +63,30 @@ def as_stored(value: Any) -> Any:
     return [as_stored(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def line(event: Event) -> Line:
-    """What of an event is expected."""
+def expected_of(event: Event) -> ExpectedEvent:
+    """An event as it is expected."""
     return event.type, event.actor, event.ts, dict(event.data)
 
 
 @dataclass(eq=False)
-class Telling:
-    """One session and what its history must be.
+class LogSession:
+    """One session and its expected history.
 
     Attributes:
         name: ``s1``, ``s2`` and so on.
         handles: the session, as each engine has it.
-        lines: its history.
-        torn: bytes of a line that a killed writer left.
-        ended: whether it is over.
-        kept: its log as it was last, without the torn end.
+        events: its expected history.
+        torn: how many bytes of an unfinished line a killed writer left.
+        ended: whether it has ended.
+        stored: the bytes of its log after the last step, without the torn end.
     """
 
     name: str
     handles: list[UserSession]
-    lines: list[Line]
+    events: list[ExpectedEvent]
     torn: int = 0
     ended: bool = False
-    kept: bytes = b""
+    stored: bytes = b""
 
     def __repr__(self) -> str:
         return self.name
@@ -99,22 +98,23 @@ class Telling:
 
 
 @dataclass(eq=False)
-class Ear:
-    """Somebody who listens to a session by one engine.
+class Listener:
+    """A listener of a session at one engine.
 
     Attributes:
-        to: the session.
-        engine: by which engine.
-        types: of what, if not of everything.
-        expected: number, type and data of what must be heard.
-        heard: what was.
-        unstored: events that were announced and not found in the log then.
+        session: the session.
+        engine: the number of the engine; -1 once it listens no more.
+        types: the types of events it asked for; None for all.
+        expected: number, type and data of each event that it must receive.
+        received: the same of each event that it received.
+        unstored: events that were announced and were not in the log at that moment.
+        end: ends the subscription.
     """
 
-    to: Telling
+    session: LogSession
     engine: int
     types: frozenset[str] | None
     expected: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)
-    heard: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)
+    received: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)
     unstored: list[Event] = field(default_factory=list)
     end: Callable[[], None] = lambda: None

@@ -1,12 +1,10 @@
-"""What the small state machines stand on: a world with two engines on one store, and a judge of answers.
+"""The base of the small state machines: a world with two engines on one store.
 
-``log_machine``, ``turn_machine`` and ``line_machine`` each look at one side of a session; ``machine`` looks at its files and at promotion.
-Must know no pytest.
+``log_machine``, ``turn_machine`` and ``lineage_machine`` each test one side of sessions; ``session_machine`` tests files and promotion.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -18,7 +16,6 @@ from typing import Any, ClassVar, Concatenate, Final, ParamSpec, TypeVar
 from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, precondition
 
-from pytest_gittrix import points
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.os_level.forks import Ended, in_fork
@@ -27,16 +24,17 @@ from pytest_gittrix.record.eventlog.log import EventLog
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.record.store.store import LOG
 from pytest_gittrix.testing import profiles
-from pytest_gittrix.testing.oracle import invariant_answer, require
-from pytest_gittrix.testing.session_model import FINE, OK
-from pytest_gittrix.testing.systems.under_test import Opens, another_engine
+from pytest_gittrix.testing.machines.trial_base import answer_of
+from pytest_gittrix.testing.oracle import require
+from pytest_gittrix.testing.session_model import FINE
+from pytest_gittrix.testing.systems.under_test import Opens, another_engine, killed_when
 from pytest_gittrix.testing.world import World
 
 LONG: Final = 60.0
-"""Real seconds after which what never came is missing."""
+"""Real seconds to wait for another thread or process."""
 FOREVER: Final = EvictionPolicy(manual=True)
 BASELINE: Final = b"1\n"
-"""What the file ``a`` holds at first; no other file is there."""
+"""What the file ``a`` holds at first; durable has no other file."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,7 +42,7 @@ M = TypeVar("M", bound="WorldMachine")
 
 
 class WorldMachine(RuleBasedStateMachine):
-    """A world, two engines on its store, and nothing to do yet.
+    """A world and two engines on its store, without rules.
 
     Attributes:
         system: opens the world; set by ``machine_of``.
@@ -84,7 +82,7 @@ class WorldMachine(RuleBasedStateMachine):
         return self.engines[0].store.directory(id_) / LOG
 
     def log_of(self, id_: str, *, torn: bool = False) -> list[Event]:
-        """Every event of a session, by a reader that has seen nothing yet; an end that is cut short is damage, unless ``torn``."""
+        """Every event of a session, by a new reader; an unfinished line at the end is damage, unless ``torn``."""
         try:
             return EventLog(self.path_of(id_), id_).read("repair-tail" if torn else "strict")
         except GittrixError as problem:
@@ -92,7 +90,7 @@ class WorldMachine(RuleBasedStateMachine):
 
 
 def at_most(times: int) -> Callable[[Callable[Concatenate[M, P], T]], Callable[Concatenate[M, P], T]]:
-    """Let a rule be used so many times in one run, to leave room for others; goes below ``rule``."""
+    """Limit how often a rule is used in one run; the decorator stands below ``rule``."""
 
     def limit(used: Callable[Concatenate[M, P], T]) -> Callable[Concatenate[M, P], T]:
         @wraps(used)
@@ -107,22 +105,8 @@ def at_most(times: int) -> Callable[[Callable[Concatenate[M, P], T]], Callable[C
 
 
 def ask(to: str, act: Callable[[], T], allowed: Collection[str] = FINE) -> T | None:
-    """Do something, and see that its answer is allowed; gives its value, or None for an error that is.
-
-    Args:
-        to: what is asked, to name it in the message.
-        act: does it.
-        allowed: ``OK``, or codes of errors.
-
-    Raises:
-        AssertionError: another answer came.
-    """
-    try:
-        answer, value, said = OK, act(), ""
-    except GittrixError as error:
-        answer, value, said = error.code, None, str(error)
-    invariant_answer(answer, allowed, to=to, said=said)
-    return value
+    """Make a request as ``answer_of`` does; gives its value, or None for an allowed error."""
+    return answer_of(to, act, allowed)[1]
 
 
 def require_equal(rule: str, expected: object, found: object) -> None:
@@ -131,7 +115,7 @@ def require_equal(rule: str, expected: object, found: object) -> None:
 
 
 def done(how: Ended) -> object:
-    """What a function returned that ran in a fork. Raises AssertionError if it did not come to its end."""
+    """The value of a function that ran in a fork. Raises AssertionError if it did not return."""
     require(how.signal is None, "A process comes to its end.", f"signal: {how.signal}")
     if how.error is not None:
         raise AssertionError(f"Another process failed: {how.error}") from how.error
@@ -141,20 +125,12 @@ def done(how: Ended) -> object:
 def die_at(point: str, action: Callable[[], object]) -> None:
     """Run an action in a fork that is killed at a point of the engine. Raises AssertionError if the point is not passed."""
 
-    def listen(name: str) -> None:
-        if name == point:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def run() -> None:
-        with points.listening(listen):
-            action()
-
-    how = in_fork(run, timeout=LONG)
+    how = in_fork(killed_when(lambda name: name == point, action), timeout=LONG)
     require(how.signal == signal.SIGKILL, f"An operation passes {point}.", str(how.error or "it came to its end"))
 
 
 def machine_of(machine: type[M], system: Opens = World.open, *, settings: hypothesis_settings | None = None) -> type[M]:
-    """One of the small machines, for a world that is opened in another way; ``.TestCase`` of the result is a test class.
+    """One of the small machines for a world that is opened in another way; ``.TestCase`` of the result is a test class.
 
     Args:
         machine: ``LogMachine``, ``TurnMachine`` or ``LineMachine``.

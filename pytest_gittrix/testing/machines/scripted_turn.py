@@ -1,6 +1,6 @@
-"""A turn that does what it is told, through a pipe, so that nothing a test sees depends on who is quicker.
+"""A turn that does what a test tells it through a pipe, one request at a time, so that nothing depends on which process is quicker.
 
-Must know no Hypothesis and no pytest.
+``scenarios.turn_kit`` has turns whose steps are known before they start.
 """
 
 from __future__ import annotations
@@ -21,56 +21,56 @@ from pytest_gittrix.testing.session_model import OK
 _LONG: Final = 60.0  # real seconds
 
 
-class Puppet:
-    """A turn's function that does what it is told."""
+class ScriptedTurn:
+    """A turn's function that carries out requests."""
 
     def __init__(self) -> None:
-        self._orders, self._ours = Pipe()
+        self._theirs, self._ours = Pipe()
         self._done = threading.Event()
 
     def __call__(self, context: TurnContext) -> Any:
-        """Be the turn."""
+        """Run as the turn."""
         try:
-            return self._obey(context)
+            return self._serve(context)
         finally:
             self._done.set()
 
-    def _obey(self, context: TurnContext) -> Any:
+    def _serve(self, context: TurnContext) -> Any:
         while True:
-            what, told = self._orders.recv()
+            what, argument = self._theirs.recv()
             if what == "return":
-                return told
+                return argument
             if what == "raise":
-                raise ValueError(told)
+                raise ValueError(argument)
             if what == "die":
                 os.kill(os.getpid(), signal.SIGKILL)
-            self._orders.send(_answer(context, what, told))
+            self._theirs.send(_answer(context, what, argument))
 
-    def tell(self, what: str, told: Any = None) -> None:
-        """Have it do what it does not answer to."""
-        self._ours.send((what, told))
+    def send(self, what: str, argument: Any = None) -> None:
+        """Send a request that has no answer: ``return`` a value, ``raise`` an error with a text, or ``die``."""
+        self._ours.send((what, argument))
 
-    def asked(self, what: str, told: Any) -> str:
-        """Have it do something to its session; gives ``OK``, or the error's code."""
-        self.tell(what, told)
-        require(self._ours.poll(_LONG), "A turn that runs does what it is told.", f"{what} was not answered")
+    def request(self, what: str, argument: Any) -> str:
+        """Have the turn ``write`` bytes to the file ``a``, or record an event of a type with data; gives ``OK``, or the error's code."""
+        self.send(what, argument)
+        require(self._ours.poll(_LONG), "A turn that runs carries out requests.", f"{what} was not answered")
         return str(self._ours.recv())
 
     def dismiss(self, *, in_thread: bool) -> None:
-        """Let go of it, once its process is gone or its thread has returned."""
+        """Close the pipe once the turn's process is gone, or its thread has returned."""
         if in_thread:
-            self.tell("return")
+            self.send("return")
             self._done.wait(_LONG)
         self._ours.close()
-        self._orders.close()
+        self._theirs.close()
 
 
-def _answer(context: TurnContext, what: str, told: Any) -> str:
+def _answer(context: TurnContext, what: str, argument: Any) -> str:
     try:
         if what == "write":
-            context.session.write("a", told)
+            context.session.write("a", argument)
         else:
-            context.record(what, told)
+            context.record(what, argument)
     except GittrixError as error:
         return error.code
     return OK
@@ -78,43 +78,46 @@ def _answer(context: TurnContext, what: str, told: Any) -> str:
 
 @dataclass(eq=False)
 class Running:
-    """A turn that runs, or that was interrupted and whose thread does not know.
+    """A turn that runs, or that was interrupted and whose thread has not noticed.
 
     Attributes:
-        turn: as its engine has it.
-        engine: which engine.
-        puppet: what runs.
+        turn: the turn as its engine has it.
+        engine: the number of that engine.
+        scripted: the function that runs.
     """
 
     turn: Turn
     engine: int
-    puppet: Puppet
+    scripted: ScriptedTurn
 
     def dismiss(self) -> None:
-        """Let go of what ran."""
-        self.puppet.dismiss(in_thread=self.turn.runs == "thread")
+        """Release the function, once its process is gone or its thread has returned."""
+        self.scripted.dismiss(in_thread=self.turn.runs == "thread")
 
 
-def at_once(start: Callable[[int, Puppet], Turn], engines: Iterable[int]) -> tuple[list[Running], list[str]]:
-    """Have several engines start a turn at the same time; gives those that began, and the codes of the errors of the others.
+def at_once(start: Callable[[int, ScriptedTurn], Turn], engines: Iterable[int]) -> tuple[list[Running], list[str]]:
+    """Have several engines start a turn at the same time.
 
     Args:
-        start: has the engine of a number start a turn in a thread, with a puppet for its function.
-        engines: their numbers.
+        start: has the engine of a number start a turn in a thread with a function.
+        engines: the numbers of the engines.
+
+    Returns:
+        The turns that began, and the error codes of those that were refused.
     """
     numbers = [*engines]
     begun: list[Running] = []
     refused: list[str] = []
-    gate = threading.Barrier(len(numbers))
+    barrier = threading.Barrier(len(numbers))
 
     def go(by: int) -> None:
-        puppet = Puppet()
-        gate.wait(_LONG)
+        scripted = ScriptedTurn()
+        barrier.wait(_LONG)
         try:
-            begun.append(Running(start(by, puppet), by, puppet))
+            begun.append(Running(start(by, scripted), by, scripted))
         except GittrixError as error:
             refused.append(error.code)
-            puppet.dismiss(in_thread=False)
+            scripted.dismiss(in_thread=False)
 
     threads = [threading.Thread(target=go, args=(by,)) for by in numbers]
     for thread in threads:

@@ -48,7 +48,7 @@ from pytest_gittrix.testing.machines.strategies import contents
 from pytest_gittrix.testing.repos.edits import DurableEdit, Edits, Tree
 from pytest_gittrix.testing.repos.history import Content, Executable, Submodule, Symlink
 from pytest_gittrix.testing.systems.protocol import Capability
-from pytest_gittrix.testing.systems.under_test import Access, Held, System, access_to
+from pytest_gittrix.testing.systems.under_test import Access, HeldSession, System, access_to
 from pytest_gittrix.testing.world import World
 
 KINDS = ("lazy", "clone", "copy")
@@ -105,7 +105,7 @@ class SandboxMachine(RuleBasedStateMachine):
         trial: the system beside its model, once it is open.
     """
 
-    sessions: ClassVar[Bundle[Held]] = Bundle("sessions")
+    sessions: ClassVar[Bundle[HeldSession]] = Bundle("sessions")
     system: ClassVar[System] = staticmethod(World.open)
     access: ClassVar[Access] = access_to(World.open)
 
@@ -116,52 +116,52 @@ class SandboxMachine(RuleBasedStateMachine):
 
     @needs(native=True)
     @initialize(target=sessions, files=FILES, workspace=st.sampled_from(KINDS), bare=st.booleans(), policy=POLICIES)
-    def world_opens(self, files: Tree, workspace: str, bare: bool, policy: EvictionPolicy) -> Held:
+    def world_opens(self, files: Tree, workspace: str, bare: bool, policy: EvictionPolicy) -> HeldSession:
         """A durable repository with some files, an engine, and a first session."""
         self.trial = Trial(self.system, files=files, workspace=workspace, bare=bare)
         return self.trial.start(policy)
 
     @initialize(target=sessions, files=FILES, bare=st.booleans(), policy=POLICIES)
-    def stage_opens(self, files: Tree, bare: bool, policy: EvictionPolicy) -> Held:
+    def stage_opens(self, files: Tree, bare: bool, policy: EvictionPolicy) -> HeldSession:
         """The same, where what workspaces are is the system's own affair."""
         self.trial = Trial(self.system, files=files, bare=bare)
         return self.trial.start(policy)
 
     @rule(target=sessions, policy=POLICIES)
     @precondition(lambda self: len(living(self)) < _MOST_ALIVE)
-    def start(self, policy: EvictionPolicy) -> Held:
+    def start(self, policy: EvictionPolicy) -> HeldSession:
         """A session starts."""
         return self.trial.start(policy)
 
     # The agent -------------------------------------------------------------------------------------------------------------------
 
     @rule(session=SESSION, path=NAMES, data=contents(kinds=["file"]))
-    def agent_writes(self, session: Held, path: str, data: bytes) -> None:
+    def agent_writes(self, session: HeldSession, path: str, data: bytes) -> None:
         """Through the session."""
         self.trial.write(session, path, data)
 
     @needs(Capability.DELETE)
     @rule(session=SESSION, path=NAMES)
-    def agent_deletes(self, session: Held, path: str) -> None:
+    def agent_deletes(self, session: HeldSession, path: str) -> None:
         """Through the session."""
         self.trial.delete(session, path)
 
     @needs(Capability.COMMITS)
     @rule(session=LIVING)
     @some_live
-    def agent_commits(self, session: Held) -> None:
+    def agent_commits(self, session: HeldSession) -> None:
         """Through the session."""
         self.trial.commit(session)
 
     @rule(session=SESSION)
-    def agent_looks(self, session: Held) -> None:
+    def agent_looks(self, session: HeldSession) -> None:
         """At everything it has."""
         self.trial.look(session)
 
     @needs(Capability.SHELL)
     @rule(session=LIVING, path=NAMES, content=contents())
     @some_live
-    def agents_program_writes(self, session: Held, path: str, content: Content) -> None:
+    def agents_program_writes(self, session: HeldSession, path: str, content: Content) -> None:
         """A file, an executable or a link, without the session."""
         files = self.trial.model.sessions[session.id].files
         self.trial.shell(session, files.placing(path, content))
@@ -169,7 +169,7 @@ class SandboxMachine(RuleBasedStateMachine):
     @needs(Capability.SHELL)
     @rule(session=LIVING, old=KNOWN, new=NAMES)
     @some_live
-    def agents_program_renames(self, session: Held, old: str, new: str) -> None:
+    def agents_program_renames(self, session: HeldSession, old: str, new: str) -> None:
         """A file, without the session."""
         files = self.trial.model.sessions[session.id].files
         if old in files:
@@ -179,7 +179,7 @@ class SandboxMachine(RuleBasedStateMachine):
     @needs(Capability.SHELL)
     @rule(session=LIVING, path=KNOWN)
     @some_live
-    def agents_program_flips_the_mode(self, session: Held, path: str) -> None:
+    def agents_program_flips_the_mode(self, session: HeldSession, path: str) -> None:
         """Of a file that is there, without the session."""
         content = self.trial.model.sessions[session.id].files.get(path)
         if isinstance(content, bytes):
@@ -190,7 +190,7 @@ class SandboxMachine(RuleBasedStateMachine):
     @needs(Capability.SHELL)
     @rule(session=LIVING, what=st.sampled_from(sorted(_AGENT_GIT)))
     @some_live
-    def agent_runs_git(self, session: Held, what: str) -> None:
+    def agent_runs_git(self, session: HeldSession, what: str) -> None:
         """In its own repository; that changes no file, so nothing of it counts."""
         self.trial.run(session, _AGENT_GIT[what])
 
@@ -218,14 +218,14 @@ class SandboxMachine(RuleBasedStateMachine):
     # Ends ------------------------------------------------------------------------------------------------------------------------
 
     @rule(session=SESSION, work=WORK)
-    def promote(self, session: Held, work: Edits) -> None:
+    def promote(self, session: HeldSession, work: Edits) -> None:
         """Everything that is touched, after some more work."""
         self.trial.edit(session, work)
         event(f"promote: {self.trial.promote(session)}")
 
     @rule(session=LIVING, meeting=MEETINGS, at_the_desk=st.booleans())
     @some_live
-    def promote_over_drift(self, session: Held, meeting: Meeting, at_the_desk: bool) -> None:
+    def promote_over_drift(self, session: HeldSession, meeting: Meeting, at_the_desk: bool) -> None:
         """Work, while durable changes where the work is, and a promotion that must see it."""
         self.trial.edit(session, meeting.work)
         self.trial.durable_edit(meeting.drift, at_the_desk=at_the_desk)
@@ -234,7 +234,7 @@ class SandboxMachine(RuleBasedStateMachine):
     @needs(native=True)
     @rule(session=LIVING, meeting=MEETINGS, on_overlap=st.sampled_from(["allow-identical", "merge"]))
     @some_live
-    def promote_and_reconcile(self, session: Held, meeting: Meeting, on_overlap: str) -> None:
+    def promote_and_reconcile(self, session: HeldSession, meeting: Meeting, on_overlap: str) -> None:
         """The same, where some drift may pass."""
         self.trial.edit(session, meeting.work)
         self.trial.durable_edit(meeting.drift, at_the_desk=False)
@@ -242,7 +242,7 @@ class SandboxMachine(RuleBasedStateMachine):
 
     @rule(session=LIVING, work=WORK, some=st.lists(st.integers(0, 3), min_size=1, max_size=2, unique=True))
     @some_live
-    def promote_some(self, session: Held, work: Edits, some: list[int]) -> None:
+    def promote_some(self, session: HeldSession, work: Edits, some: list[int]) -> None:
         """Some of the touched paths, by their places in order."""
         self.trial.edit(session, work)
         touched = self.trial.model.sessions[session.id].touched.paths
@@ -250,7 +250,7 @@ class SandboxMachine(RuleBasedStateMachine):
         event(f"promote some: {answer}")
 
     @rule(session=SESSION, work=WORK, files=st.lists(NAMES, min_size=1, max_size=2, unique=True), with_touched=st.booleans())
-    def promote_by_name(self, session: Held, work: Edits, files: list[str], with_touched: bool) -> None:
+    def promote_by_name(self, session: HeldSession, work: Edits, files: list[str], with_touched: bool) -> None:
         """Paths that may not have been touched, alone or beside one that was."""
         self.trial.edit(session, work)
         touched = self.trial.model.sessions[session.id].touched.paths[:1] if with_touched else ()
@@ -259,21 +259,21 @@ class SandboxMachine(RuleBasedStateMachine):
     @needs(native=True)
     @rule(session=LIVING, path=NAMES, data=contents(kinds=["file"]))
     @some_live
-    def promote_a_review(self, session: Held, path: str, data: bytes) -> None:
+    def promote_a_review(self, session: HeldSession, path: str, data: bytes) -> None:
         """A review, while the agent writes on."""
         self.trial.promote_a_review(session, path, data)
 
     @needs(Capability.HUNKS)
     @rule(session=LIVING, work=WORK, first=st.booleans())
     @some_live
-    def promote_hunks(self, session: Held, work: Edits, first: bool) -> None:
+    def promote_hunks(self, session: HeldSession, work: Edits, first: bool) -> None:
         """All hunks of the first text file that has any, or its first one."""
         self.trial.edit(session, work)
         self.trial.promote_hunks(session, only_first=first)
 
     @needs(Capability.RESUME, Capability.PROCESSES)
     @rule(session=SESSION, work=WORK, dies_at=DEATHS)
-    def promote_in_another_process(self, session: Held, work: Edits, dies_at: int | None) -> None:
+    def promote_in_another_process(self, session: HeldSession, work: Edits, dies_at: int | None) -> None:
         """Which is killed at some step, or not at all."""
         self.trial.edit(session, work)
         landed = self.trial.promote_elsewhere(session, partial(self.trial.elsewhere, dies_at=dies_at))
@@ -281,18 +281,18 @@ class SandboxMachine(RuleBasedStateMachine):
 
     @needs(Capability.DISCARD)
     @rule(session=SESSION)
-    def discard(self, session: Held) -> None:
+    def discard(self, session: HeldSession) -> None:
         """The human gives it up."""
         self.trial.discard(session)
 
     @rule(session=SESSION)
-    def evict(self, session: Held) -> None:
+    def evict(self, session: HeldSession) -> None:
         """Somebody ends it, whatever its TTL."""
         self.trial.evict(session)
 
     @needs(Capability.EXTEND)
     @rule(session=SESSION, ttl=st.sampled_from([timedelta(hours=1), timedelta(milliseconds=1), timedelta(days=400)]))
-    def extend(self, session: Held, ttl: timedelta) -> None:
+    def extend(self, session: HeldSession, ttl: timedelta) -> None:
         """The human gives it another idle TTL."""
         self.trial.extend(session, ttl)
 
@@ -307,7 +307,7 @@ class SandboxMachine(RuleBasedStateMachine):
     @needs(Capability.CLOCK)
     @rule(session=LIVING, work=WORK, late=st.booleans())
     @some_live
-    def sweep_at_a_deadline(self, session: Held, work: Edits, late: bool) -> None:
+    def sweep_at_a_deadline(self, session: HeldSession, work: Edits, late: bool) -> None:
         """At the last instant of a session, or at the first one after it; the agent goes on working until half-way."""
         modelled = self.trial.model.sessions[session.id]
         if work and modelled.deadline is not None:

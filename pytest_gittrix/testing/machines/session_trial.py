@@ -1,7 +1,7 @@
-"""A trial: one sandbox and the model of a correct one, led through the same steps, compared after each, judged out of band.
+"""A trial takes a system under test and the model of a correct one through the same steps, and compares them after each.
 
-``machine`` draws the steps; a plain test can write them down. Every method does one thing to the system under test, says what a correct
-system answers, and raises AssertionError where the system does otherwise. Must know no Hypothesis and no pytest.
+``session_machine`` draws the steps; a plain test can write them down. Every method does one thing to the system, and raises AssertionError
+unless the system answers as a correct one does. Durable is read with git, not through the system.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.git.environment import hermetic_env
-from pytest_gittrix.testing.machines.trial_base import Bench, beside, judged
+from pytest_gittrix.testing.machines.trial_base import TrialBase, beside_promotion, checked
 from pytest_gittrix.testing.oracle import (
     files_in,
     invariant_checkout,
@@ -33,55 +33,55 @@ from pytest_gittrix.testing.repos.edits import DurableEdit, Edits
 from pytest_gittrix.testing.repos.history import Executable, Symlink
 from pytest_gittrix.testing.session_model import FINE, OK, Answers, Session, State, overlapping
 from pytest_gittrix.testing.systems.protocol import Capability
-from pytest_gittrix.testing.systems.under_test import Held, another_engine, directory_of
+from pytest_gittrix.testing.systems.under_test import HeldSession, another_engine, directory_of
 
 if TYPE_CHECKING:
     from pytest_gittrix.record.state.records import EvictionPolicy
 
 
-class Trial(Bench):
-    """A system under test, led step by step beside its model; see ``Bench`` for its arguments. Use it as a context manager."""
+class Trial(TrialBase):
+    """A system under test beside its model, step by step; a context manager. ``TrialBase`` says what its arguments are."""
 
     # The agent -------------------------------------------------------------------------------------------------------------------
 
-    @judged
-    def start(self, policy: EvictionPolicy) -> Held:
+    @checked
+    def start(self, policy: EvictionPolicy) -> HeldSession:
         """Start a session from durable's head."""
         handle = self.engine.start_session("task", eviction=policy)
         now, tree = self.now, self.model.tree
         self.model.sessions[handle.id] = Session(
             tree, tree, now, now, policy.ttl_idle, policy.ttl_absolute, policy.manual, policy.until_promote
         )
-        held = Held(f"s{len(self.held) + 1}", handle.id, handle, handle.workspace_path, self.model.head)
+        held = HeldSession(f"s{len(self.held) + 1}", handle.id, handle, handle.workspace_path, self.model.head)
         self.held.append(held)
         return held
 
-    @judged
-    def write(self, held: Held, path: str, data: bytes) -> None:
-        """The agent writes a file. Nothing happens where the contract leaves open what that does; likewise below."""
+    @checked
+    def write(self, held: HeldSession, path: str, data: bytes) -> None:
+        """The agent writes a file; skipped where the contract leaves open what happens."""
         if self.model.open_question(self.model.sessions[held.id], path):
             return
         self.work(
             held, f"write({path!r})", lambda: held.handle.write(path, data), then=lambda session: self.model.write(session, path, data)
         )
 
-    @judged
-    def delete(self, held: Held, path: str) -> None:
-        """The agent deletes a file."""
+    @checked
+    def delete(self, held: HeldSession, path: str) -> None:
+        """The agent deletes a file; skipped where the contract leaves open what happens."""
         if self.model.open_question(self.model.sessions[held.id], path):
             return
         self.work(held, f"delete({path!r})", lambda: held.handle.delete(path), then=lambda session: self.model.delete(session, path))
 
-    @judged
-    def commit(self, held: Held) -> None:
+    @checked
+    def commit(self, held: HeldSession) -> None:
         """The agent commits."""
         sha = self.work(held, "commit()", lambda: held.handle.commit("work"))
         if sha is not None:
             held.commits.append(sha)
 
-    @judged
-    def shell(self, held: Held, edits: Edits) -> None:
-        """The agent's own programs change files in the workspace. Nothing happens where there is none, or the session is over."""
+    @checked
+    def shell(self, held: HeldSession, edits: Edits) -> None:
+        """The agent's own programs change files in the workspace; skipped without a workspace or a live session."""
         session = self.model.sessions[held.id]
         self.settle()
         if not edits or held.workspace is None or not self.live(held):
@@ -104,9 +104,9 @@ class Trial(Bench):
             full.write_bytes(data)
             full.chmod(0o755 if isinstance(content, Executable) else 0o644)
 
-    @judged
-    def edit(self, held: Held, edits: Edits) -> None:
-        """The agent makes several edits, by programs of its own where there is a workspace for them, otherwise through the session."""
+    @checked
+    def edit(self, held: HeldSession, edits: Edits) -> None:
+        """The agent makes several edits: by programs in its workspace if it has one, otherwise through the session."""
         if held.workspace is not None:
             files = self.model.sessions[held.id].files
             self.shell(held, files.to(files.made_by(edits)))
@@ -120,9 +120,9 @@ class Trial(Bench):
                 assert isinstance(data, bytes)
                 self.write(held, path, data)
 
-    @judged
-    def run(self, held: Held, script: str) -> None:
-        """The agent runs git in its own repository. Nothing happens where there is none, or the session is over."""
+    @checked
+    def run(self, held: HeldSession, script: str) -> None:
+        """The agent runs git in its own repository; skipped without a repository or a live session."""
         session = self.model.sessions[held.id]
         self.settle()
         if held.workspace is None or not self.live(held) or not (held.workspace / ".git").is_dir():
@@ -131,9 +131,9 @@ class Trial(Bench):
         held.commits.clear()
         subprocess.run(["/bin/sh", "-c", script], cwd=held.workspace, env=hermetic_env(), capture_output=True, timeout=60, check=False)
 
-    @judged
-    def look(self, held: Held) -> None:
-        """The agent looks at all it has: touched paths, listing, every file; what it deleted is absent."""
+    @checked
+    def look(self, held: HeldSession) -> None:
+        """The agent reads its touched paths, its listing and every file; what it deleted is absent."""
         touched = self.work(held, "touched_files()", held.handle.touched_files)
         if touched is None:
             return
@@ -141,17 +141,17 @@ class Trial(Bench):
         if self.access.native:
             deadline = held.handle.info().deadline
             require(deadline == session.deadline, "A deadline counts from the last use.", f"{deadline}, not {session.deadline}")
-            told, newest = [one.sha for one in held.handle.log()], held.commits[::-1]
-            require(told[: len(newest)] == newest, "The agent's log begins with its newest commits.", f"{told}, not {newest}")
+            log, newest = [one.sha for one in held.handle.log()], held.commits[::-1]
+            require(log[: len(newest)] == newest, "The agent's log begins with its newest commits.", f"{log}, not {newest}")
         invariant_touched_is_the_difference(touched, session.baseline, session.files)
         listed = {entry.path for entry in held.handle.list() if entry.type != "dir"}
         require(listed == set(session.files), "A listing is of the files there are.", f"{sorted(listed)}, not {sorted(session.files)}")
         for path, content in session.files.items():
             if isinstance(content, Symlink) and not self.access.native:
                 continue
-            wanted = content.target if isinstance(content, Symlink) else content.data if isinstance(content, Executable) else content
+            expected = content.target if isinstance(content, Symlink) else content.data if isinstance(content, Executable) else content
             found = held.handle.read(path)
-            require(found == wanted, f"{held} reads what it wrote.", f"{path!r}: expected {wanted!r}, found {found!r}")
+            require(found == expected, f"{held} reads what it wrote.", f"{path!r}: expected {expected!r}, found {found!r}")
         for path in session.baseline.keys() - session.files.keys():
             self.ask(f"{held}.read({path!r})", frozenset({"PATH_NOT_FOUND", "WRITE_REJECTED"}), lambda path=path: held.handle.read(path))  # type: ignore[misc]
         if held.workspace is not None:
@@ -160,9 +160,9 @@ class Trial(Bench):
 
     # People ----------------------------------------------------------------------------------------------------------------------
 
-    @judged
+    @checked
     def durable_edit(self, edit: DurableEdit, *, at_the_desk: bool) -> None:
-        """The human, or somebody elsewhere, does something to durable."""
+        """The human in durable's checkout (``at_the_desk``), or a rival in a clone, changes durable."""
         made = edit.make(self.world.durable if at_the_desk else self.world.rival)
         self._owed.update(made)
         for number, edits in enumerate(edit.commits):
@@ -175,9 +175,9 @@ class Trial(Bench):
                 self.model.checkout.edit(left, stage=stage)
         self._durable_changes()
 
-    @judged
+    @checked
     def rewind(self, back: int, *, at_the_desk: bool) -> None:
-        """Somebody moves the branch back by some commits, or to the first one."""
+        """The human or a rival moves the branch back by some commits, at most to the first one."""
         target = self.model.head
         for _ in range(back):
             target = next(iter(self.judge.commit(target).parents), target)
@@ -188,10 +188,10 @@ class Trial(Bench):
 
     # Ends ------------------------------------------------------------------------------------------------------------------------
 
-    @judged
+    @checked
     def promote(
         self,
-        held: Held,
+        held: HeldSession,
         files: Collection[str] | None = None,
         *,
         on_overlap: str = "refuse",
@@ -204,10 +204,10 @@ class Trial(Bench):
         Args:
             held: the session.
             files: the paths; None for all.
-            on_overlap: what is to happen where durable drifted.
-            reviewed: the selection, if it is that of a review, whatever the workspace holds now.
-            whole: whether the selected files land as they are, not in parts.
-            act: how to promote, if not by ``handle.promote``.
+            on_overlap: what to do with paths that durable changed too.
+            reviewed: the selection of a review, which lands whatever the workspace holds now.
+            whole: whether the selected files land whole, not in parts.
+            act: promotes in another way than by ``handle.promote``.
         """
         session = self.model.sessions[held.id]
         self.settle()
@@ -222,8 +222,8 @@ class Trial(Bench):
                 allowed = self.model.answers("PROMOTE_FAILED", *others)
         onto = self.model.head
         more = {} if on_overlap == "refuse" else {"on_overlap": on_overlap}
-        doing = act if act is not None else lambda: held.handle.promote(files=files, **more)
-        answer, result, error = self.ask(f"{held}.promote({'' if files is None else sorted(files)})", allowed, doing)
+        promote = act if act is not None else lambda: held.handle.promote(files=files, **more)
+        answer, result, error = self.ask(f"{held}.promote({'' if files is None else sorted(files)})", allowed, promote)
         if answer == OK:
             assert result is not None
             self._landed(session, result.sha, onto, landing, exact=whole and (on_overlap == "refuse" or allowed == FINE))
@@ -234,9 +234,11 @@ class Trial(Bench):
             invariant_conflict_iff_overlap(named, selected, session.baseline, self.model.tree)
         return answer
 
-    @judged
-    def promote_a_review(self, held: Held, path: str, data: bytes) -> str:
-        """Review everything, let the agent write one more file, and promote the review: it is the bytes reviewed that land (rule 12)."""
+    @checked
+    def promote_a_review(self, held: HeldSession, path: str, data: bytes) -> str:
+        """Review everything, let the agent write one more file, and promote the review: the reviewed bytes land (rule 12,
+        docs/explanation/rules.md).
+        """
         review = self.work(held, "review()", held.handle.review)
         reviewed = self.model.sessions[held.id].touched
         self.write(held, path, data)
@@ -244,8 +246,8 @@ class Trial(Bench):
             return self.promote(held)
         return self.promote(held, reviewed=reviewed, act=lambda: held.handle.promote(review))
 
-    @judged
-    def promote_hunks(self, held: Held, *, only_first: bool) -> str:
+    @checked
+    def promote_hunks(self, held: HeldSession, *, only_first: bool) -> str:
         """Promote the hunks of the first text file that has any, or the first of them; gives the answer's code."""
         hunks = self.work(held, "hunks()", lambda: self.access.hunks(held.handle))
         if not hunks:
@@ -260,30 +262,32 @@ class Trial(Bench):
         if exact:
             invariant_promote_is_one_commit(self.judge, sha, onto=onto, selection=landing)
         else:
-            # What a merge makes of an overlap is its own; the paths are those selected all the same.
+            # The contents of a merge are not modelled; its paths are the selected ones all the same.
             landing = self.judge.tree(onto).to(self.judge.tree(sha))
             require(set(landing) <= set(session.touched), "A promotion changes selected paths only.", *landing)
             invariant_promote_is_one_commit(self.judge, sha, onto=onto, selection=landing)
         self.model.promoted(session, sha, landing)
-        now = self._look_at_durable()
+        now = self._fingerprint()
         branch = self.world.durable.branch
-        invariant_untouched(beside(self.seen, branch), beside(now, branch), by="a promotion, but for its branch and what follows that")
+        invariant_untouched(
+            beside_promotion(self.known, branch), beside_promotion(now, branch), by="a promotion, but for its branch and what follows that"
+        )
         self._durable_changes(now)
         if self.model.checkout is not None:
             invariant_checkout(self.judge, staged=self.model.checkout.staged)
 
-    @judged
-    def promote_elsewhere(self, held: Held, run: Callable[[Callable[[], object]], bool]) -> bool:
+    @checked
+    def promote_elsewhere(self, held: HeldSession, run: Callable[[Callable[[], object]], bool]) -> bool:
         """Promote everything in another process, which may be killed half-way; afterwards this engine recovers.
 
         Args:
             held: the session.
-            run: runs an action in another process, and says whether it came to its end.
+            run: runs an action in another process; returns whether the action came to its end.
 
         Returns:
             Whether the session is promoted.
         """
-        self.sweep()  # so that the other engine, which sweeps as it starts, has nothing to do but to promote
+        self.sweep()  # the other engine sweeps as it starts: it must have nothing to do but to promote
         session = self.model.sessions[held.id]
         allowed, landing, onto = self.model.refusal(session, self.now), Edits({}), self.model.head
         if OK in allowed:
@@ -304,48 +308,48 @@ class Trial(Bench):
             invariant_nothing_is_half_done(self.judge, session.state, session.sha, workspace, self.world.durable.branch)
         return head != onto
 
-    @judged
+    @checked
     def sweep_elsewhere(self, run: Callable[[Callable[[], object]], bool]) -> None:
-        """Sweep in another process, which may be killed half-way; afterwards this engine recovers, and sweeps what is left."""
+        """Sweep in another process, which may be killed half-way; afterwards this engine recovers, and sweeps the rest."""
         run(lambda: self._another_engine().sweep())
         self._recover()
         self.engine.sweep()
         self._swept()
 
     def _recover(self) -> None:
-        """Mend what a killed process left, as the next engine to start does."""
+        """Recover from a killed process, as the next engine to start does."""
         if self.access.native:
             self.engine.recover()
         else:
             self.others.append(self._another_engine())
 
-    @judged
-    def discard(self, held: Held) -> None:
-        """The human gives a session up."""
+    @checked
+    def discard(self, held: HeldSession) -> None:
+        """The human discards a session."""
         self._end(held, "discarded", "discard()", held.handle.discard)
 
-    @judged
-    def evict(self, held: Held) -> None:
-        """Somebody evicts a session, whatever its TTL."""
+    @checked
+    def evict(self, held: HeldSession) -> None:
+        """A session is evicted before its time is up."""
         self._end(held, "expired", "evict()", lambda: self.access.evict(self.engine, held))
 
-    def _end(self, held: Held, how: State, to: str, act: Callable[[], object]) -> None:
-        """End a session. If its time is up, or it is over and has kept its workspace, either answer will do."""
+    def _end(self, held: HeldSession, how: State, to: str, act: Callable[[], object]) -> None:
+        """End a session. If its time is up, or if it has ended and still has its workspace, OK and a refusal are both allowed."""
         session = self.model.sessions[held.id]
         self.settle()
         allowed = self.model.refusal(session, self.now)
-        lasting = session.state
+        before = session.state
         answer = self.ask(f"{held}.{to}", allowed | FINE if session.present or not self.access.native else allowed, act)[0]
         if answer != OK:
             return
-        if how == "expired" and not self.access.native:  # what an eviction by hand is called, the contract leaves open
+        if how == "expired" and not self.access.native:  # the contract leaves open which state an eviction by hand ends in
             how = "discarded" if self.access.states(self.engine).get(held.id) == "discarded" else "expired"
         self.model.ended(session, how)
-        self._check_evicted(held, archived=lasting != "promoted")
+        self._check_evicted(held, archived=before != "promoted")
 
-    @judged
-    def extend(self, held: Held, ttl: timedelta) -> None:
-        """The human gives a session another idle TTL, from now on."""
+    @checked
+    def extend(self, held: HeldSession, ttl: timedelta) -> None:
+        """The human gives a session another idle TTL, counted from now."""
 
         def extended(session: Session) -> Answers:
             session.idle = ttl
@@ -354,9 +358,9 @@ class Trial(Bench):
 
         self.work(held, f"extend({ttl})", lambda: held.handle.extend(ttl), then=extended)
 
-    @judged
+    @checked
     def sweep(self, engine: Any = None) -> None:
-        """A sweep, of the engine or of another one on the same sessions."""
+        """The engine sweeps, or another engine on the same sessions."""
         evicted = set((engine or self.engine).sweep())
         for id_, session in self.model.sessions.items():
             if session.doubtful(self.now):
@@ -373,9 +377,9 @@ class Trial(Bench):
             self.model.ended(session, "expired")
             self._check_evicted(next(held for held in self.held if held.id == id_), archived=not was_promoted)
 
-    @judged
+    @checked
     def restart(self, *, closed: bool) -> None:
-        """Another engine takes over. The one before was closed, or goes on beside it as another process would."""
+        """A new engine takes over. The one before is closed, or stays open beside it as another process would."""
         if closed:
             self.engine.close()
         else:
@@ -394,15 +398,15 @@ class Trial(Bench):
         self._engines += 1
         return another_engine(self.world, self._engines)
 
-    # Judging ---------------------------------------------------------------------------------------------------------------------
+    # Checks ----------------------------------------------------------------------------------------------------------------------
 
     def check_all(self) -> None:
-        """The whole truth, for the end of a trial."""
+        """Check everything, also what is slow to check; for the end of a trial."""
         self.check()
-        if self.seen != self._first:  # to ask git takes as long as everything else together
+        if self.known != self._first:  # these calls of git take as long as all other checks together
             invariant_no_commit_is_lost(self.judge, self.model.head, self._owed)
             require(self.judge.tree(self.model.head) == self.model.tree, "The branch holds what was put there.")
-        if self.seen != self._first and self.model.checkout is not None:
+        if self.known != self._first and self.model.checkout is not None:
             invariant_checkout(self.judge, staged=self.model.checkout.staged)
         for held in self.held:
             session = self.model.sessions[held.id]
@@ -418,12 +422,12 @@ class Trial(Bench):
 
 
 def _as_selected(named: Collection[str], selected: Collection[str]) -> set[str]:
-    """Conflicting paths as selected ones: a system may name durable's path, where that is a directory of a selected one or below one."""
-    return {met for name in named for met in ([name] if name in selected else overlapping(selected, [name]) or [name])}
+    """Conflicting paths as selected ones: a system may name durable's path, which can lie above or below a selected one."""
+    return {path for name in named for path in ([name] if name in selected else overlapping(selected, [name]) or [name])}
 
 
 def _prune(directory: Path, root: Path) -> None:
-    """Remove a directory that is left empty, and those above it, as git does."""
+    """Remove a directory if it is empty, and then the empty ones above it, as git does."""
     while directory != root and directory.is_dir() and not any(directory.iterdir()):
         directory.rmdir()
         directory = directory.parent

@@ -1,7 +1,4 @@
-"""What ``turn_machine`` knows of a session: its history, its open calls and its turn.
-
-Must know no pytest.
-"""
+"""The model of ``turn_machine``: each session's expected history, its open calls and its turn."""
 
 from __future__ import annotations
 
@@ -17,36 +14,36 @@ from pytest_gittrix.testing.oracle import require
 from pytest_gittrix.testing.session_model import FINE
 
 ENDED: Final = frozenset({"SESSION_EXPIRED"})
-Told = tuple[str, dict[str, Any] | None]
-"""What is expected of an event: its type, and its data; None for any."""
+ExpectedEvent = tuple[str, dict[str, Any] | None]
+"""What is expected of an event: its type, and its data; None for any data."""
 
 
 @dataclass(eq=False)
-class Talk:
-    """One session and what there must be of it.
+class TurnSession:
+    """One session and its expected state.
 
     Attributes:
         name: ``s1``, ``s2`` and so on.
         handles: the session, as each engine has it.
-        events: its history.
-        calls: tool calls without an answer, with their tools.
-        running: its turn.
-        lost: the turn that died with its engine.
-        over: turns that were interrupted, in threads that are still there.
+        events: its expected history.
+        calls: the tool of each call without an answer, by the id of the call.
+        running: its turn; None while none runs.
+        lost: the name of a turn that died with its engine.
+        over: interrupted turns whose threads still run.
         written: whether a file was ever written.
-        unkept: whether one was written since the files were put by.
-        ended: whether it is over.
+        unsaved: whether a file was written since the last checkpoint.
+        ended: whether it has ended.
     """
 
     name: str
     handles: list[UserSession]
-    events: list[Told]
+    events: list[ExpectedEvent]
     calls: dict[str, str] = field(default_factory=dict)
     running: Running | None = None
     lost: str | None = None
     over: list[Running] = field(default_factory=list)
     written: bool = False
-    unkept: bool = False
+    unsaved: bool = False
     ended: bool = False
 
     def __repr__(self) -> str:
@@ -59,50 +56,50 @@ class Talk:
 
     @property
     def allowed(self) -> frozenset[str]:
-        """What it answers to whatever only a live session does."""
+        """The answers to an operation that only a live session allows."""
         return ENDED if self.ended else FINE
 
     def happens(self, type_: str, data: dict[str, Any] | None) -> None:
-        """Something is stored; calls are opened and answered by it."""
+        """Enter an event; calls are opened and answered by it."""
         if type_ == "tool_call" and data:
             self.calls[data["call_id"]] = data["name"]
         if type_ == "tool_result" and data:
             self.calls.pop(data["call_id"], None)
         if type_ == "session.write":
-            self.written = self.unkept = True
+            self.written = self.unsaved = True
         self.events.append((type_, data))
 
     def turn_starts(self, runs: str) -> str:
-        """What an earlier turn left open is closed, and one is started; gives its name."""
+        """Enter that a turn starts, after all that an earlier turn left open is closed; gives its name."""
         self.lost_turn_ends()
         self.orphans_are_answered("before_start_turn")
-        self.files_are_put_by()
+        self.files_are_saved()
         ref = f"t{len(self.events)}"
         self.happens("turn.started", {"turn": ref, "runs": runs})
         return ref
 
     def lost_turn_ends(self) -> None:
-        """It is said that the turn that died with its engine is over."""
+        """Enter the end of a turn that died with its engine, if there is such a turn."""
         if self.lost is not None:
             self.happens("turn.ended", {"turn": self.lost, "status": "lost"})
             self.lost = None
 
     def turn_ends(self, ref: str, status: str, error: str | None) -> None:
-        """A turn is over; if it was interrupted, its open calls are answered."""
-        self.files_are_put_by()
+        """Enter the end of a turn; if it was interrupted, its open calls are answered."""
+        self.files_are_saved()
         reason = {"reason": error} if error is not None and status == "failed" else {}
         self.happens("turn.ended", {"turn": ref, "status": status, **reason})
         if status == "interrupted" and not self.ended:
             self.orphans_are_answered("interrupt")
 
-    def files_are_put_by(self) -> None:
-        """Where files were written since the last time."""
-        if self.unkept and not self.ended:
+    def files_are_saved(self) -> None:
+        """Enter a checkpoint, if files were written since the last one."""
+        if self.unsaved and not self.ended:
             self.events.append(("workspace.kept", None))
-            self.unkept = False
+            self.unsaved = False
 
     def orphans_are_answered(self, reason: str) -> None:
-        """In the order of their ids, by the documented answer."""
+        """Enter the documented answer to each open call, in the order of their ids."""
         for call_id, tool in sorted(self.calls.items()):
             details = {"call_id": call_id, "tool": tool, "reason": reason}
             error = {"kind": "orphan_tool_call", "message": "The call was never answered.", "details": details}

@@ -1,18 +1,17 @@
-"""What a trial takes for a system under test: how a sandbox is opened, what may be asked of it, and how one more engine joins it.
+"""How a trial reaches a system under test: how a sandbox is opened, which capabilities it has, and how one more engine joins it.
 
-Any session system will do. One that is opened with our engine's own verbs (a ``World``) is called native: it can do everything, and is held
-to what our engine decided where the contract leaves a choice. Must know no Hypothesis and no pytest, and nothing of how a system is judged.
+Any session system will do. One with the verbs of our engine (a ``World``) is called native: it has all capabilities, and where the contract
+leaves a choice it must choose as our engine does.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import traceback
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,6 +20,7 @@ from pytest_gittrix.backends.local import LocalDurable
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.operations.ids import seeded_ids
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.os_level.forks import in_fork
 from pytest_gittrix.testing.faults.faults import Kill
 from pytest_gittrix.testing.faults.supervisor import supervise_function, supported
 from pytest_gittrix.testing.repos.durable import DurableRepo, Rival
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 class Sandbox(Protocol):
-    """What a trial needs of a place with the system under test in it: ``World`` has it, and so has ``driver.Stage``.
+    """A place with the system under test in it, as a trial needs it: a ``World`` or a ``driver.Stage``.
 
-    ``reopen``, where there is one, gives one more engine on the same sessions, as a second process would have.
+    If it has a method ``reopen``, that gives one more engine on the same sessions, as a second process would have.
     """
 
     durable: DurableRepo
@@ -47,7 +47,7 @@ Opens = Callable[..., AbstractContextManager[Any]]
 """Opens a ``Sandbox``; takes ``files=``, ``workspace=``, ``bare=`` and ``sweep_interval=`` as ``World.open`` does."""
 
 System = Opens | SessionSystem
-"""What can be put to trial: a session system, or what opens a sandbox whose ``gittrix`` has the verbs of our engine."""
+"""What a trial can test: a session system, or a function that opens a sandbox whose ``gittrix`` has the verbs of our engine."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Access:
     Attributes:
         opens: opens a sandbox.
         capabilities: what the system declares.
-        native: it has our engine's own verbs (``review``, ``info``, ``on_overlap=``), and is held to our engine's own decisions.
+        native: whether it has our engine's own verbs (``review``, ``info``, ``on_overlap=``), and must choose as our engine does.
     """
 
     opens: Opens
@@ -72,7 +72,7 @@ class Access:
         """Each session's state by id, as an engine lists them."""
         return {one.id: one.state for one in engine.list_sessions()} if self.native else engine.states()
 
-    def evict(self, engine: Any, held: Held) -> None:
+    def evict(self, engine: Any, held: HeldSession) -> None:
         """End a session by force."""
         if self.native:
             engine.evict(held.id)
@@ -85,20 +85,22 @@ class Access:
         return {path: [getattr(hunk, "index", hunk) for hunk in hunks] for path, hunks in found if hunks}
 
     @property
-    def strikes(self) -> int:
-        """At how many moments ``elsewhere`` may strike: points of our engine, or calls of the system's that change a file."""
+    def moments(self) -> int:
+        """At how many moments ``elsewhere`` can kill: points of our engine, or calls of the system's that change a file."""
         return 16 if self.native else 60
 
     def elsewhere(self, world: Any, action: Callable[[], object], *, dies_at: int | None = None) -> bool:
-        """Run an action in another process, which is killed at its ``dies_at``-th moment in a sandbox; whether it came to its end.
+        """Run an action in another process, which is killed at its ``dies_at``-th moment; whether the action came to its end.
 
-        Where processes cannot be supervised, one of a system that is not native always comes to its end.
+        Where processes cannot be supervised, the process of a system that is not native is never killed.
         """
         if self.native or dies_at is None or supported() is not None:
             return in_another_process(action, dies_at=dies_at)
         run = supervise_function(_without_refusals(action), fault=Kill(dies_at), within=world.path)
         if run.exit_code not in (0, None) and not run.killed:
-            raise AssertionError(f"An operation in another process failed with what is no error of the system.\n{os.fsdecode(run.stderr)}")
+            raise AssertionError(
+                f"An operation in another process failed with an error that is not one of the system's.\n{os.fsdecode(run.stderr)}"
+            )
         return not run.killed
 
 
@@ -122,17 +124,17 @@ def access_to(system: System) -> Access:
 
 
 @dataclass(eq=False)
-class Held:
-    """A session as its user holds it, alive or not.
+class HeldSession:
+    """A session in a trial, live or not.
 
     Attributes:
         name: ``s1``, ``s2`` and so on, in the order of their starts.
         id: its id.
-        handle: the object to work with.
-        workspace: where its files are, or would be; None where it has none to work on.
+        handle: its handle in the engine.
+        workspace: the directory of its files, there or removed; None if it has none.
         baseline: the commit it started from.
-        hidden: commits of durable made since, which it may not see.
-        commits: what the agent committed through it since it last ran git of its own, oldest first.
+        hidden: commits made in durable since, which its workspace must not contain.
+        commits: the agent's commits through the session since it last ran git itself, oldest first.
     """
 
     name: str
@@ -151,8 +153,8 @@ def another_engine(world: Any, number: int) -> Any:
     """One more engine on the sessions of a sandbox, initialised, as another process would have.
 
     Args:
-        world: the sandbox; what its ``reopen`` gives, if it has one, otherwise a ``GitTrix`` like that of a ``World``.
-        number: which one it is, from 1, so that it makes ids of its own.
+        world: the sandbox; its ``reopen`` is used if it has one, otherwise a ``GitTrix`` like that of a ``World`` is made.
+        number: the number of the engine, from 1: each number makes other ids.
     """
     if hasattr(world, "reopen"):
         return world.reopen()
@@ -174,47 +176,37 @@ def another_engine(world: Any, number: int) -> Any:
 
 
 def in_another_process(action: Callable[[], object], *, dies_at: int | None = None) -> bool:
-    """Run an action in a forked process; whether it came to its end. An error of the system is an end, too.
+    """Run an action in a forked process; whether it came to its end. A refusal by the system is an end, too.
 
     Args:
         action: what to run.
         dies_at: the process is killed at the point of this number that it passes, from 1; None lets it live.
 
     Raises:
-        AssertionError: it failed with what is no error of the system.
+        AssertionError: it failed with an error that is not one of the system's.
     """
-    reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # later Pythons warn of forks beside other threads; the child uses none
-        pid = os.fork()
-    if pid == 0:
-        _live_and_die(action, dies_at, writing)
-    os.close(writing)
-    with open(reading, "rb") as said:
-        trace = said.read().decode(errors="replace")
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if status not in (0, -signal.SIGKILL):
-        raise AssertionError(f"An operation in another process failed with what is no error of the system.\n{trace}")
-    return status == 0
+    passed = count(1)
+    ended = in_fork(killed_when(lambda _name: next(passed) == dies_at, _without_refusals(action)))
+    if ended.error is not None or ended.timed_out or ended.signal not in (None, signal.SIGKILL):
+        problem = repr(ended.error or ended)
+        raise AssertionError(
+            f"An operation in another process failed with an error that is not one of the system's: {problem}"
+        ) from ended.error
+    return ended.signal is None
 
 
-def _live_and_die(action: Callable[[], object], dies_at: int | None, writing: int) -> None:
-    passed: list[str] = []
+def killed_when(at: Callable[[str], bool], action: Callable[[], object]) -> Callable[[], None]:
+    """An action that kills its process at the first point of our engine for whose name ``at`` returns True."""
 
     def listen(name: str) -> None:
-        passed.append(name)
-        if len(passed) == dies_at:
+        if at(name):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    status = 1
-    try:
+    def run() -> None:
         with points.listening(listen):
-            _without_refusals(action)()
-        status = 0
-    except BaseException:  # noqa: BLE001  (nothing may get back into the parent's test run)
-        os.write(writing, traceback.format_exc().encode(errors="replace"))
-    finally:
-        os._exit(status)
+            action()
+
+    return run
 
 
 def _without_refusals(action: Callable[[], object]) -> Callable[[], None]:
@@ -229,6 +221,6 @@ def _without_refusals(action: Callable[[], object]) -> Callable[[], None]:
 
 
 def directory_of(engine: Any, id_: str) -> Path | None:
-    """Where a native engine keeps a session; None where that is the system's own affair."""
+    """The directory in which a native engine keeps a session; None for another system."""
     store = getattr(engine, "store", None)
     return Path(store.directory(id_)) if store is not None else None

@@ -1,7 +1,4 @@
-"""Hypothesis strategies for testing session systems, at the address that tests import them from.
-
-They are made in ``testing.machines``; nothing else is here.
-"""
+"""Hypothesis strategies for testing session systems; their modules are in ``testing.machines``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the state machine draws from, given how far it has come: sessions that live, paths that are there, drift that meets the work.
+"""The strategies of the session machine: live sessions, existing paths, drift aimed at the agent's work, depending on the trial so far.
 
-Everything drawn is possible when it is drawn, and is printed as a value. It must not know the machine's rules, nor pytest.
+Everything drawn is possible when it is drawn, and is printed as a value.
 """
 
 from __future__ import annotations
@@ -22,48 +22,48 @@ from pytest_gittrix.testing.systems.protocol import Capability
 from pytest_gittrix.testing.systems.under_test import Access, HeldSession
 
 
-class Player(Protocol):
-    """The machine, as far as it matters here. Attributes: ``access`` to the system, and its ``trial``."""
+class Machine(Protocol):
+    """The attributes of the session machine that strategies depend on: ``access`` to the system, and its ``trial``."""
 
     access: Access
     trial: Trial
 
 
-_LEFT_LYING: tuple[DurableKind, ...] = ("dirty", "staged")
-_MEETING_POINTS = ("a", "lib/b")
+_UNCOMMITTED: tuple[DurableKind, ...] = ("dirty", "staged")
+_COMMON_PATHS = ("a", "lib/b")
 
 
-def drawn_by(strategy: Callable[[Player], SearchStrategy[Any]]) -> SearchStrategy[Any]:
-    """A strategy that depends on how far the machine has come, so that what it draws is possible, and printed as a value."""
+def drawn_by(strategy: Callable[[Machine], SearchStrategy[Any]]) -> SearchStrategy[Any]:
+    """A strategy that depends on the machine's state, so that what it draws is possible then, and is printed as a value."""
     return st.runner().flatmap(strategy)
 
 
-def _names(machine: Player) -> SearchStrategy[str]:
+def _names(machine: Machine) -> SearchStrategy[str]:
     known = machine.trial.names()
-    return st.sampled_from(known) | paths(near=_MEETING_POINTS) if known else paths(near=_MEETING_POINTS)
+    return st.sampled_from(known) | paths(near=_COMMON_PATHS) if known else paths(near=_COMMON_PATHS)
 
 
-def _known(machine: Player) -> SearchStrategy[str]:
-    return st.sampled_from(machine.trial.names() or [*_MEETING_POINTS])
+def _known(machine: Machine) -> SearchStrategy[str]:
+    return st.sampled_from(machine.trial.names() or [*_COMMON_PATHS])
 
 
-def _touched(machine: Player) -> Edits:
-    """What any live session has touched: what people are to meet."""
+def _touched(machine: Machine) -> Edits:
+    """What live sessions have touched: the paths that drift is aimed at."""
     sessions = (session for session in machine.trial.model.sessions.values() if session.state == "active")
     return Edits({path: content for session in sessions for path, content in session.touched.items()})
 
 
-def _commits(machine: Player) -> SearchStrategy[DurableEdit]:
-    kinds = [kind for kind in DURABLE_KINDS if kind not in _LEFT_LYING]
+def _commits(machine: Machine) -> SearchStrategy[DurableEdit]:
+    kinds = [kind for kind in DURABLE_KINDS if kind not in _UNCOMMITTED]
     return durable_edits(machine.trial.model.tree, touched=_touched(machine), kinds=kinds)
 
 
-def _lying(machine: Player) -> SearchStrategy[DurableEdit]:
+def _lying(machine: Machine) -> SearchStrategy[DurableEdit]:
     checkout = machine.trial.model.checkout
-    return durable_edits(checkout.files if checkout is not None else {}, touched=_touched(machine), kinds=_LEFT_LYING)
+    return durable_edits(checkout.files if checkout is not None else {}, touched=_touched(machine), kinds=_UNCOMMITTED)
 
 
-def _times(machine: Player) -> SearchStrategy[timedelta]:
+def _times(machine: Machine) -> SearchStrategy[timedelta]:
     now, sessions = machine.trial.now, machine.trial.model.sessions.values()
     deadlines = sorted({session.deadline for session in sessions if session.present and session.deadline is not None})
     seconds = st.sampled_from([timedelta(microseconds=1), timedelta(seconds=1), timedelta(hours=1)])
@@ -72,7 +72,7 @@ def _times(machine: Player) -> SearchStrategy[timedelta]:
 
 @dataclass(frozen=True, repr=False)
 class Meeting(Plain):
-    """What an agent does, and what somebody does to durable meanwhile that is aimed at it."""
+    """An agent's edits, and drift of durable that is aimed at them."""
 
     work: Edits
     drift: DurableEdit
@@ -82,16 +82,16 @@ class Meeting(Plain):
 
 
 class _Policy(Plain, EvictionPolicy):
-    """A policy that prints what is not the default."""
+    """A policy whose repr has only the fields that differ from the default."""
 
     def __repr__(self) -> str:
-        told = [f"{name}={value!r}" for name, value in self if value != EvictionPolicy.model_fields[name].default]
-        return f"EvictionPolicy({', '.join(told)})"
+        fields = [f"{name}={value!r}" for name, value in self if value != EvictionPolicy.model_fields[name].default]
+        return f"EvictionPolicy({', '.join(fields)})"
 
 
-def _meetings(machine: Player) -> SearchStrategy[Meeting]:
+def _meetings(machine: Machine) -> SearchStrategy[Meeting]:
     tree = machine.trial.model.tree
-    kinds = [kind for kind in DURABLE_KINDS if kind not in _LEFT_LYING]
+    kinds = [kind for kind in DURABLE_KINDS if kind not in _UNCOMMITTED]
 
     def aimed(work: Edits) -> SearchStrategy[Meeting]:
         return st.builds(Meeting, st.just(work), durable_edits(tree, touched=work, kinds=kinds))
@@ -99,20 +99,20 @@ def _meetings(machine: Player) -> SearchStrategy[Meeting]:
     return edits(tree, min_size=1).flatmap(aimed)
 
 
-def living(machine: Player) -> list[HeldSession]:
-    """Newest first."""
+def living(machine: Machine) -> list[HeldSession]:
+    """The live sessions, newest first."""
     return [held for held in machine.trial.held[::-1] if machine.trial.live(held)]
 
 
-def _sessions(machine: Player) -> SearchStrategy[HeldSession]:
-    """Mostly sessions that live, or whose time has just run out; now and then one that is over."""
+def _sessions(machine: Machine) -> SearchStrategy[HeldSession]:
+    """Mostly sessions that are active, perhaps past their time; now and then one that has ended."""
     trial = machine.trial
     newest = trial.held[::-1]
     current = [held for held in newest if trial.model.sessions[held.id].state == "active"]
     return st.sampled_from([*current, *current, *newest])
 
 
-def _policies(machine: Player) -> SearchStrategy[EvictionPolicy]:
+def _policies(machine: Machine) -> SearchStrategy[EvictionPolicy]:
     access = machine.access
     drawn: SearchStrategy[EvictionPolicy] = st.just(EvictionPolicy())
     if access.native:
@@ -122,7 +122,7 @@ def _policies(machine: Player) -> SearchStrategy[EvictionPolicy]:
     return drawn.map(lambda policy: _Policy(**dict(policy)))
 
 
-def _deaths(machine: Player) -> SearchStrategy[int | None]:
+def _deaths(machine: Machine) -> SearchStrategy[int | None]:
     access = machine.access
     return st.none() | st.integers(1, access.moments) if access.can(Capability.CRASH) else st.none()
 
@@ -132,7 +132,7 @@ LIVING = drawn_by(lambda machine: st.sampled_from(living(machine)))
 POLICIES = drawn_by(_policies)
 NAMES = drawn_by(_names)
 KNOWN = drawn_by(_known)
-FILES = trees(near=_MEETING_POINTS, min_files=1)
+FILES = trees(near=_COMMON_PATHS, min_files=1)
 WORK = drawn_by(lambda machine: edits(machine.trial.model.tree))
 COMMITS = drawn_by(_commits)
 LYING = drawn_by(_lying)

@@ -1,6 +1,6 @@
-"""What a person may do to durable behind a session's back, drawn so that it meets the session's work: a recipe for each kind of drift.
+"""Strategies for drift: what people do to durable during a session, aimed at the session's work, with a recipe for each kind of drift.
 
-A recipe is offered only where it is possible, so that nothing is drawn in vain. It must know no disk, no engine and no pytest.
+A recipe is drawn only where it is possible, so no example is thrown away.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ def durable_edits(
 def _durable_edits(
     draw: st.DrawFn, tree: Tree, touched: Collection[str] | Mapping[str, Content | None], wanted: Collection[str]
 ) -> DurableEdit:
-    scene = _Scene(draw, tree, touched)
-    possible = [kind for kind in DURABLE_KINDS if kind in wanted and _RECIPES[kind].possible(scene)]
+    situation = _Situation(draw, tree, touched)
+    possible = [kind for kind in DURABLE_KINDS if kind in wanted and _RECIPES[kind].possible(situation)]
     if not possible:
         raise InvalidInput(
             f"None of {', '.join(wanted)} is possible here.",
-            why=f"The tree holds {len(tree)} files, of which {len(scene.standing)} were touched.",
+            why=f"The tree holds {len(tree)} files, of which {len(situation.standing)} were touched.",
             fix="Add 'disjoint' or 'overlap', or give more files.",
         )
     kind: DurableKind = draw(st.sampled_from(possible))
-    return _RECIPES[kind].make(scene, kind)
+    return _RECIPES[kind].make(situation, kind)
 
 
-class _Scene:
-    """What a recipe has to work with."""
+class _Situation:
+    """The tree, the touched paths and the draw function that a recipe works with."""
 
     def __init__(self, draw: st.DrawFn, tree: Tree, touched: Collection[str] | Mapping[str, Content | None]) -> None:
         self.draw = draw
@@ -81,12 +81,12 @@ class _Scene:
         return self.draw(st.sampled_from(list(paths)))
 
     def content(self, *, other_than: Content | None) -> Content:
-        """Some content, always another one than that."""
+        """Some content that differs from ``other_than``."""
         drawn = self.draw(contents())
         return drawn if drawn != other_than else b"another\n"
 
     def fresh(self, stem: str = "moved") -> str:
-        """A path that meets neither the tree nor what was touched."""
+        """A path that clashes neither with the tree nor with touched paths."""
         taken = {*self.tree, *self.touched}
         taken |= {parent for path in taken for parent in parents(path)}
         return next(name for number in count(1) if (name := stem if number == 1 else f"{stem}{number}") not in taken)
@@ -96,50 +96,50 @@ def _commits(kind: DurableKind, *edits: Edits | Mapping[str, Content | None]) ->
     return DurableEdit(kind, tuple(one if isinstance(one, Edits) else Edits(one) for one in edits))
 
 
-def _overlap(scene: _Scene, kind: DurableKind) -> DurableEdit:
-    path = scene.one(scene.touched)
-    return _commits(kind, scene.tree.placing(path, scene.content(other_than=scene.tree.get(path))))
+def _overlap(situation: _Situation, kind: DurableKind) -> DurableEdit:
+    path = situation.one(situation.touched)
+    return _commits(kind, situation.tree.placing(path, situation.content(other_than=situation.tree.get(path))))
 
 
-def _elsewhere(scene: _Scene) -> Edits:
-    path = scene.one([*scene.others, scene.fresh("elsewhere")])
-    return Edits({path: scene.content(other_than=scene.tree.get(path))})
+def _elsewhere(situation: _Situation) -> Edits:
+    path = situation.one([*situation.others, situation.fresh("elsewhere")])
+    return Edits({path: situation.content(other_than=situation.tree.get(path))})
 
 
-def _disjoint(scene: _Scene, kind: DurableKind) -> DurableEdit:
-    return _commits(kind, _elsewhere(scene))
+def _disjoint(situation: _Situation, kind: DurableKind) -> DurableEdit:
+    return _commits(kind, _elsewhere(situation))
 
 
-def _rename_away(scene: _Scene, kind: DurableKind) -> DurableEdit:
-    path = scene.one(scene.standing)
-    return _commits(kind, {path: None, scene.fresh(): scene.tree[path]})
+def _rename_away(situation: _Situation, kind: DurableKind) -> DurableEdit:
+    path = situation.one(situation.standing)
+    return _commits(kind, {path: None, situation.fresh(): situation.tree[path]})
 
 
-def _rename_onto(scene: _Scene, kind: DurableKind) -> DurableEdit:
-    source, target = scene.one(scene.others), scene.one(scene.touched)
-    rest = scene.tree.apply({source: None})
-    return _commits(kind, {source: None, **rest.placing(target, scene.tree[source])})
+def _rename_onto(situation: _Situation, kind: DurableKind) -> DurableEdit:
+    source, target = situation.one(situation.others), situation.one(situation.touched)
+    rest = situation.tree.apply({source: None})
+    return _commits(kind, {source: None, **rest.placing(target, situation.tree[source])})
 
 
-def _delete(scene: _Scene, kind: DurableKind) -> DurableEdit:
-    return _commits(kind, {scene.one(scene.standing): None})
+def _delete(situation: _Situation, kind: DurableKind) -> DurableEdit:
+    return _commits(kind, {situation.one(situation.standing): None})
 
 
-def _modify(scene: _Scene, kind: DurableKind) -> DurableEdit:
-    path = scene.one(scene.deleted)
-    return _commits(kind, {path: scene.content(other_than=scene.tree[path])})
+def _modify(situation: _Situation, kind: DurableKind) -> DurableEdit:
+    path = situation.one(situation.deleted)
+    return _commits(kind, {path: situation.content(other_than=situation.tree[path])})
 
 
-def _directory_file(scene: _Scene, kind: DurableKind) -> DurableEdit:
-    path = scene.one(scene.touched)
+def _directory_file(situation: _Situation, kind: DurableKind) -> DurableEdit:
+    path = situation.one(situation.touched)
     above = list(parents(path))
-    target = scene.one([f"{path}/inside", *above])
-    return _commits(kind, scene.tree.placing(target, scene.draw(contents(kinds=["file"]))))
+    target = situation.one([f"{path}/inside", *above])
+    return _commits(kind, situation.tree.placing(target, situation.draw(contents(kinds=["file"]))))
 
 
-def _mode(scene: _Scene, kind: DurableKind) -> DurableEdit:
-    path = scene.one(scene.regular)
-    content = scene.tree[path]
+def _mode(situation: _Situation, kind: DurableKind) -> DurableEdit:
+    path = situation.one(situation.regular)
+    content = situation.tree[path]
     return _commits(kind, {path: content.data if isinstance(content, Executable) else Executable(_plain(content))})
 
 
@@ -148,67 +148,67 @@ def _plain(content: Content) -> bytes | str:
     return content
 
 
-def _symlink(scene: _Scene, kind: DurableKind) -> DurableEdit:
-    return _commits(kind, {scene.one(scene.regular): scene.draw(contents(kinds=["symlink"]))})
+def _symlink(situation: _Situation, kind: DurableKind) -> DurableEdit:
+    return _commits(kind, {situation.one(situation.regular): situation.draw(contents(kinds=["symlink"]))})
 
 
-def _case_only(scene: _Scene, kind: DurableKind) -> DurableEdit:
-    path = scene.one(scene.lettered)
-    return _commits(kind, {path: None, path.swapcase(): scene.tree[path]})
+def _case_only(situation: _Situation, kind: DurableKind) -> DurableEdit:
+    path = situation.one(situation.lettered)
+    return _commits(kind, {path: None, path.swapcase(): situation.tree[path]})
 
 
-def _same_content(scene: _Scene, kind: DurableKind) -> DurableEdit:
-    path = scene.one(scene.written)
-    new = scene.written[path]
+def _same_content(situation: _Situation, kind: DurableKind) -> DurableEdit:
+    path = situation.one(situation.written)
+    new = situation.written[path]
     assert new is not None
-    return _commits(kind, scene.tree.placing(path, new))
+    return _commits(kind, situation.tree.placing(path, new))
 
 
-def _there_and_back(scene: _Scene, kind: DurableKind) -> DurableEdit:
-    path = scene.one(scene.standing)
-    changed = {path: scene.content(other_than=scene.tree[path])}
-    return _commits(kind, changed, {path: scene.tree[path]})
+def _there_and_back(situation: _Situation, kind: DurableKind) -> DurableEdit:
+    path = situation.one(situation.standing)
+    changed = {path: situation.content(other_than=situation.tree[path])}
+    return _commits(kind, changed, {path: situation.tree[path]})
 
 
-def _rewind(scene: _Scene, kind: DurableKind) -> DurableEdit:
-    change = scene.draw(st.sampled_from(["nothing", "elsewhere", "overlap"]))
-    edits = _elsewhere(scene) if change == "elsewhere" else Edits({})
-    if change == "overlap" and scene.standing:
-        path = scene.one(scene.standing)
-        edits = Edits({path: scene.content(other_than=scene.tree[path])})
+def _rewind(situation: _Situation, kind: DurableKind) -> DurableEdit:
+    change = situation.draw(st.sampled_from(["nothing", "elsewhere", "overlap"]))
+    edits = _elsewhere(situation) if change == "elsewhere" else Edits({})
+    if change == "overlap" and situation.standing:
+        path = situation.one(situation.standing)
+        edits = Edits({path: situation.content(other_than=situation.tree[path])})
     return DurableEdit(kind, (edits,), rewrite=True)
 
 
-def _left_lying(scene: _Scene, kind: DurableKind) -> DurableEdit:
-    path = scene.one([*scene.standing, *scene.others] or [scene.fresh("untracked")])
-    gone = path in scene.tree and scene.draw(st.booleans())
-    edits = Edits({path: None if gone else scene.content(other_than=scene.tree.get(path))})
+def _left_lying(situation: _Situation, kind: DurableKind) -> DurableEdit:
+    path = situation.one([*situation.standing, *situation.others] or [situation.fresh("untracked")])
+    gone = path in situation.tree and situation.draw(st.booleans())
+    edits = Edits({path: None if gone else situation.content(other_than=situation.tree.get(path))})
     return DurableEdit(kind, staged=edits) if kind == "staged" else DurableEdit(kind, dirty=edits)
 
 
 @dataclass(frozen=True)
 class _Recipe:
-    make: Callable[[_Scene, DurableKind], DurableEdit]
-    possible: Callable[[_Scene], object]
+    make: Callable[[_Situation, DurableKind], DurableEdit]
+    possible: Callable[[_Situation], object]
 
 
-def _always(_scene: _Scene) -> bool:
+def _always(_situation: _Situation) -> bool:
     return True
 
 
 _RECIPES: Final[Mapping[DurableKind, _Recipe]] = {
-    "overlap": _Recipe(_overlap, lambda scene: scene.touched),
+    "overlap": _Recipe(_overlap, lambda situation: situation.touched),
     "disjoint": _Recipe(_disjoint, _always),
-    "rename-away": _Recipe(_rename_away, lambda scene: scene.standing),
-    "rename-onto": _Recipe(_rename_onto, lambda scene: scene.others and scene.touched),
-    "delete/modify": _Recipe(_delete, lambda scene: scene.standing),
-    "modify/delete": _Recipe(_modify, lambda scene: scene.deleted),
-    "directory/file": _Recipe(_directory_file, lambda scene: scene.touched),
-    "mode": _Recipe(_mode, lambda scene: scene.regular),
-    "symlink": _Recipe(_symlink, lambda scene: scene.regular),
-    "case-only": _Recipe(_case_only, lambda scene: scene.lettered),
-    "same-content": _Recipe(_same_content, lambda scene: scene.written),
-    "revert-to-baseline": _Recipe(_there_and_back, lambda scene: scene.standing),
+    "rename-away": _Recipe(_rename_away, lambda situation: situation.standing),
+    "rename-onto": _Recipe(_rename_onto, lambda situation: situation.others and situation.touched),
+    "delete/modify": _Recipe(_delete, lambda situation: situation.standing),
+    "modify/delete": _Recipe(_modify, lambda situation: situation.deleted),
+    "directory/file": _Recipe(_directory_file, lambda situation: situation.touched),
+    "mode": _Recipe(_mode, lambda situation: situation.regular),
+    "symlink": _Recipe(_symlink, lambda situation: situation.regular),
+    "case-only": _Recipe(_case_only, lambda situation: situation.lettered),
+    "same-content": _Recipe(_same_content, lambda situation: situation.written),
+    "revert-to-baseline": _Recipe(_there_and_back, lambda situation: situation.standing),
     "rewind": _Recipe(_rewind, _always),
     "dirty": _Recipe(_left_lying, _always),
     "staged": _Recipe(_left_lying, _always),

@@ -1,11 +1,9 @@
 """A state machine that plays agents, people, clocks, restarts and crashes against a session system, and compares it with the model.
 
-It draws; ``trial`` does and judges. Sessions that have ended stay in its bundle, so that dead names are used too. To run it against a
-system of your own, which it asks for no more than the capabilities that it declares::
+The machine draws steps, and its ``trial`` takes and checks them. Sessions that have ended stay in the bundle, so that rules use them too.
+To run it against a system of your own; rules that need a capability the system does not declare are left out::
 
     TestMySystem = machine_for(MySystem()).TestCase
-
-Must know no pytest.
 """
 
 from __future__ import annotations
@@ -55,8 +53,8 @@ KINDS = ("lazy", "clone", "copy")
 """The kinds of workspace that are drawn: those that promise isolation."""
 
 _MOST_ALIVE = 3
-# What an agent may do with its own git without changing a file: none of it may change what was touched (DESIGN rule 3). No ``checkout``:
-# without an index it brings files back.
+# What an agent may do with its own git without changing a file: none of it may change what is touched
+# (rule 3, docs/explanation/rules.md). There is no ``checkout``: without an index it restores files.
 _AGENT_GIT: dict[str, str] = {
     "commit": "git add -A && git -c commit.gpgsign=false commit -qm own",
     "stage": "git add -A",
@@ -77,7 +75,7 @@ R = TypeVar("R", bound=Callable[..., Any])
 
 
 def needs(*capabilities: Capability, native: bool = False) -> Callable[[R], R]:
-    """Leave a rule out where the system does not declare these capabilities, or has not our engine's own verbs (``native``)."""
+    """Leave a rule out unless the system declares these capabilities and, with ``native``, has our engine's own verbs."""
 
     def mark(rule: R) -> R:
         setattr(rule, _NEEDS, frozenset(capabilities))
@@ -92,17 +90,17 @@ def _playable(rule: object, access: Access) -> bool:
 
 
 some_live = precondition(lambda self: bool(living(self)))
-"""For rules that do nothing to a session that is over: without one that lives, sessions are started instead."""
+"""For rules that do nothing to a session that has ended: while no session is live, other rules are drawn, such as ``start``."""
 
 
 class SandboxMachine(RuleBasedStateMachine):
-    """Every way of using a session system that the design speaks of, in any order, on one small repository.
+    """Every way of using a session system, in any order, on one small repository.
 
     Attributes:
-        sessions: the bundle of sessions that were started, ended ones too.
+        sessions: the bundle of all sessions, ended ones too.
         access: how the system under test is reached; set by ``machine_for``.
         system: the system under test; likewise.
-        trial: the system beside its model, once it is open.
+        trial: the system beside its model, once the first rule has opened it.
     """
 
     sessions: ClassVar[Bundle[HeldSession]] = Bundle("sessions")
@@ -123,7 +121,7 @@ class SandboxMachine(RuleBasedStateMachine):
 
     @initialize(target=sessions, files=FILES, bare=st.booleans(), policy=POLICIES)
     def stage_opens(self, files: Tree, bare: bool, policy: EvictionPolicy) -> HeldSession:
-        """The same, where what workspaces are is the system's own affair."""
+        """The same for a system that is not native, which chooses the kind of its workspaces itself."""
         self.trial = Trial(self.system, files=files, bare=bare)
         return self.trial.start(policy)
 
@@ -137,32 +135,32 @@ class SandboxMachine(RuleBasedStateMachine):
 
     @rule(session=SESSION, path=NAMES, data=contents(kinds=["file"]))
     def agent_writes(self, session: HeldSession, path: str, data: bytes) -> None:
-        """Through the session."""
+        """The agent writes a file through the session."""
         self.trial.write(session, path, data)
 
     @needs(Capability.DELETE)
     @rule(session=SESSION, path=NAMES)
     def agent_deletes(self, session: HeldSession, path: str) -> None:
-        """Through the session."""
+        """The agent deletes a file through the session."""
         self.trial.delete(session, path)
 
     @needs(Capability.COMMITS)
     @rule(session=LIVING)
     @some_live
     def agent_commits(self, session: HeldSession) -> None:
-        """Through the session."""
+        """The agent commits through the session."""
         self.trial.commit(session)
 
     @rule(session=SESSION)
     def agent_looks(self, session: HeldSession) -> None:
-        """At everything it has."""
+        """The agent reads everything in its workspace."""
         self.trial.look(session)
 
     @needs(Capability.SHELL)
     @rule(session=LIVING, path=NAMES, content=contents())
     @some_live
     def agents_program_writes(self, session: HeldSession, path: str, content: Content) -> None:
-        """A file, an executable or a link, without the session."""
+        """A program writes a file, an executable or a link in the workspace."""
         files = self.trial.model.sessions[session.id].files
         self.trial.shell(session, files.placing(path, content))
 
@@ -170,7 +168,7 @@ class SandboxMachine(RuleBasedStateMachine):
     @rule(session=LIVING, old=KNOWN, new=NAMES)
     @some_live
     def agents_program_renames(self, session: HeldSession, old: str, new: str) -> None:
-        """A file, without the session."""
+        """A program renames a file in the workspace."""
         files = self.trial.model.sessions[session.id].files
         if old in files:
             rest = files.apply({old: None})
@@ -180,7 +178,7 @@ class SandboxMachine(RuleBasedStateMachine):
     @rule(session=LIVING, path=KNOWN)
     @some_live
     def agents_program_flips_the_mode(self, session: HeldSession, path: str) -> None:
-        """Of a file that is there, without the session."""
+        """A program makes a file executable, or no longer executable."""
         content = self.trial.model.sessions[session.id].files.get(path)
         if isinstance(content, bytes):
             self.trial.shell(session, Edits({path: Executable(content)}))
@@ -191,42 +189,42 @@ class SandboxMachine(RuleBasedStateMachine):
     @rule(session=LIVING, what=st.sampled_from(sorted(_AGENT_GIT)))
     @some_live
     def agent_runs_git(self, session: HeldSession, what: str) -> None:
-        """In its own repository; that changes no file, so nothing of it counts."""
+        """The agent runs git in its own repository; no file changes, so the touched paths stay the same."""
         self.trial.run(session, _AGENT_GIT[what])
 
     # People ----------------------------------------------------------------------------------------------------------------------
 
     @rule(edit=COMMITS, at_the_desk=st.booleans())
     def durable_changes(self, edit: DurableEdit, at_the_desk: bool) -> None:
-        """The human (at the desk) or somebody else commits, renames, rewrites."""
+        """The human in durable's checkout (``at_the_desk``), or a rival in a clone, changes durable."""
         event(f"durable: {edit.kind}")
         self.trial.durable_edit(edit, at_the_desk=at_the_desk)
 
     @rule(edit=LYING)
     @precondition(lambda self: self.trial.model.checkout is not None)
     def human_leaves_work_lying(self, edit: DurableEdit) -> None:
-        """In the work tree, or staged."""
+        """The human changes files in durable's work tree, or stages them, and does not commit."""
         event(f"durable: {edit.kind}")
         self.trial.durable_edit(edit, at_the_desk=True)
 
     @rule(back=st.integers(1, 3), at_the_desk=st.booleans())
     @precondition(lambda self: len(self.trial.model.trees) > 1)
     def durable_is_rewound(self, back: int, at_the_desk: bool) -> None:
-        """By some commits, as far as there are any."""
+        """Durable's branch moves back by some commits, at most to the first one."""
         self.trial.rewind(back, at_the_desk=at_the_desk)
 
     # Ends ------------------------------------------------------------------------------------------------------------------------
 
     @rule(session=SESSION, work=WORK)
     def promote(self, session: HeldSession, work: Edits) -> None:
-        """Everything that is touched, after some more work."""
+        """Everything that is touched is promoted, after some more work."""
         self.trial.edit(session, work)
         event(f"promote: {self.trial.promote(session)}")
 
     @rule(session=LIVING, meeting=MEETINGS, at_the_desk=st.booleans())
     @some_live
     def promote_over_drift(self, session: HeldSession, meeting: Meeting, at_the_desk: bool) -> None:
-        """Work, while durable changes where the work is, and a promotion that must see it."""
+        """The agent works, durable changes at the same paths, and a promotion must notice."""
         self.trial.edit(session, meeting.work)
         self.trial.durable_edit(meeting.drift, at_the_desk=at_the_desk)
         event(f"promote over {meeting.drift.kind}: {self.trial.promote(session)}")
@@ -235,7 +233,7 @@ class SandboxMachine(RuleBasedStateMachine):
     @rule(session=LIVING, meeting=MEETINGS, on_overlap=st.sampled_from(["allow-identical", "merge"]))
     @some_live
     def promote_and_reconcile(self, session: HeldSession, meeting: Meeting, on_overlap: str) -> None:
-        """The same, where some drift may pass."""
+        """The same with an ``on_overlap`` that lets some drift pass."""
         self.trial.edit(session, meeting.work)
         self.trial.durable_edit(meeting.drift, at_the_desk=False)
         event(f"promote, {on_overlap}: {self.trial.promote(session, on_overlap=on_overlap)}")
@@ -243,15 +241,15 @@ class SandboxMachine(RuleBasedStateMachine):
     @rule(session=LIVING, work=WORK, some=st.lists(st.integers(0, 3), min_size=1, max_size=2, unique=True))
     @some_live
     def promote_some(self, session: HeldSession, work: Edits, some: list[int]) -> None:
-        """Some of the touched paths, by their places in order."""
+        """Some of the touched paths are promoted."""
         self.trial.edit(session, work)
         touched = self.trial.model.sessions[session.id].touched.paths
-        answer = self.trial.promote(session, sorted({touched[place % len(touched)] for place in some}) if touched else [])
+        answer = self.trial.promote(session, sorted({touched[index % len(touched)] for index in some}) if touched else [])
         event(f"promote some: {answer}")
 
     @rule(session=SESSION, work=WORK, files=st.lists(NAMES, min_size=1, max_size=2, unique=True), with_touched=st.booleans())
     def promote_by_name(self, session: HeldSession, work: Edits, files: list[str], with_touched: bool) -> None:
-        """Paths that may not have been touched, alone or beside one that was."""
+        """Paths that are perhaps untouched are promoted, alone or beside a touched one."""
         self.trial.edit(session, work)
         touched = self.trial.model.sessions[session.id].touched.paths[:1] if with_touched else ()
         self.trial.promote(session, [*dict.fromkeys([*touched, *files])])
@@ -260,21 +258,21 @@ class SandboxMachine(RuleBasedStateMachine):
     @rule(session=LIVING, path=NAMES, data=contents(kinds=["file"]))
     @some_live
     def promote_a_review(self, session: HeldSession, path: str, data: bytes) -> None:
-        """A review, while the agent writes on."""
+        """A review is promoted after the agent has written again."""
         self.trial.promote_a_review(session, path, data)
 
     @needs(Capability.HUNKS)
     @rule(session=LIVING, work=WORK, first=st.booleans())
     @some_live
     def promote_hunks(self, session: HeldSession, work: Edits, first: bool) -> None:
-        """All hunks of the first text file that has any, or its first one."""
+        """All hunks of the first text file with hunks are promoted, or its first one."""
         self.trial.edit(session, work)
         self.trial.promote_hunks(session, only_first=first)
 
     @needs(Capability.RESUME, Capability.PROCESSES)
     @rule(session=SESSION, work=WORK, dies_at=DEATHS)
     def promote_in_another_process(self, session: HeldSession, work: Edits, dies_at: int | None) -> None:
-        """Which is killed at some step, or not at all."""
+        """Another process promotes, and is killed at some moment, or not at all."""
         self.trial.edit(session, work)
         landed = self.trial.promote_elsewhere(session, partial(self.trial.elsewhere, dies_at=dies_at))
         event(f"promote elsewhere: {'whole' if dies_at is None else 'killed'}, {'landed' if landed else 'not landed'}")
@@ -282,18 +280,18 @@ class SandboxMachine(RuleBasedStateMachine):
     @needs(Capability.DISCARD)
     @rule(session=SESSION)
     def discard(self, session: HeldSession) -> None:
-        """The human gives it up."""
+        """The human discards a session."""
         self.trial.discard(session)
 
     @rule(session=SESSION)
     def evict(self, session: HeldSession) -> None:
-        """Somebody ends it, whatever its TTL."""
+        """A session is evicted before its time is up."""
         self.trial.evict(session)
 
     @needs(Capability.EXTEND)
     @rule(session=SESSION, ttl=st.sampled_from([timedelta(hours=1), timedelta(milliseconds=1), timedelta(days=400)]))
     def extend(self, session: HeldSession, ttl: timedelta) -> None:
-        """The human gives it another idle TTL."""
+        """The human gives a session another idle TTL."""
         self.trial.extend(session, ttl)
 
     # Time and engines --------------------------------------------------------------------------------------------------------------
@@ -301,14 +299,14 @@ class SandboxMachine(RuleBasedStateMachine):
     @needs(Capability.CLOCK)
     @rule(by=TIMES)
     def time_passes(self, by: timedelta) -> None:
-        """To one of the instants around a deadline, or just a little."""
+        """The clock advances to an instant around a deadline, or by a little."""
         self.trial.world.clock.advance(by)
 
     @needs(Capability.CLOCK)
     @rule(session=LIVING, work=WORK, late=st.booleans())
     @some_live
     def sweep_at_a_deadline(self, session: HeldSession, work: Edits, late: bool) -> None:
-        """At the last instant of a session, or at the first one after it; the agent goes on working until half-way."""
+        """A sweep at the last instant of a session, or at the first one after it; the agent may work half-way to it."""
         modelled = self.trial.model.sessions[session.id]
         if work and modelled.deadline is not None:
             self.trial.world.clock.advance((modelled.deadline - self.trial.now) / 2)
@@ -319,24 +317,24 @@ class SandboxMachine(RuleBasedStateMachine):
 
     @rule(by_another=st.booleans())
     def sweep(self, by_another: bool) -> None:
-        """By the engine, or by another that works on the same sessions."""
+        """The engine sweeps, or another one on the same sessions."""
         self.trial.sweep(self.trial.others[0] if by_another and self.trial.others else None)
 
     @needs(Capability.CLOCK, Capability.RESUME, Capability.PROCESSES, Capability.CRASH)
     @rule(dies_at=st.integers(1, 6))
     @precondition(lambda self: self.trial.model.due(self.trial.now))
     def sweep_is_killed(self, dies_at: int) -> None:
-        """In another process, at some step."""
+        """Another process sweeps, and is killed at some moment."""
         self.trial.sweep_elsewhere(partial(self.trial.elsewhere, dies_at=dies_at))
 
     @needs(Capability.RESUME)
     @rule(closed=drawn_by(lambda machine: st.booleans() if machine.access.can(Capability.PROCESSES) else st.just(True)))
     def engine_restarts(self, closed: bool) -> None:
-        """After it was closed; or it was not, and there are two."""
+        """A new engine takes over; the old one is closed, or stays open beside it."""
         self.trial.restart(closed=closed)
 
     def teardown(self) -> None:
-        """Look at everything once more, unless a step has failed already, and clear up."""
+        """Check everything once more, unless a step has failed already, and close the trial."""
         if self.trial is None:
             return
         with self.trial:
@@ -350,9 +348,9 @@ def machine_for(
     """The machine for a session system; ``.TestCase`` of the result is a test class.
 
     Args:
-        system: a session system, see ``system.SessionSystem``; rules that it does not declare the capabilities for are left out. Or a
-            function that opens a sandbox with the verbs of our engine, as ``World.open`` does.
-        rules: functions with Hypothesis' ``rule``, to be rules of the machine too.
+        system: a session system (``protocol.SessionSystem``); rules that need a capability it does not declare are left out. Or a function
+            that opens a sandbox with the verbs of our engine, as ``World.open`` does.
+        rules: more rules: functions decorated with Hypothesis' ``rule``.
         settings: of the test class; by default those that ``profiles.in_use`` gives.
     """
     access = access_to(system)
@@ -366,17 +364,17 @@ def machine_for(
 
 
 def steps_of(error: BaseException) -> Sequence[str]:
-    """The steps of the shrunk example that a failure of a machine carries, as Hypothesis prints them, opening and teardown left out."""
+    """The steps of a failure's shrunk example, as Hypothesis prints them, without opening and teardown."""
     notes = [line for note in getattr(error, "__notes__", ()) for line in note.splitlines()]
     return [line for line in notes if re.search(r"state\.(?!teardown|world_opens|stage_opens)", line)]
 
 
 def replay(machine: type[SandboxMachine], steps: str) -> None:
-    """Do again what a failing run printed, without Hypothesis: copy its lines, from ``state = ...`` to ``state.teardown()``.
+    """Repeat the steps that a failing run printed, without Hypothesis.
 
     Args:
         machine: the machine of the same system, as ``machine_for`` made it.
-        steps: the lines.
+        steps: the printed lines, from ``state = ...`` to ``state.teardown()``.
     """
     values = (DurableEdit, Edits, EvictionPolicy, Executable, Meeting, Submodule, Symlink, Tree)
     names = {one.__name__: one for one in values} | {"datetime": datetime, machine.__name__: machine}

@@ -1,7 +1,7 @@
-"""Hypothesis strategies for what session systems meet: awkward names, trees, edits, histories, deadlines, schedules, hostile settings.
+"""Hypothesis strategies for tests of session systems: awkward names, trees, edits, histories, deadlines, schedules, hostile settings.
 
-Everything drawn is valid by construction, so no example is thrown away, and shrinks to the plainest of its kind. ``durable_edits`` is in a
-module of its own. They must know no disk, no engine and no pytest.
+Everything drawn is valid by construction, so no example is thrown away, and shrinks to the plainest of its kind. ``durable_edits`` is in
+``drift_strategies``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 # Names -------------------------------------------------------------------------------------------------------------------------
 
 _PLAIN: Final = ("a", "b", "c", "lib", "app.py")
-# Each is legal in git and on Linux, and each has broken a tool: quoting, options, globs, refs, folding, encodings.
+# Each is legal in git and on Linux, and each has broken some tool: quoting, options, globs, refs, folding, encodings.
 _ODD: Final = (
     "A",
     "a b",
@@ -96,7 +96,7 @@ def paths(*, near: Collection[str] = ()) -> SearchStrategy[str]:
     return _paths(tuple(near))
 
 
-# Strategies that depend on how far an example has come are asked for again and again: making and validating one costs more than drawing.
+# Strategies that depend on a machine's state are made for every draw: making and validating one costs more than drawing from it.
 @lru_cache(maxsize=256)
 def _paths(near: tuple[str, ...]) -> SearchStrategy[str]:
     fresh = st.lists(_names(), min_size=1, max_size=3).map("/".join)
@@ -105,7 +105,7 @@ def _paths(near: tuple[str, ...]) -> SearchStrategy[str]:
 
 
 def neighbours(near: Collection[str]) -> list[str]:
-    """The paths that ``paths(near=...)`` collides with: those given first, then what is easily taken for one of them."""
+    """The paths that ``paths(near=...)`` collides with: those given first, then paths that resemble one of them."""
     check_collection("near", near)
     found: dict[str, None] = dict.fromkeys(check_path(path) for path in near)
     for path in [*found]:
@@ -151,7 +151,7 @@ _TEXTS: Final = tuple(f"{word}\n".encode() for word in ("one", "two", "three", "
 
 
 def contents(*, kinds: Collection[str] = ("file", "executable", "symlink")) -> SearchStrategy[Content]:
-    """What can stand at a path: short files (text, empty, without final newline, CRLF, binary), executables, symbolic links.
+    """Contents of a path: short files (text, empty, without final newline, CRLF, binary), executables, symbolic links.
 
     Args:
         kinds: which of ``file``, ``executable`` and ``symlink`` to draw.
@@ -176,23 +176,23 @@ def _contents(kinds: tuple[str, ...]) -> SearchStrategy[Content]:
 
 
 def _with_unclashing(names: list[str]) -> list[str]:
-    """The names that can stand beside each other: a later one gives way to an earlier."""
-    kept: dict[str, None] = {}
+    """The names that can exist beside each other in a tree; of two that clash, the earlier one."""
+    chosen: dict[str, None] = {}
     directories: set[str] = set()
     for name in names:
         above = list(parents(name))
-        if name not in directories and kept.keys().isdisjoint(above):
-            kept[name] = None
+        if name not in directories and chosen.keys().isdisjoint(above):
+            chosen[name] = None
             directories.update(above)
-    return [*kept]
+    return [*chosen]
 
 
 def trees(*, near: Collection[str] = (), min_files: int = 0, max_files: int = 4) -> SearchStrategy[Tree]:
-    """Small trees. Names that differ only by case or Unicode form may stand beside each other, as they can on Linux.
+    """Small trees. Names that differ only by case or Unicode form may be in one tree, as they can on Linux.
 
     Args:
         near: as for ``paths``.
-        min_files: draw none without a file (1); a larger number is met only as far as the names drawn fit beside each other.
+        min_files: 1 draws no empty tree; a larger number is a goal that is missed when drawn names clash.
         max_files: the most files.
 
     Raises:
@@ -209,10 +209,10 @@ def trees(*, near: Collection[str] = (), min_files: int = 0, max_files: int = 4)
 
 
 def edits(tree: Mapping[str, Content], *, min_size: int = 0, max_size: int = 3) -> SearchStrategy[Edits]:
-    """Changes that fit on a tree: files written, deleted, moved, made executable or plain, and turned into directories or back.
+    """Changes that can be made to a tree: files written, deleted, moved, made executable or plain, and turned into directories or back.
 
     Args:
-        tree: the files there are.
+        tree: the files before the changes.
         min_size: the fewest changes to make; each may change several paths, and two may cancel out.
         max_size: the most.
 
@@ -324,12 +324,12 @@ def instants_around(deadline: datetime, *, not_before: datetime | None = None) -
 
 @dataclass(frozen=True)
 class Interleaving:
-    """Who goes on at each step: the first actor until somebody else takes over. Iterating gives a name per step, as ``Race.run`` takes it.
+    """Which actor goes next at each step: the first one until another takes over. Iterating gives a name a step, as ``Race.run`` takes it.
 
     Attributes:
         actors: their names.
-        steps: how many steps are told; afterwards the actors finish in turn.
-        preemptions: ``(step, actor)``: from that step on (from 0) that actor goes.
+        steps: how many steps are scheduled; afterwards the actors finish in turn.
+        preemptions: ``(step, actor)``: the actor goes next from that step on; steps count from 0.
     """
 
     actors: tuple[str, ...]
@@ -349,8 +349,8 @@ def interleavings(actors: Sequence[str], steps: int, *, max_preemptions: int = 3
 
     Args:
         actors: their names; the first one starts.
-        steps: how many steps the schedule tells; all actors' points together is enough.
-        max_preemptions: how often another actor may take over at most. Most races need one or two.
+        steps: how many steps are scheduled; the sum of all actors' points is enough.
+        max_preemptions: how often another actor may take over. Most races need one or two.
 
     Raises:
         InvalidInput: an argument is empty or negative, or two actors have one name.
@@ -367,7 +367,7 @@ def interleavings(actors: Sequence[str], steps: int, *, max_preemptions: int = 3
 
 # Settings ----------------------------------------------------------------------------------------------------------------------
 
-# Each line is in somebody's configuration today, and each changes what a git command prints, asks, runs or writes.
+# Each of these settings is in use somewhere, and each changes what a git command prints, asks, runs or writes.
 _HOSTILE_SETTINGS: Final = (
     ("commit", "gpgSign", "true"),
     ("tag", "gpgSign", "true"),

@@ -1,7 +1,4 @@
-"""Our engine by session ids, as the conformance suite and users' comparisons drive it; members and statuses are in ``own_members``.
-
-It must not know pytest, nor a clause.
-"""
+"""Our engine by session ids, as the conformance suite and users' comparisons drive it; ``gittrix_members`` adds members and statuses."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from pytest_gittrix.testing.systems.protocol import Promoted
 
 
 class GitTrixEngine:
-    """``GitTrix`` by session ids. What each verb does and raises, ``UserSession`` and ``GitTrix`` say.
+    """``GitTrix`` by session ids. Each docstring names the method of ``UserSession`` or ``GitTrix`` that the verb calls.
 
     Attributes:
         gittrix: the engine.
@@ -34,13 +31,13 @@ class GitTrixEngine:
             self._handles[id] = self.gittrix.get_session(id)
         return self._handles[id]
 
-    def _held(self, session: UserSession) -> str:
+    def _keep(self, session: UserSession) -> str:
         self._handles[session.id] = session
         return session.id
 
     def start(self, task: str, policy: EvictionPolicy, **identity: Any) -> str:
         """``GitTrix.start_session``."""
-        return self._held(self.gittrix.start_session(task, eviction=policy, **identity))
+        return self._keep(self.gittrix.start_session(task, eviction=policy, **identity))
 
     def read(self, id: str, path: str) -> bytes:
         """``AgentSession.read``."""
@@ -105,7 +102,7 @@ class GitTrixEngine:
 
     def events(self, id: str) -> Sequence[Mapping[str, Any]]:
         """The stored events of the session's log."""
-        return [_told(event) for event in self.gittrix.store.log(id).read()]
+        return [_fields(event) for event in self.gittrix.store.log(id).read()]
 
     def record(self, id: str, type: str, data: Mapping[str, Any]) -> int:
         """``AgentSession.record``."""
@@ -117,7 +114,7 @@ class GitTrixEngine:
 
     def subscribe(self, id: str, listener: Callable[[Mapping[str, Any]], object], types: Iterable[str] | None = None) -> Callable[[], None]:
         """``UserSession.subscribe``."""
-        return self._session(id).subscribe(lambda event: listener(_told(event)), types)
+        return self._session(id).subscribe(lambda event: listener(_fields(event)), types)
 
     def start_turn(self, id: str, fn: Callable[[Any], object]) -> Turn:
         """``UserSession.start_turn``, in a process."""
@@ -133,11 +130,11 @@ class GitTrixEngine:
 
     def fork(self, id: str, at_seq: int | None = None) -> str:
         """``UserSession.fork``."""
-        return self._held(self._session(id).fork(at_seq))
+        return self._keep(self._session(id).fork(at_seq))
 
     def handoff(self, id: str, **identity: Any) -> str:
         """``UserSession.handoff``."""
-        return self._held(self._session(id).handoff(**identity))
+        return self._keep(self._session(id).handoff(**identity))
 
     def finish(self, id: str, outcome: str) -> None:
         """``UserSession.discard``."""
@@ -145,14 +142,14 @@ class GitTrixEngine:
 
     def succeed(self, id: str, **identity: Any) -> str:
         """``GitTrix.start_session``, with the task of the one that crashed."""
-        return self._held(self.gittrix.start_session(self.gittrix.store.load(id).task, parent=id, **identity))
+        return self._keep(self.gittrix.start_session(self.gittrix.store.load(id).task, parent=id, **identity))
 
     def lineage(self, id: str) -> Mapping[str, Any]:
-        """What the session's log says of it."""
+        """The lineage in the session's log."""
         state = self.gittrix.store.load(id)
         parent = state.lineage.parent if state.lineage is not None else None
-        there = {"parent": parent, "child": state.successor, "chain": state.chain, "root": state.root}
-        return {**there, "outcome": state.outcome, "state": state.state}
+        relatives = {"parent": parent, "child": state.successor, "chain": state.chain, "root": state.root}
+        return {**relatives, "outcome": state.outcome, "state": state.state}
 
     def query(self, **filters: Any) -> Iterable[str]:
         """``GitTrix.query``, the ids."""
@@ -168,7 +165,7 @@ class GitTrixEngine:
 
 
 class ShellEngine(GitTrixEngine):
-    """One whose workspaces are directories."""
+    """An engine whose workspaces are directories."""
 
     def workspace(self, id: str) -> Path:
         """``AgentSession.workspace_path``."""
@@ -177,5 +174,5 @@ class ShellEngine(GitTrixEngine):
         return path
 
 
-def _told(event: Event) -> Mapping[str, Any]:
+def _fields(event: Event) -> Mapping[str, Any]:
     return {"seq": event.seq, "type": event.type, "data": event.data}

@@ -1,7 +1,4 @@
-"""Members' sessions and statuses of our engine, for those who compare systems; what each verb does, ``system_members`` says.
-
-It must not know pytest, nor a clause.
-"""
+"""The sessions of members, and the statuses, of our engine by session ids; ``protocol_members`` describes the verbs."""
 
 from __future__ import annotations
 
@@ -27,23 +24,22 @@ _OF_PR: Final = ("ci", "review", "mergeable", "draft")
 
 
 class WholeEngine(ShellEngine):
-    """Our engine with all it can do."""
+    """Our engine with every capability."""
 
     def __init__(self, gittrix: GitTrix) -> None:
         super().__init__(gittrix)
         self._policy = RetentionPolicy()
-        self._kept: Members | None = None
+        self._members: Members | None = None
 
     @property
     def members(self) -> Members:
-        """``Members``, after it has mended what a kill left."""
-        if self._kept is None:
-            self._kept = self.managing()
-            self._kept.recover()
-        return self._kept
+        """``Members``, made when it is needed, and recovered from kills first."""
+        if self._members is None:
+            self._members = self._make_members()
+            self._members.recover()
+        return self._members
 
-    def managing(self) -> Members:
-        """How they are made."""
+    def _make_members(self) -> Members:
         return Members(self.gittrix, retention=self._policy, grace=GRACE)
 
     # Members -----------------------------------------------------------------------------------------------------------------------
@@ -64,9 +60,9 @@ class WholeEngine(ShellEngine):
     def life(self, id: str) -> Mapping[str, Any]:
         """``Members.get``."""
         life = self.members.get(id)
-        told = life.result
-        recovered = [one.branch for one in told.recovery_branches] if told is not None else []
-        status = told.exit_status if told is not None else None
+        result = life.result
+        recovered = [one.branch for one in result.recovery_branches] if result is not None else []
+        status = result.exit_status if result is not None else None
         return {"state": life.state, "ended": life.ended, "exit_status": status, "recovery_branches": recovered}
 
     def lives(self) -> Mapping[str, str]:
@@ -74,7 +70,7 @@ class WholeEngine(ShellEngine):
         return {life.id: life.state for life in self.members.list()}
 
     def repositories(self, id: str) -> Mapping[str, Path]:
-        """By the places that its log tells."""
+        """The directories recorded in its log."""
         opened, workspace = self.gittrix.history(id)[0].data, Path(self.members.get(id).workspace)
         return {one["name"]: workspace / one["place"] for one in opened["repositories"]}
 
@@ -96,7 +92,7 @@ class WholeEngine(ShellEngine):
     def keep_for(self, *, autonomous: timedelta, interactive: timedelta, unsuccessful: timedelta, budget: int | None = None) -> None:
         """A ``RetentionPolicy``."""
         self._policy = RetentionPolicy(_ns(autonomous), _ns(interactive), _ns(unsuccessful), budget)
-        self._kept = None
+        self._members = None
 
     def scan(self) -> Iterable[str]:
         """``Members.scan``."""
@@ -123,7 +119,7 @@ class WholeEngine(ShellEngine):
 
     def status_of(self, facts: Mapping[str, Any]) -> str:
         """``orchestrator_status.status``."""
-        return status(axes_of(facts))
+        return status(observations_of(facts))
 
     def is_terminal(self, status: str, activity: str | None) -> bool:
         """``orchestrator_status.is_terminal``."""
@@ -135,37 +131,37 @@ class WholeEngine(ShellEngine):
 
     def is_polled(self, facts: Mapping[str, Any], seen: str | None) -> bool:
         """``orchestrator_status.to_poll``."""
-        return to_poll(axes_of(facts), seen)
+        return to_poll(observations_of(facts), seen)
 
     def look_through(self, looks: Sequence[Mapping[str, Any]]) -> Sequence[str]:
-        """A ``Timeline``, looked at where it is told."""
-        story = Timeline(every=None)
+        """A ``Timeline`` that is observed at its points alone."""
+        timeline = Timeline(every=None)
         for look in looks:
-            told = {("pr" if name == "pr_state" else name): value for name, value in look.items() if name != "after"}
-            story.at(timedelta(seconds=look["after"]), **told)
-        return [look.status for look in story.play().looks]
+            facts = {("pr" if name == "pr_state" else name): value for name, value in look.items() if name != "after"}
+            timeline.at(timedelta(seconds=look["after"]), **facts)
+        return [look.status for look in timeline.play().looks]
 
     def close(self) -> None:
         """``Members.close``, then ``GitTrix.close``."""
-        if self._kept is not None:
-            self._kept.close()
+        if self._members is not None:
+            self._members.close()
         super().close()
 
 
-def axes_of(facts: Mapping[str, Any]) -> Observations:
+def observations_of(facts: Mapping[str, Any]) -> Observations:
     """Facts as our rules take them.
 
     Raises:
-        InvalidInput: there is no such pull request.
+        InvalidInput: ``pr_state`` is no state of a pull request.
     """
     state = facts.get("pr_state", "none")
     if state not in ("none", "open", "merged", "closed"):
         raise InvalidInput(f"{state!r} is nothing that a pull request can be.", fix="Use: none, open, merged, closed.")
-    told = {name: facts[name] for name in _OF_PR if name in facts}
-    pr = ObservedPullRequest(state, None if state == "none" else 1, **told)
+    details = {name: facts[name] for name in _OF_PR if name in facts}
+    pr = ObservedPullRequest(state, None if state == "none" else 1, **details)
     activity = facts.get("activity") or "unknown"
-    seen = Activity() if activity == "unknown" else Activity(activity, "native")
-    return Observations(Progress(facts["session"], facts["reason"]), pr, Runtime(facts.get("runtime", "unknown")), seen)
+    observed = Activity() if activity == "unknown" else Activity(activity, "native")
+    return Observations(Progress(facts["session"], facts["reason"]), pr, Runtime(facts.get("runtime", "unknown")), observed)
 
 
 def _ns(span: timedelta) -> int:

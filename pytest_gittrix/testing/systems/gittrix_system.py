@@ -1,7 +1,4 @@
-"""Our engine as a session system: what the conformance suite and its users' comparisons take for ours.
-
-It must not know pytest, nor a clause.
-"""
+"""Our engine as a session system, for the conformance suite and for users who compare systems."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ from pytest_gittrix.workspaces.workspace import WorkspaceKind
 
 __all__ = ["GitTrixEngine", "GitTrixSystem", "ShellEngine", "WholeEngine"]
 
-_THE_SAME = "it does not depend on the kind of workspace: ask the system of clones"
+_SAME_FOR_ALL = "it does not depend on the kind of workspace: ask the system of clones"
 
 
 class GitTrixSystem:
@@ -31,14 +28,15 @@ class GitTrixSystem:
 
     Attributes:
         name: with the kind of workspace.
-        capabilities: everything there is, but for what the kind of workspace has not, and what is the same for all: that, ``clone`` has.
-        reasons: for what is left out, why.
+        capabilities: every capability, except those that the kind of workspace lacks, and those that do not depend on the kind, which only
+            ``clone`` declares.
+        reasons: why each capability that is missing is left out.
     """
 
     def __init__(self, workspace: WorkspaceKind = "clone") -> None:
         self.name = f"gittrix ({workspace})"
         whole = workspace == "clone" and sys.platform.startswith("linux")
-        because = _THE_SAME if workspace != "clone" else "agents as processes need Linux"
+        because = _SAME_FOR_ALL if workspace != "clone" else "agents as processes need Linux"
         self.reasons = {} if whole else dict.fromkeys((Capability.MEMBERS, Capability.STATUS), because)
         if workspace == "lazy":
             self.reasons[Capability.SHELL] = "its workspaces are no directories"
@@ -50,7 +48,7 @@ class GitTrixSystem:
         return f"GitTrixSystem({self._workspace!r})"
 
     def open(self, place: Place) -> GitTrixEngine:
-        """One more engine on a place. Each draws ids of its own, forked processes included."""
+        """Open one more engine on a place. Each engine draws other ids, in forked processes too."""
         engine = GitTrix(
             LocalDurable(place.durable.path, place.durable.branch, sync=False),
             LocalEphemeral(kind=self._workspace),

@@ -1,7 +1,7 @@
-"""What a session system is to this kit: a few verbs over session ids, and a set of declared capabilities.
+"""What a session system is: a few verbs over session ids, and a set of declared capabilities.
 
-Ours, a toy of forty lines and a program in any language are all driven through this; the conformance suite, the state machine and the
-zoo know nothing else of a system. It must know neither an engine nor pytest.
+Our engine, a toy of forty lines and a program in any language are all driven through this protocol. The conformance suite, the state
+machine and the zoo use nothing else of a system.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Capability(StrEnum):
-    """Something a system can do. Every system has those of ``BASE``; it declares which of ``EXTENDED`` it has besides."""
+    """Something a system can do. Every system has the capabilities of ``BASE``, and declares which of ``EXTENDED`` it has too."""
 
     START = "start"
     READ = "read"
@@ -67,14 +67,15 @@ BASE: Final = frozenset(
 """What every session system does: start, read, write, list, promote, refuse a conflict, evict."""
 
 EXTENDED: Final = frozenset(Capability) - BASE
-"""What a system may do besides.
+"""What a system may do beyond ``BASE``.
 
 ``resume``: sessions outlive the engine that started them. ``shell``: the agent has a directory to run programs in. ``clock``: TTLs follow
-the place's clock. ``absolute``: sessions can have an absolute TTL. ``processes``: several processes may work on the same sessions.
-``crash``: a killed process leaves nothing that needs a human. ``history`` builds on ``events``, ``turns`` and ``forks`` on both; with
-``lines``, ``start`` takes who works in the session, and on what, as keywords: ``agent``, ``rig``, ``work_unit``. ``members``: there are
-sessions of members of a team too, in workspaces of several repositories, whose work is saved when they end (BotMinter). ``status``: what a
-session is follows from what is seen of it (agent-orchestrator).
+the clock of the place. ``absolute``: sessions can have an absolute TTL. ``processes``: several processes may work on the same sessions.
+``crash``: a killed process leaves nothing that needs a human. ``history`` requires ``events``; ``turns`` and ``forks`` require both. With
+``lines``, ``start`` takes the identity of a session as keywords: ``agent``, ``rig``, ``work_unit``. ``members``: the system also has
+sessions of the members of a team, in workspaces of several repositories, whose work is saved when they end
+(docs/explanation/you-know-botminter.md). ``status``: the status of a session follows from observations of it
+(docs/explanation/you-know-agent-orchestrator.md).
 """
 
 VERBS: Final[Mapping[Capability, tuple[str, ...]]] = {
@@ -99,11 +100,11 @@ VERBS: Final[Mapping[Capability, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class Promoted:
-    """What a promotion made.
+    """The result of a promotion.
 
     Attributes:
-        sha: the commit; empty where the strategy makes none.
-        branch: the branch it is on; None for durable's own.
+        sha: the id of the commit; empty with a strategy that makes no commit.
+        branch: the branch that the commit is on; None for durable's own.
         patch: the patch, with strategy ``patch``.
     """
 
@@ -113,11 +114,11 @@ class Promoted:
 
 
 class Engine(Protocol):
-    """One process's way to the sessions of a place. Errors are exceptions with a ``code`` (``BASELINE_CONFLICT`` and so on, DESIGN 4.3).
+    """The verbs by which one process works with the sessions of a place.
 
-    A promotion is called with ``hunks=`` and ``strategy=``, and ``start`` with ``agent=`` and so on, only where the system declares those
-    capabilities (``hunks``, ``strategies``, ``lines``); a conflict's error has ``conflicting_files`` besides. The optional verbs are in
-    ``OptionalVerbs``.
+    Errors are exceptions with a ``code``, such as ``BASELINE_CONFLICT``; the error of a conflict also has ``conflicting_files``.
+    ``promote`` is called with ``hunks=`` or ``strategy=``, and ``start`` with ``agent=`` and so on, only if the system declares the
+    capability (``hunks``, ``strategies``, ``lines``). ``OptionalVerbs`` has the other verbs.
     """
 
     def start(self, task: str, policy: EvictionPolicy) -> str:
@@ -125,11 +126,11 @@ class Engine(Protocol):
         ...
 
     def read(self, id: str, path: str) -> bytes:
-        """A file as the agent sees it. ``PATH_NOT_FOUND`` if there is none."""
+        """A file as the agent sees it. ``PATH_NOT_FOUND`` if it does not exist."""
         ...
 
     def write(self, id: str, path: str, data: bytes) -> None:
-        """Write a file. ``WRITE_REJECTED`` for a path that may not be written."""
+        """Write a file. ``WRITE_REJECTED`` for a path that must not be written."""
         ...
 
     def list(self, id: str) -> Iterable[str]:
@@ -157,21 +158,21 @@ class Engine(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of everything; sessions stay as they are."""
+        """Release all resources; sessions stay as they are."""
         ...
 
 
 class TurnContext(Protocol):
-    """What the function of a turn is given.
+    """The argument of a turn's function.
 
     Attributes:
-        session_id: of the session that the turn is of.
+        session_id: the id of the session in which the turn runs.
     """
 
     session_id: str
 
     def record(self, type: str, data: dict[str, Any]) -> object:
-        """As ``OptionalVerbs.record``, in that session."""
+        """Record an event in that session, as ``OptionalVerbs.record`` does."""
         ...
 
 
@@ -185,83 +186,84 @@ class TurnHandle(Protocol):
     status: str
 
     def wait(self, seconds: float) -> bool:
-        """Wait, in real seconds, until it is over and the log says so; whether it is."""
+        """Wait up to so many real seconds until the turn has ended and the log says so; whether it has."""
         ...
 
 
 class OptionalVerbs(MemberVerbs, StatusVerbs, Protocol):
-    """What an engine has besides, capability by capability."""
+    """The verbs that an engine has for the capabilities its system declares; each docstring begins with the capability."""
 
     def delete(self, id: str, path: str) -> None:
-        """``delete``: remove a file. That there is none is no error."""
+        """``delete``: remove a file; no error if it does not exist."""
         ...
 
     def discard(self, id: str) -> None:
-        """``discard``: end a session whose work is not wanted."""
+        """``discard``: end a session and give its work up."""
         ...
 
     def commit(self, id: str, message: str) -> str:
-        """``commits``: commit in the workspace, for the agent's own use; gives the id."""
+        """``commits``: make a commit in the workspace, for the agent's own use; gives its id."""
         ...
 
     def hunks(self, id: str) -> Mapping[str, Sequence[int]]:
-        """``hunks``: the numbers, from 1, of the hunks of each touched text file, as ``promote(hunks={path: numbers})`` takes them."""
+        """``hunks``: the numbers of the hunks of each touched text file, from 1, as ``promote(hunks={path: numbers})`` takes them."""
         ...
 
     def extend(self, id: str, ttl: timedelta) -> None:
-        """``extend``: give a session another idle TTL, counted from now."""
+        """``extend``: give a session a new idle TTL, counted from now."""
         ...
 
     def workspace(self, id: str) -> Path:
-        """``shell``: the directory that the agent's programs run in."""
+        """``shell``: the directory in which the agent's programs run."""
         ...
 
     def events(self, id: str) -> Sequence[Mapping[str, Any]]:
-        """``events``: what happened to a session, in order, each with an integer ``seq`` from 0 and a ``type``.
+        """``events``: the stored events of a session, in order, each with an integer ``seq`` from 0 and a ``type``.
 
-        With ``history``, those that ``record`` stored have their ``data`` too; and an ended session has its events still.
+        With ``history``, events that ``record`` stored also have their ``data``, and an ended session keeps its events.
         """
         ...
 
     def record(self, id: str, type: str, data: Mapping[str, Any]) -> int:
-        """``history``: store what was said or done, then announce it; gives its ``seq``.
+        """``history``: store an event, then announce it; gives its ``seq``.
 
-        There are at least ``user_message`` (``text``, perhaps ``metadata``), ``assistant_message`` (``text``), ``tool_call`` (``call_id``,
+        The types are at least ``user_message`` (``text``, perhaps ``metadata``), ``assistant_message`` (``text``), ``tool_call`` (``call_id``,
         ``name``, ``args``) and ``tool_result`` (``call_id``, ``ok``, perhaps ``output`` or ``error``). ``INVALID_INPUT`` for another type,
-        or for data that lack a key or that JSON cannot hold.
+        or for data that lack a key or are not JSON.
         """
         ...
 
     def emit(self, id: str, type: str, data: Mapping[str, Any]) -> None:
-        """``history``: announce what is not stored: at least ``text_delta`` (``chunk``). ``INVALID_INPUT`` as for ``record``."""
+        """``history``: announce an event that is not stored: at least ``text_delta`` (``chunk``). ``INVALID_INPUT`` as for ``record``."""
         ...
 
     def subscribe(self, id: str, listener: Callable[[Mapping[str, Any]], object], types: Iterable[str] | None = None) -> Callable[[], None]:
-        """``history``: have ``listener(event)`` called for what this engine stores and announces in a session, in order.
+        """``history``: have ``listener(event)`` called for each event that this engine stores or announces in a session, in order.
 
-        It is called before the verb that it tells of returns. It may read events. What was not stored has the ``seq`` -1.
+        The listener is called before the verb that caused the event returns, and may read events. An event that is not stored has
+        the ``seq`` -1.
 
         Args:
             id: the session.
-            listener: is given what ``events`` would give.
-            types: only these; all by default.
+            listener: takes an event as ``events`` gives it.
+            types: the types of events to receive; all by default.
 
         Returns:
-            A function that ends it.
+            A function that ends the subscription.
         """
         ...
 
     def start_turn(self, id: str, fn: Callable[[Any], object]) -> TurnHandle:
-        """``turns``: run ``fn(context)`` (a ``TurnContext``) beside this program, in a process or a thread. ``TURN_BUSY`` beside another.
+        """``turns``: run ``fn(context)`` (a ``TurnContext``) in a process or a thread. ``TURN_BUSY`` while another turn runs.
 
-        Calls of tools that have no result yet are answered first, and so are those that ``interrupt`` finds, in the order of their ids, by
-        a ``tool_result`` of ``call_id``, ``ok`` (false) and ``error``: {``kind``: ``orphan_tool_call``, ``details``: {``call_id``,
-        ``tool``, ``reason``}}, the reason being ``before_start_turn``, ``interrupt`` or ``interrupt_no_turn``.
+        Before the turn starts, open tool calls are answered in the order of their ids, and so are those that ``interrupt`` finds. The
+        answer is a ``tool_result`` of ``call_id``, ``ok`` (false) and ``error``: {``kind``: ``orphan_tool_call``, ``details``:
+        {``call_id``, ``tool``, ``reason``}}, the reason being ``before_start_turn``, ``interrupt`` or ``interrupt_no_turn``.
         """
         ...
 
     def interrupt(self, id: str) -> bool:
-        """``turns``: end the turn that this engine runs, with every process it started; whether there was one."""
+        """``turns``: end the turn that this engine runs, and every process it started; whether a turn ran."""
         ...
 
     def turn_running(self, id: str) -> bool:
@@ -271,72 +273,73 @@ class OptionalVerbs(MemberVerbs, StatusVerbs, Protocol):
     def fork(self, id: str, at_seq: int | None = None) -> str:
         """``forks``: start a session that begins as a live one was after an event, the last by default; gives its id.
 
-        It has what was recorded up to there, under new numbers, and the files as they were. Those were kept where the user said something
-        (``user_message``), and are known until files are written again. ``INVALID_INPUT`` for an event that there is not.
+        The new session has the events up to that one, under new numbers, and the files of that moment. Files are saved at every
+        ``user_message``, so they are known for an event between a ``user_message`` and the next write. ``INVALID_INPUT`` for an event
+        that does not exist.
         """
         ...
 
     def handoff(self, id: str, **identity: str) -> str:
-        """``lines``: end a session (its outcome is ``handoff``) and go on in a new one, with its workspace as it is; gives that one's id.
+        """``lines``: end a session with the outcome ``handoff``, and go on with its workspace in a new one; gives the new one's id.
 
-        Of who works in it, and on what, what is not told is as it was.
+        Whatever ``identity`` does not name stays as it was.
         """
         ...
 
     def finish(self, id: str, outcome: str) -> None:
-        """``lines``: end a session as ``discard`` does, and say how its agent ended: ``done``, ``crash`` or ``killed``."""
+        """``lines``: end a session as ``discard`` does, with an outcome: ``done``, ``crash`` or ``killed``."""
         ...
 
     def succeed(self, id: str, **identity: str) -> str:
-        """``lines``: start a session from the head of durable's branch that goes on in the line of one that crashed; gives its id.
+        """``lines``: start a session from the head of durable's branch, in the line of one that crashed; gives the new one's id.
 
-        ``SESSION_EXPIRED`` if that one did not crash, or has a successor.
+        ``SESSION_EXPIRED`` if that session did not crash, or has a successor.
         """
         ...
 
     def lineage(self, id: str) -> Mapping[str, Any]:
-        """``lines``: a session's place, ended or not: ``parent``, ``child``, ``chain``, ``root``, ``outcome``, ``state``.
+        """``lines``: the lineage of a session, live or ended: ``parent``, ``child``, ``chain``, ``root``, ``outcome``, ``state``.
 
-        ``child`` is the one that goes on in its line, ``chain`` the first of the line, and ``root`` the first of all that it comes from, by
-        forks too, with which lines begin. What there is none of is None.
+        ``child`` is the session that goes on in its line, ``chain`` the first session of the line, and ``root`` the first ancestor, by
+        forks too (a fork begins a line). A value that does not exist is None.
         """
         ...
 
     def query(self, **filters: Any) -> Iterable[str]:
-        """``lines``: the ids of the sessions for which everything given holds, newest first.
+        """``lines``: the ids of the sessions that match all filters, newest first.
 
         Args:
-            filters: ``agent``, ``rig``, ``work_unit``, ``chain``, ``outcome``: equal; ``since``: started then or later, a datetime;
-                ``until``: started before; ``limit``: how many at most, 0 (the default) for all.
+            filters: ``agent``, ``rig``, ``work_unit``, ``chain``, ``outcome``: equal to the value; ``since``: started at that datetime or
+                later; ``until``: started before that datetime; ``limit``: how many at most, 0 (the default) for all.
         """
         ...
 
     def chain(self, chain: str) -> Iterable[str]:
-        """``lines``: the ids of a line, oldest first; of one that there is not, none."""
+        """``lines``: the ids of the sessions of a line, oldest first; none for an unknown line."""
         ...
 
 
 class SessionSystem(Protocol):
-    """A session system that can be put to the test.
+    """A session system that can be tested.
 
     Attributes:
-        name: shown in reports.
-        capabilities: all it can do; ``BASE`` and some of ``EXTENDED``.
+        name: its name in reports.
+        capabilities: everything it can do: ``BASE`` and some of ``EXTENDED``.
     """
 
     name: str
     capabilities: frozenset[Capability]
 
     def open(self, place: Place) -> Engine:
-        """An engine on the sessions kept in ``place.home``, for durable's branch ``place.durable.branch``.
+        """Open an engine on the sessions in ``place.home``, for durable's branch ``place.durable.branch``.
 
-        Called again on the same place where the system declares ``resume``, while another is open where it declares ``processes``.
+        If the system declares ``resume``, it is called again on the same place; with ``processes``, also while another engine is open.
         """
         ...
 
 
 def check_system(system: SessionSystem) -> SessionSystem:
-    """See that something is a session system, and declares capabilities that there are.
+    """Check that an object is a session system, and that the capabilities it declares exist.
 
     Raises:
         InvalidInput: it has no ``name``, ``capabilities`` or ``open``; a capability is unknown; or one of ``BASE`` is missing.
@@ -353,10 +356,10 @@ def check_system(system: SessionSystem) -> SessionSystem:
         raise InvalidInput(
             f"{system.name} declares {', '.join(unknown)}, which is no capability.", fix=f"There are: {', '.join(Capability)}."
         )
-    left_out = [one for one in Capability if one in BASE and one not in declared]
-    if left_out:
+    undeclared = [one for one in Capability if one in BASE and one not in declared]
+    if undeclared:
         raise InvalidInput(
-            f"{system.name} does not declare {', '.join(left_out)}.",
+            f"{system.name} does not declare {', '.join(undeclared)}.",
             why="Every session system does what is in BASE; without it there is nothing to test.",
             fix="Declare BASE | {...}.",
         )

@@ -1,7 +1,7 @@
-"""Agents as real processes that do what a test says, stop where it says, and are gone with the test whatever they do.
+"""Agents as real processes that follow a script, stop where a test wants them to, and end with the test whatever they do.
 
-A script becomes a program on the disk, which any engine can start: by its command, or by a name in the ``PATH``. Test and program meet
-through named pipes, without a sleep. Must not know pytest.
+A script becomes a program on the disk, which any engine can start by its command or by a name in the ``PATH``. Test and program meet
+through named pipes (``rendezvous``), without a sleep.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from pytest_gittrix.testing.scenarios.agent_program import MARK
 from pytest_gittrix.testing.scenarios.rendezvous import Rendezvous, ScriptKit
 
 _NAP: Final = 0.005
-_GRACE: Final = 0.5
+_GRACE: Final = 0.5  # seconds without a message after which the test no longer waits for processes that are all gone
 _ROUNDS: Final = 3
 ACTIVITY: Final = ".ao/activity.jsonl"
-"""Where an agent writes down what it does (agent-orchestrator)."""
+"""The file in which an agent records its activity (docs/explanation/you-know-agent-orchestrator.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class ScriptedProcess:
     """A process that follows a script, or did.
 
     Attributes:
-        name: that of its script.
-        owner: who it is.
+        name: the name of its script.
+        owner: its identity.
     """
 
     name: str
@@ -51,12 +51,12 @@ class ScriptedProcess:
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """Its process id."""
         return self.owner.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it runs still, stopped or not."""
+        """Whether it still runs, stopped or not."""
         return self.owner.alive() is not False
 
 
@@ -64,7 +64,7 @@ class AgentKit(ScriptKit):
     """Scripts for agents, and the test's side of them.
 
     Args:
-        directory: where its programs and pipes are; a temporary one, gone with the kit, by default.
+        directory: for its programs and pipes; by default a temporary one, which is removed with the kit.
         timeout: real seconds to wait for a process before it counts as stuck.
 
     Attributes:
@@ -79,8 +79,8 @@ class AgentKit(ScriptKit):
         self._directory = Path(directory or tempfile.mkdtemp(prefix="gittrix-agents-")).absolute()
         self.bin = self._directory / "bin"
         self.bin.mkdir(parents=True)
-        self._heard: list[str] = []
-        self._asked: list[str] = []
+        self._lines_read: list[str] = []
+        self._signals: list[str] = []
         self._mark = os.urandom(8).hex()
         self._pid = os.getpid()
         self._numbers = count()
@@ -102,51 +102,51 @@ class AgentKit(ScriptKit):
         return AgentScript(self, name)
 
     def install(self, name: str, script: AgentScript) -> Path:
-        """Have the program of a name in ``bin`` follow a script; gives its path. It is there anew with each call."""
+        """Write a program of a name into ``bin`` that follows a script, replacing an earlier one; gives its path."""
         return script._write(self.bin / name)
 
     def start(self, script: AgentScript, *, workspace: Path | str | None = None, env: Mapping[str, str] | None = None) -> AgentProcess:
         """Start a script as an agent, as the engine starts agents (``start_agent``); the kit stops it at the end.
 
         Args:
-            script: what it does.
-            workspace: where it works; a new empty directory by default.
+            script: the script of the agent.
+            workspace: its working directory; a new empty directory by default.
             env: variables on top of a hermetic environment.
         """
         number = next(self._numbers)
-        place = Path(workspace) if workspace is not None else self._directory / f"workspace-{number}"
+        directory = Path(workspace) if workspace is not None else self._directory / f"workspace-{number}"
         if workspace is None:
-            place.mkdir()
+            directory.mkdir()
         home = hermetic_env(self._directory / "home", base={"PATH": os.environ.get("PATH", os.defpath)})
         agent = start_agent(
-            script.command, directory=self._directory / f"agent-{number}", workspace=place, environment={**home, **(env or {})}
+            script.command, directory=self._directory / f"agent-{number}", workspace=directory, environment={**home, **(env or {})}
         )
         self._agents.append(agent)
         return agent
 
     def processes(self, name: str | None = None) -> list[ScriptedProcess]:
-        """What began to follow a script, of a name or of any, in that order; dead ones too."""
+        """The processes that began a script, of a name or of any, in the order in which they began; dead ones too."""
         self._listen()
         return [one for one in self._processes if name in (None, one.name)]
 
     @property
     def heard(self) -> list[str]:
-        """The lines that scripts read from their input, in order."""
+        """The lines that scripts have read from their input, in order."""
         self._listen()
-        return [*self._heard]
+        return [*self._lines_read]
 
     @property
     def asked(self) -> list[str]:
-        """The signals that polite scripts ended by, in order: ``SIGTERM``."""
+        """The names of the signals by which polite scripts were ended, in order."""
         self._listen()
-        return [*self._asked]
+        return [*self._signals]
 
     def alive(self, name: str | None = None) -> list[int]:
-        """The pids of those that run still."""
+        """The ids of the processes that still run."""
         return [one.pid for one in self.processes(name) if one.alive]
 
     def gone(self, name: str | None = None, timeout: float | None = None) -> bool:
-        """Wait until something of a name, or anything, began and none of it runs any more; whether that came about in time."""
+        """Wait until at least one script of a name (or of any) has begun and none of them runs; whether that happened in time."""
         deadline = real_seconds() + (self._rendezvous.timeout if timeout is None else timeout)
         while not (over := self._gone(name)) and real_seconds() < deadline:
             pause(_NAP)
@@ -158,13 +158,13 @@ class AgentKit(ScriptKit):
         return bool(self.processes(name)) and not self.alive(name)
 
     def close(self) -> None:
-        """Kill all that follows a script still, and all that it started. Again, or in a fork of the test, it does nothing."""
+        """Kill every process that follows a script, and all that it started. Does nothing in a fork of the test, or a second time."""
         if self._closed or os.getpid() != self._pid:
             return
         self._rendezvous.dismiss()
         for agent in self._agents:
             agent.stop(grace=0)
-        for _ in range(_ROUNDS):  # what was about to begin is found in the next one
+        for _ in range(_ROUNDS):  # a process that was about to begin is found in the next round
             AgentTree(None, mark=self._mark, variable=MARK).end(grace=0, poll=_NAP)
             for one in self.processes():
                 if one.alive:
@@ -185,17 +185,17 @@ class AgentKit(ScriptKit):
             case {"begun": name, "pid": pid, "start_time": start_time}:
                 self._processes.append(ScriptedProcess(name, replace(Owner.current(), pid=pid, start_time=start_time)))
             case {"heard": line}:
-                self._heard.append(line)
+                self._lines_read.append(line)
             case {"asked": name}:
-                self._asked.append(name)
+                self._signals.append(name)
 
 
 class AgentScript:
-    """Steps of an agent, added one by one; a program once somebody asks for its ``command``.
+    """The steps of an agent, added one by one; ``command`` makes a program of them.
 
     Args:
-        kit: the test's side of it.
-        name: to know its processes by.
+        kit: the kit that the script belongs to.
+        name: the name of its processes in the kit.
     """
 
     def __init__(self, kit: AgentKit, name: str) -> None:
@@ -206,7 +206,7 @@ class AgentScript:
 
     @property
     def command(self) -> list[str]:
-        """The program with the steps so far, to be started by anybody; more arguments can be added."""
+        """The command of a new program with the steps so far; more arguments can be added."""
         return [str(self._write(self._kit._directory / f"program-{next(self._kit._numbers)}"))]
 
     def at(self, point: str) -> Self:
@@ -214,7 +214,7 @@ class AgentScript:
         return self._add("at", point=point, pipe=self._kit._rendezvous.point(point))
 
     def hang(self) -> Self:
-        """Do nothing until the kit is closed, or the test's process is gone."""
+        """Do nothing until the kit is closed, or the process of the test is gone."""
         return self._add("hang")
 
     def deaf(self) -> Self:
@@ -222,58 +222,58 @@ class AgentScript:
         return self._add("deaf")
 
     def polite(self, code: int = 0) -> Self:
-        """From here on, exit with a status when asked to by one of these signals, and tell (``agents.asked``)."""
+        """From here on, exit with a status on one of these signals, and report the signal (``agents.asked``)."""
         return self._add("polite", code=_status(code))
 
     def say(self, text: str, *, error: bool = False) -> Self:
-        """Write a line to its output, or to where errors go."""
+        """Write a line to standard output, or to standard error."""
         return self._add("say", text=text, error=error)
 
     def fill(self, size: int) -> Self:
-        """Write so many bytes to its output, in numbered lines of 64."""
+        """Write so many bytes to standard output, in numbered lines of 64 bytes."""
         return self._add("fill", size=size)
 
     def read(self) -> Self:
-        """Wait for a line of input, and tell (``agents.heard``)."""
+        """Wait for a line of input, and report it (``agents.heard``)."""
         return self._add("read")
 
     def write(self, path: str, text: str) -> Self:
-        """Write a file; a relative path is of its workspace."""
+        """Write a file; a relative path is in its workspace."""
         return self._add("write", path=path, text=text, more=False)
 
     def append(self, path: str, text: str) -> Self:
-        """Add to a file."""
+        """Append to a file."""
         return self._add("write", path=path, text=text, more=True)
 
     def line(self, path: str, **fields: Any) -> Self:
-        """Add a line of JSON to a file, with ``ts``, the real time, unless it says another: a heartbeat."""
+        """Append a line of JSON to a file, a heartbeat; ``ts`` is the real time unless it is given."""
         return self._add("line", path=path, fields=fields)
 
     def activity(self, state: str, path: str = ACTIVITY, **fields: Any) -> Self:
-        """Add a line to its log of what it does: ``activity("waiting_input")``."""
+        """Append a line to its activity log: ``activity("waiting_input")``."""
         return self.line(path, state=state, source="native", **fields)
 
     def facts(self, path: str = "facts.json") -> Self:
-        """Write as JSON who it is: ``pid``, ``parent``, ``group``, ``session``, ``directory``, ``arguments``, ``environment``."""
+        """Write its facts as JSON: ``pid``, ``parent``, ``group``, ``session``, ``directory``, ``arguments``, ``environment``."""
         return self._add("facts", path=path)
 
     def run(self, *command: str) -> Self:
-        """Run a program where it works; if that fails, exit with its status."""
+        """Run a program in its working directory; if that fails, exit with its status."""
         return self._add("run", command=[*command])
 
     def commit(self, message: str = "Work", files: Mapping[str, str] | None = None) -> Self:
-        """Write files and commit them with git where it works; without any, commit all that changed."""
+        """Write files and commit them with git in its working directory; without files, commit everything that changed."""
         return self._add("commit", message=message, files=dict(files or {}), git=git_binary())
 
     def spawn_child(self, script: AgentScript | None = None, *, scrub: bool = False) -> Self:
-        """Start another script as a child, and go on once that waits for something or is over; by default a deaf one that hangs.
+        """Start another script as a child, and go on once the child waits for something or has ended.
 
-        With ``scrub``, it has an empty environment.
+        By default, the child is deaf and hangs. With ``scrub``, it has an empty environment.
         """
         return self._spawn(script or self._kit.script("child").deaf().hang(), daemon=False, scrub=scrub)
 
     def spawn_daemon(self, script: AgentScript | None = None, *, scrub: bool = False) -> Self:
-        """As ``spawn_child``, but the other one leaves session, group, parent and output."""
+        """As ``spawn_child``, but the other script leaves the session, the process group, the parent and the output."""
         return self._spawn(script or self._kit.script("daemon").deaf().hang(), daemon=True, scrub=scrub)
 
     def kill_itself(self, number: int = signal.SIGKILL) -> Self:
@@ -281,15 +281,15 @@ class AgentScript:
         return self._add("kill", number=int(number))
 
     def exits(self, code: int) -> Self:
-        """The status it exits with if it comes to its end; 0 otherwise."""
+        """Set the status with which it exits after its last step; 0 by default."""
         self._code = _status(code)
         return self
 
     def _spawn(self, script: AgentScript, *, daemon: bool, scrub: bool) -> Self:
         return self._add("spawn", script=str(script._write_spec()), daemon=daemon, scrub=scrub)
 
-    def _add(self, step: str, /, **told: Any) -> Self:
-        self._steps.append((step, told))
+    def _add(self, step: str, /, **arguments: Any) -> Self:
+        self._steps.append((step, arguments))
         return self
 
     def _write_spec(self) -> Path:
@@ -300,7 +300,7 @@ class AgentScript:
 
     def _write(self, program: Path) -> Path:
         argv = [sys.executable, "-I", "-S", os.path.abspath(agent_program.__file__), str(self._write_spec())]
-        # Written beside and renamed: one that runs already is not disturbed.
+        # Written beside and renamed, so that a program that already runs is not disturbed.
         fresh = program.with_name(f".{program.name}.{next(self._kit._numbers)}")
         fresh.write_text(f'#!/bin/sh\n{MARK}={self._kit._mark} exec {shlex.join(argv)} "$@"\n', encoding="utf-8")
         fresh.chmod(0o755)

@@ -1,6 +1,6 @@
-"""What a scripted agent runs: a program by itself that does the steps of a script, one after another.
+"""The program of a scripted agent: it does the steps of a script, one after another.
 
-Run by its path, without this package, so that it starts fast and works in any environment. ``agent_kit`` writes the scripts.
+It is run by its path, without this package, so that it starts fast and works in any environment. ``agent_kit`` writes the scripts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 MARK = "GITTRIX_AGENT_KIT"
-_ASKING = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+_ENDING = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 _FAILED = 70  # EX_SOFTWARE
 
 
@@ -26,7 +26,7 @@ class Play:
 
     Args:
         spec: the script, as ``agent_kit`` writes it.
-        ready: a descriptor to write to once the script waits for something for the first time.
+        ready: a descriptor to write to when the script waits for something for the first time.
     """
 
     def __init__(self, spec: dict[str, Any], ready: int | None) -> None:
@@ -38,25 +38,25 @@ class Play:
     def run(self) -> int:
         """Do the steps; gives the exit status."""
         self.tell(begun=self.spec["name"], pid=os.getpid(), start_time=start_time())
-        for step, told in self.spec["steps"]:
-            getattr(self, f"do_{step}")(**told)
+        for step, arguments in self.spec["steps"]:
+            getattr(self, f"do_{step}")(**arguments)
         self.is_ready()
         return int(self.spec["code"])
 
-    def tell(self, **news: Any) -> None:
-        """A line for the test, whole or not at all."""
+    def tell(self, **message: Any) -> None:
+        """Send the test a message, whole or not at all."""
         with suppress(OSError):
-            os.write(self.news, json.dumps(news).encode() + b"\n")
+            os.write(self.news, json.dumps(message).encode() + b"\n")
 
     def is_ready(self) -> None:
-        """Let whoever started this one go on."""
+        """Let the parent script go on."""
         if self.ready is not None:
             os.write(self.ready, b"r")
             os.close(self.ready)
             self.ready = None
 
     def do_at(self, point: str, pipe: str) -> None:
-        """Say that it is here, and wait to be told to go."""
+        """Report the point, and wait until the test lets it go on."""
         self.is_ready()
         self.tell(at=point)
         fd = opened(Path(pipe), os.O_RDONLY)
@@ -65,33 +65,33 @@ class Play:
         os.close(fd)
 
     def do_hang(self) -> None:
-        """Stay until the test is gone."""
+        """Wait until the test is gone."""
         self.is_ready()
         os.read(opened(self.kit / "stay", os.O_RDONLY), 1)
         os._exit(_FAILED)
 
     def do_deaf(self) -> None:
-        """Ignore what asks a process to end."""
-        for name in _ASKING:
+        """Ignore the signals that ask a process to end."""
+        for name in _ENDING:
             signal.signal(getattr(signal, name), signal.SIG_IGN)
 
     def do_polite(self, code: int) -> None:
-        """End by itself when it is asked to."""
+        """Exit with a status on a signal that asks a process to end."""
 
         def end(number: int, _frame: object) -> NoReturn:
             self.tell(asked=signal.Signals(number).name, pid=os.getpid())
             sys.stdout.flush()
             os._exit(code)
 
-        for name in _ASKING:
+        for name in _ENDING:
             signal.signal(getattr(signal, name), end)
 
     def do_say(self, text: str, error: bool) -> None:
-        """Write to the output, or to where errors go."""
+        """Write a line to standard output, or to standard error."""
         print(text, file=sys.stderr if error else sys.stdout, flush=True)
 
     def do_fill(self, size: int) -> None:
-        """Write much to the output, in lines of 64 bytes."""
+        """Write many bytes to standard output, in lines of 64 bytes."""
         lines, rest = divmod(size, 64)
         for first in range(0, lines, 1024):
             sys.stdout.write("".join(f"{number:063}\n" for number in range(first, min(first + 1024, lines))))
@@ -99,24 +99,24 @@ class Play:
         sys.stdout.flush()
 
     def do_read(self) -> None:
-        """Read a line from the input, and tell the test."""
+        """Read a line from standard input, and report it to the test."""
         self.is_ready()
         line = sys.stdin.readline()
         self.tell(heard=line.removesuffix("\n"), pid=os.getpid())
 
     def do_write(self, path: str, text: str, more: bool) -> None:
-        """Write a file, or add to it."""
+        """Write a file, or append to it."""
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with Path(path).open("a" if more else "w", encoding="utf-8") as file:
             file.write(text)
 
     def do_line(self, path: str, fields: dict[str, Any]) -> None:
-        """Add a line of JSON to a file, with the time unless it says one."""
+        """Append a line of JSON to a file, with the real time unless it has one."""
         now = datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         self.do_write(path, json.dumps({"ts": now, **fields}) + "\n", True)
 
     def do_facts(self, path: str) -> None:
-        """Write down who it is and where it runs; the file is there with all of it or not at all."""
+        """Write facts about this process to a file, whole or not at all."""
         facts = {
             "pid": os.getpid(),
             "parent": os.getppid(),
@@ -131,7 +131,7 @@ class Play:
         fresh.rename(path)
 
     def do_run(self, command: list[str]) -> None:
-        """Run a program where it works; end as that did if it failed."""
+        """Run a program; exit with its status if it failed."""
         sys.stdout.flush()
         code = subprocess.run(command, check=False).returncode
         if code:
@@ -139,7 +139,7 @@ class Play:
             os._exit(code if code > 0 else _FAILED)
 
     def do_commit(self, message: str, files: dict[str, str], git: str) -> None:
-        """Commit files, or all that changed, with git."""
+        """Commit files, or everything that changed, with git."""
         for path, text in files.items():
             self.do_write(path, text, False)
         me = ["-c", "user.name=Agent", "-c", "user.email=agent@example.org"]
@@ -147,7 +147,7 @@ class Play:
         self.do_run([git, *me, "commit", "--quiet", "--allow-empty", f"--message={message}"])
 
     def do_spawn(self, script: str, daemon: bool, scrub: bool) -> None:
-        """Start another script below this one, or away from it, and wait until that waits for something or is over."""
+        """Start another script, as a child or as a daemon, and wait until it waits for something or has ended."""
         here, there = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -183,7 +183,7 @@ class Play:
 
 
 def opened(pipe: Path, flags: int) -> int:
-    """One end of a pipe, whose other end the test has; when the test is gone, this process ends too."""
+    """Open a pipe whose other end the test has open; if the test is gone, this process ends."""
     try:
         fd = os.open(pipe, flags | os.O_NONBLOCK)
     except OSError:
@@ -193,7 +193,7 @@ def opened(pipe: Path, flags: int) -> int:
 
 
 def start_time() -> int | None:
-    """Clock ticks from boot to the start of this process, where the system tells."""
+    """Clock ticks from boot to the start of this process; None where the system does not say."""
     try:
         return int(Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[19])
     except OSError:
@@ -201,7 +201,7 @@ def start_time() -> int | None:
 
 
 def main() -> None:
-    """Do the script that the first argument names."""
+    """Run the script that the first argument names."""
     ready = next((int(one.removeprefix("--ready=")) for one in sys.argv[2:] if one.startswith("--ready=")), None)
     if ready is not None:
         os.set_inheritable(ready, False)

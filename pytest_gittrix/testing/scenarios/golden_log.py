@@ -1,7 +1,7 @@
-"""A history as text that is the same each time it happens, to be compared with what it was when somebody looked it over.
+"""A history as a text that is the same in every run, to be compared with an approved one.
 
-What differs from run to run has a stand-in, and equal values have equal ones: ``<session-1>``, ``<time-2>``, ``<sha-1>``. What is left is
-what was done, in its order. It must not know what events mean beyond which of their values are ids, times and places.
+Values that differ from run to run have stand-ins, equal values equal ones: ``<session-1>``, ``<time-2>``, ``<sha-1>``. Of the events, only
+which of their values are ids, times and paths is known here.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _IDS: Final[Mapping[str, str]] = {
     "parent_session_id": "session",
     "call_id": "call",
 }
-"""The keys whose values are ids, with what of."""
-_PLACES: Final[Mapping[str, str]] = {"durable_path": "durable", "workspace": "workspace", "patch": "patch"}
-"""The keys whose values are places on this machine, with what is there; below them, a path keeps its rest."""
+"""The keys whose values are ids, and the kind of each."""
+_PATHS: Final[Mapping[str, str]] = {"durable_path": "durable", "workspace": "workspace", "patch": "patch"}
+"""The keys whose values are paths on this machine, and the kind of each; a path below one of them keeps its rest."""
 _TIMES: Final = frozenset({"observed_ns"})
 
 _PATTERNS: Final[Mapping[str, str]] = {
@@ -37,19 +37,19 @@ _PATTERNS: Final[Mapping[str, str]] = {
     "sha": r"\b(?:[0-9a-f]{64}|[0-9a-f]{40})\b",
     "path": r"(?<![\w.:/<>-])/(?:[^\s/\"'#:<>]+/)+[^\s/\"'#:<>]+",
 }
-"""What is known by its looks, wherever it stands in a text."""
-_PLAIN: Final = 8
-"""An id shorter than this could be a word, and counts only where it is the whole text."""
+"""Values that are found by their form, anywhere in a text."""
+_SHORTEST: Final = 8
+"""A shorter id could be a word: it is replaced only where it is the whole text."""
 
 
 def golden(events: Iterable[Event]) -> str:
-    """A history as text: a line for each event, with its seq, time, actor, type and data, which are JSON with sorted keys.
+    """A history as text: a line for each event, with its seq, time, actor, type and data (JSON with sorted keys).
 
     Ids of sessions and tool calls, UUIDs, times, shas and absolute paths have stand-ins. Paths inside the repository, names that people
     chose (agents, work units, turns) and numbers stay.
 
     Args:
-        events: of one session, or of several one after another; then the stand-ins are shared.
+        events: of one session, or of several sessions one after another, which then share their stand-ins.
     """
     history = list(events)
     stand = _StandIns()
@@ -64,7 +64,7 @@ def _text(stand: _StandIns, event: Event) -> str:
 
 
 class _StandIns:
-    """Gives each value its stand-in, numbered by kind in the order in which they are asked for."""
+    """The stand-in of each value, numbered by kind in the order of first use."""
 
     def __init__(self) -> None:
         self._given: dict[tuple[str, str], str] = {}
@@ -72,16 +72,16 @@ class _StandIns:
         self._known: dict[str, str] = {}
 
     def learn(self, event: Event) -> None:
-        """Remember the ids and places that an event names, wherever they occur in others."""
+        """Learn the ids and paths in an event, so that they are found in texts of other events too."""
         self._known.setdefault(event.stream, "session")
-        for name, kind in _PLACES.items():
+        for name, kind in _PATHS.items():
             if name in event.data or f"{name}_b64" in event.data:
-                self._learn_place(path_of(event.data, name), kind)
+                self._learn_path(path_of(event.data, name), kind)
         if event.type == "workspace.ready":
-            self._learn_place(path_of(event.data), "workspace")
+            self._learn_path(path_of(event.data), "workspace")
         self._learn_ids(event.data)
 
-    def _learn_place(self, path: object, kind: str) -> None:
+    def _learn_path(self, path: object, kind: str) -> None:
         if isinstance(path, str) and path.startswith("/"):
             self._known.setdefault(path, kind)
 
@@ -97,7 +97,7 @@ class _StandIns:
         return self._for("time", instant_at(ns).isoformat())
 
     def value(self, value: Any, key: str = "") -> Any:
-        """A value of JSON with its stand-ins; ``key`` is the one it stands under."""
+        """A JSON value with its stand-ins; ``key`` is the key that it belongs to."""
         if isinstance(value, Mapping):
             return {name: self.value(value[name], name) for name in sorted(value)}
         if isinstance(value, list | tuple):
@@ -108,7 +108,7 @@ class _StandIns:
             return value
         if _IDS.get(key) == "call":
             return self._for("call", value)
-        if key.endswith("_b64") and key.removesuffix("_b64") in _PLACES:
+        if key.endswith("_b64") and key.removesuffix("_b64") in _PATHS:
             return self._for("path", value)
         return self._in_text(value)
 
@@ -120,7 +120,7 @@ class _StandIns:
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
         # The longest first: a workspace's path holds the session's id.
-        known = sorted((one for one in self._known if len(one) >= _PLAIN), key=lambda one: (-len(one), one))
+        known = sorted((one for one in self._known if len(one) >= _SHORTEST), key=lambda one: (-len(one), one))
         named = [f"(?P<known>(?<![\\w-])(?:{'|'.join(map(re.escape, known))})(?![\\w-]))"] if known else []
         return re.compile("|".join([*named, *(f"(?P<{kind}>{pattern})" for kind, pattern in _PATTERNS.items())]))
 

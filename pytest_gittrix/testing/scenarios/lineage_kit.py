@@ -1,7 +1,6 @@
-"""Lines of sessions at times that the test chooses, and a check that a line is one: nobody lost, nobody twice.
+"""Lines of sessions at times that the test chooses, and a check that sessions are one whole line: none missing, none twice.
 
-What is checked is a few facts of each session (``Link``), so sessions of any system can be, in whatever words it keeps them. Must not know
-pytest.
+The check needs a few facts of each session (``Link``), so it works for the sessions of any system.
 """
 
 from __future__ import annotations
@@ -25,23 +24,23 @@ if TYPE_CHECKING:
     from pytest_gittrix.engine.user_session import UserSession
 
 ENDS: Final = ("handoff", "crash", "done", "killed", "active")
-"""How a session of a line can end; ``active`` is one that does not."""
+"""How a session of a line can end; one that is ``active`` has not ended."""
 _GOES_ON: Final = frozenset({"handoff", "crash"})
 _TEN_MINUTES: Final = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A session as a part of a line.
+    """One session of a line.
 
     Attributes:
         id: its id.
         chain: the id that all sessions of the line share.
         started_ns: when it started, in nanoseconds since 1970.
-        parent: the session it goes on with; None for the first of a line.
-        successor: the one that goes on with it.
-        stopped_ns: when it gave its work up; None while it has it.
-        outcome: ``handoff``, ``crash``, ``done`` or ``killed``; None while it lives, or if nobody said.
+        parent: the id of the session whose work it goes on with; None for the first of a line.
+        successor: the id of the session that goes on with its work.
+        stopped_ns: when it stopped working; None while it works.
+        outcome: ``handoff``, ``crash``, ``done`` or ``killed``; None while it is live, or if its end has no outcome.
     """
 
     id: str
@@ -54,10 +53,10 @@ class Link:
 
     @classmethod
     def of(cls, events: Sequence[Event]) -> Link:
-        """The part that a session plays, by its events. One that was handed on gave its work up when it meant to, before its child was.
+        """The link of a session, from its events. A session that was handed on stopped at its intent, before its child started.
 
         Raises:
-            GittrixError: the events are no session's.
+            GittrixError: the events are not a session's.
         """
         state = fold(events)
         line = state.lineage if state.lineage is not None and state.lineage.relation != "fork" else None
@@ -73,8 +72,8 @@ class Link:
 
 
 def _stopped(state: SessionState, events: Sequence[Event]) -> int | None:
-    meant = [event.ts for event in events if event.type == "handoff.intent" and event.data["child"] == state.successor]
-    return meant[-1] if state.ended and meant else state.ended_ns
+    intents = [event.ts for event in events if event.type == "handoff.intent" and event.data["child"] == state.successor]
+    return intents[-1] if state.ended and intents else state.ended_ns
 
 
 class ChainKit:
@@ -100,21 +99,21 @@ class ChainKit:
         eviction: EvictionPolicy | None = None,
         **options: Any,
     ) -> list[UserSession]:
-        """Make a line: ``gittrix_chain("toast", ["handoff", "crash", "done"])`` are three sessions; two of them go on in the next.
+        """Make a line: ``gittrix_chain("toast", ["handoff", "crash", "done"])`` makes three sessions in one line.
 
-        Each ends ``every`` after it started, and its child starts at that instant. One that stays ``active`` starts now.
+        Each ends ``every`` after it started, and its child starts at that instant. A session that stays ``active`` starts now.
 
         Args:
-            agent: who works in all of them.
+            agent: the agent of all of them.
             ends: how each ends: ``handoff``, ``crash``, ``done`` or ``killed``; the last may stay ``active``.
-            every: how long each lasts; the clock is moved.
-            work_unit: what they all work on.
-            task: of them all.
-            eviction: of them all; never, by default, so that a line of days does not expire.
-            options: as for ``GitTrix.start_session``, of all that start from a branch; ``rig`` and so on are passed on.
+            every: how long each lasts; the clock is advanced.
+            work_unit: the work unit of them all.
+            task: the task of them all.
+            eviction: the policy of them all; manual by default, so that a line of days does not expire.
+            options: as for ``GitTrix.start_session``, for all that start from a branch; a handoff passes ``rig`` and so on to its child.
 
         Raises:
-            InvalidInput: there is no such end; or a session goes on and nothing follows, or the other way round.
+            InvalidInput: an end is unknown, or an end has a child that it cannot have, or lacks the child that it must have.
         """
         _check_ends(ends)
         facts = {"agent": agent, **({"work_unit": work_unit} if work_unit is not None else {}), **options}
@@ -136,14 +135,14 @@ class ChainKit:
         return line
 
     def links(self, members: Iterable[UserSession | str | Link]) -> list[Link]:
-        """The parts that sessions play, in the order given; ids are looked up in the engine's store."""
+        """The links of sessions, in the order given; ids are looked up in the engine's store."""
         return [one if isinstance(one, Link) else self._link(one if isinstance(one, str) else one.id) for one in members]
 
     def check(self, members: Iterable[UserSession | str | Link]) -> None:
-        """See that sessions are one whole line, in the order given, and that nobody else in the store goes on with one of them.
+        """Check that sessions are one whole line, in the order given, and that no other session in the store goes on with one of them.
 
         Args:
-            members: sessions, ids, or what is known of sessions of another system.
+            members: sessions, ids, or the links of sessions of another system.
 
         Raises:
             AssertionError: they are not; the message has a line for each thing that is wrong.
@@ -160,7 +159,7 @@ class ChainKit:
 
 
 def stored_links(store: Store) -> list[Link]:
-    """The parts that all sessions of a store play; those that cannot be read, or have no log, are passed over."""
+    """The links of all sessions of a store; sessions whose log is missing or damaged are skipped."""
     found: list[Link] = []
     for id in store.ids():
         try:
@@ -171,18 +170,18 @@ def stored_links(store: Store) -> list[Link]:
 
 
 def check_line(links: Sequence[Link], *, others: Iterable[Link] = ()) -> None:
-    """Raise an AssertionError that says what is wrong with a line, if anything is; see ``line_problems``."""
+    """Raise an AssertionError with every problem of a line, if it has any; see ``line_problems``."""
     problems = line_problems(links, others=others)
     if problems:
         raise AssertionError("\n".join([f"These {len(links)} sessions are not one line:", *problems]))
 
 
 def line_problems(links: Sequence[Link], *, others: Iterable[Link] = ()) -> list[str]:
-    """What is wrong with a line of sessions, one line of text each; of a sound one, nothing.
+    """The problems of a line of sessions, one text each; none for a sound line.
 
     Args:
         links: the line, the first session first.
-        others: sessions beside it, none of which may go on with one of the line.
+        others: other sessions, none of which may go on with one of the line.
     """
     known = {link.id: link for link in links}
     roots = [link.id for link in links if link.parent is None]
@@ -198,7 +197,7 @@ def line_problems(links: Sequence[Link], *, others: Iterable[Link] = ()) -> list
 
 
 def _cycles(known: Mapping[str, Link]) -> list[str]:
-    """Each circle once, from its smallest id on."""
+    """Each cycle once, beginning with its smallest id."""
     found: dict[frozenset[str], str] = {}
     for start in sorted(known):
         path: list[str] = []

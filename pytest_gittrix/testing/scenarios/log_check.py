@@ -1,7 +1,7 @@
-"""What must hold in the log of a session, as a list of what does not: an oracle for logs that anybody wrote.
+"""The problems of a session's log: an oracle for logs that any program wrote.
 
-It says more than reading a log does. The engine keeps whatever is said in a session, an answer without a call too; whether a history
-could be shown to a model again, and whether it tells one life of one session, is asked here. It must not know who wrote a log.
+It is stricter than a reader. The engine stores whatever is recorded in a session, also an answer without a call; the oracle checks whether
+the history could be given to a model again, and whether it is the history of one session from its birth to its end.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _OF_FORKS: Final = ("at_seq", "said")
 
 
 def log_problems(log: EventLog) -> list[str]:
-    """What is wrong with a log, one line each, in the order of its lines; of a sound one, nothing.
+    """The problems of a log, one text each, in the order of its lines; none for a sound log.
 
-    Damaged lines and a torn end come first, then what is wrong with the events that can still be believed.
+    Damaged lines and a torn end come first, then the problems of the intact events.
     """
     try:
         found = log.salvage()
@@ -36,21 +36,21 @@ def log_problems(log: EventLog) -> list[str]:
 
 
 def event_problems(events: Sequence[Event]) -> list[str]:
-    """What is wrong with the history of one session, one line each; of a sound one, nothing.
+    """The problems of the history of one session, one text each; none for a sound history.
 
     Args:
         events: all of them, in order.
     """
     if not events:
         return ["there is no event: a session begins with session.created or session.imported"]
-    life = _Life(events[0].stream)
-    for place, event in enumerate(events):
-        life.look_at(event, place)
-    return life.problems or _refused(events)
+    history = _History(events[0].stream)
+    for index, event in enumerate(events):
+        history.add(event, index)
+    return history.problems or _refused(events)
 
 
 def _refused(events: Sequence[Event]) -> list[str]:
-    """What the engine's own fold says, of what is not looked at here (promotions, ends of several kinds)."""
+    """The problem that the engine's own fold finds: it checks what is not checked here, such as promotions."""
     try:
         fold(events)
     except GittrixError as problem:
@@ -59,17 +59,18 @@ def _refused(events: Sequence[Event]) -> list[str]:
 
 
 @dataclass
-class _Life:
-    """A session's history as far as it was looked at.
+class _History:
+    """A session's history as far as it was checked.
 
     Attributes:
         id: the session.
-        problems: what was wrong so far.
-        next: the seq that comes next.
-        ended: how its agent did, and the event that said so; None while it lives.
-        calls: tool calls by their id: open ones have None, others what answered them last.
+        problems: the problems so far.
+        next: the seq of the next event.
+        ended: the event that ended the session; None while it is live.
+        calls: for each tool call by id, its last answer; None for an open call.
         turn: the open turn.
         heir: the session that an open handoff goes to.
+        successor: the session that goes on with its work.
     """
 
     id: str
@@ -81,15 +82,15 @@ class _Life:
     heir: str | None = None
     successor: str | None = None
 
-    def look_at(self, event: Event, place: int) -> None:
+    def add(self, event: Event, index: int) -> None:
         """Add the problems of the next event."""
         if event.stream != self.id:
             self._wrong(event, f"is of session {event.stream}, and the log is of {self.id}")
         if event.seq != self.next:
             self._wrong(event, f"has seq {event.seq}, and {self.next} comes next")
         self.next = event.seq + 1
-        if (event.type in BIRTHS) != (place == 0):
-            self._wrong(event, "is a second birth" if place else "is no birth, and a session begins with one")
+        if (event.type in BIRTHS) != (index == 0):
+            self._wrong(event, "is a second birth" if index else "is no birth, and a session begins with one")
         try:
             check(event.type, event.data, event.actor)
         except GittrixError as problem:
@@ -98,9 +99,9 @@ class _Life:
         rule = RULES.get(event.type)
         if self.ended is not None and rule is not None and "ended" not in rule.when:
             self._wrong(event, f"comes after the session ended (event {self.ended.seq})")
-        look = _LOOKS.get(event.type)
-        if look is not None:
-            look(self, event, event.data)
+        check_type = _CHECKS.get(event.type)
+        if check_type is not None:
+            check_type(self, event, event.data)
 
     def _wrong(self, event: Event, what: str) -> None:
         self.problems.append(f"event {event.seq}, {event.type}: {what}")
@@ -197,21 +198,21 @@ class _Life:
 
 
 def is_synthetic(answer: Event) -> bool:
-    """Whether a ``tool_result`` was given in place of one that never came, so that a genuine one may still follow."""
+    """Whether a ``tool_result`` stands in for one that never came, so that a genuine one may still follow."""
     error = answer.data.get("error")
     return isinstance(error, Mapping) and error.get("kind") == "orphan_tool_call"
 
 
-_LOOKS: Final[Mapping[str, Callable[[_Life, Event, Mapping[str, Any]], None]]] = {
-    "session.created": _Life._born,
-    "tool_call": _Life._called,
-    "tool_result": _Life._answered,
-    "turn.started": _Life._turn_started,
-    "turn.ended": _Life._turn_ended,
-    "handoff.intent": _Life._handing_off,
-    "handoff.aborted": _Life._not_handed_off,
-    "promote.done": _Life._promoted,
-    "session.ended": _Life._ended,
-    "session.succeeded": _Life._succeeded,
-    "succession.aborted": _Life._not_succeeded,
+_CHECKS: Final[Mapping[str, Callable[[_History, Event, Mapping[str, Any]], None]]] = {
+    "session.created": _History._born,
+    "tool_call": _History._called,
+    "tool_result": _History._answered,
+    "turn.started": _History._turn_started,
+    "turn.ended": _History._turn_ended,
+    "handoff.intent": _History._handing_off,
+    "handoff.aborted": _History._not_handed_off,
+    "promote.done": _History._promoted,
+    "session.ended": _History._ended,
+    "session.succeeded": _History._succeeded,
+    "succession.aborted": _History._not_succeeded,
 }

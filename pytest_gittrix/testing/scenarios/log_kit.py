@@ -1,6 +1,6 @@
 """A real event log for a test to build, to compare and to damage: its own, or that of a session.
 
-Every change is one of the file that readers read: nothing is played. Knows neither workspaces nor pytest.
+Every change is made in the file that readers read; nothing is simulated.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _SECOND: Final = timedelta(seconds=1)
 
 
 class LogKit:
-    """One log. Used by several threads, it is as safe as the engine: each event is written under the session's lease.
+    """One log. Several threads can use it as safely as the engine: each event is written under the session's lease.
 
     Args:
         directory: a store of sessions, made if need be; the log is ``<id>/events.jsonl`` in it.
-        id: of the session.
-        start: when its first event happens; aware.
-        step: how long after it each further one does.
+        id: the id of the session.
+        start: the instant of its first event; aware.
+        step: the time from each event to the next.
 
     Attributes:
-        id: of the session.
-        store: where it is kept, for ``store.load(id)`` and for an engine that shall find it.
+        id: the id of the session.
+        store: the store of the session, for ``store.load(id)`` and for an engine on it.
     """
 
     def __init__(
@@ -57,18 +57,18 @@ class LogKit:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The file of the log."""
         return self._log.path
 
     @classmethod
     def of(cls, session: AgentSession | str | os.PathLike[str]) -> LogKit:
-        """The same for the log of a session: to compare it, to check it, to damage it. Needs no log to be called on.
+        """A kit for the log of an existing session: to compare it, to check it, to damage it.
 
         Args:
             session: a session, or the path of an ``events.jsonl`` in a directory that is named after its session.
 
         Raises:
-            InvalidInput: a path is not that of a session's log.
+            InvalidInput: the path is not that of a session's log.
         """
         if not isinstance(session, str | os.PathLike):
             return cls(parts_of(session).recorder.store.root, session.id)
@@ -80,29 +80,29 @@ class LogKit:
     # Reading -------------------------------------------------------------------------------------------------------------------
 
     def events(self, policy: ReadPolicy = "repair-tail") -> list[Event]:
-        """What a reader gets; ``EventLog.read`` says what each policy does and raises."""
+        """The events that a reader gets; ``EventLog.read`` describes the policies and errors."""
         return self.store.log(self.id).read(policy)
 
     def state(self, policy: ReadPolicy = "repair-tail") -> SessionState:
-        """What the events add up to; ``Store.load`` says what is raised."""
+        """The fold of the events; ``Store.load`` describes the errors."""
         return self.store.load(self.id, policy=policy)
 
     def golden(self) -> str:
-        """The history as text that is the same each time, to compare with ``==``; see ``testing.scenarios.golden``."""
+        """The history as a text that is the same in every run, to compare with ``==``; see ``golden_log.golden``."""
         return golden(self.events())
 
     def invariants(self) -> list[str]:
-        """What is wrong with the log, one line each; see ``testing.scenarios.log_check``."""
+        """The problems of the log, one text each; see ``log_check.log_problems``."""
         return log_problems(self.store.log(self.id))
 
     # Building ------------------------------------------------------------------------------------------------------------------
 
     def append(self, type: str, /, **data: Any) -> Event:
-        """Store an event of the agent's that can happen now. If there is none yet, ``session.created`` and ``workspace.ready`` come first.
+        """Store an event by the agent. If the log is empty, ``session.created`` and ``workspace.ready`` are stored first.
 
         Args:
-            type: a row of the vocabulary.
-            data: what it says. Of a ``session.created``, what is not given is filled in.
+            type: a type of the vocabulary.
+            data: the data of the event. Missing keys of a ``session.created`` are filled in.
 
         Raises:
             InvalidInput: the vocabulary has no such event.
@@ -111,18 +111,18 @@ class LogKit:
         return self.put(type, data)
 
     def put(self, type: str, data: Mapping[str, Any], *, actor: Actor = "agent", at: datetime | None = None, legal: bool = True) -> Event:
-        """As ``append``, with all there is to say.
+        """As ``append``, with every option.
 
         Args:
-            type: a row of the vocabulary.
-            data: what it says, whatever its keys are called.
+            type: a type of the vocabulary.
+            data: the data of the event; its keys may have any names.
             actor: who did it.
-            at: when; one step after the event before by default.
-            legal: refuse what cannot happen now. Without it, whatever the vocabulary knows is stored, and nothing comes first: so one
-                writes a history that no reader may believe.
+            at: its instant; by default one step after the last event.
+            legal: refuse an event that cannot happen now. Otherwise every event of the vocabulary is stored, and nothing before it, to
+                write a history that readers must reject.
         """
-        meant = {**self._birth(), **data} if type == "session.created" else data
-        check(type, meant, actor)
+        complete = {**self._birth(), **data} if type == "session.created" else data
+        check(type, complete, actor)
         with self.store.lease(self.id):
             events = self.events(policy="repair-tail" if legal else "skip")
             if legal:
@@ -131,20 +131,20 @@ class LogKit:
                     events = [self._store("session.created", self._birth(), "human", None, at)]
                     events.append(self._store("workspace.ready", self._ready(), "system", events[-1], at))
                     state = fold(events)
-                self._require_possible(type, meant, state)
-            return self._store(type, meant, actor, events[-1] if events else None, at)
+                self._require_possible(type, complete, state)
+            return self._store(type, complete, actor, events[-1] if events else None, at)
 
     def build(self, count: int = 20, *, seed: int = 0) -> list[Event]:
-        """Store varied events that can happen: said and done things, turns, calls and answers, files, steps, odd characters.
+        """Store various events that can happen: messages, turns, calls and answers, files, steps, odd characters.
 
-        The session lives afterwards. The same arguments give the same events.
+        The session is live afterwards. The same arguments give the same events.
 
         Args:
-            count: how many, ``session.created`` and ``workspace.ready`` among them if the log is empty.
-            seed: which ones.
+            count: how many, with ``session.created`` and ``workspace.ready`` if the log is empty.
+            seed: of the random choice of events.
 
         Returns:
-            Those events.
+            The new events.
         """
         draw = random.Random(seed)
         made: list[Event] = []
@@ -164,7 +164,7 @@ class LogKit:
             return "session.created", self._birth(), "human"
         if not state.workspace_present:
             return "workspace.ready", self._ready(), "system"
-        type_, data = draw.choice(_DEEDS)(state, draw)
+        type_, data = draw.choice(_POSSIBLE)(state, draw)
         return type_, data, "human" if type_ == "user_message" else "agent"
 
     def _store(self, type_: str, data: Mapping[str, Any], actor: Actor, last: Event | None, at: datetime | None = None) -> Event:
@@ -202,12 +202,12 @@ class LogKit:
     # Damaging ------------------------------------------------------------------------------------------------------------------
 
     def truncate(self, size: int) -> None:
-        """Leave the first ``size`` bytes; a negative one takes so many bytes off the end, as a killed writer does."""
+        """Keep the first ``size`` bytes; a negative size removes so many bytes from the end, as a killed writer does."""
         with self._changing() as raw:
             del raw[size:]
 
     def garbage(self, line: int, data: bytes = b"\x00 not json \xff") -> None:
-        """Put bytes in the place of a line, whose end stays; ``line`` counts from 1, and the one after the last is added."""
+        """Replace a line by other bytes, but not its line end; ``line`` counts from 1, and the line after the last is added."""
         with self._changing() as raw:
             lines = _lines(raw)
             if not 1 <= line <= len(lines) + 1:
@@ -216,28 +216,28 @@ class LogKit:
             raw[:] = b"".join(lines)
 
     def duplicate(self, seq: int) -> None:
-        """Have an event's line stand there twice."""
+        """Write an event's line twice."""
         with self._changing() as raw:
-            lines, place = self._find(raw, seq)
-            lines.insert(place, lines[place])
+            lines, index = self._find(raw, seq)
+            lines.insert(index, lines[index])
             raw[:] = b"".join(lines)
 
     def drop(self, seq: int) -> None:
-        """Take an event's line out, which leaves a gap; the last one leaves none, and no reader can miss it."""
+        """Remove an event's line, which leaves a gap; the last event leaves none, so no reader can notice."""
         with self._changing() as raw:
-            lines, place = self._find(raw, seq)
-            del lines[place]
+            lines, index = self._find(raw, seq)
+            del lines[index]
             raw[:] = b"".join(lines)
 
     def unknown_type(self, name: str = "session.exploded") -> None:
-        """Add a whole event, checksum and all, of a type that no vocabulary has, as a newer engine would."""
+        """Append a whole event with a valid checksum, of a type outside the vocabulary, as a newer engine would."""
         with self._changing() as raw:
             last = max(self.events("skip"), key=lambda event: event.seq, default=None)
             seq, ts = (last.seq + 1, last.ts + self._step) if last is not None else (0, self._start)
             raw += encode(Event(seq, ts, self.id, name, "system", {})) + b"\n"
 
     def flip(self, byte: int, bit: int = 0) -> None:
-        """Turn one bit over: bit 0 to 7 of a byte; a negative byte counts from the end, as in ``raw[byte]``."""
+        """Flip one bit: bit 0 to 7 of a byte; a negative byte counts from the end, as in ``raw[byte]``."""
         with self._changing() as raw:
             if not (-len(raw) <= byte < len(raw) and 0 <= bit < 8):
                 raise InvalidInput(f"{self.path} has no bit {bit} of byte {byte}.", fix=f"It has {len(raw)} bytes of bits 0 to 7.")
@@ -245,7 +245,7 @@ class LogKit:
 
     @contextmanager
     def _changing(self) -> Iterator[bytearray]:
-        """The file's bytes, written back as the block leaves them, into the same file; what was read of it is forgotten."""
+        """The bytes of the file, to be changed in the block and written back; what was cached of the file is dropped."""
         with self.store.lease(self.id):
             raw = bytearray(self.path.read_bytes())
             yield raw
@@ -254,19 +254,19 @@ class LogKit:
 
     def _find(self, raw: bytearray, seq: int) -> tuple[list[bytes], int]:
         lines = _lines(raw)
-        for place, line in enumerate(lines):
+        for index, line in enumerate(lines):
             with suppress(LogDamaged):
                 if decode(line.rstrip(b"\n")).seq == seq:
-                    return lines, place
+                    return lines, index
         raise InvalidInput(f"{self.path} has no event {seq}.", fix="Build it first: log.build(20) has the events 0 to 19.")
 
 
 @contextmanager
 def open_log(directory: str | os.PathLike[str] | None = None, **arguments: Any) -> Iterator[LogKit]:
-    """A log in a directory, or in a temporary one that is gone after the block.
+    """A log in a directory, or in a temporary one that is removed after the block.
 
     Args:
-        directory: where; see ``LogKit``, which takes the other arguments too.
+        directory: as for ``LogKit``, and so are the other arguments.
     """
     if directory is not None:
         yield LogKit(directory, **arguments)
@@ -279,27 +279,27 @@ def _lines(raw: bytearray) -> list[bytes]:
     return [line + b"\n" for line in bytes(raw.removesuffix(b"\n")).split(b"\n")] if raw else []
 
 
-# What can happen in a session that lives. --------------------------------------------------------------------------------------
+# What can happen in a live session ---------------------------------------------------------------------------------------
 
-Deed = Callable[[SessionState, random.Random], tuple[str, Mapping[str, Any]]]
+Possible = Callable[[SessionState, random.Random], tuple[str, Mapping[str, Any]]]
 
 _TEXTS: Final = ("Greet everybody.", "", "Grüße, 世界 🙂", 'a "quoted" \\ backslash', "two\nlines\r\n\ttab", "\u2028 \x7f \x00", "x" * 300)
 _PATHS: Final = ("app.py", "src/deep/er.txt", "weiß nicht.txt", "caf\udce9.txt", " leading", "a\nb")
 
 
-def _said(_state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
+def _message(_state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
     return draw.choice(("user_message", "assistant_message")), {"text": draw.choice(_TEXTS)}
 
 
-def _thought(_state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
+def _reasoning(_state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
     return "reasoning", {"item": {"summary": [draw.choice(_TEXTS)], "tokens": draw.randrange(2**60)}, "model": "model-1"}
 
 
-def _cost(_state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
+def _usage(_state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
     return "provider_usage", {"input": draw.randrange(10**6), "cost": draw.choice((0.0, 0.125, 1e-9, 1e300)), "cached": None}
 
 
-def _called_or_answered(state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
+def _call_or_answer(state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
     if not state.calls:
         return "tool_call", {
             "call_id": f"c{state.seq}",
@@ -310,33 +310,33 @@ def _called_or_answered(state: SessionState, draw: random.Random) -> tuple[str, 
     return "tool_result", {"call_id": call, "ok": ok, **({"output": draw.choice(_TEXTS)} if ok else {"error": {"kind": "failed"}})}
 
 
-def _turned(state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
+def _turn(state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
     if state.turn is not None:
         return "turn.ended", {"turn": state.turn, "status": draw.choice(("done", "failed", "interrupted"))}
     if state.calls:
-        return _called_or_answered(state, draw)
+        return _call_or_answer(state, draw)
     return "turn.started", {"turn": f"t{state.seq + 1}", "runs": draw.choice(("process", "thread"))}
 
 
-def _wrote(_state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
+def _write(_state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
     return "session.write", {**path_fields(draw.choice(_PATHS)), "op": draw.choice(("write", "delete"))}
 
 
-def _kept(_state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
+def _checkpoint(_state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
     return draw.choice((("workspace.kept", {"tree": _sha(draw)}), ("session.commit", {"sha": _sha(draw), "message": draw.choice(_TEXTS)})))
 
 
-def _stepped(state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
+def _step(state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
     if "step_ref" in state.identity:
         return "step.completed", {"step": state.identity["step_ref"], "outcome": "done"}
     return "step.started", {"step": draw.choice(("plan", "test")), "molecule_id": "mol-1"}
 
 
-def _told(_state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
+def _identity(_state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
     return "session.identified", {"identity": {"agent": draw.choice(("rig/crew/ada", None)), "work_unit": "gt-1"}}
 
 
-def _used(state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
+def _use(state: SessionState, draw: random.Random) -> tuple[str, Mapping[str, Any]]:
     hour = 3_600_000_000_000
     return draw.choice(
         (
@@ -351,4 +351,15 @@ def _sha(draw: random.Random) -> str:
     return f"{draw.getrandbits(160):040x}"
 
 
-_DEEDS: Final[tuple[Deed, ...]] = (_said, _thought, _cost, _called_or_answered, _turned, _wrote, _kept, _stepped, _told, _used)
+_POSSIBLE: Final[tuple[Possible, ...]] = (
+    _message,
+    _reasoning,
+    _usage,
+    _call_or_answer,
+    _turn,
+    _write,
+    _checkpoint,
+    _step,
+    _identity,
+    _use,
+)

@@ -1,7 +1,7 @@
-"""Every pair of states and every combination of observations there is, for ``pytest.mark.parametrize``.
+"""Every pair of states and every combination of observations, for ``pytest.mark.parametrize``.
 
-Whoever writes a session system, or a rule over one, puts it to all of them: ``@pytest.mark.parametrize("pair", life_pairs(), ids=str)``.
-What is right for each, the tables of the documents say (session-systems 4.2 and 5.1). Must not know pytest.
+A test of a session system, or of a rule over one, can try them all: ``@pytest.mark.parametrize("pair", life_pairs(), ids=str)``. What is
+right for each, docs/explanation/you-know-botminter.md and docs/explanation/you-know-agent-orchestrator.md say.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pytest_gittrix.record.state.observations import (
 from pytest_gittrix.views.orchestrator_status import STATUSES
 
 LIFE_STATES: Final = tuple(state for state in LEGAL if state != "removed")
-"""The seven states that BotMinter documents; ``removed`` is what is told of a session that was cleaned up."""
+"""The seven states that BotMinter documents. It documents no ``removed``, the state of a session that was cleaned up."""
 
 PULL_REQUESTS: Final = {
     "none": ObservedPullRequest(),
@@ -38,7 +38,7 @@ PULL_REQUESTS: Final = {
     "merged": ObservedPullRequest("merged", number=7),
     "closed": ObservedPullRequest("closed", number=7),
 }
-"""A pull request of each kind: of none, open for each reason, merged, closed."""
+"""A pull request of each kind: none, open for each reason, merged, closed."""
 
 REASONS: Final = {
     "not_started": ("spawn_requested",),
@@ -58,12 +58,12 @@ REASONS: Final = {
         "agent_process_exited",
     ),
 }
-"""For each state of a session, the reasons that make a difference to its status."""
+"""For each state of a session, the reasons that affect its status."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A state, another one, and whether the second may follow the first."""
+    """Two states, and whether the second may follow the first."""
 
     old: str
     new: str
@@ -75,10 +75,10 @@ class Pair:
 
 @dataclass(frozen=True)
 class Combination:
-    """One value of each axis.
+    """One observation of each kind.
 
     Attributes:
-        session, reason: how far the session is, and why.
+        session, reason: the progress of the session, and its reason.
         pr: one of ``PULL_REQUESTS``.
         runtime: one of ``observations.RUNTIME_STATES``.
         activity: one of ``observations.ACTIVITIES``, or ``unknown``.
@@ -95,7 +95,7 @@ class Combination:
 
     @property
     def observations(self) -> Observations:
-        """The same as the rules take it."""
+        """The observations as the rules take them."""
         activity = Activity() if self.activity == UNKNOWN else Activity(self.activity, "native", 0)
         return Observations(Progress(self.session, self.reason), PULL_REQUESTS[self.pr], Runtime(self.runtime), activity)
 
@@ -111,12 +111,12 @@ def life_pairs(*, legal: bool | None = None) -> tuple[Pair, ...]:
 
 
 def status_axes() -> tuple[Combination, ...]:
-    """Every combination of what can be known of a session: its state, its pull request, its runtime, what its agent does."""
+    """Every combination of observations of a session: its state, its pull request, its runtime, the activity of its agent."""
     sessions = [(state, reason) for state in SESSION_STATES for reason in REASONS[state]]
     rest = product(PULL_REQUESTS, RUNTIME_STATES, (UNKNOWN, *ACTIVITIES))
     return tuple(Combination(*session, *others) for session, others in product(sessions, rest))
 
 
 def status_ends() -> tuple[tuple[str, str | None], ...]:
-    """Every documented status with every activity, None for one that is not known: what an end is asked of."""
+    """Every documented status with every activity (None for an unknown one), for tests of whether a session has ended."""
     return tuple(product(STATUSES, (None, *ACTIVITIES)))

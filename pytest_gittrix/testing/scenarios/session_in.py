@@ -1,7 +1,7 @@
-"""Sessions in any state of any of the systems, as old as a test needs them: ``session_in("retained", outcome="failed", age="25h")``.
+"""Sessions in any state of any of the systems, of any age: ``session_in("retained", outcome="failed", age="25h")``.
 
-Each is a real session in the store of an engine: its events happened at instants of the past, one after another as they legally can, and
-what they tell of is done (a workspace is filled, work is pushed, a promotion is made). Must not know pytest.
+Each is a real session in the store of an engine: its events have instants in the past and a legal order, and what they describe was done
+(the workspace is filled, work is pushed, a promotion is made).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GITTRIX_STATES: Final = ("active", "promoted", "discarded", "expired")
 """The states of GitTrix's own sessions."""
 
 BRANCH: Final = "work"
-"""The branch that an agent of a made session works on."""
+"""The branch on which the agents of these sessions work."""
 
 _STEP: Final = timedelta(minutes=1)
 _FAILED: Final[Mapping[str, str]] = {"unsaved.txt": "This is nowhere else.\n"}
@@ -49,10 +49,10 @@ _WAYS: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True)
 class SessionIn:
-    """A session that was made in a state. What it tells is read from its log each time.
+    """A session that was made in a state. Every property reads its log anew.
 
     Attributes:
-        log: its log, to go on with, to compare and to damage.
+        log: its log, to continue, to compare and to damage.
     """
 
     log: LogKit
@@ -64,28 +64,28 @@ class SessionIn:
 
     @property
     def events(self) -> list[Event]:
-        """What happened to it."""
+        """Its events."""
         return self.log.events()
 
     @property
     def life(self) -> Life | None:
-        """Its life; None for a session that has none."""
+        """Its lifecycle as a member's session; None for other sessions."""
         return life_of(self.events)
 
     @property
     def state(self) -> str:
-        """The state of its life, or GitTrix's if it has none. Raises LogDamaged for a history that cannot have happened."""
+        """Its state as a member's session, or otherwise as a session of GitTrix. Raises LogDamaged for an impossible history."""
         found = self.log.state()
         return found.state if found.life is None else found.life
 
     @property
     def status(self) -> str:
-        """Its status, as agent-orchestrator documents it."""
+        """Its status as agent-orchestrator documents statuses."""
         return state_in(self.events)
 
     @property
     def path(self) -> Path:
-        """Its workspace, there or not."""
+        """The directory of its workspace, existing or not."""
         return self.log.store.directory(self.id) / "workspace"
 
 
@@ -94,7 +94,7 @@ class SessionsIn:
 
     Args:
         gittrix: the engine.
-        clock: its clock, which is set back for what happens in the past, and forward again.
+        clock: its clock, which is set back while events of the past are made.
     """
 
     def __init__(self, gittrix: GitTrix, clock: FrozenClock) -> None:
@@ -122,23 +122,23 @@ class SessionsIn:
 
         Args:
             state: a state of BotMinter's sessions (``creating`` to ``removed``), or of GitTrix's (``active``, ``promoted``, ``discarded``,
-                ``expired``). What both have is BotMinter's.
-            status: instead, a status of agent-orchestrator's, ``spawning`` to ``terminated``.
-            of: ``botminter`` or ``gittrix``, where a state alone does not say.
-            age: since when it is in that state: ``25h`` or a timedelta. What was before happened a minute apart.
+                ``expired``). A state that both have is BotMinter's.
+            status: a status of agent-orchestrator's sessions, ``spawning`` to ``terminated``, instead of a state.
+            of: ``botminter`` or ``gittrix``, for a state that both have.
+            age: how long it has been in that state: ``25h`` or a timedelta. Earlier events are a minute apart.
             outcome: how the run of a retained or removed one ended: ``completed`` (the default), ``failed``, ``killed``.
-            kind, member: of a session with a life; ``loop``, ``interactive`` or ``brain``.
-            task: of it.
-            files: what its agent left in the workspace and did not commit, on the branch ``work`` where there are branches. What failed has
-                a file by default.
-            events: what happened besides, now: types with their data.
-            legal: refuse what cannot happen. Without it, whatever the vocabulary knows is stored.
+            kind, member: of a member's session: ``loop``, ``interactive`` or ``brain``, and the name of the member.
+            task: its task.
+            files: uncommitted files that its agent left in the workspace, on the branch ``work`` in a member's session. A failed
+                session has one by default.
+            events: more events, at the present instant: types with their data.
+            legal: refuse ``events`` that cannot happen. Otherwise every event of the vocabulary is stored.
             id: its id.
-            identity: who works in it, and on what, of one without a life; see ``values.IDENTITY``.
+            identity: who works in it, and on what, for a session that is not a member's; see ``values.IDENTITY``.
 
         Raises:
-            InvalidInput: there is no such state, status, outcome or kind; they do not fit each other; or the age is none.
-            LogDamaged: one of ``events`` cannot happen, and was not asked for as such.
+            InvalidInput: the state, status, outcome or kind is unknown; they contradict each other; or the age is not valid.
+            LogDamaged: one of ``events`` cannot happen, and ``legal`` is True.
         """
         since = self._clock.now() - _age(age)
         if (state is None) == (status is None):
@@ -147,10 +147,10 @@ class SessionsIn:
             made = self._observed(status, since, task, id, files, identity)
         elif _system(str(state), of) == "gittrix":
             _refuse(outcome is not None, "outcome", "a session of GitTrix's ends as its state says")
-            made = self._ordinary(str(state), since, task, id, files, identity)
+            made = self._of_gittrix(str(state), since, task, id, files, identity)
         else:
             _refuse(bool(identity), ", ".join(identity), "a life knows a member")
-            made = self._living(str(state), _Birth(kind, member, task, _outcome(str(state), outcome), files), since, id)
+            made = self._of_member(str(state), _MemberSpec(kind, member, task, _outcome(str(state), outcome), files), since, id)
         for type_, data in events:
             made.put(type_, data, actor="system", at=self._clock.now(), legal=legal)
         made.store.write_metadata(made.id, made.state("repair-tail" if legal else "skip"))
@@ -158,7 +158,7 @@ class SessionsIn:
 
     # GitTrix ---------------------------------------------------------------------------------------------------------------------
 
-    def _ordinary(
+    def _of_gittrix(
         self, state: str, since: datetime, task: str, id: str | None, files: Mapping[str, str] | None, identity: dict[str, Any]
     ) -> LogKit:
         with self._then(since if state == "active" else since - _STEP):
@@ -176,7 +176,7 @@ class SessionsIn:
 
     @contextmanager
     def _then(self, when: datetime) -> Iterator[None]:
-        """What is done in the block happens at another time, files that are written included. No timer of the clock notices."""
+        """Set the clock to another instant for the block, also for the times of files. No timer of the clock fires."""
         now = self._clock.now()
         self._clock.skew(when - now)
         try:
@@ -194,7 +194,7 @@ class SessionsIn:
             raise InvalidInput(f"{status!r} is no status of a session.", fix=f"Use: {', '.join(STATUS_SCRIPTS)}.")
         project = identity.get("project", "app")
         chosen = id or self._numbered(project)
-        # As an orchestrator starts its own, so that one can lead it.
+        # As an orchestrator starts sessions, so that one can manage this session.
         facts: dict[str, Any] = {"project": project, "runtime": "process", "branch": f"session/{chosen}", **identity}
         with self._then(since - script.lasts):
             session = self._gittrix.start_session(task, id=chosen, eviction=EvictionPolicy(manual=True), **facts)
@@ -212,25 +212,25 @@ class SessionsIn:
 
     # BotMinter -------------------------------------------------------------------------------------------------------------------
 
-    def _living(self, state: str, birth: _Birth, since: datetime, id: str | None) -> LogKit:
+    def _of_member(self, state: str, spec: _MemberSpec, since: datetime, id: str | None) -> LogKit:
         engine = self._gittrix
         chosen = id if id is not None else engine.services.make_id()
         durable = engine.durable
         if durable is None:
             raise InvalidInput("The engine has no repository to fill a workspace from.", fix="Give GitTrix() a durable repository.")
-        spec = RepositorySpec("app", getattr(durable, "url", None) or str(durable.path), durable.branch)
-        marker = {"session_id": chosen, "member": birth.member}
+        repository = RepositorySpec("app", getattr(durable, "url", None) or str(durable.path), durable.branch)
+        marker = {"session_id": chosen, "member": spec.member}
         with self._then(since):
             path = engine.store.create(chosen) / "workspace"
             log = LogKit(engine.store.root, chosen)
-            workspace = checkout_all([spec], path, engine.home / "clones", marker=marker, refetch_after=0)
-            _Living(log, workspace, birth).go(state, since)
+            workspace = checkout_all([repository], path, engine.home / "clones", marker=marker, refetch_after=0)
+            _Lifecycle(log, workspace, spec).go(state, since)
         return log
 
 
 @dataclass(frozen=True)
-class _Birth:
-    """What a session with a life is opened with, how it ends, and what its agent leaves."""
+class _MemberSpec:
+    """How a member's session is opened, how it ends, and the files that its agent leaves."""
 
     kind: str
     member: str
@@ -243,26 +243,26 @@ class _Birth:
             raise InvalidInput(f"{self.kind!r} is no kind of session.", fix=f"Use: {', '.join(KINDS)}.")
 
     @property
-    def left(self) -> Mapping[str, str]:
-        """The files it leaves."""
+    def files_left(self) -> Mapping[str, str]:
+        """The files that its agent leaves."""
         if self.files is not None:
             return self.files
         return _FAILED if self.outcome == "failed" else {}
 
 
 @dataclass(frozen=True)
-class _Living:
-    """Takes a session through its life, up to a state."""
+class _Lifecycle:
+    """Takes a member's session through its states, up to one of them."""
 
     log: LogKit
     workspace: MultiRepoWorkspace
-    birth: _Birth
+    spec: _MemberSpec
 
     def go(self, state: str, since: datetime) -> None:
-        """Go on until it is in a state, which it comes into at an instant."""
-        way: tuple[tuple[str, ...], ...] = tuple((one,) for one in _WAYS.get(state, _WAYS[self.birth.outcome]))
+        """Enter every state up to one, which is entered at the instant ``since``."""
+        way: tuple[tuple[str, ...], ...] = tuple((one,) for one in _WAYS.get(state, _WAYS[self.spec.outcome]))
         if state in ("retained", "removed"):
-            way = (*way[:-1], (*way[-1], "retained"))  # who ended is retained at once
+            way = (*way[:-1], (*way[-1], "retained"))  # a session that ended is retained at once
         if state == "removed":
             way = (*way, ("removed",))
         for number, together in enumerate(way, start=1):
@@ -292,14 +292,14 @@ class _Living:
             {"name": one.name, "url": one.url, "branch": one.branch, "commit": one.commit, "place": one.directory}
             for one in self.workspace.repositories
         ]
-        said = {"task": self.birth.task, "kind": self.birth.kind, "member": self.birth.member, "repositories": placed}
-        return {**said, **path_fields(self.workspace.path, "workspace"), "policy": NEVER_SWEPT.to_data()}
+        fields = {"task": self.spec.task, "kind": self.spec.kind, "member": self.spec.member, "repositories": placed}
+        return {**fields, **path_fields(self.workspace.path, "workspace"), "policy": NEVER_SWEPT.to_data()}
 
     def _work(self, seconds: int) -> None:
         root = Path(self.workspace.path, self.workspace.repositories[0].directory)
-        if self.birth.left:
+        if self.spec.files_left:
             git(root, "checkout", "-q", "-b", BRANCH)
-        for path, text in self.birth.left.items():
+        for path, text in self.spec.files_left.items():
             at = root / path
             at.parent.mkdir(parents=True, exist_ok=True)
             at.write_text(text, encoding="utf-8")
@@ -325,7 +325,7 @@ class _Living:
         self.log.put(type_, data, actor="system", at=at)
 
 
-# What is asked for -------------------------------------------------------------------------------------------------------------
+# Arguments ---------------------------------------------------------------------------------------------------------------
 
 
 def _age(age: str | timedelta) -> timedelta:

@@ -1,7 +1,6 @@
-"""What has to be seen of a session so that it has a status of agent-orchestrator's, and looking at a session as it does.
+"""Observing a session as agent-orchestrator does, and the observations that lead to each of its statuses.
 
-A look records what is news, decides as ``views.orchestrator_status`` does, and records what was decided if that is news. Must not know
-what is looked at: a real agent or a script.
+An observation records new facts, decides as ``views.orchestrator_status`` does, and records the decision if it is new.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ _PR_FIELDS: Final = ("number", "url", "title", "owner", "repo", "branch", "base_
 
 @dataclass(frozen=True)
 class Scene:
-    """What is to be seen of a session; None is not looked at.
+    """The facts that can be observed of a session; None is not observed.
 
     Attributes:
         runtime: one of ``observations.RUNTIME_STATES``.
-        activity: one of ``observations.ACTIVITIES``; ``probe_failed`` if it cannot be looked at.
-        observed: when the agent did something last; None if nothing tells.
+        activity: one of ``observations.ACTIVITIES``; ``probe_failed`` if the probe fails.
+        observed: when the agent did something last; None if that is not known.
         pr: the pull request.
-        source: who tells of the activity.
+        source: the source of the activity.
     """
 
     runtime: str | None = None
@@ -39,7 +38,7 @@ class Scene:
     source: str = "native"
 
     def observation(self) -> PollResult:
-        """The same, as a decision takes it."""
+        """The facts as a decision takes them."""
         runtime = None if self.runtime is None else Runtime(self.runtime)
         if self.activity == "probe_failed":
             return PollResult(runtime, Activity(source=self.source, failed=True), self.pr)
@@ -49,37 +48,37 @@ class Scene:
 
 
 def look(log: LogKit, scene: Scene, at: datetime) -> Decision:
-    """Look at a session once.
+    """Observe a session once.
 
     Args:
-        log: its log, to which is added what is news.
-        scene: what there is to be seen.
-        at: when.
+        log: its log, to which new facts are added.
+        scene: the facts that can be observed.
+        at: the instant.
 
     Raises:
-        LogDamaged: the log is damaged, or the session is none.
+        LogDamaged: the log is damaged or empty.
     """
-    seen = scene.observation()
+    observed = scene.observation()
     observations = observations_of(log.events())
-    for type_, data in _news(observations, seen):
+    for type_, data in _news(observations, observed):
         log.put(type_, data, actor="system", at=at)
-    decision = decide(observations, seen, ns_of(at))
+    decision = decide(observations, observed, ns_of(at))
     if decision.changed:
         log.put("status.decided", decision.to_data(), actor="system", at=at)
     return decision
 
 
-def _news(observations: Observations, seen: PollResult) -> list[tuple[str, Mapping[str, Any]]]:
+def _news(observations: Observations, observed: PollResult) -> list[tuple[str, Mapping[str, Any]]]:
     found: list[tuple[str, Mapping[str, Any]]] = []
-    if seen.runtime is not None and seen.runtime.state != observations.runtime.state:
-        found.append(("runtime.observed", {"state": seen.runtime.state}))
-    now, before = seen.activity, observations.activity
+    if observed.runtime is not None and observed.runtime.state != observations.runtime.state:
+        found.append(("runtime.observed", {"state": observed.runtime.state}))
+    now, before = observed.activity, observations.activity
     if now is not None and now.state != UNKNOWN and (now.state, now.observed_ns) != (before.state, before.observed_ns):
         known = {} if now.observed_ns is None else {"observed_ns": now.observed_ns}
         found.append(("activity.observed", {"state": now.state, "source": now.source, **known}))
-    if seen.pr is not None and seen.pr != replace(observations.pr, cleared=False):
-        told = {name: value for name in _PR_FIELDS if (value := getattr(seen.pr, name)) is not None}
-        found.append(("pr.observed", {"state": seen.pr.state, **told}))
+    if observed.pr is not None and observed.pr != replace(observations.pr, cleared=False):
+        fields = {name: value for name in _PR_FIELDS if (value := getattr(observed.pr, name)) is not None}
+        found.append(("pr.observed", {"state": observed.pr.state, **fields}))
     return found
 
 
@@ -88,11 +87,12 @@ def _news(observations: Observations, seen: PollResult) -> list[tuple[str, Mappi
 
 @dataclass(frozen=True)
 class StatusScript:
-    """What leads to a status.
+    """The observations that lead to a status.
 
     Attributes:
-        scenes: what is seen, each so long before the status is there; the last of them makes it.
-        end: state and reason of a session that somebody ended; decided last.
+        scenes: the facts to observe, each with the time from there to the status; the last observation gives the status.
+        end: the state and reason of a session that was ended by hand, decided last.
+        rest: how long the agent has been at rest in a scene in which it is idle or blocked.
     """
 
     scenes: tuple[tuple[timedelta, Scene], ...] = ()
@@ -101,12 +101,12 @@ class StatusScript:
 
     @property
     def lasts(self) -> timedelta:
-        """How long it takes from the session's start on."""
+        """The time from the session's start to the status."""
         return max((before + _MINUTE for before, _ in self.scenes), default=timedelta(0))
 
 
 def play(script: StatusScript, log: LogKit, until: datetime) -> None:
-    """Have everything of a script seen; the status is there at ``until``."""
+    """Make every observation of a script; the session has the status at the instant ``until``."""
     for before, scene in script.scenes:
         at = until - before
         observed = at - script.rest if scene.activity in ("idle", "blocked") else at if scene.activity is not None else None
@@ -150,4 +150,4 @@ STATUS_SCRIPTS: Final[Mapping[str, StatusScript]] = {
     "done": _ended("done", "research_complete"),
     "terminated": _ended("terminated", "agent_process_exited"),
 }
-"""What leads to each of the documented statuses."""
+"""The script of each documented status."""

@@ -1,7 +1,7 @@
-"""A story of a session that is seen from outside: ``Timeline().at("0", runtime="alive", activity="active").at("6m", activity="idle")``.
+"""The facts of a session over time: ``Timeline().at("0", runtime="alive", activity="active").at("6m", activity="idle")``.
 
-It is played on a frozen clock: a session of agent-orchestrator's is looked at, again and again, by the rules of the engine, and what comes
-of it is kept: statuses, reasons, notifications (session-systems 5.8). Must not know pytest.
+A timeline is played on a frozen clock: a session as agent-orchestrator has them is observed repeatedly by the rules of the engine, which
+gives statuses, reasons and notifications (docs/explanation/you-know-agent-orchestrator.md).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, Self, get_args
+from typing import Any, Final, Self, get_args
 
 from pytest_gittrix.clock.clock import FrozenClock
 from pytest_gittrix.durations import format_duration, parse_duration
@@ -32,24 +32,23 @@ from pytest_gittrix.views.orchestrator import notifications, state_in
 from pytest_gittrix.views.orchestrator_status import Dialect
 
 POLL: Final = timedelta(seconds=30)
-"""How often a session is looked at (agent-orchestrator)."""
+"""How often agent-orchestrator observes a session."""
 
 _AT_REST: Final = frozenset({"idle", "blocked", "exited", "probe_failed"})
 _DIALECTS: Final = get_args(Dialect)
 _PR: Final = ("ci", "review", "mergeable", "draft")
-_Kept = Literal["runtime", "activity", "pr"]
 
 
 @dataclass(frozen=True)
 class Look:
-    """What one look at the session came to.
+    """The result of one observation of the session.
 
     Attributes:
-        after: since the start.
-        status: what it is then.
-        session, reason: how far it is, and why.
-        why: what decided, in words.
-        attempts: how often in a row what was seen did not agree; None when it did.
+        after: the time since the start.
+        status: the status of the session then.
+        session, reason: the progress of the session, and its reason.
+        why: the rule that decided, in words.
+        attempts: how many observations in a row were contradictory; None if this one was not.
     """
 
     after: timedelta
@@ -60,18 +59,18 @@ class Look:
     attempts: int | None = None
 
     def __str__(self) -> str:
-        told = f" (attempt {self.attempts})" if self.attempts is not None else ""
-        return f"{format_duration(self.after):>8} {self.status}: {self.session}/{self.reason}, {self.why}{told}"
+        attempt = f" (attempt {self.attempts})" if self.attempts is not None else ""
+        return f"{format_duration(self.after):>8} {self.status}: {self.session}/{self.reason}, {self.why}{attempt}"
 
 
 @dataclass(frozen=True)
 class Played:
-    """What came of a timeline.
+    """The results of a timeline.
 
     Attributes:
-        looks: every look, in order.
+        looks: every observation, in order.
         events: all events of the session.
-        notifications: what was to be told, oldest first: the document's OrchestratorEvents.
+        notifications: the notifications (agent-orchestrator's OrchestratorEvents), oldest first.
     """
 
     looks: tuple[Look, ...]
@@ -83,12 +82,12 @@ class Played:
 
     @property
     def statuses(self) -> list[str]:
-        """What the session was, each status once for as long as it lasted."""
+        """The statuses of the session; one that lasted over several observations is there once."""
         return [one.status for one in self._changes(lambda look: look.status)]
 
     @property
     def reasons(self) -> list[tuple[str, str]]:
-        """How far it was and why, each once for as long as it lasted."""
+        """The progress and reasons of the session; a pair that lasted over several observations is there once."""
         return [(one.session, one.reason) for one in self._changes(lambda look: (look.session, look.reason))]
 
     @property
@@ -97,31 +96,31 @@ class Played:
         return [str(one["type"]) for one in self.notifications]
 
     def status_at(self, when: str | timedelta) -> str:
-        """What it was then: by the last look until then.
+        """The status at a time since the start, by the last observation until then.
 
         Raises:
-            InvalidInput: nobody had looked at it yet.
+            InvalidInput: the session had not been observed yet.
         """
         after = _after(when)
-        seen = [one for one in self.looks if one.after <= after]
-        if not seen:
+        until = [one for one in self.looks if one.after <= after]
+        if not until:
             raise InvalidInput(f"Nobody had looked after {format_duration(after)}.", fix=f"The first look is after {self.looks[0].after}.")
-        return seen[-1].status
+        return until[-1].status
 
     def no_flapping(self, within: str | timedelta = "5m") -> None:
-        """See that no status was left and come back to within a time.
+        """Check that no status was left and came back within a time.
 
         Args:
-            within: so long is long enough for a status to be true.
+            within: the time after which a status may come back.
 
         Raises:
-            AssertionError: one was; the message has every look.
+            AssertionError: a status came back too early; the message has every observation.
         """
         span, changes = _after(within), self._changes(lambda look: look.status)
-        for before, between, again in zip(changes, changes[1:], changes[2:], strict=False):
-            if before.status == again.status and again.after - between.after < span:
+        for before, between, after in zip(changes, changes[1:], changes[2:], strict=False):
+            if before.status == after.status and after.after - between.after < span:
                 raise AssertionError(
-                    f"It was {between.status} for {format_duration(again.after - between.after)} only, and {again.status} again:\n{self}"
+                    f"It was {between.status} for {format_duration(after.after - between.after)} only, and {after.status} again:\n{self}"
                 )
 
     def _changes(self, of: Callable[[Look], object]) -> list[Look]:
@@ -132,20 +131,20 @@ class Played:
 @dataclass(frozen=True)
 class _Point:
     after: timedelta
-    told: dict[str, Any]
+    facts: dict[str, Any]
 
 
 class Timeline:
-    """What is to be seen of a session, from some instants on.
+    """The facts that can be observed of a session, from certain instants on.
 
     Args:
-        session: makes the session, which is looked at from then on; one in a temporary store by default.
-        clock: a clock to move; one of its own by default.
-        every: how often the session is looked at, besides at each point; None for the points alone.
-        dialect: of the statuses, ``document`` or ``head``.
+        session: makes the session to observe; by default one in a temporary store.
+        clock: a clock to advance; by default the timeline has its own.
+        every: how often the session is observed, besides at each point; None for the points alone.
+        dialect: the dialect of the statuses, ``document`` or ``head``.
 
     Raises:
-        InvalidInput: there is no such dialect, or the interval is none.
+        InvalidInput: the dialect is unknown, or the interval is zero.
     """
 
     def __init__(
@@ -178,22 +177,22 @@ class Timeline:
         draft: bool | None = None,
         report: str | None = None,
     ) -> Self:
-        """From an instant on, something else is to be seen; what is not told stays as it was.
+        """Change facts from an instant on; all other facts stay as they were.
 
         Args:
-            when: since the start: ``0``, ``6m`` or a timedelta; not before the last one.
+            when: the time since the start: ``0``, ``6m`` or a timedelta; not before that of the last point.
             runtime: one of ``observations.RUNTIME_STATES``.
-            activity: one of ``observations.ACTIVITIES``, or ``probe_failed``. An agent that is active, ready or asks does so at that
-                instant, and not again until another call says so.
-            since: when the agent did something last, if it was not then.
-            pr, ci, review, mergeable, draft: of the pull request.
-            report: what the agent says of itself, once.
+            activity: one of ``observations.ACTIVITIES``, or ``probe_failed``. An agent that is active, ready or waits for input does
+                something at this instant, and then nothing more until a later point says so.
+            since: the time since the start at which the agent did something last, if that is not ``when``.
+            pr, ci, review, mergeable, draft: facts of the pull request.
+            report: a report that the agent submits at this instant.
 
         Returns:
             The timeline.
 
         Raises:
-            InvalidInput: one of them has a value that there is not, or it is before the point before.
+            InvalidInput: a value is unknown, or ``when`` is before the last point.
         """
         after = _after(when)
         known = {
@@ -211,27 +210,27 @@ class Timeline:
             raise InvalidInput(
                 f"{format_duration(after)} is before {format_duration(self._points[-1].after)}.", fix="Tell a story from its beginning."
             )
-        told = {**given, "since": None if since is None else _after(since), "mergeable": mergeable, "draft": draft, "report": report}
-        self._points.append(_Point(after, {name: value for name, value in told.items() if value is not None}))
+        facts = {**given, "since": None if since is None else _after(since), "mergeable": mergeable, "draft": draft, "report": report}
+        self._points.append(_Point(after, {name: value for name, value in facts.items() if value is not None}))
         return self
 
     def play(self) -> Played:
-        """Let it happen: move the clock from look to look, and gather what comes of it. The clock stays at the last look.
+        """Play the timeline: advance the clock from observation to observation; it stays at the last one.
 
         Raises:
-            InvalidInput: there is no point to play.
+            InvalidInput: the timeline has no point.
         """
         if not self._points:
             raise InvalidInput("The timeline is empty.", fix='Say what is to be seen: Timeline().at("0", runtime="alive").')
-        with ExitStack() as held:
+        with ExitStack() as closing:
             clock = self._clock
             if clock is None:
                 clock = FrozenClock(separate_files=False)
-                held.callback(clock.close)
+                closing.callback(clock.close)
             if self._session is not None:
                 log = self._session()
             else:
-                log = held.enter_context(open_log(id="app-1", start=clock.now()))
+                log = closing.enter_context(open_log(id="app-1", start=clock.now()))
                 log.put("session.created", {"identity": {"project": "app"}}, actor="human", at=clock.now())
                 log.put("workspace.ready", {"path": str(log.path.with_name("workspace"))}, actor="system", at=clock.now())
             return self._played(log, clock)
@@ -240,9 +239,9 @@ class Timeline:
         start, scene, looks = clock.now(), Scene(), list[Look]()
         for number, point in enumerate(self._points):
             clock.advance_to(start + point.after)
-            scene = _changed(scene, point.told, start + point.after, start)
-            if "report" in point.told:
-                _report(log, str(point.told["report"]), clock.now())
+            scene = _changed(scene, point.facts, start + point.after, start)
+            if "report" in point.facts:
+                _report(log, str(point.facts["report"]), clock.now())
             following = self._points[number + 1].after if number + 1 < len(self._points) else None
             looks.append(self._look(log, scene, clock, start))
             while self._every is not None and following is not None and clock.now() - start + self._every < following:
@@ -257,22 +256,17 @@ class Timeline:
         return Look(clock.now() - start, status, decision.session, decision.reason, decision.why, decision.attempts)
 
 
-def _changed(scene: Scene, told: dict[str, Any], now: datetime, start: datetime) -> Scene:
-    kept: dict[_Kept, Any] = {
-        "runtime": told.get("runtime", scene.runtime),
-        "activity": told.get("activity", scene.activity),
-        "pr": scene.pr,
-    }
+def _changed(scene: Scene, facts: dict[str, Any], now: datetime, start: datetime) -> Scene:
     observed = scene.observed
-    if "activity" in told and told["activity"] not in _AT_REST:
+    if "activity" in facts and facts["activity"] not in _AT_REST:
         observed = now
-    if "since" in told:
-        observed = start + told["since"]
-    facts = {name: told[name] for name in _PR if name in told}
-    if "pr" in told or facts:
+    if "since" in facts:
+        observed = start + facts["since"]
+    pr, details = scene.pr, {name: facts[name] for name in _PR if name in facts}
+    if "pr" in facts or details:
         known = scene.pr or ObservedPullRequest("open", number=1)
-        kept["pr"] = ObservedPullRequest() if told.get("pr") == "none" else replace(known, state=told.get("pr", known.state), **facts)
-    return Scene(kept["runtime"], kept["activity"], observed, kept["pr"], scene.source)
+        pr = ObservedPullRequest() if facts.get("pr") == "none" else replace(known, state=facts.get("pr", known.state), **details)
+    return Scene(facts.get("runtime", scene.runtime), facts.get("activity", scene.activity), observed, pr, scene.source)
 
 
 def _report(log: LogKit, name: str, at: datetime) -> None:

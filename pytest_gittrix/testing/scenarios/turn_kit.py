@@ -1,7 +1,7 @@
-"""Turns that do what a test says and stop where it says, without a sleep in them; in a process or in a thread.
+"""Turns that follow a script and stop where a test wants them to, without a sleep; in a process or in a thread.
 
-A script is a function to give to ``start_turn``. Test and turn meet at named points, through named pipes, since a turn in a process
-shares no memory with the test. Whatever hangs is ended with the kit. Must not know pytest.
+A script is a function for ``start_turn``. Test and turn meet at named points, through named pipes (``rendezvous``), since a turn in a
+process shares no memory with the test. Turns that hang are ended with the kit.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from pytest_gittrix.os_level.reaper import end_tree
 from pytest_gittrix.testing.scenarios.rendezvous import STAY, Rendezvous, ScriptKit
 
 _SLICE: Final = 0.01  # seconds between two looks at whether a turn in a thread is to end
-_GRACE: Final = 5.0  # seconds that a turn may take from its start to the first word of its script
+_GRACE: Final = 5.0  # seconds that a turn may take from its start to the first message of its script
 _SOON, _JOIN = 0.5, 5.0
 _ENDING: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPIPE")
 _TREE: Final = "trap '' TERM INT HUP QUIT; echo $$; sh -c 'echo $$; exec cat \"$0\"' \"$0\" & wait"
-"""A shell below a shell below the turn, deaf to all that can be ignored, until nobody holds the pipe ``$0`` open any more."""
+"""A child and a grandchild of the turn: shells that ignore every signal they can, until no process has the pipe ``$0`` open for writing."""
 
 Step = Callable[["_Play"], object]
 
 
 class TurnCut(BaseException):
-    """Ends a script in a thread whose turn was interrupted, or whose kit is closed. No ``Exception``: nothing handles it on the way."""
+    """Ends a script in a thread whose turn was interrupted, or whose kit is closed. No ``Exception``, so that no handler catches it."""
 
 
 class TurnKit(ScriptKit):
     """Scripts for turns, and the test's side of them.
 
     Args:
-        directory: where its pipes are; a temporary one, gone with the kit, by default.
+        directory: for its pipes; by default a temporary one, which is removed with the kit.
         timeout: real seconds to wait for a turn before it counts as stuck.
 
     Raises:
@@ -79,22 +79,22 @@ class TurnKit(ScriptKit):
         return TurnScript(self)
 
     def children(self, name: str | None = None) -> list[int]:
-        """The processes that scripts started with ``spawn_child``, those of a name or all; dead ones too."""
+        """The ids of the processes that scripts started with ``spawn_child``, of a name or all; dead ones too."""
         return [owner.pid for owner in self._known_children(name)]
 
     def alive(self, name: str | None = None) -> list[int]:
-        """Those of them that still run, this very moment: one that was just killed may take another."""
+        """The ids of those that still run; a process that was just killed may run for another moment."""
         return [owner.pid for owner in self._known_children(name) if owner.alive() is not False]
 
     def gone(self, name: str | None = None, timeout: float | None = None) -> bool:
-        """Wait until none of them runs any more; whether that came about in time, and there were any."""
+        """Wait until none of them runs; whether there were any, and all ended in time."""
         deadline = real_seconds() + (self._rendezvous.timeout if timeout is None else timeout)
         while self.alive(name) and real_seconds() < deadline:
             self._over.wait(_SLICE)
         return bool(self.children(name)) and not self.alive(name)
 
     def close(self) -> None:
-        """End what hangs: turns that follow a script still, and the processes they started. Again, it does nothing."""
+        """End every turn that still follows a script, and the processes it started. Closing again does nothing."""
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
@@ -142,10 +142,10 @@ class TurnKit(ScriptKit):
 
 
 class TurnScript:
-    """Steps of a turn, added one by one; a function to give to ``start_turn``, as often as wanted.
+    """The steps of a turn, added one by one; a function for ``start_turn``, for any number of turns.
 
     Args:
-        kit: the test's side of it.
+        kit: the kit that the script belongs to.
     """
 
     def __init__(self, kit: TurnKit) -> None:
@@ -154,15 +154,15 @@ class TurnScript:
         self._value: Any = None
 
     def __call__(self, context: TurnContext) -> Any:
-        """Do the steps, one after another; gives what ``returns`` said."""
+        """Do the steps, one after another; gives the value set by ``returns``."""
         return _Play(self._kit, context).run(self._steps, self._value)
 
     def do(self, fn: Callable[[TurnContext], object]) -> Self:
-        """Call ``fn(context)``: whatever there is no step for."""
+        """Call ``fn(context)``: for anything that has no step."""
         return self._add(lambda play: fn(play.context))
 
     def emit(self, type: str, /, **data: Any) -> Self:
-        """Announce something without storing it: ``emit("text_delta", chunk="he")``."""
+        """Announce an event without storing it: ``emit("text_delta", chunk="he")``."""
         return self._add(lambda play: play.context.emit(type, data))
 
     def record(self, type: str, /, **data: Any) -> Self:
@@ -170,23 +170,23 @@ class TurnScript:
         return self._add(lambda play: play.context.record(type, data))
 
     def say(self, text: str, *, by: str = "assistant") -> Self:
-        """Store a message of the ``assistant`` or of the ``user``.
+        """Store a message by the ``assistant`` or by the ``user``.
 
         Raises:
-            InvalidInput: it is by neither.
+            InvalidInput: ``by`` is neither.
         """
         if by not in ("assistant", "user"):
             raise InvalidInput(f"{by!r} says nothing in a session.", fix="Use assistant or user.")
         return self.record(f"{by}_message", text=text)
 
     def call(self, call_id: str, name: str = "shell", **args: Any) -> Self:
-        """Call a tool: ``call("c1", "shell", argv=["ls"])``. What is done before its ``result`` is done inside the tool."""
+        """Call a tool: ``call("c1", "shell", argv=["ls"])``. Steps before its ``result`` happen inside the tool."""
         return self.record("tool_call", call_id=call_id, name=name, args=args)
 
     def result(self, call_id: str, output: Any = "", *, ok: bool = True) -> Self:
         """Answer a call; with ``ok=False``, ``output`` is the error's message."""
-        told = {"output": output} if ok else {"error": {"kind": "failed", "message": output}}
-        return self.record("tool_result", call_id=call_id, ok=ok, **told)
+        answer = {"output": output} if ok else {"error": {"kind": "failed", "message": output}}
+        return self.record("tool_result", call_id=call_id, ok=ok, **answer)
 
     def write(self, path: str, data: bytes | str) -> Self:
         """Write a file of the workspace, through the session."""
@@ -195,7 +195,7 @@ class TurnScript:
     def at(self, point: str) -> Self:
         """Stop here until the test says ``turns.go(point)``; ``turns.wait_for(point)`` returns when the turn is here.
 
-        A turn that is interrupted here does nothing more, even if it was told to go just before.
+        A turn that is interrupted here does nothing more, even after ``go``.
         """
         self._kit._rendezvous.point(point)
         return self._add(lambda play: play.stop_at(point))
@@ -209,7 +209,7 @@ class TurnScript:
         return self._add(lambda play: play.hang())
 
     def deaf(self) -> Self:
-        """Ignore SIGTERM, SIGINT and all else that asks a process to end, and go on. In a thread, whose process is the test, only go on."""
+        """Ignore SIGTERM, SIGINT and the other signals that ask a process to end. A thread ignores none: its process is the test's."""
         return self._add(lambda play: play.ignore_signals())
 
     def ignore_interrupt(self) -> Self:
@@ -217,7 +217,7 @@ class TurnScript:
         return self.deaf().hang()
 
     def until_cancelled(self) -> Self:
-        """Go on once the turn is asked to end, as a polite one in a thread does; one in a process does not live to be asked."""
+        """Wait until the turn is cancelled, then go on, as a polite thread does; a process is killed and cannot go on."""
         return self._add(lambda play: play.hang(polite=True))
 
     def crash(self, error: BaseException | None = None) -> Self:
@@ -229,7 +229,7 @@ class TurnScript:
         return self._add(lambda play: play.kill_itself())
 
     def returns(self, value: Any) -> Self:
-        """What the turn gives if it comes to its end."""
+        """Set the value that the turn returns after its last step."""
         self._value = value
         return self
 
@@ -255,7 +255,7 @@ class _Play:
         return os.getpid() != self.kit._pid
 
     def run(self, steps: list[Step], value: Any) -> Any:
-        """Do the steps; say how that ended, unless the process died."""
+        """Do the steps, and report how they ended, unless the process died."""
         if not self.forked:
             self.kit._plays.append(self)
         self.kit._tell(begun=Owner.current().to_json())
@@ -272,31 +272,31 @@ class _Play:
         return value
 
     def stop_at(self, point: str) -> None:
-        """Say that it is here, and wait for ``go``."""
+        """Report the point, and wait for ``go``."""
         self.kit._tell(at=point)
         fd = self.kit._rendezvous.descriptor(point)
         while True:
             ready = select.select([fd], [], [], _SLICE)[0]
-            self._cut()  # one that was ended must take no word that is meant for the next
+            self._cut()  # a turn that was ended must not read a ``go`` that is meant for the next one
             with suppress(BlockingIOError):  # another turn was quicker
                 if ready and os.read(fd, 1):
                     return
 
     def hang(self, *, polite: bool = False) -> None:
-        """Hang until the kit is closed; if polite, only until it is asked to end."""
+        """Wait until the kit is closed or, if ``polite``, until the turn is cancelled."""
         while not self.kit._over.wait(_SLICE if polite else None):
             if self.context.cancelled.is_set():
                 return
         raise TurnCut
 
     def ignore_signals(self) -> None:
-        """Be deaf, unless the test would be deaf too. Blocking is not enough: another thread of the process would hear."""
+        """Ignore signals, but not in the test's own process. Blocking is not enough: another thread of the process would receive them."""
         if self.forked:
             for name in _ENDING:
                 signal.signal(getattr(signal, name), signal.SIG_IGN)
 
     def spawn(self, name: str) -> None:
-        """Start a child and a grandchild, and tell the test of them once they are deaf."""
+        """Start a child and a grandchild, and report them to the test once they ignore signals."""
         pipe = str(self.kit._directory / STAY)
         tree = subprocess.Popen(["/bin/sh", "-c", _TREE, pipe], stdout=subprocess.PIPE, text=True)
         self.trees.append(tree)
@@ -305,15 +305,15 @@ class _Play:
             self.kit._tell(child=name, owner=owner_of(int(tree.stdout.readline())).to_json())
 
     def kill_itself(self) -> None:
-        """Die, unless the test would die too."""
+        """Die, but not in the test's own process."""
         if not self.forked:
             raise InvalidInput("This turn runs in a thread.", why="The test would die with it.", fix="Run it with runs='process'.")
         os.kill(os.getpid(), signal.SIGKILL)
 
     def end(self) -> None:
-        """Called by the kit, in the test's process: have the thread end."""
+        """Called by the kit in the test's process: end the thread."""
         self.thread.join(_SOON)
-        self.context.cancelled.set()  # for what waits for nothing else
+        self.context.cancelled.set()  # for a script that waits for its cancellation only
         self.thread.join(_JOIN)
 
     def reap(self) -> None:

@@ -227,9 +227,9 @@ class OptionalVerbs(MemberVerbs, StatusVerbs, Protocol):
     def record(self, id: str, type: str, data: Mapping[str, Any]) -> int:
         """``history``: store an event, then announce it; gives its ``seq``.
 
-        The types are at least ``user_message`` (``text``, perhaps ``metadata``), ``assistant_message`` (``text``), ``tool_call`` (``call_id``,
-        ``name``, ``args``) and ``tool_result`` (``call_id``, ``ok``, perhaps ``output`` or ``error``). ``INVALID_INPUT`` for another type,
-        or for data that lack a key or are not JSON.
+        The types are at least ``user_message`` (``text``, perhaps ``metadata``), ``assistant_message`` (``text``), ``tool_call``
+        (``call_id``, ``name``, ``args``) and ``tool_result`` (``call_id``, ``ok``, perhaps ``output`` or ``error``). ``INVALID_INPUT`` for
+        another type, or for data that lack a key or are not JSON.
         """
         ...
 

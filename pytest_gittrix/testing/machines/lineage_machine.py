@@ -215,7 +215,7 @@ class LineMachine(LineageWorld):
     def tree(self, one: LineageSession, by: int, depth: int) -> None:
         """``tree`` finds the descendants of a session, in so many generations."""
         found = in_order_of_ids(self.engines[by].tree(one.id, depth=depth).to_wire())
-        require_equal(f"tree({one}, {depth}) has its descendants.", self.model.tree(one, depth), found)
+        require_equal(f"tree({one}, {depth}) is what came of it.", self.model.tree(one, depth), found)
 
     # What must hold ------------------------------------------------------------------------------------------------------------------
 
@@ -224,7 +224,9 @@ class LineMachine(LineageWorld):
         """The fold of each log is the expected one, and the step has written to the logs of its own sessions alone."""
         for one in self.model.sessions.values():
             raw = self.path_of(one.id).read_bytes()
-            require(one.id in self.writable or raw == self.logs.get(one.id), f"A step that is not about {one} writes nothing to its log.")
+            require(
+                one.id in self.writable or raw == self.logs.get(one.id), f"Nothing is written to the log of {one} by what is not about it."
+            )
             if raw != self.logs.get(one.id):
                 events = self.log_of(one.id)
                 require_equal(f"{one} is as it must be.", one.facts(), facts_of(fold(events)))

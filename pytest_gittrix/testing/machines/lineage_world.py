@@ -72,7 +72,7 @@ class LineageWorld(WorldMachine):
         copied = [(event.seq, event.data["text"]) for event in self.log_of(id_) if event.type == "assistant_message"]
         expected = [text for seq, text in parent.messages if seq <= at]
         if became != STILLBORN:
-            require_equal(f"A fork of {parent} takes along the messages up to event {at}.", expected, [text for _, text in copied])
+            require_equal(f"A fork of {parent} takes along what was said up to event {at}.", expected, [text for _, text in copied])
         origin: dict[str, Any] = {"parent": parent, "relation": "fork", "root": parent.root, "at_seq": at}
         return self.started(id_, {**parent.identity, **identity}, became, file=file, messages=copied, **origin)
 

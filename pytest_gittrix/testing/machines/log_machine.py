@@ -178,7 +178,7 @@ class LogMachine(WorldMachine):
         """Each history is the expected one, for a new reader and for both engines."""
         for session in self.known:
             events = self.log_of(session.id, torn=bool(session.torn))
-            require_equal(f"The history of {session} is what was recorded.", session.events, [expected_of(event) for event in events])
+            require_equal(f"The history of {session} is what was told.", session.events, [expected_of(event) for event in events])
             require_equal(f"The numbers of {session} have no gap.", [*range(len(events))], [event.seq for event in events])
             for number, handle in enumerate(session.handles):
                 require_equal(f"{session}.history() of engine {number} is what is stored.", events, handle.history())
@@ -196,7 +196,7 @@ class LogMachine(WorldMachine):
         """Every event is stored before a listener receives it, and each listener receives what it asked for, once, in order."""
         for listener in self.listeners:
             require(not listener.unstored, f"An event of {listener.session} is announced once it is stored.", str(listener.unstored))
-            require_equal(f"A listener of {listener.session} receives what it asked for.", listener.expected, listener.received)
+            require_equal(f"Who listens to {listener.session} hears what it asked for.", listener.expected, listener.received)
 
     # The model ---------------------------------------------------------------------------------------------------------------------
 
@@ -217,7 +217,7 @@ class LogMachine(WorldMachine):
 
     def _stored(self, session: LogSession, message: Message, actor: str, by: int | None) -> None:
         self._mended(session)
-        require(not session.torn, f"A torn end of {session} is cut off, and that is recorded, before anything is stored.")
+        require(not session.torn, f"A torn end of {session} is cut off, and said so, before anything is stored.")
         session.events.append((message[0], actor, self._now, as_stored(message[1])))
         if by is not None:
             self._announced(session, by, len(session.events) - 1, message[0], as_stored(message[1]))

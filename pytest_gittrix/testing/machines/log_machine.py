@@ -26,7 +26,7 @@ from pytest_gittrix.testing.machines.log_model import (
     as_stored,
     expected_of,
 )
-from pytest_gittrix.testing.machines.machine_base import FOREVER, LONG, WorldMachine, ask, at_most, done, require_equal
+from pytest_gittrix.testing.machines.machine_base import LONG, WorldMachine, ask, at_most, done, require_equal
 from pytest_gittrix.testing.oracle import require
 from pytest_gittrix.testing.session_model import FINE
 
@@ -61,11 +61,10 @@ class LogMachine(WorldMachine):
         return self._start(engine)
 
     def _start(self, engine: int) -> LogSession:
-        session = self.engines[engine].start_session("task", eviction=FOREVER)
-        lines = [expected_of(event) for event in self.log_of(session.id)]
-        require_equal("A history begins with a birth and a workspace.", ["session.created", "workspace.ready"], [one[0] for one in lines])
-        handles = [each.get_session(session.id) for each in self.engines]
-        self.known.append(LogSession(f"s{len(self.known) + 1}", handles, lines))
+        handles = self.start_task(engine)
+        events = [expected_of(event) for event in self.log_of(handles[0].id)]
+        require_equal("A history begins with a birth and a workspace.", ["session.created", "workspace.ready"], [one[0] for one in events])
+        self.known.append(LogSession(f"s{len(self.known) + 1}", handles, events))
         self._listen(self.known[-1], engine, None)
         return self.known[-1]
 

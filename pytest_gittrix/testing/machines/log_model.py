@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.record.eventlog.events import Event
+from pytest_gittrix.testing.machines.machine_base import MachineSession
 
 ExpectedEvent = tuple[str, str, int, dict[str, Any]]
 """What is expected of an event: type, actor, time and data. Its number is its index."""
@@ -68,33 +68,21 @@ def expected_of(event: Event) -> ExpectedEvent:
     return event.type, event.actor, event.ts, dict(event.data)
 
 
-@dataclass(eq=False)
-class LogSession:
+@dataclass(eq=False, repr=False)
+class LogSession(MachineSession):
     """One session and its expected history.
 
     Attributes:
-        name: ``s1``, ``s2`` and so on.
-        handles: the session, as each engine has it.
         events: its expected history.
         torn: how many bytes of an unfinished line a killed writer left.
         ended: whether it has ended.
         stored: the bytes of its log after the last step, without the torn end.
     """
 
-    name: str
-    handles: list[UserSession]
     events: list[ExpectedEvent]
     torn: int = 0
     ended: bool = False
     stored: bytes = b""
-
-    def __repr__(self) -> str:
-        return self.name
-
-    @property
-    def id(self) -> str:
-        """Its id."""
-        return self.handles[0].id
 
 
 @dataclass(eq=False)

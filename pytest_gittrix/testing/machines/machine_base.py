@@ -9,6 +9,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any, ClassVar, Concatenate, Final, ParamSpec, TypeVar
@@ -17,6 +18,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis.stateful import RuleBasedStateMachine, precondition
 
 from pytest_gittrix.engine.engine import GitTrix
+from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.os_level.forks import Ended, in_fork
 from pytest_gittrix.record.eventlog.events import Event
@@ -39,6 +41,27 @@ BASELINE: Final = b"1\n"
 P = ParamSpec("P")
 T = TypeVar("T")
 M = TypeVar("M", bound="WorldMachine")
+
+
+@dataclass(eq=False, repr=False)
+class MachineSession:
+    """A session with a handle in each engine.
+
+    Attributes:
+        name: ``s1``, ``s2`` and so on.
+        handles: the session, as each engine has it.
+    """
+
+    name: str
+    handles: list[UserSession]
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self.handles[0].id
 
 
 class WorldMachine(RuleBasedStateMachine):
@@ -76,6 +99,11 @@ class WorldMachine(RuleBasedStateMachine):
         self.engines[number].close()
         self.engines[number] = self._another()
         return self.engines[number]
+
+    def start_task(self, number: int) -> list[UserSession]:
+        """Start a session by an engine; gives its handle in each engine."""
+        id_ = self.engines[number].start_session("task", eviction=FOREVER).id
+        return [engine.get_session(id_) for engine in self.engines]
 
     def path_of(self, id_: str) -> Path:
         """The log of a session."""

@@ -19,7 +19,7 @@ from hypothesis.stateful import Bundle, initialize, invariant, precondition, rul
 from pytest_gittrix.engine.agents.turns import TurnContext
 from pytest_gittrix.os_level.forks import in_fork
 from pytest_gittrix.record.state.fold import fold
-from pytest_gittrix.testing.machines.machine_base import FOREVER, LONG, WorldMachine, ask, at_most, require_equal
+from pytest_gittrix.testing.machines.machine_base import LONG, WorldMachine, ask, at_most, require_equal
 from pytest_gittrix.testing.machines.scripted_turn import Running, ScriptedTurn, at_once
 from pytest_gittrix.testing.machines.turn_model import TurnSession, require_turns_in_order
 from pytest_gittrix.testing.oracle import invariant_answer, require
@@ -82,9 +82,8 @@ class TurnMachine(WorldMachine):
         return self._start()
 
     def _start(self) -> TurnSession:
-        id_ = self.engines[0].start_session("task", eviction=FOREVER).id
-        handles = [engine.get_session(id_) for engine in self.engines]
-        session = TurnSession(f"s{len(self.known) + 1}", handles, [(event.type, None) for event in self.log_of(id_)])
+        handles = self.start_task(0)
+        session = TurnSession(f"s{len(self.known) + 1}", handles, [(event.type, None) for event in self.log_of(handles[0].id)])
         self.known.append(session)
         return session
 

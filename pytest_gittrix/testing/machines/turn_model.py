@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.record.eventlog.events import Event
-from pytest_gittrix.testing.machines.machine_base import require_equal
+from pytest_gittrix.testing.machines.machine_base import MachineSession, require_equal
 from pytest_gittrix.testing.machines.scripted_turn import Running
 from pytest_gittrix.testing.oracle import require
 from pytest_gittrix.testing.session_model import FINE
@@ -18,13 +17,11 @@ ExpectedEvent = tuple[str, dict[str, Any] | None]
 """What is expected of an event: its type, and its data; None for any data."""
 
 
-@dataclass(eq=False)
-class TurnSession:
+@dataclass(eq=False, repr=False)
+class TurnSession(MachineSession):
     """One session and its expected state.
 
     Attributes:
-        name: ``s1``, ``s2`` and so on.
-        handles: the session, as each engine has it.
         events: its expected history.
         calls: the tool of each call without an answer, by the id of the call.
         running: its turn; None while none runs.
@@ -35,8 +32,6 @@ class TurnSession:
         ended: whether it has ended.
     """
 
-    name: str
-    handles: list[UserSession]
     events: list[ExpectedEvent]
     calls: dict[str, str] = field(default_factory=dict)
     running: Running | None = None
@@ -45,14 +40,6 @@ class TurnSession:
     written: bool = False
     unsaved: bool = False
     ended: bool = False
-
-    def __repr__(self) -> str:
-        return self.name
-
-    @property
-    def id(self) -> str:
-        """Its id."""
-        return self.handles[0].id
 
     @property
     def allowed(self) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""A session of any engine as an object: what is asked of the handle is asked of the engine, with the session's id in front."""
+"""A session of any engine as an object: every call of the handle is a call of the engine with the session's id in front."""
 
 from __future__ import annotations
 

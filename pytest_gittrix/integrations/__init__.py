@@ -1,1 +1,1 @@
-"""Sessions inside the tools that people have already: each module knows one framework, and only that module loads it."""
+"""Sessions inside other frameworks: each module is for one framework, and only that module loads it."""

@@ -1,7 +1,6 @@
-"""What is said when a framework is not installed, or runs on no Python that this one is.
+"""Loads frameworks, with an error that says how to install one that is missing or does not run on this Python.
 
-Every integration is an extra of its own. Its module loads the framework through ``required``, so that what is missing is an error of ours
-that says how to get it, and nothing else loads it at all.
+Every integration is a separate extra, and only its module loads the framework, through ``required``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """One framework: the package that it is, what it is called, and the oldest Python that it runs on."""
+    """One framework: its package, the name of the integration in error messages, and the oldest Python that it runs on."""
 
     package: str
     called: str
@@ -37,14 +36,14 @@ EXTRAS: Final[Mapping[str, Extra]] = {
 
 
 def required(module: str, extra: str) -> ModuleType:
-    """A module of a framework, loaded.
+    """Load a module of a framework.
 
     Args:
-        module: its dotted name.
-        extra: the extra that brings it; ``EXTRAS`` has the names.
+        module: the module's dotted name.
+        extra: the extra that installs the framework, a key of ``EXTRAS``.
 
     Raises:
-        CapabilityMissing: the framework is not installed, or cannot be on this Python, or is another version than the extra asks for.
+        CapabilityMissing: the framework is not installed, does not run on this Python, or is not of the version that the extra requires.
         InvalidInput: there is no such extra.
     """
     if reason := missing(extra):
@@ -56,7 +55,7 @@ def required(module: str, extra: str) -> ModuleType:
 
 
 def missing(extra: str) -> str:
-    """Why an integration cannot run here, in a sentence; empty if it can.
+    """Why an integration cannot run here, as a sentence; empty if it can.
 
     Raises:
         InvalidInput: there is no such extra.
@@ -65,7 +64,7 @@ def missing(extra: str) -> str:
         raise InvalidInput(f"There is no extra {extra!r}.", fix=f"There are {', '.join(EXTRAS)}.")
     wanted = EXTRAS[extra]
     if sys.version_info < wanted.oldest:
-        return f"{wanted.package} needs Python {_told(wanted.oldest)} or newer; this is {_told(sys.version_info[:2])}."
+        return f"{wanted.package} needs Python {_dotted(wanted.oldest)} or newer; this is {_dotted(sys.version_info[:2])}."
     if find_spec(wanted.package) is None:
         return f"The package {wanted.package} is not installed."
     return ""
@@ -79,5 +78,5 @@ def _missing(extra: str, reason: str) -> CapabilityMissing:
     )
 
 
-def _told(version: tuple[int, ...]) -> str:
+def _dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))

@@ -1,8 +1,8 @@
-"""Files of a sandbox by any path that its programs know, read and written as they would.
+"""Reads and writes files of a sandbox at any path that programs in it can name.
 
-Harnesses name files by absolute paths too: of the workspace, of a temporary directory, of the system. Read from outside, such a path is
-another file, or leads out of the sandbox by a link that an agent made. So each is read and written by a small program inside: what it may
-not see nobody sees, and files and programs never disagree. Source: eval-anchors section 3a, the rule of one view.
+Harnesses use absolute paths too: of the workspace, of a temporary directory, of the system. From outside the sandbox such a path is another
+file, or leads out of the sandbox through a link that an agent made. So a small program inside the sandbox reads and writes each file: it
+can reach no more than the agent's programs, and always sees the same files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.integrations.programs import Programs
 
 MOST_BYTES: Final = 100 << 20
-"""How large a file may be that is read, by default."""
+"""The size of the largest file that is read, by default, in bytes."""
 
 _DIRECTORY, _ABSENT, _DENIED, _NO_FILE, _NO_DIRECTORY = 121, 122, 123, 124, 120
 
@@ -59,17 +59,17 @@ class SandboxFiles:
         self._programs = programs
 
     def read(self, path: str, *, most: int = MOST_BYTES, stop: int | None = None) -> bytes:
-        """The bytes of a file.
+        """Read a file.
 
         Args:
-            path: from the workspace's root, or absolute as programs see it.
-            most: how many bytes the caller can take.
+            path: relative to the workspace's root, or absolute as programs see it.
+            most: the size of the largest file that the caller accepts, in bytes.
             stop: as for ``Programs.run``.
 
         Raises:
-            FileNotFoundError, IsADirectoryError, PermissionError, OSError: as a program would find.
-            TooLarge: it is larger.
-            InvalidInput: it is no path.
+            FileNotFoundError, IsADirectoryError, PermissionError, OSError: as for a program in the sandbox.
+            TooLarge: the file is larger than ``most``.
+            InvalidInput: the path is empty or has a NUL.
         """
         done = self._programs.run(["/bin/sh", "-c", _READ, "sh", self._named(path)], most_output=most + 1, stop=stop)
         if done.truncated or len(done.stdout) > most:
@@ -79,16 +79,16 @@ class SandboxFiles:
         return done.stdout
 
     def write(self, path: str, data: bytes, *, stop: int | None = None) -> None:
-        """Create a file, with the directories above it, or replace what is in one; through a link, if there is one.
+        """Create a file and the directories above it, or replace the contents of a file; links are followed.
 
         Args:
             path: as for ``read``.
-            data: its bytes.
+            data: the file's new contents.
             stop: as for ``Programs.run``.
 
         Raises:
-            IsADirectoryError, NotADirectoryError, PermissionError, OSError: as a program would find.
-            InvalidInput: it is no path.
+            IsADirectoryError, NotADirectoryError, PermissionError, OSError: as for a program in the sandbox.
+            InvalidInput: the path is empty or has a NUL.
         """
         done = self._programs.run(["/bin/sh", "-c", _WRITE, "sh", self._named(path)], stdin=data, stop=stop)
         if done.code != 0:
@@ -99,7 +99,7 @@ class SandboxFiles:
             raise InvalidInput(f"{path!r} is no path.", fix="Give a text without NUL.")
         return path if path.startswith("/") else os.path.join(self._programs.workspace, path)
 
-    def _failed(self, path: str, code: int | None, words: bytes) -> NoReturn:
+    def _failed(self, path: str, code: int | None, stderr: bytes) -> NoReturn:
         if code in _ERRORS:
             kind, number = _ERRORS[code]
             raise kind(number, os.strerror(number) if number != errno.EISDIR else "Is a directory", path)
@@ -109,5 +109,5 @@ class SandboxFiles:
                 why="Files are read and written by programs inside, so that both see the same.",
                 fix="Let /bin/sh and cat be in it.",
             )
-        text = words.decode("utf-8", "replace").strip()
+        text = stderr.decode("utf-8", "replace").strip()
         raise OSError(errno.EIO, text or f"the program that was to do it ended with {code}", path)

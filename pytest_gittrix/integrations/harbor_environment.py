@@ -1,8 +1,8 @@
 """The environment for Harbor (terminal-bench 2): trials without docker, each in a session, in a jail with Harbor's directories.
 
-Written against ``BaseEnvironment`` of Harbor 0.24 (eval-anchors sections 0.6 and 1.5), which needs Python 3.12. Use it by its import path,
-``pytest_gittrix.integrations.harbor_environment:GittrixEnvironment``. No image is built: programs are those of this machine, and what the
-trial starts with is a repository, or the files beside the task's Dockerfile. It must not know agents.
+Written against ``BaseEnvironment`` of Harbor 0.24, which needs Python 3.12. Use it by its import path,
+``pytest_gittrix.integrations.harbor_environment:GittrixEnvironment``. No image is built: a trial has the programs of this machine, and
+starts with a repository or with the files beside the task's Dockerfile.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from harbor.environments.base import BaseEnvironment, ExecResult
 from harbor.environments.capabilities import EnvironmentCapabilities
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
+from pytest_gittrix.integrations.eval_environment import EvalEnvironment
+from pytest_gittrix.integrations.programs import exit_code
 from pytest_gittrix.integrations.waiting import run_cancellable
-from pytest_gittrix.integrations.workbench import Workbench, exit_code
 
 DIRECTORIES: Final = ("/logs", "/solution", "/tests", "/installed-agent")
-"""What Harbor and the scripts of its tasks name by absolute paths, besides the working directory."""
+"""The directories that Harbor and its tasks' scripts name by absolute paths, besides the working directory."""
 KEPT: Final = "gittrix"
-"""The directory of a trial that tells what became of its session."""
+"""The name of the directory in a trial's own directory that holds the session's diff and result."""
 
 _WORKDIR: Final = re.compile(r"^\s*WORKDIR\s+(/[^\s]*)\s*$", re.MULTILINE | re.IGNORECASE)
 _NO_SOURCE: Final = ("Dockerfile", "docker-compose.yaml", "docker-compose.yml", ".dockerignore")
 _DEFAULT_WORKDIR: Final = "/app"
 
 
-class GittrixEnvironment(BaseEnvironment):
-    """One trial's session."""
+class HarborEnvironment(BaseEnvironment):
+    """The session of one trial."""
 
     def __init__(
         self,
@@ -46,31 +47,31 @@ class GittrixEnvironment(BaseEnvironment):
         promote: bool = True,
         **named: Any,
     ) -> None:
-        """Say what trials start with; Harbor gives the rest (``environment.kwargs`` of a job).
+        """Configure the environment, by ``environment.kwargs`` of a job; Harbor adds its own arguments.
 
         Args:
-            arguments: of ``BaseEnvironment``.
-            repository: a repository of this machine, which is cloned; by default the files beside the task's Dockerfile.
-            commit: of it, by its full id.
-            history: how much of the past is seen: ``none``, a number of commits, or ``full``.
-            promote: whether the work of a trial is promoted at its end, in its own copy.
-            named: of ``BaseEnvironment``.
+            arguments: for ``BaseEnvironment``.
+            repository: a repository on this machine to clone; by default a trial starts with the files beside the task's Dockerfile.
+            commit: the full id of the commit in it to start from.
+            history: how much of the history is visible: ``none``, a number of commits, or ``full``.
+            promote: whether the work of a trial is promoted at its end, in the trial's copy of the repository.
+            named: for ``BaseEnvironment``.
         """
         self._repository = repository
         self._commit = commit
         self._history = history
         self._promote = promote
-        self._bench: Workbench | None = None
+        self._eval_environment: EvalEnvironment | None = None
         super().__init__(*arguments, **named)
 
     @staticmethod
     def type() -> str:
-        """What kind of environment it is."""
+        """The name of this kind of environment."""
         return "gittrix"
 
     @property
     def capabilities(self) -> EnvironmentCapabilities:
-        """It has no network, whatever a task asks for."""
+        """The environment never has a network, even if a task requests one."""
         return EnvironmentCapabilities(disable_internet=True)
 
     def _validate_definition(self) -> None:
@@ -78,15 +79,15 @@ class GittrixEnvironment(BaseEnvironment):
             raise FileNotFoundError(f"The task has no directory {self.environment_dir}, and no repository was given.")
 
     @property
-    def bench(self) -> Workbench:
-        """The world, the session and its programs.
+    def bench(self) -> EvalEnvironment:
+        """The trial's environment: its world, session and programs.
 
         Raises:
-            InvalidInput: the trial has not started, or is over.
+            InvalidInput: the trial has not started, or has ended.
         """
-        if self._bench is None:
+        if self._eval_environment is None:
             raise InvalidInput("The trial is not running.", fix="Use it between start and stop.")
-        return self._bench
+        return self._eval_environment
 
     async def start(self, force_build: bool) -> None:  # noqa: ARG002  (nothing is built)
         """Start the session.
@@ -94,51 +95,51 @@ class GittrixEnvironment(BaseEnvironment):
         Raises:
             CapabilityMissing: this machine has no jail.
         """
-        self._bench = await anyio.to_thread.run_sync(self._opened)
+        self._eval_environment = await anyio.to_thread.run_sync(self._open_eval_environment)
         await self.ensure_dirs([*self._mount_targets(writable_only=True), "/logs/agent", "/logs/verifier", "/logs/artifacts"])
 
-    def _opened(self) -> Workbench:
-        return Workbench.open(
+    def _open_eval_environment(self) -> EvalEnvironment:
+        return EvalEnvironment.open(
             f"Harbor task {self.environment_name}",
             repository=self._repository,
             commit=self._commit,
             files=None if self._repository is not None else sources(self.environment_dir),
             confine="jail",
             history=self._history,
-            # The name of a trial ends in letters that are drawn anew each time; the same task is to give the same ids.
+            # The name of the task, since that of a trial has a random end: the same task gives the same ids.
             seed=self.environment_name,
             at=workdir_of(self.environment_dir, self.task_env_config.workdir),
             beside=DIRECTORIES,
         )
 
     async def stop(self, delete: bool) -> None:
-        """Keep the diff and what came of promoting it beside the trial's logs, and end the session."""
-        if self._bench is None:
+        """Write the diff and the result of promoting it beside the trial's logs, and end the session."""
+        if self._eval_environment is None:
             return
-        bench, self._bench = self._bench, None
+        environment, self._eval_environment = self._eval_environment, None
         try:
-            await anyio.to_thread.run_sync(partial(self._tell, bench))
+            await anyio.to_thread.run_sync(partial(self._write_session_result, environment))
         finally:
             if delete:
-                await anyio.to_thread.run_sync(bench.close)
+                await anyio.to_thread.run_sync(environment.close)
             else:
-                self.logger.info("The session is kept in %s", bench.world.path)
+                self.logger.info("The session is kept in %s", environment.world.path)
 
-    def _tell(self, bench: Workbench) -> None:
-        kept = self.trial_paths.trial_dir / KEPT
-        kept.mkdir(parents=True, exist_ok=True)
-        (kept / "diff.patch").write_text(bench.diff(), encoding="utf-8", errors="surrogateescape")
-        baseline = bench.world.durable.head()
-        came = bench.promote() if self._promote else None
-        told = {
-            "session": bench.session.id,
+    def _write_session_result(self, environment: EvalEnvironment) -> None:
+        directory = self.trial_paths.trial_dir / KEPT
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / "diff.patch").write_text(environment.diff(), encoding="utf-8", errors="surrogateescape")
+        baseline = environment.world.durable.head()
+        promotion = environment.promote() if self._promote else None
+        result = {
+            "session": environment.session.id,
             "baseline": baseline,
-            "confinement": str(bench.programs.confinement),
-            "promotion": None if came is None else came.verdict,
-            "sha": None if came is None else came.sha,
-            "reason": None if came is None else came.reason,
+            "confinement": str(environment.programs.confinement),
+            "promotion": None if promotion is None else promotion.verdict,
+            "sha": None if promotion is None else promotion.sha,
+            "reason": None if promotion is None else promotion.reason,
         }
-        (kept / "session.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        (directory / "session.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
     async def exec(
         self,
@@ -148,23 +149,25 @@ class GittrixEnvironment(BaseEnvironment):
         timeout_sec: int | None = None,
         user: str | int | None = None,
     ) -> ExecResult:
-        """Run a line of shell.
+        """Run a command line by ``bash -c``.
 
         Args:
-            command: what ``bash -c`` gets.
-            cwd: where; the working directory by default.
-            env: more variables.
-            timeout_sec: real seconds.
-            user: there is only one, which is taken for root.
+            command: the command line.
+            cwd: the directory to run it in; the working directory by default.
+            env: more environment variables.
+            timeout_sec: real seconds after which it is killed.
+            user: the user to run it as; there is only one, who counts as root.
 
         Raises:
-            CapabilityMissing: another user was asked for.
-            TimeoutError: it took too long, and was ended with all it started.
+            CapabilityMissing: another user was requested.
+            TimeoutError: the command took too long, and was killed with every process that it started.
         """
-        wanted = self._resolve_user(user)
-        if wanted not in (None, "root", 0, "0", os.geteuid(), str(os.geteuid())):
+        requested = self._resolve_user(user)
+        if requested not in (None, "root", 0, "0", os.geteuid(), str(os.geteuid())):
             raise CapabilityMissing(
-                f"No program can be run as {wanted!r}.", why="A jail has one user.", fix="Leave out the user in the task's configuration."
+                f"No program can be run as {requested!r}.",
+                why="A jail has one user.",
+                fix="Leave out the user in the task's configuration.",
             )
         call = partial(self.bench.run, ["bash", "-c", command], cwd=cwd or ".", environment=self._merge_env(env), timeout=timeout_sec)
         done = await run_cancellable(call)
@@ -174,25 +177,25 @@ class GittrixEnvironment(BaseEnvironment):
         return ExecResult(stdout=stdout, stderr=stderr, return_code=exit_code(done) or 0)
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
-        """Copy a file in, with its mode."""
+        """Copy a file into the environment, with its mode."""
         source = Path(source_path)
         target = PurePosixPath(target_path)
         await self._unpack(_packed([(source, target.name)]), str(target.parent))
 
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
-        """Copy what is in a directory in."""
+        """Copy the contents of a directory into the environment."""
         root = Path(source_dir)
         await self._unpack(_packed([(path, path.relative_to(root).as_posix()) for path in sorted(root.rglob("*"))]), target_dir)
 
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
-        """Copy a file out. Raises FileNotFoundError, IsADirectoryError or OSError as reading it would."""
+        """Copy a file out of the environment. Raises FileNotFoundError, IsADirectoryError or OSError, as a program that reads it would."""
         data = await run_cancellable(partial(self.bench.files.read, source_path))
         target = Path(target_path)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
 
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
-        """Copy what is in a directory out; links that lead elsewhere, and what is no file, are left behind."""
+        """Copy the contents of a directory out of the environment, without links that lead out of it and without special files."""
         argv = ["tar", "-C", source_dir, "-cf", "-", "."]
         done = await run_cancellable(partial(self.bench.programs.run, argv, most_output=1 << 30))
         if done.code != 0:
@@ -209,11 +212,15 @@ class GittrixEnvironment(BaseEnvironment):
             raise OSError(f"Nothing can be copied to {target}: {done.stderr.decode('utf-8', 'replace').strip()}")
 
 
+GittrixEnvironment = HarborEnvironment
+"""The name under which jobs and the documentation import the environment."""
+
+
 def sources(directory: Path) -> dict[str, bytes]:
-    """The files that a trial starts with, by path: those beside the Dockerfile, without what builds images.
+    """The files that a trial starts with, by path: those beside the Dockerfile, without the files that build images.
 
     Args:
-        directory: ``environment/`` of a task.
+        directory: the directory ``environment/`` of a task.
     """
     return {
         path.relative_to(directory).as_posix(): path.read_bytes()
@@ -223,7 +230,7 @@ def sources(directory: Path) -> dict[str, bytes]:
 
 
 def workdir_of(directory: Path, configured: str | None) -> str:
-    """Where a task's programs start: as its configuration says, or else the last ``WORKDIR`` of its Dockerfile, or ``/app``."""
+    """The working directory of a task: from its configuration, or else the last ``WORKDIR`` of its Dockerfile, or ``/app``."""
     if configured:
         return configured
     dockerfile = directory / "Dockerfile"
@@ -240,7 +247,7 @@ def _packed(files: list[tuple[Path, str]]) -> bytes:
 
 
 def _safe(member: tarfile.TarInfo, target: str) -> tarfile.TarInfo | None:
-    """What may be unpacked on the machine; what an agent left there to lead elsewhere is not, and stops nothing."""
+    """Filter an archive: members that are special files or lead out of the target are skipped without an error."""
     if not (member.isfile() or member.isdir() or member.issym()):
         return None
     try:

@@ -1,7 +1,7 @@
 """JUnit XML from a log of Inspect AI, so that CI shows each sample as a test: ``python -m pytest_gittrix.integrations.inspect_junit LOG``.
 
-Inspect itself writes none (eval-anchors section 3e). Any log will do, of any sandbox. A sample that passed is a test that passed; one that
-did not is a failure; one that broke is an error; one without a score is skipped, never left out. It must not know sandboxes.
+Inspect itself writes no JUnit XML. The log may be of any sandbox. A sample that passed becomes a passed test, one that did not a failure,
+one with an error an error, and one without a score a skipped test.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _SHOWN: Final = ("outcome", "promotion", "sha", "session", "confinement")
 
 
 def junit(log: str | Path | Any, *, scorer: str | None = None, threshold: float = 1.0) -> str:
-    """One suite, one test for each sample and epoch.
+    """Convert a log into a JUnit suite with one test for each sample and epoch.
 
     Args:
         log: the path of a ``.eval`` or ``.json`` log, or an ``EvalLog``.
-        scorer: whose score tells; the first of each sample by default.
+        scorer: the name of the score that decides; the first score of each sample by default.
         threshold: the least value that passes, where ``C`` is 1 and ``I`` is 0.
 
     Raises:
         CapabilityMissing: Inspect is not installed.
-        InvalidInput: it is no log, or no sample has a score of that name.
+        InvalidInput: the file is no log, or no sample has a score of that name.
     """
     read = required("inspect_ai.log", "inspect").read_eval_log
     if isinstance(log, str | Path):
@@ -81,15 +81,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _case(suite: ElementTree.Element, task: str, sample: Any, scorer: str | None, threshold: float) -> str:
-    """Add a sample; gives what it is to JUnit, empty for one that passed."""
+    """Add a sample as a test; gives the kind of its result in JUnit, empty if it passed."""
     case = ElementTree.SubElement(
         suite, "testcase", classname=_text(task), name=_text(f"{sample.id}[{sample.epoch}]"), time=f"{sample.total_time or 0:.3f}"
     )
     scores = sample.scores or {}
     score = scores.get(scorer) if scorer is not None else next(iter(scores.values()), None)
-    told = {f"score.{name}": one.value for name, one in scores.items()}
+    values = {f"score.{name}": one.value for name, one in scores.items()}
     metadata = (score.metadata if score is not None else None) or {}
-    _properties(case, told | {name: metadata[name] for name in _SHOWN if metadata.get(name)})
+    _properties(case, values | {name: metadata[name] for name in _SHOWN if metadata.get(name)})
     if sample.error is not None:
         return _result(case, "error", sample.error.message, sample.error.traceback)
     if score is None:
@@ -119,7 +119,7 @@ def _properties(element: ElementTree.Element, values: dict[str, Any]) -> None:
 
 
 def _text(text: str) -> str:
-    """Text that XML can hold."""
+    """A text without the characters that XML cannot hold."""
     return _NOT_IN_XML.sub("\ufffd", str(text))
 
 

@@ -1,7 +1,7 @@
 """The Inspect AI sandbox ``gittrix``: each sample works in a session of its own, and its result is a diff that can be promoted.
 
-Written against the protocol of inspect_ai 0.3 (``SandboxEnvironment``; eval-anchors section 3a). Which of Inspect's own checks it passes
-is in ``docs/reference/integrations.md``. It must not know how a sample is scored.
+Written against the protocol ``SandboxEnvironment`` of inspect_ai 0.3. ``docs/reference/integrations.md`` lists which of Inspect's own
+checks it passes.
 """
 
 from __future__ import annotations
@@ -31,25 +31,26 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pytest_gittrix.clock.clock import EPOCH
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.integrations.abandoned import forget, remove_abandoned, sample_directory
+from pytest_gittrix.integrations.eval_environment import EvalEnvironment
 from pytest_gittrix.integrations.files import TooLarge
+from pytest_gittrix.integrations.programs import exit_code
 from pytest_gittrix.integrations.waiting import run_cancellable
-from pytest_gittrix.integrations.workbench import Workbench, exit_code
 
 NAME: Final = "gittrix"
 _AT_ONCE: Final = max(os.cpu_count() or 1, 2)
 
 
 class GittrixSandboxConfig(BaseModel):
-    """What a sample begins with, and how its programs are confined.
+    """The repository that a sample starts with, and how its programs are confined.
 
     Attributes:
-        repository: a repository of this machine, which is cloned; an empty one by default.
-        commit: of it, by its full id; the one that it is on by default.
+        repository: a repository on this machine to clone; an empty one by default.
+        commit: the full id of the commit in it to start from; by default the one that it is on.
         confine: ``auto``, ``off``, ``guard`` or ``jail``.
         workspace: ``clone`` or ``copy``.
-        history: how much of the past programs see: ``none``, a number of commits, or ``full``.
-        epoch: where the sample's clock stands.
-        directory: where samples are kept for good; by default they are removed at their end.
+        history: how much of the history programs see: ``none``, a number of commits, or ``full``.
+        epoch: the instant at which the sample's clock starts.
+        directory: the directory in which samples are kept; by default each is removed at its end.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,7 +65,7 @@ class GittrixSandboxConfig(BaseModel):
 
 
 class GittrixSandbox(SandboxEnvironment):
-    """One sample's session.
+    """The session of one sample.
 
     Attributes:
         bench: the world, the session and its programs.
@@ -72,7 +73,7 @@ class GittrixSandbox(SandboxEnvironment):
 
     _open: dict[GittrixSandbox, str] = {}  # noqa: RUF012  (of the class: what no sample_cleanup came for is closed with the task)
 
-    def __init__(self, bench: Workbench, directory: Path) -> None:
+    def __init__(self, bench: EvalEnvironment, directory: Path) -> None:
         super().__init__()
         self.bench = bench
         self._directory = directory
@@ -136,7 +137,7 @@ class GittrixSandbox(SandboxEnvironment):
         return data.decode("utf-8") if text else data
 
     async def connection(self, *, user: str | None = None) -> SandboxConnection:
-        """How a person looks into the workspace: with a shell of their own, which is not confined."""
+        """A command by which a person looks into the workspace: a shell, which is not confined."""
         if user is not None and not _is_this_user(user):
             raise NotImplementedError(f"There is no shell as {user!r}.")
         workspace = self.bench.session.workspace_path
@@ -145,7 +146,7 @@ class GittrixSandbox(SandboxEnvironment):
         return SandboxConnection(type=NAME, command=f"cd {shlex.quote(str(workspace))} && exec sh")
 
     def default_polling_interval(self) -> float:
-        """How often a service of the sandbox is asked, in seconds: it is on this machine."""
+        """How often Inspect polls a service of the sandbox, in seconds; short, since the sandbox is on this machine."""
         return 0.2
 
     async def close(self, *, keep: bool = False) -> None:
@@ -157,16 +158,16 @@ class GittrixSandbox(SandboxEnvironment):
 
     @classmethod
     async def task_init(cls, task_name: str, config: BaseModel | str | None) -> None:  # noqa: ARG003
-        """Judge the configuration before the first sample, and remove what killed processes left."""
+        """Check the configuration before the first sample, and remove the directories that killed processes left."""
         settled(config)
         await anyio.to_thread.run_sync(remove_abandoned)
 
     @classmethod
     async def sample_init(cls, task_name: str, config: BaseModel | str | None, metadata: dict[str, str]) -> dict[str, SandboxEnvironment]:
-        """A session for one sample."""
-        wanted = settled(config)
+        """Start the session of one sample."""
+        checked = settled(config)
         sample = _sample_named(task_name, metadata)
-        bench, directory = await anyio.to_thread.run_sync(_opened, wanted, sample)
+        bench, directory = await anyio.to_thread.run_sync(_open_sample, checked, sample)
         made = cls(bench, directory)
         cls._open[made] = _short(task_name)
         return {"default": made}
@@ -185,7 +186,7 @@ class GittrixSandbox(SandboxEnvironment):
 
     @classmethod
     async def task_cleanup(cls, task_name: str, config: BaseModel | str | None, cleanup: bool) -> None:
-        """End what is left of a task; without cleanup, only say where it is."""
+        """End the samples of a task that are still open; without cleanup, only print their directories."""
         left = [made for made, task in cls._open.items() if task == _short(task_name)]
         for made in left:
             if cleanup:
@@ -195,14 +196,14 @@ class GittrixSandbox(SandboxEnvironment):
 
     @classmethod
     async def cli_cleanup(cls, id: str | None) -> None:
-        """Remove what killed processes left (``inspect sandbox cleanup gittrix``)."""
+        """Remove the directories that killed processes left (``inspect sandbox cleanup gittrix``)."""
         if id is None:
             for path in await anyio.to_thread.run_sync(remove_abandoned):
                 print(f"removed {path}")
 
     @classmethod
     def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
-        """A configuration from a log."""
+        """Read a configuration from a log."""
         return GittrixSandboxConfig.model_validate(config)
 
 
@@ -210,7 +211,7 @@ def settled(config: BaseModel | str | None) -> GittrixSandboxConfig:
     """The configuration that a task gave: the model itself, the path of a repository, or that of a TOML file.
 
     Raises:
-        InvalidInput: it is none of them, or says something that there is not.
+        InvalidInput: it is none of these, or has an unknown setting or a wrong value.
     """
     if config is None:
         return GittrixSandboxConfig()
@@ -230,13 +231,13 @@ def settled(config: BaseModel | str | None) -> GittrixSandboxConfig:
         ) from None
 
 
-def _opened(config: GittrixSandboxConfig, sample: str) -> tuple[Workbench, Path]:
+def _open_sample(config: GittrixSandboxConfig, sample: str) -> tuple[EvalEnvironment, Path]:
     root = None if config.directory is None else Path(config.directory)
     if root is not None:
         root.mkdir(parents=True, exist_ok=True)
     directory = sample_directory(root)
     try:
-        bench = Workbench.open(
+        bench = EvalEnvironment.open(
             f"Inspect sample {sample}",
             repository=config.repository,
             commit=config.commit,
@@ -260,7 +261,7 @@ async def _throttled(call: Any) -> Any:
 
 
 def _sample_named(task_name: str, metadata: dict[str, str]) -> str:
-    """A name that tells a sample from all others of its task. The epoch is told in no public place (inspect_ai 0.3)."""
+    """The name of a sample, unique within its task. The epoch is in no public attribute of inspect_ai 0.3."""
     from inspect_ai.log._samples import sample_active
 
     active = sample_active()

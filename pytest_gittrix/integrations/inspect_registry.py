@@ -1,6 +1,6 @@
-"""What Inspect AI loads when it looks for extensions (entry point group ``inspect_ai``): the name of the sandbox, and nothing else.
+"""Registers the sandbox with Inspect AI, which loads this module by the entry point group ``inspect_ai``.
 
-Inspect loads every entry point at each start, so the provider itself is loaded only when its class is asked for.
+Inspect loads every entry point at each start, so the provider itself is loaded only when Inspect needs its class.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @sandboxenv(name="gittrix")
 def gittrix() -> Any:
-    """The class of the sandbox."""
+    """Give Inspect the class of the sandbox."""
     from pytest_gittrix.integrations.inspect_provider import GittrixSandbox
 
     return GittrixSandbox
 
 
 def provider() -> type[GittrixSandbox]:
-    """The same class, for programs that use it without its name."""
+    """The class of the sandbox, for programs that do not look it up by its name."""
     from pytest_gittrix.integrations.inspect_provider import GittrixSandbox
 
     return GittrixSandbox

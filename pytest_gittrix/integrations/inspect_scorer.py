@@ -1,7 +1,6 @@
-"""A scorer for Inspect AI: a sample is right if its work could be promoted, and if what was asked of the result is so.
+"""A scorer for Inspect AI: a sample is correct if its work passes a check and can be promoted.
 
-It reads what the sandbox ``gittrix`` kept: the diff of the sample, and what came of promoting it. Both are in the score's metadata, so a
-log tells them without the sandbox. It must not know how programs are confined.
+The score's metadata has the sample's diff and the result of promoting it, so a log can be read without the sandbox.
 """
 
 from __future__ import annotations
@@ -15,14 +14,15 @@ from inspect_ai.scorer import CORRECT, INCORRECT, Score, Target, accuracy, score
 from inspect_ai.solver import TaskState
 from inspect_ai.util import SandboxEnvironment, sandbox
 
+from pytest_gittrix.integrations.eval_environment import EvalEnvironment, Promotion
 from pytest_gittrix.integrations.inspect_provider import GittrixSandbox
+from pytest_gittrix.integrations.programs import exit_code
 from pytest_gittrix.integrations.waiting import run_cancellable
-from pytest_gittrix.integrations.workbench import Promotion, Workbench, exit_code
 
 Outcome = Literal["pass", "fail", "conflict", "refused", "timeout"]
 
 MOST_DIFF = 200_000
-"""Characters of a diff that a score keeps; a log is read whole."""
+"""How many characters of a diff a score has at most, since a log is read as a whole."""
 
 
 @scorer(metrics=[accuracy(), stderr()])
@@ -33,12 +33,12 @@ def promotion(
     on_overlap: str = "refuse",
     timeout: float = 120,
 ) -> Any:
-    """Score by a check that is run in the workspace, and by a promotion.
+    """Score a sample by a check that runs in its workspace, and by a promotion.
 
     Args:
-        check: a program and its words, which must end with 0; none by default.
-        message: of the commit.
-        on_overlap: what promotion does where durable changed the same files: ``refuse``, ``allow-identical`` or ``merge``.
+        check: a program and its arguments, which must exit with 0; no check by default.
+        message: the commit message.
+        on_overlap: what a promotion does if durable changed the same files: ``refuse``, ``allow-identical`` or ``merge``.
         timeout: real seconds for the check.
 
     Returns:
@@ -47,27 +47,27 @@ def promotion(
     """
 
     async def score(state: TaskState, target: Target) -> Score:  # noqa: ARG001  (of the protocol)
-        bench = _sandbox_of(sandbox()).bench
-        diff = await anyio.to_thread.run_sync(bench.diff)
-        touched = await anyio.to_thread.run_sync(bench.session.touched_files)
-        checked = None if check is None else await _checked(bench, check, timeout)
-        # What does not pass is not promoted: in an eval as elsewhere durable gets only what is right.
-        came = Promotion("refused", reason="The check did not pass.")
+        environment = _sandbox_of(sandbox()).bench
+        diff = await anyio.to_thread.run_sync(environment.diff)
+        touched = await anyio.to_thread.run_sync(environment.session.touched_files)
+        checked = None if check is None else await _run_check(environment, check, timeout)
+        # Work that does not pass the check is not promoted.
+        result = Promotion("refused", reason="The check did not pass.")
         if checked is None or checked["code"] == 0:
-            came = await anyio.to_thread.run_sync(partial(bench.promote, message, on_overlap=on_overlap))
-        outcome = _outcome(checked, came)
+            result = await anyio.to_thread.run_sync(partial(environment.promote, message, on_overlap=on_overlap))
+        outcome = _outcome(checked, result)
         return Score(
             value=CORRECT if outcome == "pass" else INCORRECT,
             answer=diff[:MOST_DIFF],
-            explanation=came.reason or f"Promoted as {came.sha}.",
+            explanation=result.reason or f"Promoted as {result.sha}.",
             metadata={
                 "outcome": outcome,
                 "diff": diff[:MOST_DIFF],
                 "touched": touched,
-                "promotion": came.verdict,
-                "sha": came.sha,
-                "session": bench.session.id,
-                "confinement": str(bench.programs.confinement),
+                "promotion": result.verdict,
+                "sha": result.sha,
+                "session": environment.session.id,
+                "confinement": str(environment.programs.confinement),
                 "check": checked,
             },
         )
@@ -75,18 +75,18 @@ def promotion(
     return score
 
 
-async def _checked(bench: Workbench, check: Sequence[str], timeout: float) -> dict[str, Any]:
-    done = await run_cancellable(partial(bench.programs.run, [*check], timeout=timeout))
+async def _run_check(environment: EvalEnvironment, check: Sequence[str], timeout: float) -> dict[str, Any]:
+    done = await run_cancellable(partial(environment.programs.run, [*check], timeout=timeout))
     output = (done.stdout + done.stderr).decode("utf-8", "replace")
     return {"code": exit_code(done), "output": output[-20_000:], "timed_out": done.timed_out}
 
 
-def _outcome(checked: dict[str, Any] | None, came: Promotion) -> Outcome:
+def _outcome(checked: dict[str, Any] | None, result: Promotion) -> Outcome:
     if checked is not None and checked["timed_out"]:
         return "timeout"
     if checked is not None and checked["code"] != 0:
         return "fail"
-    match came.verdict:
+    match result.verdict:
         case "promoted":
             return "pass"
         case "nothing":

@@ -1,7 +1,7 @@
-"""The environment of mini-swe-agent: every command runs in a session, and the trajectory tells which tree each of them left.
+"""The environment for mini-swe-agent: every command runs in a session, and the trajectory has the tree that each command left.
 
-Written against mini-swe-agent 2 (its ``Environment`` is a protocol: ``config``, ``execute``, ``get_template_vars``, ``serialize``;
-eval-anchors section 1.2). Use it by its name, ``pytest_gittrix.integrations.mini_swe_agent.GittrixEnvironment``. It must not know models.
+Written against mini-swe-agent 2, whose ``Environment`` is a protocol: ``config``, ``execute``, ``get_template_vars``, ``serialize``. Use it
+by its name, ``pytest_gittrix.integrations.mini_swe_agent.GittrixEnvironment``.
 """
 
 from __future__ import annotations
@@ -14,28 +14,29 @@ from pydantic import BaseModel, ConfigDict
 
 from pytest_gittrix.clock.clock import EPOCH
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.integrations.eval_environment import EvalEnvironment, Promotion
 from pytest_gittrix.integrations.extras import required
-from pytest_gittrix.integrations.workbench import Promotion, Workbench, exit_code
+from pytest_gittrix.integrations.programs import exit_code
 
 SUBMIT: Final = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
-"""The first line by which an agent says that it is done."""
+"""The first line of output by which an agent submits its work."""
 
 
 class GittrixEnvironmentConfig(BaseModel):
-    """What the agent begins with, and how its commands are run.
+    """The repository that the agent starts with, and how its commands are run.
 
     Attributes:
-        repository: a repository of this machine, which is cloned; an empty one by default.
-        commit: of it, by its full id; the one that it is on by default.
-        task: what the session is for.
+        repository: a repository on this machine to clone; an empty one by default.
+        commit: the full id of the commit in it to start from; by default the one that it is on.
+        task: the session's task.
         confine: ``auto``, ``off``, ``guard`` or ``jail``.
-        history: how much of the past the agent sees: ``none``, a number of commits, or ``full``.
-        epoch: where the clock stands; each command moves it by a second.
-        seed: what the session's id is drawn from.
-        cwd: where commands start, from the workspace's root.
-        env: more variables.
+        history: how much of the history the agent sees: ``none``, a number of commits, or ``full``.
+        epoch: the instant at which the clock starts; each command advances it by a second.
+        seed: determines the session's id.
+        cwd: the directory that commands run in, relative to the workspace's root.
+        env: more environment variables.
         timeout: real seconds for each command.
-        directory: where all this is kept; by default it is removed with the environment.
+        directory: the directory of the environment, which is kept; by default a temporary one that is removed at the end.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -54,10 +55,10 @@ class GittrixEnvironmentConfig(BaseModel):
 
 
 class GittrixEnvironment:
-    """Where one agent works. ``close`` it, or use it as a context manager.
+    """The environment of one agent. Call ``close`` at the end, or use it as a context manager.
 
     Attributes:
-        config: what it was made with.
+        config: its configuration.
         bench: the world, the session and its programs.
     """
 
@@ -65,11 +66,11 @@ class GittrixEnvironment:
         """Start the session.
 
         Args:
-            config_class: of ``config``.
-            settings: see ``GittrixEnvironmentConfig``.
+            config_class: the class of ``config``.
+            settings: the attributes of ``GittrixEnvironmentConfig``.
 
         Raises:
-            CapabilityMissing: mini-swe-agent is not installed, or the confinement cannot be had.
+            CapabilityMissing: mini-swe-agent is not installed, or this machine cannot confine at that level.
             InvalidInput: a setting is not allowed.
         """
         self._submitted = required("minisweagent.exceptions", "mini").Submitted
@@ -77,7 +78,7 @@ class GittrixEnvironment:
             self.config = config_class(**settings)
         except ValueError as error:
             raise InvalidInput(f"The environment cannot be set up so: {error}", fix="See GittrixEnvironmentConfig.") from None
-        self.bench = Workbench.open(
+        self.bench = EvalEnvironment.open(
             self.config.task,
             repository=self.config.repository,
             commit=self.config.commit,
@@ -96,29 +97,29 @@ class GittrixEnvironment:
         self.close()
 
     def close(self) -> None:
-        """End the session's world, and remove it unless a directory was given. Closing again does nothing."""
+        """Close the environment, and remove its directory unless one was given. Closing twice does nothing."""
         self.bench.close()
 
     def cleanup(self) -> None:
-        """The same, by the name that mini-swe-agent's own environments give it."""
+        """Close the environment: the name of ``close`` in mini-swe-agent's own environments."""
         self.close()
 
     def execute(self, action: dict[str, Any], cwd: str = "", *, timeout: float | None = None) -> dict[str, Any]:
         """Run a command by ``bash``.
 
         Args:
-            action: its ``command``.
-            cwd: where, instead of where the configuration says.
-            timeout: real seconds, likewise.
+            action: a dictionary with the ``command``.
+            cwd: the directory to run it in, instead of the configured one.
+            timeout: real seconds, instead of the configured ones.
 
         Returns:
-            ``output`` (both streams), ``returncode`` (-1 if it took too long), ``exception_info``; and as ``extra`` the tree it left.
+            ``output`` (both streams), ``returncode`` (-1 if it took too long), ``exception_info``, and in ``extra`` the tree that it left.
 
         Raises:
-            Submitted: it succeeded, and the first line of what it wrote is the sentinel.
+            Submitted: the command succeeded, and the first line of its output is ``SUBMIT``.
         """
         seconds = timeout or self.config.timeout
-        # Both streams in one, in the order in which they were written.
+        # Both streams go into one, in the order in which they are written.
         argv = ["/bin/sh", "-c", 'exec bash -c "$1" 2>&1', "sh", str(action.get("command", ""))]
         done = self.bench.run(argv, cwd=cwd or self.config.cwd, environment=self.config.env, timeout=seconds)
         code = exit_code(done)
@@ -140,16 +141,16 @@ class GittrixEnvironment:
             raise self._submitted({"role": "exit", "content": rest, "extra": extra})
 
     def promote(self, message: str | None = None) -> Promotion:
-        """Try to make the agent's work one commit in durable; see ``Workbench.promote``."""
+        """Try to promote the agent's work as one commit in durable; see ``EvalEnvironment.promote``."""
         return self.bench.promote(message)
 
     def get_template_vars(self, **more: Any) -> dict[str, Any]:
-        """What prompts may tell: the configuration and the kind of machine. No variable of this process, so no secret either."""
+        """The variables of prompts: the configuration and the kind of machine. No environment variables, since they may be secret."""
         machine = platform.uname()._asdict() | {"node": "gittrix"}
         return self.config.model_dump() | machine | {"cwd": self.bench.programs.workspace} | more
 
     def serialize(self) -> dict[str, Any]:
-        """What the trajectory keeps: the configuration, and of each command what it wrote, by its hash, and the tree it left."""
+        """The entries for the trajectory: the configuration, and for each command its exit status, the hash of its output, and its tree."""
         kind = type(self)
         steps = [{"code": step.code, "output": step.output, "tree": step.tree} for step in self.bench.steps]
         return {

@@ -1,7 +1,7 @@
-"""Programs of an agent in its session's workspace: confined, in one private home, by the session's clock.
+"""Runs programs of an agent in its session's workspace: confined, with a private home directory, on the session's clock.
 
-Frameworks run one command after another and expect that what one leaves in its home or its temporary directory the next one finds. So the
-home lives as long as this object does, not as long as a command. It must not know which framework asks.
+Frameworks run one command after another, and expect that a command finds what an earlier one left in its home or its temporary directory.
+So the home exists as long as a ``Programs`` object, not as long as one command.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.git.environment import hermetic_env
 
 WORKSPACE: Final = "/workspace"
-"""Where the workspace is for programs in a jail: the same place in every sample of every run."""
+"""The path of the workspace for programs in a jail; it is the same in every sample of every run."""
 MOST_OUTPUT: Final = 10 << 20
-"""Bytes of output that are kept of a program, by default."""
+"""How many bytes of each output stream of a program are returned, by default."""
 
-_THERE: Final = 'cd -- "$1" || exit; shift; exec "$@"'
+_CHANGE_DIRECTORY: Final = 'cd -- "$1" || exit; shift; exec "$@"'
 
-# What a program needs of the caller's environment. Everything else, and so every secret in it, stays outside.
+# The caller's variables that a program needs. No other variable, and so no secret, is passed on.
 _INHERITED: Final = ("PATH", "LANG", "TERM")
 
 
 class Programs:
-    """Runs programs in the workspace of one session. A context manager; closing it removes their home.
+    """Runs programs in the workspace of one session. As a context manager it removes their home directory at the end.
 
     Attributes:
-        session: whose workspace it is.
-        workspace: where programs find it, an absolute path.
-        confinement: the level that is in force, and why it is no stronger.
+        session: the session.
+        workspace: the absolute path of its workspace, as programs see it.
+        confinement: the level of confinement, and why it is no stronger.
     """
 
     def __init__(
@@ -51,18 +51,18 @@ class Programs:
         beside: Sequence[str] = (),
         directory: Path | None = None,
     ) -> None:
-        """Look whether programs can be run, and how confined.
+        """Check that programs can be run, choose the confinement, and make the home directory.
 
         Args:
-            session: the agent's, or the person's; nothing but its workspace and its id is used.
-            clock: the engine's, whose time programs are told.
+            session: the session; only its workspace, id and environment are used.
+            clock: the engine's clock, from which programs get the time.
             confine: ``auto``, ``off``, ``guard`` or ``jail``.
-            at: where a jail shows the workspace.
-            beside: absolute paths of empty directories that a jail has besides, for as long as the home lives.
-            directory: where the home is made; among temporary files by default.
+            at: the path at which a jail shows the workspace.
+            beside: absolute paths of further directories in a jail, empty at first; they exist as long as the home.
+            directory: the directory in which the home is made; the one for temporary files by default.
 
         Raises:
-            CapabilityMissing: the workspace is no directory (``lazy``), or the level cannot be had here.
+            CapabilityMissing: the workspace is no directory (``lazy``), or this machine cannot confine at that level.
             InvalidInput: there is no such level.
         """
         if session.workspace_path is None:
@@ -78,16 +78,16 @@ class Programs:
         self._clock = clock
         self._root = Path(os.path.realpath(tempfile.mkdtemp(prefix="gittrix-home-", dir=directory)))
         self._home = self._root / "home"
-        places = [(self._root / f"beside-{number}", path) for number, path in enumerate(beside)]
+        mounts = [(self._root / f"beside-{number}", path) for number, path in enumerate(beside)]
         try:
-            for directory in (self._home, *(directory for directory, _ in places)):
+            for directory in (self._home, *(directory for directory, _ in mounts)):
                 directory.mkdir()
-            self._place = Place(
+            self._layout = Place(
                 workspace=Path(session.workspace_path),
                 home=self._home,
                 readable=toolchain(),
                 at=at if jailed else None,
-                beside=tuple(places),
+                beside=tuple(mounts),
             )
         except BaseException:
             self.close()
@@ -100,7 +100,7 @@ class Programs:
         self.close()
 
     def close(self) -> None:
-        """Remove the home. Closing again does nothing; no program can run any more."""
+        """Remove the home directory; no program can run afterwards. Closing twice does nothing."""
         shutil.rmtree(self._root, ignore_errors=True)
 
     def run(
@@ -114,25 +114,25 @@ class Programs:
         most_output: int = MOST_OUTPUT,
         stop: int | None = None,
     ) -> Finished:
-        """Run a program to its end, with all that it starts.
+        """Run a program and wait for its end; processes that it started end with it.
 
         Args:
-            argv: the program and its words; no shell is involved.
-            stdin: what it reads.
-            cwd: where it starts, from the workspace's root; or an absolute path as programs see it. Where that is no directory, the
-                result is that of a shell which cannot go there.
-            environment: more variables.
-            timeout: seconds after which it is ended.
-            most_output: bytes of each stream that are kept.
-            stop: a descriptor; as soon as it can be read, the program's time is over.
+            argv: the program and its arguments; no shell is involved.
+            stdin: the bytes on its standard input.
+            cwd: its working directory, relative to the workspace's root or absolute as programs see it. If there is no such directory, the
+                result is that of a shell whose ``cd`` failed.
+            environment: more environment variables.
+            timeout: real seconds after which the program is killed.
+            most_output: how many bytes of each output stream are returned.
+            stop: a file descriptor; the program is killed as soon as the descriptor is readable.
 
         Raises:
-            InvalidInput: the command is none, or the workspace is gone.
+            InvalidInput: the command is empty or malformed, or the workspace was removed.
             GittrixError: as ``confine.run``.
         """
         return run(
-            [*argv] if cwd == "." else ["/bin/sh", "-c", _THERE, "sh", cwd, *argv],
-            self._place,
+            [*argv] if cwd == "." else ["/bin/sh", "-c", _CHANGE_DIRECTORY, "sh", cwd, *argv],
+            self._layout,
             self.confinement,
             environment=self.environment(environment),
             stdin=stdin,
@@ -142,8 +142,15 @@ class Programs:
         )
 
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The variables that a program gets: hermetic git, the session's clock and id, and ``more``; this Python is last in its PATH."""
+        """The environment variables of a program: hermetic git, the session's clock and id, and ``more``. This Python is last in PATH."""
         base = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         base["PATH"] = os.pathsep.join([base.get("PATH", os.defpath), os.path.join(sys.prefix, "bin")])
         carried = self._clock.environment() if hasattr(self._clock, "environment") else {}
         return {**self.session.environment(hermetic_env(self._home, base=base)), **carried, **(more or {})}
+
+
+def exit_code(done: Finished) -> int | None:
+    """The exit status of a program as a shell reports it: 128 plus the signal's number for a signal, None if it took too long."""
+    if done.timed_out:
+        return None
+    return 128 + done.signal if done.signal is not None else done.code

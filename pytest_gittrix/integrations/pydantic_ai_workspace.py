@@ -1,8 +1,8 @@
-"""The workspace backend for pydantic-ai: an agent's tools run commands in a session, and a person promotes what comes of it.
+"""The workspace backend for pydantic-ai: an agent's tools run commands in a session, and a person promotes the result.
 
-Written against the workspace protocol of pydantic-ai 2 (``pydantic_ai.workspaces.protocol``; eval-anchors section 1.8). It runs commands,
-and leaves files to the framework, which reads and writes them by commands: so files and commands are always those of one place. Which of
-the framework's checks it passes is in ``docs/reference/integrations.md``. It must not know models.
+Written against the workspace protocol of pydantic-ai 2 (``pydantic_ai.workspaces.protocol``). It only runs commands; the framework reads
+and writes files by commands, so both always see the same files. ``docs/reference/integrations.md`` lists which of the framework's checks
+it passes.
 """
 
 from __future__ import annotations
@@ -28,23 +28,22 @@ from pydantic_ai.workspaces import (
 from pydantic_ai.workspaces.protocol import validate_timeout
 
 from pytest_gittrix.errors import GittrixError, InvalidInput
-from pytest_gittrix.integrations.programs import MOST_OUTPUT, Programs
+from pytest_gittrix.integrations.programs import MOST_OUTPUT, Programs, exit_code
 from pytest_gittrix.integrations.waiting import run_cancellable
-from pytest_gittrix.integrations.workbench import exit_code
 
 if TYPE_CHECKING:
     from pytest_gittrix.confine.choose import Finished
     from pytest_gittrix.engine.user_session import UserSession
 
 PROVIDER: Final = "gittrix"
-_LOOK: Final = 0.1
+_POLL_SECONDS: Final = 0.1
 _PREVIEW: Final = 64 * 1024
 
 
 class GittrixWorkspaceBackend:
-    """A session of a store as the place where an agent's run works. Making one does nothing yet; its first use starts the session.
+    """A session of a store, as the workspace of an agent's run. The first use starts the session.
 
-    Where a run ends, the session stays: ``gittrix session diff`` shows what was done, and ``gittrix promote`` promotes it.
+    The session stays when a run ends: ``gittrix session diff`` shows the work, and ``gittrix promote`` promotes it.
     """
 
     def __init__(
@@ -59,20 +58,20 @@ class GittrixWorkspaceBackend:
         ref: WorkspaceRef | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """Say where.
+        """Configure the backend; no session is started yet.
 
         Args:
             repository: the durable repository that the session starts on; not needed with a ``ref``.
-            task: what the session is for.
-            branch: of the repository.
-            store: where sessions are kept; where ``gittrix`` keeps them, by default.
+            task: the session's task.
+            branch: the branch of the repository.
+            store: the directory of the store; the default store of ``gittrix`` if None.
             confine: ``auto``, ``off``, ``guard`` or ``jail``.
-            history: how much of the past commands see: ``none``, a number of commits, or ``full``.
-            ref: a session that there is already, instead of a new one.
-            env: more variables for every command.
+            history: how much of the history commands see: ``none``, a number of commits, or ``full``.
+            ref: an existing session to use, instead of a new one.
+            env: more environment variables for every command.
 
         Raises:
-            InvalidInput: it was given neither a repository nor a ref, or a ref of another provider.
+            InvalidInput: there is neither a repository nor a ref, or the ref is of another provider.
         """
         if ref is None and repository is None:
             raise InvalidInput("The workspace has no repository and no ref.", fix="Give a repository to start on, or the ref of a session.")
@@ -86,28 +85,28 @@ class GittrixWorkspaceBackend:
         self._history = history
         self._env = dict(env or {})
         self._ref = ref
-        self._one = threading.Lock()
-        self._held: tuple[UserSession, Programs] | None = None
+        self._lock = threading.Lock()
+        self._opened: tuple[UserSession, Programs] | None = None
         self._closing = ExitStack()
 
     @property
     def ref(self) -> WorkspaceRef | None:
-        """The session's id, once there is a session."""
+        """A reference to the session by its id; None before the session was started."""
         return self._ref
 
     @property
     def session(self) -> UserSession | None:
-        """The session as the person in charge holds it, once it was used."""
-        return None if self._held is None else self._held[0]
+        """The session, with the rights of the person in charge; None before the first use."""
+        return None if self._opened is None else self._opened[0]
 
     def close(self) -> None:
-        """Let go of the session, which stays as it is; the home directory of its commands goes."""
+        """Close the engine and remove the home directory of commands; the session stays as it is."""
         self._closing.close()
-        self._held = None
+        self._opened = None
 
     async def working_dir(self) -> str:
-        """Where commands start, as they see it: the same path for every session in a jail."""
-        return (await anyio.to_thread.run_sync(self._alive)).workspace
+        """The directory that commands run in, as they see it; in a jail it is the same for every session."""
+        return (await anyio.to_thread.run_sync(self._live_programs)).workspace
 
     async def run(
         self,
@@ -119,24 +118,24 @@ class GittrixWorkspaceBackend:
     ) -> CommandResult:
         """Run a command. Arguments and errors are those of ``SupportsCommands.run``.
 
-        What it started ends with it, at every level of confinement: that is the one place where this differs from the protocol, which
-        wants processes that detach themselves to live on.
+        Processes that the command started end with it, at every level of confinement. This is the one difference to the protocol, by
+        which detached processes go on.
         """
         validate_timeout(timeout)
         if isinstance(command, str) != shell:
             raise TypeError("A text is a command with shell=True, and a sequence of words without it.")
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else [*command]
-        programs = await anyio.to_thread.run_sync(self._alive)
+        programs = await anyio.to_thread.run_sync(self._live_programs)
         call = partial(programs.run, argv, environment={**self._env, **(env or {})}, timeout=timeout)
         try:
             done = await self._watched(call)
         except GittrixError as error:
-            await anyio.to_thread.run_sync(self._alive)
+            await anyio.to_thread.run_sync(self._live_programs)
             raise WorkspaceUnavailableError(str(error)) from error
         stdout, stderr = (stream.decode("utf-8", "replace") for stream in (done.stdout, done.stderr))
         if done.timed_out:
             raise WorkspaceTimeoutError(f"The command did not end within {timeout:g} seconds.", stdout=stdout, stderr=stderr)
-        await anyio.to_thread.run_sync(self._alive)
+        await anyio.to_thread.run_sync(self._live_programs)
         if done.truncated:
             raise WorkspaceOutputLimitError(
                 f"The command wrote more than {MOST_OUTPUT} bytes; let it write to a file, and read a part of that.",
@@ -147,7 +146,7 @@ class GittrixWorkspaceBackend:
         return CommandResult(exit_code=exit_code(done) or 0, stdout=stdout, stderr=stderr)
 
     async def _watched(self, call: partial[Finished]) -> Finished:
-        """What a command came to; it is ended as soon as its workspace is gone, which in a jail it would not notice."""
+        """Run a command, and end it as soon as its workspace is removed, which a program in a jail would not notice."""
         done: list[Finished] = []
         failed: list[GittrixError] = []
 
@@ -161,7 +160,7 @@ class GittrixWorkspaceBackend:
         async with anyio.create_task_group() as group:
             group.start_soon(command, group)
             while self._is_there():
-                await anyio.sleep(_LOOK)
+                await anyio.sleep(_POLL_SECONDS)
             group.cancel_scope.cancel()
         if failed:
             raise failed[0]
@@ -173,13 +172,13 @@ class GittrixWorkspaceBackend:
         session = self.session
         return session is not None and session.workspace_path is not None and session.workspace_path.is_dir()
 
-    def _alive(self) -> Programs:
-        """What runs commands, in a session that has not ended. The first call starts the session; calls meanwhile wait for it."""
-        with self._one:
+    def _live_programs(self) -> Programs:
+        """The programs of the session, which must not have ended. The first call starts the session; concurrent calls wait for it."""
+        with self._lock:
             try:
-                if self._held is None:
-                    self._held = self._begun()
-                session, programs = self._held
+                if self._opened is None:
+                    self._opened = self._open()
+                session, programs = self._opened
                 session.for_agent().exists("a")  # refused once it has ended
             except InvalidInput:
                 raise
@@ -189,7 +188,7 @@ class GittrixWorkspaceBackend:
                 raise WorkspaceUnavailableError(f"The workspace of {session.id} is gone.")
             return programs
 
-    def _begun(self) -> tuple[UserSession, Programs]:
+    def _open(self) -> tuple[UserSession, Programs]:
         from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
         from pytest_gittrix.engine.engine import GitTrix
 

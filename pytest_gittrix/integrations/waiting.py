@@ -1,7 +1,7 @@
-"""Calls that block, waited for by asynchronous frameworks: in a thread, and ended when the one who waits is cancelled.
+"""Runs blocking calls for asynchronous frameworks: in a thread, and ended when the waiting task is cancelled.
 
-A thread cannot be cancelled, and a program that nobody waits for must not run on. So each call gets a descriptor to watch, and whoever is
-cancelled makes it readable and stays until the call has returned. It must not know what is called.
+A thread cannot be cancelled, and a program that no task waits for must not run on. So each call watches a file descriptor; a cancelled task
+makes that descriptor readable and waits until the call has returned.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ Result = TypeVar("Result", covariant=True)
 
 
 class Stoppable(Protocol[Result]):
-    """A call that returns soon after its ``stop`` can be read."""
+    """A call that returns soon after its descriptor ``stop`` becomes readable."""
 
     def __call__(self, *, stop: int | None) -> Result:
-        """Do it."""
+        """Make the call."""
         ...
 
 
 async def run_cancellable(call: Stoppable[Result]) -> Result:
-    """What a blocking call returns, or raises.
+    """Run a blocking call in a thread; gives its result, or raises its exception.
 
     Args:
-        call: takes ``stop``, a descriptor, and ends its work as soon as that can be read.
+        call: the call; it takes a descriptor ``stop``, and ends its work as soon as that is readable.
     """
     watched, other = os.pipe()
-    over: list[tuple[Result | None, BaseException | None]] = []
+    outcome: list[tuple[Result | None, BaseException | None]] = []
     returned = anyio.Event()
 
     async def wait() -> None:
-        # Shielded: the thread still reads the descriptor, and what it runs is not over before it has returned. A limiter of its own:
-        # programs that take their time must not hold the threads of the framework.
+        # Shielded, since the thread still watches the descriptor and its program has not ended. A separate limiter, since slow programs
+        # must not use up the threads of the framework.
         with anyio.CancelScope(shield=True):
             try:
-                over.append((await anyio.to_thread.run_sync(_bound(call, watched), limiter=anyio.CapacityLimiter(1)), None))
+                outcome.append((await anyio.to_thread.run_sync(_bound(call, watched), limiter=anyio.CapacityLimiter(1)), None))
             except Exception as error:  # noqa: BLE001  (raised below, outside of the group that would wrap it)
-                over.append((None, error))
+                outcome.append((None, error))
             returned.set()
 
     try:
@@ -55,7 +55,7 @@ async def run_cancellable(call: Stoppable[Result]) -> Result:
     finally:
         os.close(watched)
         os.close(other)
-    result, error = over[0]
+    result, error = outcome[0]
     if error is not None:
         raise error
     return cast("Result", result)

@@ -1,1 +1,1 @@
-"""A session as a server of the Model Context Protocol: what its agent may do, as tools; what a person decides, only asked for."""
+"""A session as a server of the Model Context Protocol: its agent's verbs as tools, and requests for what a person decides."""

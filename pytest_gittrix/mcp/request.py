@@ -1,7 +1,7 @@
-"""The command line by which a person answers an agent that asks for a promotion.
+"""The command lines by which a person reviews and promotes the work of an agent that requested it.
 
-An agent decides about nothing; it can only ask. What it asks for is a line for a shell, which somebody reads, and runs or does not: so
-whatever the agent put into it stays one word of that line, and shows on a terminal as what it is. It must not know who asks.
+An agent can only request a promotion. A person reads the command line, and decides whether to run it. So the agent's message is always one
+argument of that command, and a terminal shows it exactly as it is.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pytest_gittrix.engine.operations.validation import check_message
 from pytest_gittrix.errors import InvalidInput
 
 MOST_CHARACTERS: Final = 10_000
-"""How long a message may be: a line that is longer is no line that anybody reads before they run it."""
+"""The length of the longest message; nobody reads a longer command line before running it."""
 
-# Control characters but newline, halves of surrogate pairs, and marks that reorder the text around them.
+# Control characters other than newline, and marks that reorder the text around them.
 _STEERING: Final = frozenset(
     map(chr, (*range(0x0A), *range(0x0B, 0x20), *range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)))
 )
@@ -25,11 +25,11 @@ _STEERING: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class PromotionRequest:
-    """What a person is asked to do.
+    """The two command lines for a person.
 
     Attributes:
-        review: the line that shows them what they would promote.
-        command: the line that promotes it.
+        review: shows what would be promoted.
+        command: promotes it.
     """
 
     review: str
@@ -37,15 +37,15 @@ class PromotionRequest:
 
 
 def promotion_request(session: str, store: Path, message: str) -> PromotionRequest:
-    """The lines for a person to run.
+    """Make the command lines for a person to run.
 
     Args:
-        session: its id.
-        store: where sessions are kept.
+        session: the id of the session.
+        store: the directory of the store.
         message: the commit message that the agent proposes.
 
     Raises:
-        InvalidInput: the message is empty or no text, is too long, or holds characters that a terminal would obey or hide.
+        InvalidInput: the message is empty, no text or too long, or has characters that a terminal would obey or hide.
     """
     check_message(message)
     if len(message) > MOST_CHARACTERS:

@@ -1,7 +1,7 @@
 """The tools of a session behind the Model Context Protocol, by the official Python SDK (``mcp`` 2).
 
-Version 2 renamed the server class and sends only errors of its own kind to the model, with their text; so what the engine refuses is told
-as one of those, by its code and message, and what nobody foresaw is told to nobody. It must not know what a tool does.
+Version 2 renamed the server class, and sends the text of an error to the model only for its ``ToolError``. So an error of the engine is
+raised as a ``ToolError`` with its code and message; the text of any other exception is not sent.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ the workspace's root. `diff` shows what you have changed. `commit` commits in th
 
 
 def server(tools: SessionTools) -> Any:
-    """An ``MCPServer`` with every tool of a session.
+    """Make an ``MCPServer`` with every tool of a session.
 
     Args:
-        tools: what it offers.
+        tools: the tools.
 
     Raises:
         CapabilityMissing: the SDK is not installed, or is older than version 2.
@@ -38,23 +38,23 @@ def server(tools: SessionTools) -> Any:
         log_level="ERROR",
     )
     for tool in tools.tools:
-        made.add_tool(_telling(tool), name=tool.__name__, description=tool.__doc__)
+        made.add_tool(_with_tool_errors(tool), name=tool.__name__, description=tool.__doc__)
     return made
 
 
 def serve(tools: SessionTools) -> None:
-    """Answer on standard input and output until the client goes away. Raises as :func:`server`."""
+    """Serve on standard input and output until the client disconnects. Raises as :func:`server`."""
     server(tools).run("stdio")
 
 
-def _telling(tool: Callable[..., Any]) -> Callable[..., Any]:
-    refused = required("mcp.server.mcpserver.exceptions", "mcp").ToolError
+def _with_tool_errors(tool: Callable[..., Any]) -> Callable[..., Any]:
+    tool_error = required("mcp.server.mcpserver.exceptions", "mcp").ToolError
 
     @wraps(tool)
-    def told(*arguments: Any, **named: Any) -> Any:
+    def call(*arguments: Any, **named: Any) -> Any:
         try:
             return tool(*arguments, **named)
         except GittrixError as error:
-            raise refused(f"{error.code}: {error}") from error
+            raise tool_error(f"{error.code}: {error}") from error
 
-    return told
+    return call

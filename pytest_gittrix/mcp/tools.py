@@ -1,7 +1,6 @@
-"""What an agent may do in its session, as tools: plain functions of plain values, with one sentence each for the model.
+"""The tools of an agent in its session: methods with plain values, whose docstrings are the descriptions for the model.
 
-They are the verbs of ``AgentSession`` and no others. None of them promotes: an agent asks (``request_promotion``), a person decides. It
-must not know the protocol.
+They are verbs of ``AgentSession``. None of them promotes: an agent requests a promotion (``request_promotion``), and a person decides.
 """
 
 from __future__ import annotations
@@ -11,17 +10,15 @@ from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from pytest_gittrix.durations import format_instant
 from pytest_gittrix.engine.agents.agent_session import AgentSession
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.integrations.programs import Programs, exit_code
 from pytest_gittrix.mcp.request import promotion_request
-
-if TYPE_CHECKING:
-    from pytest_gittrix.integrations.programs import Programs
 
 Encoding = Literal["utf-8", "base64"]
 FilePath = Annotated[str, Field(description="Path from the workspace's root, with /; never absolute and without ..")]
@@ -54,8 +51,10 @@ class Ran(BaseModel):
     truncated: bool
 
 
-class Asked(BaseModel):
+class RequestedPromotion(BaseModel):
     """A promotion that a person was asked for."""
+
+    model_config = ConfigDict(title="Asked")  # the name in the tool's schema, which clients know
 
     review: str
     command: str
@@ -63,20 +62,20 @@ class Asked(BaseModel):
 
 
 class SessionTools:
-    """The tools on one session. One call runs at a time: an agent that calls several at once gets them in some order, each whole."""
+    """The tools on one session. Calls run one at a time, so concurrent calls never interleave."""
 
     def __init__(self, agent: AgentSession, store: Path, programs: Programs | None = None) -> None:
-        """Hold one session.
+        """Make the tools of one session.
 
         Args:
-            agent: the session as its agent holds it.
-            store: where it is kept, for the command that a person runs.
-            programs: what runs programs in it; without, there is no ``run``.
+            agent: the session, with the rights of its agent.
+            store: the store that the session is in, for the command that a person runs.
+            programs: runs programs in the session; without it there is no tool ``run``.
         """
         self._agent = agent
         self._store = store
         self._programs = programs
-        self._one = threading.Lock()
+        self._lock = threading.Lock()
 
     @property
     def session(self) -> str:
@@ -85,13 +84,13 @@ class SessionTools:
 
     @property
     def tools(self) -> Sequence[Callable[..., Any]]:
-        """Every tool that there is on this session."""
+        """The tools of this session."""
         always = (self.read_file, self.write_file, self.delete_file, self.list_files, self.touched, self.diff, self.commit, self.log)
         return (*always, *(() if self._programs is None else (self.run,)), self.request_promotion)
 
     def read_file(self, path: FilePath, encoding: AsText = "utf-8") -> str:
         """Read a file of the workspace."""
-        with self._one:
+        with self._lock:
             data = self._agent.read(path)
         if encoding == "base64":
             return b64encode(data).decode("ascii")
@@ -112,40 +111,40 @@ class SessionTools:
                 data = b64decode(contents, validate=True)
             except (NotBase64, ValueError) as error:
                 raise InvalidInput(f"The contents of {path!r} are not base64: {error}.", fix='Send text with encoding="utf-8".') from None
-        with self._one:
+        with self._lock:
             self._agent.write(path, data)
         return f"Wrote {path}."
 
     def delete_file(self, path: FilePath) -> str:
         """Delete a file of the workspace; one that is not there is no error."""
-        with self._one:
+        with self._lock:
             self._agent.delete(path)
         return f"{path} is not there any more."
 
     def list_files(self, path: Annotated[str, Field(description="A directory; the whole workspace by default")] = ".") -> list[Listed]:
         """List everything below a directory of the workspace."""
-        with self._one:
+        with self._lock:
             found = self._agent.list(path)
         return [Listed(path=_shown(entry.path), type=entry.type) for entry in found]
 
     def touched(self) -> list[str]:
         """List the paths that differ from what the session started with."""
-        with self._one:
+        with self._lock:
             return [_shown(path) for path in self._agent.touched_files()]
 
     def diff(self, paths: Annotated[list[str] | None, Field(description="Only these paths; all that differ by default")] = None) -> str:
         """Show every change since the session started, as a unified diff."""
-        with self._one:
+        with self._lock:
             return _shown(self._agent.diff(paths))
 
     def commit(self, message: str) -> str:
         """Commit everything that differs, in the workspace only; nothing reaches the durable repository. Gives the commit's id."""
-        with self._one:
+        with self._lock:
             return self._agent.commit(message)
 
     def log(self) -> list[Committed]:
         """List the commits made in this session, newest first."""
-        with self._one:
+        with self._lock:
             commits = self._agent.log()
         return [
             Committed(
@@ -165,29 +164,30 @@ class SessionTools:
     ) -> Ran:
         """Run a program in the workspace, confined to it, and wait for its end."""
         assert self._programs is not None
-        with self._one:
-            self._agent.info()  # of a session that has ended nothing runs any more
+        with self._lock:
+            self._agent.info()  # refused once the session has ended
             done = self._programs.run(argv, stdin=stdin.encode(), timeout=timeout_seconds)
-        code = done.code if done.signal is None else 128 + done.signal
         return Ran(
-            exit_code=None if done.timed_out else code,
+            exit_code=exit_code(done),
             stdout=done.stdout.decode("utf-8", "replace"),
             stderr=done.stderr.decode("utf-8", "replace"),
             timed_out=done.timed_out,
             truncated=done.truncated,
         )
 
-    def request_promotion(self, message: Annotated[str, Field(description="The commit message to propose: what changed and why")]) -> Asked:
+    def request_promotion(
+        self, message: Annotated[str, Field(description="The commit message to propose: what changed and why")]
+    ) -> RequestedPromotion:
         """Ask a person to promote the work. Nothing is promoted by this: it gives the command that a person may run."""
-        with self._one:
-            asked = promotion_request(self._agent.id, self._store, message)
+        with self._lock:
+            request = promotion_request(self._agent.id, self._store, message)
             call = f"request_promotion_{len(self._agent.history(['tool_call'])) + 1}"
             self._agent.record("tool_call", {"call_id": call, "name": "request_promotion", "args": {"message": message}})
-            self._agent.record("tool_result", {"call_id": call, "ok": True, "output": asked.command})
+            self._agent.record("tool_result", {"call_id": call, "ok": True, "output": request.command})
         note = "Show both commands to the person in charge. What is promoted is the work as it is when they run the second one."
-        return Asked(review=asked.review, command=asked.command, note=note)
+        return RequestedPromotion(review=request.review, command=request.command, note=note)
 
 
 def _shown(text: str) -> str:
-    """Text that is fit for JSON: bytes of names that are no UTF-8 become visible."""
+    """Text that JSON can hold: bytes of names that are not UTF-8 are shown as escapes."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -1,1 +1,1 @@
-"""What a person reads of a run."""
+"""Pages and plots on which a person reads the result of an eval run."""

@@ -1,7 +1,7 @@
-"""A run of evals as one HTML page that needs nothing else: what came of it, sample by sample, for people who were not there.
+"""The report of an eval run: one self-contained HTML page with the outcome of every sample.
 
-Everything that a suite, an agent or a repository wrote is escaped, by the template or where colours are put in. The page works from a file,
-without a network; without JavaScript it still shows everything, unsorted. Must not know how a run is made.
+All text from a suite, an agent or a repository is escaped, by the template or where colours are added. The page works from a file, without
+a network. Without JavaScript it still shows everything, unsorted.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 NAME: Final = "report.html"
-"""What the page of a run is called, in the run's directory."""
+"""The file name of the page in the run's directory."""
 
-WORDS: Final[Mapping[str, str]] = {
+OUTCOME_TEXTS: Final[Mapping[str, str]] = {
     "pass": "passed",
     "fail": "failed a check",
     "conflict": "met a conflict",
@@ -35,9 +35,9 @@ WORDS: Final[Mapping[str, str]] = {
     "timeout": "ran out of time",
     "infra_error": "could not be run",
 }
-"""How the summary tells of each outcome."""
+"""The phrase for each outcome in the summary."""
 
-_SAID: Final[Mapping[str, str]] = {
+_EVENT_TITLES: Final[Mapping[str, str]] = {
     "session.created": "The session started",
     "workspace.ready": "The workspace was ready",
     "agent.done": "The agent ended",
@@ -53,7 +53,7 @@ _SAID: Final[Mapping[str, str]] = {
     "check.done": "A check was done",
     "sample.done": "The sample was over",
 }
-_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
+_EVENT_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "session.created": ("baseline", "durable_branch", "workspace_kind", "history"),
     "workspace.ready": (),
     "workspace.removed": (),
@@ -65,12 +65,12 @@ _MOST_LINES: Final = 600
 _MOST_STEPS: Final = 200
 _MOST_TEXT: Final = 4_000
 _MOST_SHARES: Final = 40
-_FAILING_FIRST: Final = {outcome: place for place, outcome in enumerate((*(one for one in OUTCOMES if one != "pass"), "pass"))}
+_FAILING_FIRST: Final = {outcome: number for number, outcome in enumerate((*(one for one in OUTCOMES if one != "pass"), "pass"))}
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One line of a timeline or a transcript: what kind it is, its title, more of it, and whether it went wrong."""
+class TimelineEntry:
+    """One entry of a timeline, a transcript or an output: its kind, its title, its details, and whether it is an error."""
 
     kind: str
     title: str
@@ -80,26 +80,26 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the page shows of one sample.
+    """The part of the page on one sample.
 
     Attributes:
-        record: its result.
-        task: what the agent was told; empty if the session never started.
-        seconds: real time that the agent took; None if nobody noted it.
-        phases: milliseconds of each phase, in order.
-        events: its timeline.
-        transcript: what its agent did.
-        output: what the agent and the checks printed.
-        files: its changes, side by side.
+        record: the sample's record.
+        task: the agent's task; empty if the session never started.
+        seconds: the real time that the agent took; None if it was not recorded.
+        phases: each phase with its milliseconds, in order.
+        events: the timeline.
+        transcript: the agent's actions.
+        output: the output of the agent and the checks.
+        files: the changes, side by side.
     """
 
     record: Record
     task: str
     seconds: float | None
     phases: tuple[tuple[str, float], ...]
-    events: tuple[Step, ...]
-    transcript: tuple[Step, ...]
-    output: tuple[Step, ...]
+    events: tuple[TimelineEntry, ...]
+    transcript: tuple[TimelineEntry, ...]
+    output: tuple[TimelineEntry, ...]
     files: tuple[FileDiff, ...]
 
 
@@ -116,16 +116,16 @@ def write_report(store: RunStore, to: Path | None = None) -> Path:
     Raises:
         CapabilityMissing: the template library is not installed (``pytest-gittrix[evals]``).
         InvalidInput: a record of the run is damaged.
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     page = page_of(store)
-    place = to if to is not None else store.path / NAME
-    write_file(str(place), page.encode("utf-8", "replace"))
-    return place
+    file = to if to is not None else store.path / NAME
+    write_file(str(file), page.encode("utf-8", "replace"))
+    return file
 
 
 def page_of(store: RunStore) -> str:
-    """The page of a run, as text. Raises as ``write_report``."""
+    """The HTML of a run's page. Raises as ``write_report``."""
     records = sorted(store.records(), key=lambda one: (_FAILING_FIRST[one.outcome], one.id, one.epoch))
     samples = [_sample(store, record) for record in records]
     manifest = store.manifest()
@@ -140,7 +140,7 @@ def page_of(store: RunStore) -> str:
         facts=_facts(manifest.core, manifest.host),
         verdict=verdict(counts),
         counts={outcome: count for outcome, count in counts.items() if count},
-        words=WORDS,
+        outcome_texts=OUTCOME_TEXTS,
         planned=len(manifest.core["samples"]) * manifest.core["epochs"],
         samples=samples,
         rates=found,
@@ -152,16 +152,16 @@ def page_of(store: RunStore) -> str:
 
 
 def verdict(counts: Mapping[str, int]) -> tuple[str, str]:
-    """What came of a run: ``7 of 10 samples passed.`` and ``2 failed a check, 1 met a conflict.``, or nothing."""
+    """The outcome of a run: ``7 of 10 samples passed.``, and ``2 failed a check, 1 met a conflict.`` or an empty text."""
     every = sum(counts.values())
     if not every:
         return "No sample has been run.", ""
-    others = [f"{count} {WORDS[outcome]}" for outcome, count in counts.items() if count and outcome != "pass"]
-    said = f"{counts['pass']} of {every} samples passed."
-    return said, f"{', '.join(others)}." if others else ""
+    others = [f"{count} {OUTCOME_TEXTS[outcome]}" for outcome, count in counts.items() if count and outcome != "pass"]
+    passed = f"{counts['pass']} of {every} samples passed."
+    return passed, f"{', '.join(others)}." if others else ""
 
 
-# What is shown of a sample -----------------------------------------------------------------------------------------------------
+# A sample -----------------------------------------------------------------------------------------------------
 
 
 def _sample(store: RunStore, record: Record) -> Sample:
@@ -182,29 +182,29 @@ def _sample(store: RunStore, record: Record) -> Sample:
     )
 
 
-def _event(line: Mapping[str, Any]) -> Step:
+def _event(line: Mapping[str, Any]) -> TimelineEntry:
     data, kind = line.get("data", {}), str(line.get("kind", ""))
-    told = _SAID.get(kind)
-    names = [name for name in _NAMES.get(kind, data) if data.get(name) not in (None, "", [], {})]
+    title = _EVENT_TITLES.get(kind)
+    names = [name for name in _EVENT_FIELDS.get(kind, data) if data.get(name) not in (None, "", [], {})]
     detail = "  ".join(f"{name.replace('_', ' ')} {_short(data[name])}" for name in names)
     wrong = kind.endswith((".conflict", ".aborted", ".failed")) or data.get("ok") is False
-    return Step(str(line.get("actor", "")), told or kind, detail, wrong)
+    return TimelineEntry(str(line.get("actor", "")), title or kind, detail, wrong)
 
 
-def _action(line: Mapping[str, Any]) -> Step:
-    did = str(line.get("do", ""))
+def _action(line: Mapping[str, Any]) -> TimelineEntry:
+    kind = str(line.get("do", ""))
     what = " ".join(map(str, line["argv"])) if "argv" in line else str(line.get("path") or line.get("text") or "")
     exit_code = line.get("exit")
     printed = "".join(str(line.get(stream) or "") for stream in ("stdout", "stderr"))
     shown = printed or line.get("data") or (line.get("fed") or {}).get("data") or ""
     result = f"exit {exit_code}" if exit_code is not None else ""
-    return Step(did, f"{what}  {result}".strip(), _clipped(str(shown)), exit_code not in (None, 0))
+    return TimelineEntry(kind, f"{what}  {result}".strip(), _clipped(str(shown)), exit_code not in (None, 0))
 
 
-def _printed(line: Mapping[str, Any]) -> list[Step]:
+def _printed(line: Mapping[str, Any]) -> list[TimelineEntry]:
     name = f"check {line['check']}" if "check" in line else "agent"
     wrong = line.get("exit") not in (0, None) or bool(line.get("timed_out"))
-    return [Step(name, stream, _clipped(str(line[stream])), wrong) for stream in ("stdout", "stderr") if line.get(stream)]
+    return [TimelineEntry(name, stream, _clipped(str(line[stream])), wrong) for stream in ("stdout", "stderr") if line.get(stream)]
 
 
 def _short(value: object) -> str:
@@ -217,7 +217,7 @@ def _clipped(text: str) -> str:
     return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}\n… {len(text) - _MOST_TEXT} more characters"
 
 
-# What is shown of the run ------------------------------------------------------------------------------------------------------
+# The run ------------------------------------------------------------------------------------------------------
 
 
 def _facts(core: Mapping[str, Any], host: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Small plots as SVG, drawn without a script, in the colours of the page they are in; each has a text for who cannot see it."""
+"""Small plots as SVG, without scripts, in the colours of the page that they are in; each has a label for screen readers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ROW: Final = 26
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share with its interval: ``low`` and ``high`` are None where there is none. All between 0 and 1."""
+    """A share and its confidence interval, all between 0 and 1; ``low`` and ``high`` are None if there is no interval."""
 
     name: str
     value: float
@@ -25,11 +25,11 @@ class Share:
 
 
 def histogram(times: Mapping[str, Sequence[float]], *, label: str) -> str:
-    """How long things took, in bins that grow tenfold with each third of the way or so (a logarithmic axis).
+    """A histogram of durations, on a logarithmic axis.
 
     Args:
-        times: seconds, by a class that the page has a colour for (``o-pass`` and so on).
-        label: what is shown, for who cannot see it.
+        times: seconds, by the CSS class of their colour (``o-pass`` and so on).
+        label: the text for screen readers.
 
     Returns:
         An SVG; empty if there is nothing to show.
@@ -45,19 +45,19 @@ def histogram(times: Mapping[str, Sequence[float]], *, label: str) -> str:
     for name, found in times.items():
         for time in found:
             if time > 0:
-                place = int((math.log10(time) - low) / (high - low) * _BINS)
-                counts[name][min(max(place, 0), _BINS - 1)] += 1
-    most = max(sum(counts[name][place] for name in counts) for place in range(_BINS))
+                column = int((math.log10(time) - low) / (high - low) * _BINS)
+                counts[name][min(max(column, 0), _BINS - 1)] += 1
+    most = max(sum(counts[name][column] for name in counts) for column in range(_BINS))
     bar, tall = _WIDTH / _BINS, 120
     parts = []
-    for place in range(_BINS):
+    for column in range(_BINS):
         floor = float(tall)
         for name, found_at in counts.items():
-            height = found_at[place] / most * (tall - 8)
+            height = found_at[column] / most * (tall - 8)
             if height:
                 floor -= height
                 parts.append(
-                    f'<rect class="{escape(name)}" x="{place * bar + 1:.1f}" y="{floor:.1f}" width="{bar - 2:.1f}" height="{height:.1f}"/>'
+                    f'<rect class="{escape(name)}" x="{column * bar + 1:.1f}" y="{floor:.1f}" width="{bar - 2:.1f}" height="{height:.1f}"/>'
                 )
     for power in range(math.ceil(low), math.floor(high) + 1):
         at = (power - low) / (high - low) * _WIDTH
@@ -71,8 +71,8 @@ def shares(found: Sequence[Share], *, label: str) -> str:
     """Shares as points with their intervals, a row each.
 
     Args:
-        found: from top to bottom.
-        label: what is shown, for who cannot see it.
+        found: the shares, from top to bottom.
+        label: the text for screen readers.
 
     Returns:
         An SVG; empty if there is nothing to show.

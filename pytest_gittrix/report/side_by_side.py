@@ -1,6 +1,6 @@
-"""A patch as two columns: what was on the left, what is on the right, with the language's colours and the changed words marked.
+"""A patch as two columns, old on the left and new on the right, with syntax colours and the changed words marked.
 
-Reads the patches that ``git.patch`` writes. What it gives is HTML in which every text is escaped. It must not know where a patch is from.
+Reads the patches that ``git.patch`` writes. The result is HTML in which every text is escaped.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from html import escape
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Final, Literal
 
 Kind = Literal["same", "gone", "new", "none"]
 
 LONGEST_LINE: Final = 1_000
-"""Characters of a line that are shown."""
+"""How many characters of a line are shown."""
 
 _HUNK: Final = re.compile(r"@@ -([0-9]+)(?:,[0-9]+)? \+([0-9]+)(?:,[0-9]+)? @@(.*)")
 _NOTE: Final = re.compile(r"(old mode|new mode|rename|Binary files|new file mode (?!100644)|deleted file mode (?!100644))")
@@ -25,7 +25,7 @@ _Spans = list[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class DiffCell:
     """One line of one side.
 
     Attributes:
@@ -40,23 +40,23 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A line of both sides; ``title`` instead for where a hunk begins."""
+class DiffRow:
+    """A line of both sides; or only a ``title`` where a hunk begins."""
 
-    left: Cell = field(default_factory=Cell)
-    right: Cell = field(default_factory=Cell)
+    left: DiffCell = field(default_factory=DiffCell)
+    right: DiffCell = field(default_factory=DiffCell)
     title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class FileDiff:
-    """What a patch does to one file.
+    """The changes of a patch to one file.
 
     Attributes:
-        path: of the file, as it is afterwards; of a deleted one, as it was.
+        path: the new path of the file; for a deleted file the old one.
         what: ``changed``, ``added``, ``deleted``, ``renamed``, ``binary``, ``mode``.
-        notes: what a patch says besides its hunks, such as a new mode.
-        added, removed: numbers of lines.
+        notes: header lines of the patch, such as a new mode.
+        added, removed: the numbers of added and removed lines.
         rows: the lines.
         left_out: how many lines are not shown.
     """
@@ -66,7 +66,7 @@ class FileDiff:
     notes: tuple[str, ...]
     added: int
     removed: int
-    rows: tuple[Row, ...]
+    rows: tuple[DiffRow, ...]
     left_out: int = 0
 
 
@@ -74,8 +74,8 @@ def file_diffs(patch: bytes, *, most_lines: int = 600) -> list[FileDiff]:
     """The files of a patch, side by side.
 
     Args:
-        patch: as ``git apply`` takes it. Bytes that are no UTF-8 are shown as U+FFFD.
-        most_lines: of all files together; what is beyond is counted and not shown.
+        patch: a patch for ``git apply``. Bytes that are not UTF-8 are shown as U+FFFD.
+        most_lines: how many lines of all files together are shown; further ones are only counted.
     """
     text = patch.decode("utf-8", "replace")
     parts = re.split(r"^(?=diff --git )", text, flags=re.MULTILINE)
@@ -89,15 +89,15 @@ def file_diffs(patch: bytes, *, most_lines: int = 600) -> list[FileDiff]:
     return found
 
 
-def _file(lines: Sequence[str], room: int) -> FileDiff:
+def _file(lines: Sequence[str], limit: int) -> FileDiff:
     start = next((number for number, line in enumerate(lines) if line.startswith("@@ ")), len(lines))
     head, body = lines[1:start], lines[start:]
     path = _path(lines[0], head)
     added = sum(line.startswith("+") for line in body)
     removed = sum(line.startswith("-") for line in body)
-    shown = body[:room]
+    shown = body[:limit]
     notes = tuple(line for line in head if _NOTE.match(line))
-    rows = tuple(_rows(shown, path)) if room else ()
+    rows = tuple(_rows(shown, path)) if limit else ()
     return FileDiff(path, _what(head, body), notes, added, removed, rows, len(body) - len(shown))
 
 
@@ -120,7 +120,7 @@ def _what(head: Sequence[str], body: Sequence[str]) -> str:
     return "changed" if body else "mode"
 
 
-def _rows(body: Sequence[str], path: str) -> Iterator[Row]:
+def _rows(body: Sequence[str], path: str) -> Iterator[DiffRow]:
     colour = _Colours(path)
     left = right = 0
     gone: list[str] = []
@@ -139,32 +139,32 @@ def _rows(body: Sequence[str], path: str) -> Iterator[Row]:
         if hunk:
             left, right = int(hunk[1]), int(hunk[2])
             if left or right:
-                yield Row(title=line)
+                yield DiffRow(title=line)
         elif line[:1] == " ":
             html = colour.line(line[1:])
-            yield Row(Cell(left, html, "same"), Cell(right, html, "same"))
+            yield DiffRow(DiffCell(left, html, "same"), DiffCell(right, html, "same"))
             left, right = left + 1, right + 1
 
 
-def _changed(gone: list[str], new: list[str], left: int, right: int, colour: _Colours) -> Iterator[Row]:
-    for place in range(max(len(gone), len(new))):
-        old = gone[place] if place < len(gone) else None
-        now = new[place] if place < len(new) else None
+def _changed(gone: list[str], new: list[str], left: int, right: int, colour: _Colours) -> Iterator[DiffRow]:
+    for offset in range(max(len(gone), len(new))):
+        old = gone[offset] if offset < len(gone) else None
+        now = new[offset] if offset < len(new) else None
         marks = _marks(old, now) if old is not None and now is not None else ([], [])
-        yield Row(
-            Cell() if old is None else Cell(left + place, colour.line(old, marks[0]), "gone"),
-            Cell() if now is None else Cell(right + place, colour.line(now, marks[1]), "new"),
+        yield DiffRow(
+            DiffCell() if old is None else DiffCell(left + offset, colour.line(old, marks[0]), "gone"),
+            DiffCell() if now is None else DiffCell(right + offset, colour.line(now, marks[1]), "new"),
         )
 
 
 def _marks(old: str, new: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """The stretches that differ between two lines; none if the lines have little in common."""
+    """The ranges that differ between two lines; none if the lines have little in common."""
     if max(len(old), len(new)) > LONGEST_LINE:
         return [], []
     matcher = SequenceMatcher(None, _words(old), _words(new), autojunk=False)
     if matcher.ratio() < _ALIKE:
         return [], []
-    before, after = _places(old), _places(new)
+    before, after = _word_starts(old), _word_starts(new)
     codes = [code for code in matcher.get_opcodes() if code[0] != "equal"]
     return [(before[a], before[b]) for _, a, b, _, _ in codes], [(after[c], after[d]) for _, _, _, c, d in codes]
 
@@ -173,15 +173,13 @@ def _words(line: str) -> list[str]:
     return re.findall(r"\w+|\s+|.", line)
 
 
-def _places(line: str) -> list[int]:
-    places = [0]
-    for word in _words(line):
-        places.append(places[-1] + len(word))
-    return places
+def _word_starts(line: str) -> list[int]:
+    """The positions at which the words of a line start, and its end."""
+    return [0, *accumulate(map(len, _words(line)))]
 
 
 class _Colours:
-    """The colours of a language, told by a file's name; none for one that is not known."""
+    """The syntax colours for a file, by its name; none if its language is unknown."""
 
     def __init__(self, path: str) -> None:
         from pygments.lexers import get_lexer_for_filename
@@ -193,17 +191,17 @@ class _Colours:
             self._lexer = None
 
     def line(self, text: str, marks: Sequence[tuple[int, int]] = ()) -> str:
-        """A line as HTML, with some stretches marked."""
+        """A line as HTML, with some ranges marked."""
         more = len(text) - LONGEST_LINE
         shown = text[:LONGEST_LINE]
         html = "".join(_marked(kind, piece, start, marks) for kind, piece, start in self._pieces(shown))
         return html + (f'<span class="cut">… {more} more</span>' if more > 0 else "")
 
     def _pieces(self, text: str) -> Iterator[tuple[str, str, int]]:
-        place = 0
+        start = 0
         for kind, piece in self._spans(text):
-            yield kind, piece, place
-            place += len(piece)
+            yield kind, piece, start
+            start += len(piece)
 
     def _spans(self, text: str) -> _Spans:
         if self._lexer is None:
@@ -214,8 +212,8 @@ class _Colours:
 
 
 def _marked(kind: str, text: str, start: int, marks: Sequence[tuple[int, int]]) -> str:
-    """A piece of a line that begins at ``start``, with what of it lies in a mark wrapped."""
-    cuts = sorted({start, start + len(text), *(place for mark in marks for place in mark if start < place < start + len(text))})
+    """A piece of a line that begins at ``start``, with the parts of it that are in a mark wrapped."""
+    cuts = sorted({start, start + len(text), *(edge for mark in marks for edge in mark if start < edge < start + len(text))})
     out = []
     for begin, end in pairwise(cuts):
         html = escape(text[begin - start : end - start], quote=False)

@@ -94,12 +94,12 @@
     else open(row.dataset.key, true);
   });
   every(".close").forEach((button) => button.addEventListener("click", back));
-  const told = () => {
+  const openFromHash = () => {
     const key = /^#d-([0-9a-f]+)$/.exec(location.hash);
     if (key) open(key[1], true);
   };
-  addEventListener("hashchange", told);
-  told();
+  addEventListener("hashchange", openFromHash);
+  openFromHash();
 
   // By keyboard.
   const step = (by) => {

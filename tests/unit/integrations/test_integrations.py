@@ -20,10 +20,10 @@ from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.integrations import extras
 from pytest_gittrix.integrations.abandoned import forget, remove_abandoned, sample_directory
+from pytest_gittrix.integrations.eval_environment import EvalEnvironment
 from pytest_gittrix.integrations.extras import EXTRAS, Extra, missing, required
 from pytest_gittrix.integrations.files import TooLarge
-from pytest_gittrix.integrations.programs import Programs
-from pytest_gittrix.integrations.workbench import Workbench, exit_code
+from pytest_gittrix.integrations.programs import Programs, exit_code
 from pytest_gittrix.mcp.request import MOST_CHARACTERS, promotion_request
 from pytest_gittrix.mcp.tools import SessionTools
 from pytest_gittrix.testing.world import World
@@ -33,15 +33,15 @@ STRONGEST = confinement("auto").level
 
 
 @pytest.fixture
-def bench() -> Iterator[Workbench]:
-    with Workbench.open("fix it", files=FILES, confine="off", record=True) as bench:
-        yield bench
+def environment() -> Iterator[EvalEnvironment]:
+    with EvalEnvironment.open("fix it", files=FILES, confine="off", record=True) as environment:
+        yield environment
 
 
 @pytest.fixture
-def confined() -> Iterator[Workbench]:
-    with Workbench.open("fix it", files=FILES, confine="auto") as bench:
-        yield bench
+def confined() -> Iterator[EvalEnvironment]:
+    with EvalEnvironment.open("fix it", files=FILES, confine="auto") as environment:
+        yield environment
 
 
 # What is not installed ---------------------------------------------------------------------------------------------------------------
@@ -77,38 +77,42 @@ def test_a_module_that_another_version_has_not_is_missing_too(monkeypatch: pytes
 
 
 def test_the_same_programs_give_the_same_trees_and_commit_at_every_level() -> None:
-    told = []
+    results = []
     for level in sorted({"off", STRONGEST}):
-        with Workbench.open("fix it", files=FILES, confine=level, record=True) as bench:
-            bench.run(["sh", "-c", "echo v2 > app.py && git commit -qam two && git rev-parse HEAD"])
-            bench.run(["rm", "README.md"])
-            told.append(([step.tree for step in bench.steps], [step.output for step in bench.steps], bench.promote("Two")))
+        with EvalEnvironment.open("fix it", files=FILES, confine=level, record=True) as environment:
+            environment.run(["sh", "-c", "echo v2 > app.py && git commit -qam two && git rev-parse HEAD"])
+            environment.run(["rm", "README.md"])
+            results.append(
+                ([step.tree for step in environment.steps], [step.output for step in environment.steps], environment.promote("Two"))
+            )
 
-    assert all(one == told[0] for one in told)
-    assert told[0][2].verdict == "promoted"
+    assert all(one == results[0] for one in results)
+    assert results[0][2].verdict == "promoted"
 
 
-def test_what_a_program_leaves_in_its_home_and_temporary_directory_the_next_one_finds(confined: Workbench) -> None:
+def test_what_a_program_leaves_in_its_home_and_temporary_directory_the_next_one_finds(confined: EvalEnvironment) -> None:
     confined.run(["sh", "-c", 'echo one > "$HOME/one"; echo two > "$TMPDIR/two"'])
 
-    seen = confined.run(["sh", "-c", 'cat "$HOME/one" "$TMPDIR/two"'])
+    done = confined.run(["sh", "-c", 'cat "$HOME/one" "$TMPDIR/two"'])
 
-    assert seen.stdout == b"one\ntwo\n"
+    assert done.stdout == b"one\ntwo\n"
     assert confined.session.touched_files() == []
 
 
-def test_a_program_sees_its_session_and_the_clock_and_no_other_variable(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_sees_its_session_and_the_clock_and_no_other_variable(
+    environment: EvalEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SECRET_TOKEN", "s3cr3t")
 
-    seen = dict(line.split("=", 1) for line in bench.run(["env"], environment={"GIVEN": "yes"}).stdout.decode().splitlines())
+    variables = dict(line.split("=", 1) for line in environment.run(["env"], environment={"GIVEN": "yes"}).stdout.decode().splitlines())
 
-    assert "SECRET_TOKEN" not in seen
-    assert (seen["GITTRIX_SESSION_ID"], seen["GIVEN"]) == (bench.session.id, "yes")
-    assert seen["GIT_COMMITTER_DATE"] == f"{bench.world.clock.now_ns() // 10**9} +0000"
+    assert "SECRET_TOKEN" not in variables
+    assert (variables["GITTRIX_SESSION_ID"], variables["GIVEN"]) == (environment.session.id, "yes")
+    assert variables["GIT_COMMITTER_DATE"] == f"{environment.world.clock.now_ns() // 10**9} +0000"
 
 
 @pytest.mark.parametrize(("path", "data"), [("new/deep/file", b"x\r\n\x00\xff"), ("app.py", b""), ("with space", b"y")])
-def test_a_file_that_is_written_is_read_back_and_a_program_sees_it(confined: Workbench, path: str, data: bytes) -> None:
+def test_a_file_that_is_written_is_read_back_and_a_program_sees_it(confined: EvalEnvironment, path: str, data: bytes) -> None:
     confined.files.write(path, data)
 
     assert confined.files.read(path) == data
@@ -117,7 +121,7 @@ def test_a_file_that_is_written_is_read_back_and_a_program_sees_it(confined: Wor
     assert confined.session.read(path) == data
 
 
-def test_files_fail_as_a_program_would(confined: Workbench) -> None:
+def test_files_fail_as_a_program_would(confined: EvalEnvironment) -> None:
     files = confined.files
     confined.run(["sh", "-c", "mkdir dir && mkfifo pipe"])
 
@@ -141,7 +145,7 @@ def test_files_fail_as_a_program_would(confined: Workbench) -> None:
 
 
 @pytest.mark.skipif(STRONGEST == "off", reason="nothing confines programs here")
-def test_a_link_that_an_agent_made_leads_nobody_out_of_the_sandbox(confined: Workbench, tmp_path: Path) -> None:
+def test_a_link_that_an_agent_made_leads_nobody_out_of_the_sandbox(confined: EvalEnvironment, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("s3cr3t")
     confined.run(["ln", "-s", str(secret), "link"])
@@ -157,7 +161,7 @@ def test_a_link_that_an_agent_made_leads_nobody_out_of_the_sandbox(confined: Wor
     assert [path.name for path in tmp_path.iterdir()] == ["secret"]
 
 
-def test_where_a_program_starts_and_that_it_cannot_start_there(confined: Workbench) -> None:
+def test_where_a_program_starts_and_that_it_cannot_start_there(confined: EvalEnvironment) -> None:
     confined.run(["mkdir", "sub"])
 
     assert confined.run(["pwd"], cwd="sub").stdout.decode().strip() == f"{confined.programs.workspace}/sub"
@@ -168,11 +172,11 @@ def test_where_a_program_starts_and_that_it_cannot_start_there(confined: Workben
     assert exit_code(confined.run(["sleep", "600"], timeout=0.2)) is None
 
 
-def test_a_call_is_ended_by_its_descriptor(bench: Workbench) -> None:
+def test_a_call_is_ended_by_its_descriptor(environment: EvalEnvironment) -> None:
     watched, other = os.pipe()
     os.write(other, b"x")
     try:
-        assert bench.run(["sleep", "600"], stop=watched).timed_out
+        assert environment.run(["sleep", "600"], stop=watched).timed_out
     finally:
         os.close(watched)
         os.close(other)
@@ -180,16 +184,16 @@ def test_a_call_is_ended_by_its_descriptor(bench: Workbench) -> None:
 
 @pytest.mark.skipif(STRONGEST != "jail", reason="this machine has no jail")
 def test_a_jail_has_the_directories_that_a_framework_names() -> None:
-    with Workbench.open(files=FILES, confine="jail", at="/app", beside=("/logs", "/tests")) as bench:
-        done = bench.run(["sh", "-c", "pwd; mkdir -p /logs/verifier && echo 1 > /logs/verifier/reward.txt; touch /elsewhere"])
+    with EvalEnvironment.open(files=FILES, confine="jail", at="/app", beside=("/logs", "/tests")) as environment:
+        done = environment.run(["sh", "-c", "pwd; mkdir -p /logs/verifier && echo 1 > /logs/verifier/reward.txt; touch /elsewhere"])
 
         assert done.stdout == b"/app\n"
         assert exit_code(done) != 0
-        assert bench.files.read("/logs/verifier/reward.txt") == b"1\n"
-        assert bench.session.touched_files() == []
+        assert environment.files.read("/logs/verifier/reward.txt") == b"1\n"
+        assert environment.session.touched_files() == []
     for wrong in ("/etc/x", "logs", "/usr"):
         with pytest.raises(InvalidInput, match="cannot be shown"):
-            Workbench.open(files=FILES, confine="jail", beside=(wrong,))
+            EvalEnvironment.open(files=FILES, confine="jail", beside=(wrong,))
 
 
 def test_nothing_runs_in_a_lazy_workspace() -> None:
@@ -201,17 +205,17 @@ def test_nothing_runs_in_a_lazy_workspace() -> None:
 # What comes of it ------------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_promotion_says_what_became_of_it(bench: Workbench) -> None:
-    assert bench.promote().verdict == "nothing"
-    bench.files.write("app.py", b"v2\n")
-    bench.world.rival.commit({"app.py": "v3\n"})
+def test_a_promotion_says_what_became_of_it(environment: EvalEnvironment) -> None:
+    assert environment.promote().verdict == "nothing"
+    environment.files.write("app.py", b"v2\n")
+    environment.world.rival.commit({"app.py": "v3\n"})
 
-    conflict = bench.promote()
+    conflict = environment.promote()
 
     assert (conflict.verdict, conflict.sha) == ("conflict", "")
     assert "app.py" in conflict.reason
-    bench.session.discard()
-    assert bench.promote().verdict == "refused"
+    environment.session.discard()
+    assert environment.promote().verdict == "refused"
 
 
 def test_a_bench_begins_at_any_commit_of_a_repository_and_leaves_that_alone(tmp_path: Path) -> None:
@@ -219,22 +223,22 @@ def test_a_bench_begins_at_any_commit_of_a_repository_and_leaves_that_alone(tmp_
         first = origin.durable.head()
         origin.durable.commit({"app.py": "v2\n"})
         before = origin.durable.fingerprint()
-        with Workbench.open(repository=origin.durable.path, commit=first, confine="off", seed="x") as bench:
-            assert bench.files.read("app.py") == b"v1\n"
-            bench.files.write("app.py", b"mine\n")
-            assert bench.promote().verdict == "promoted"
-            place = bench.world.path
+        with EvalEnvironment.open(repository=origin.durable.path, commit=first, confine="off", seed="x") as environment:
+            assert environment.files.read("app.py") == b"v1\n"
+            environment.files.write("app.py", b"mine\n")
+            assert environment.promote().verdict == "promoted"
+            directory = environment.world.path
         assert origin.durable.fingerprint() == before
-    assert not place.exists()
+    assert not directory.exists()
 
 
 def test_a_bench_that_contradicts_itself_is_refused() -> None:
     with pytest.raises(InvalidInput, match="its own files"):
-        Workbench.open(repository=".", files=FILES)
+        EvalEnvironment.open(repository=".", files=FILES)
     with pytest.raises(InvalidInput, match="no repository"):
-        Workbench.open(commit="0" * 40)
+        EvalEnvironment.open(commit="0" * 40)
     with pytest.raises(InvalidInput, match="level"):
-        Workbench.open(files=FILES, confine="prison")
+        EvalEnvironment.open(files=FILES, confine="prison")
 
 
 def test_a_sample_directory_is_private_and_goes_with_its_last_sample(tmp_path: Path) -> None:
@@ -258,10 +262,10 @@ def test_whatever_a_message_says_it_is_one_word_of_the_command(message: str) -> 
             promotion_request("sess_x", Path("/s"), message)
         return
 
-    asked = promotion_request("sess_x", Path("/a store/it's"), message)
+    request = promotion_request("sess_x", Path("/a store/it's"), message)
 
-    assert shlex.split(asked.command) == ["gittrix", "promote", "sess_x", "--store", "/a store/it's", f"--message={message}"]
-    assert shlex.split(asked.review) == ["gittrix", "session", "diff", "sess_x", "--store", "/a store/it's"]
+    assert shlex.split(request.command) == ["gittrix", "promote", "sess_x", "--store", "/a store/it's", f"--message={message}"]
+    assert shlex.split(request.review) == ["gittrix", "session", "diff", "sess_x", "--store", "/a store/it's"]
 
 
 @pytest.mark.parametrize("steering", ["\x1b", "\r", "\x00", "\x7f", "\x9b", "\u202e", "\u2066", "\u200f", "\ud800", "\u2028", "\t"])
@@ -276,15 +280,15 @@ def test_a_message_that_nobody_reads_is_refused() -> None:
         promotion_request("sess_x", Path("/s"), "x" * (MOST_CHARACTERS + 1))
 
 
-def test_an_agent_asks_by_its_tools_and_durable_does_not_move(bench: Workbench) -> None:
-    tools = SessionTools(bench.session.for_agent(), bench.world.gittrix.store.root)
-    before = git("rev-parse", "HEAD", cwd=bench.world.durable.path)
+def test_an_agent_asks_by_its_tools_and_durable_does_not_move(environment: EvalEnvironment) -> None:
+    tools = SessionTools(environment.session.for_agent(), environment.world.gittrix.store.root)
+    before = git("rev-parse", "HEAD", cwd=environment.world.durable.path)
 
     tools.write_file("app.py", "v2\n")
-    asked = tools.request_promotion("Two")
+    request = tools.request_promotion("Two")
 
     assert not [tool.__name__ for tool in tools.tools if tool.__name__ in ("promote", "run")]
-    assert git("rev-parse", "HEAD", cwd=bench.world.durable.path) == before
-    [call] = bench.session.history(["tool_call"])
-    [result] = bench.session.history(["tool_result"])
-    assert (call.data["name"], call.data["args"], result.data["output"]) == ("request_promotion", {"message": "Two"}, asked.command)
+    assert git("rev-parse", "HEAD", cwd=environment.world.durable.path) == before
+    [call] = environment.session.history(["tool_call"])
+    [result] = environment.session.history(["tool_result"])
+    assert (call.data["name"], call.data["args"], result.data["output"]) == ("request_promotion", {"message": "Two"}, request.command)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gittrix.git.patch import FileChange, Side, patch_bytes
-from pytest_gittrix.report.side_by_side import Cell, file_diffs
+from pytest_gittrix.report.side_by_side import DiffCell, file_diffs
 
 CHANGED = b"""\
 diff --git a/app.py b/app.py
@@ -27,7 +27,7 @@ index 1111111..2222222 100644
 """
 
 
-def text_of(cell: Cell) -> str:
+def text_of(cell: DiffCell) -> str:
     return html.unescape(re.sub(r"<[^>]*>", "", cell.html))
 
 

@@ -1,7 +1,7 @@
-"""One sample of an eval, as the harnesses that people have ask for one: files, programs, and at the end a diff and a verdict.
+"""The environment of one sample of an eval, for other frameworks' harnesses: files, programs, and at the end a diff and a verdict.
 
-A bench is a world of its own (a durable repository, a frozen clock, an engine), one session in it, and programs in that session's
-workspace. The same arguments and the same programs give the same commit ids, on every machine. It must not know which framework asks.
+An environment is a separate world (a durable repository, a frozen clock, an engine), one session in it, and programs in that session's
+workspace. The same arguments and the same programs give the same commit ids, on every machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from pytest_gittrix.clock.clock import EPOCH
 from pytest_gittrix.errors import BaselineConflict, GittrixError, InvalidInput
 from pytest_gittrix.integrations.files import SandboxFiles
-from pytest_gittrix.integrations.programs import MOST_OUTPUT, WORKSPACE, Programs
+from pytest_gittrix.integrations.programs import MOST_OUTPUT, WORKSPACE, Programs, exit_code
 from pytest_gittrix.testing.world import World
 
 if TYPE_CHECKING:
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 Verdict = Literal["promoted", "nothing", "conflict", "refused"]
 
 TICK: Final = timedelta(seconds=1)
-"""How far the clock goes with each program: what two of them commit is not committed at one instant."""
+"""How far the clock advances before each program, so that two programs never commit at the same instant."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ProgramStep:
     """One program that was run.
 
     Attributes:
-        argv: its words.
-        code: how it ended: its exit status, 128 and its signal's number, or None if it took too long.
-        output: SHA-256 of what it wrote, both streams one after the other.
-        tree: the workspace's tree afterwards; empty where it could not be told.
+        argv: the program and its arguments.
+        code: its exit status, 128 plus the number of the signal that ended it, or None if it took too long.
+        output: SHA-256 of its standard output followed by its standard error.
+        tree: the id of the workspace's tree afterwards; empty if it was not recorded or cannot be promoted.
     """
 
     argv: tuple[str, ...]
@@ -51,12 +51,12 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """What came of an attempt to promote.
+    """The result of an attempt to promote.
 
     Attributes:
         verdict: ``promoted``, ``nothing`` (no file differs), ``conflict`` (durable drifted over it) or ``refused``.
-        sha: of the commit in durable, if it was promoted.
-        reason: in words, if it was not.
+        sha: the id of the commit in durable; empty if there is none.
+        reason: why nothing was promoted; empty if it was.
     """
 
     verdict: Verdict
@@ -64,14 +64,14 @@ class Promotion:
     reason: str = ""
 
 
-class Workbench:
-    """Made by ``Workbench.open``; a context manager that closes it.
+class EvalEnvironment:
+    """The environment of one sample. ``EvalEnvironment.open`` makes it; as a context manager it closes itself.
 
     Attributes:
         world: durable, clock, engine and rival.
-        session: the one session, as the person in charge holds it.
-        programs: what runs programs in its workspace.
-        files: its files, and the others that its programs see.
+        session: the session, with the rights of the person in charge.
+        programs: runs programs in the session's workspace.
+        files: the files that these programs see.
         steps: every program that ``run`` ran, in order.
     """
 
@@ -80,7 +80,7 @@ class Workbench:
         self.session = session
         self.programs = programs
         self.files = SandboxFiles(programs)
-        self.steps: list[Step] = []
+        self.steps: list[ProgramStep] = []
         self._closing = closing
         self._record = record
 
@@ -102,23 +102,23 @@ class Workbench:
         record: bool = False,
         at: str = WORKSPACE,
         beside: Sequence[str] = (),
-    ) -> Workbench:
-        """Make one.
+    ) -> EvalEnvironment:
+        """Make an environment.
 
         Args:
-            task: what the session is for.
-            repository: a repository of this machine to begin with; it is cloned and only read.
-            commit: of it, by its full id, where the session starts; by default the one that it is on.
-            files: what durable's one commit holds, instead of a repository; nothing by default.
+            task: the session's task.
+            repository: a repository on this machine to start from; it is cloned and only read.
+            commit: the full id of the commit in it to start from; by default the one that it is on.
+            files: the files of durable's single commit, instead of a repository; none by default.
             confine: ``auto``, ``off``, ``guard`` or ``jail``.
-            workspace: kind of the workspace, or all there is to say about it.
-            history: how much of the past programs can see: ``none``, a number of commits, or ``full``.
-            epoch: where the clock stands.
-            seed: what the session's id is drawn from; give each sample another.
-            path: the directory of all this, made if need be; a temporary one by default.
-            keep: whether the directory outlives the bench; by default a given one does and a temporary one does not.
-            record: whether ``steps`` tells the tree after each program; that costs a snapshot each.
-            at: where a jail shows the workspace.
+            workspace: the kind of the workspace, or a ``LocalEphemeral`` with all its options.
+            history: how much of the history programs can see: ``none``, a number of commits, or ``full``.
+            epoch: the instant at which the clock starts.
+            seed: determines the session's id; give each sample another one.
+            path: the directory of the environment, made if it does not exist; a temporary one by default.
+            keep: whether the directory stays after closing; by default a given one stays and a temporary one does not.
+            record: whether ``steps`` has the tree after each program; that costs a snapshot for each.
+            at: the path at which a jail shows the workspace.
             beside: as for ``Programs``.
 
         Raises:
@@ -129,9 +129,9 @@ class Workbench:
         from pytest_gittrix.backends.local import LocalEphemeral
 
         if repository is not None and files is not None:
-            raise InvalidInput("A bench was given a repository and its own files.", fix="Give one of them.")
+            raise InvalidInput("An environment was given a repository and its own files.", fix="Give one of them.")
         if commit is not None and repository is None:
-            raise InvalidInput("A bench was given a commit and no repository.", fix="Say which repository it is of.")
+            raise InvalidInput("An environment was given a commit and no repository.", fix="Say which repository it is of.")
         kind = LocalEphemeral(workspace, history) if isinstance(workspace, str) else workspace  # type: ignore[arg-type]
         with ExitStack() as closing:
             world = closing.enter_context(
@@ -154,14 +154,14 @@ class Workbench:
             )
             return cls(world, session, programs, closing.pop_all(), record=record)
 
-    def __enter__(self) -> Workbench:
+    def __enter__(self) -> EvalEnvironment:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
     def close(self) -> None:
-        """End what is in it, and remove its directory unless that is kept. Closing again does nothing."""
+        """Close the session's engine and programs, and remove the directory unless it is kept. Closing twice does nothing."""
         self._closing.close()
 
     def run(
@@ -175,29 +175,29 @@ class Workbench:
         most_output: int = MOST_OUTPUT,
         stop: int | None = None,
     ) -> Finished:
-        """Run a program of the agent; the clock goes on by a second first. Arguments and errors are those of ``Programs.run``."""
+        """Advance the clock by a second and run a program of the agent. Arguments and errors are those of ``Programs.run``."""
         self.world.clock.advance(TICK)
         done = self.programs.run(argv, stdin=stdin, cwd=cwd, environment=environment, timeout=timeout, most_output=most_output, stop=stop)
         output = hashlib.sha256(done.stdout + done.stderr).hexdigest()
-        self.steps.append(Step(tuple(argv), exit_code(done), output, self.tree() if self._record else ""))
+        self.steps.append(ProgramStep(tuple(argv), exit_code(done), output, self.tree() if self._record else ""))
         return done
 
     def tree(self) -> str:
-        """The workspace as it is now, as a tree's id; empty where it holds what can never be promoted."""
+        """The id of the workspace's current tree; empty if the workspace holds something that cannot be promoted."""
         try:
             return self.session.for_agent().checkpoint()
         except GittrixError:
             return ""
 
     def diff(self) -> str:
-        """What was changed, as ``git apply`` takes it."""
+        """The changes in the workspace, as a patch for ``git apply``."""
         return self.session.diff()
 
     def promote(self, message: str | None = None, *, on_overlap: str = "refuse") -> Promotion:
-        """Try to make the work one commit in durable.
+        """Try to promote the work as one commit in durable.
 
         Args:
-            message: of the commit; ``gittrix: <task>`` by default.
+            message: the commit message; ``gittrix: <task>`` by default.
             on_overlap: as for ``UserSession.promote``.
         """
         try:
@@ -210,10 +210,3 @@ class Workbench:
         except GittrixError as error:
             return Promotion("refused", reason=f"{error.code}: {error}")
         return Promotion("promoted", sha=done.sha)
-
-
-def exit_code(done: Finished) -> int | None:
-    """How a program ended, as a shell tells it; None if it took too long."""
-    if done.timed_out:
-        return None
-    return 128 + done.signal if done.signal is not None else done.code

@@ -1,8 +1,7 @@
-"""The judge: what real repositories hold, read out of band, and the rules of the design as assertions over what it read.
+"""The oracle: reads real repositories independently, and checks the rules (docs/explanation/rules.md) as assertions.
 
-It reads with the git binary (one ``cat-file --batch`` per repository) and the operating system, never through the system it judges nor
-that system's own readers. Each ``invariant_*`` is one rule, can be called on its own, and raises AssertionError with a message to act on.
-Must know no engine and no Hypothesis.
+It reads with the git binary (one ``cat-file --batch`` per repository) and the operating system, never through the system under test or
+its readers. Each ``invariant_*`` checks one rule, can be called on its own, and raises AssertionError with what is wrong.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ class Facts:
     """A commit, as its object says.
 
     Attributes:
-        id: its name.
+        id: the id of the commit.
         tree: the id of its tree.
         parents: the ids of its parents.
-        message: its message, as text.
+        message: the commit message.
     """
 
     id: str
@@ -45,7 +44,7 @@ class Facts:
 
 
 class Judge:
-    """Reads one repository with a git process of its own. Close it, or use it as a context manager.
+    """Reads one repository with its own git process. Close it, or use it as a context manager.
 
     Args:
         path: a work tree's root, or a bare repository.
@@ -64,19 +63,19 @@ class Judge:
         self.close()
 
     def close(self) -> None:
-        """End the git process; a later question starts another."""
+        """End the git process; a later call starts another one."""
         if self._process is not None:
             with suppress(BrokenPipeError):
                 self._process.communicate()
             self._process = None
 
     def head(self, branch: str = "main") -> str:
-        """The commit that a branch is at. Raises AssertionError if there is none."""
+        """Return the commit that a branch is at. Raises AssertionError if there is none."""
         id_, _, _ = self._object(f"refs/heads/{branch}")
         return id_
 
     def commit(self, id_: str) -> Facts:
-        """A commit. Raises AssertionError if it is missing or is none."""
+        """Read a commit. Raises AssertionError if the object is missing or is no commit."""
         name, kind, data = self._object(id_)
         if kind != "commit":
             raise AssertionError(f"{id_} is a {kind}, not a commit")
@@ -86,14 +85,14 @@ class Judge:
         return Facts(name, next(value for key, value in lines if key == "tree"), parents, message)
 
     def tree(self, commit: str) -> Tree:
-        """Every file of a commit, by path."""
+        """Return the files of a commit, by path."""
         root = self.commit(commit).tree
         if root not in self._trees:
             self._trees[root] = Tree(dict(sorted(self._below(root, b"").items())))
         return self._trees[root]
 
     def history(self, commit: str) -> list[str]:
-        """A commit and all that it descends from, through all parents."""
+        """List a commit and all its ancestors, through all parents."""
         found: dict[str, None] = {}
         pending = [commit]
         while pending:
@@ -105,13 +104,13 @@ class Judge:
 
     def has(self, id_: str) -> bool:
         """Whether the repository can read an object."""
-        return self._ask(id_) is not None
+        return self._query(id_) is not None
 
     def index(self) -> Tree:
-        """What is staged in the main work tree."""
+        """Return the files in the index of the main work tree."""
         found = Fingerprint.of(self.path).sections["index"]
         staged = [
-            (path, *said.split(",")[0].split()) for path, said in found.items() if path != "(bytes)" and not path.startswith("worktrees/")
+            (path, *entry.split(",")[0].split()) for path, entry in found.items() if path != "(bytes)" and not path.startswith("worktrees/")
         ]
         if not staged and "(bytes)" in found:  # none, or an index of another version
             lines = [line.partition(b"\t") for line in self._run("ls-files", "--stage", "-z").split(b"\0")[:-1]]
@@ -141,15 +140,15 @@ class Judge:
         return Symlink(data) if stat.S_ISLNK(mode) else Executable(data) if mode & 0o100 else data
 
     def _object(self, name: str) -> tuple[str, str, bytes]:
-        found = self._ask(name)
+        found = self._query(name)
         if found is None:
             raise AssertionError(f"{name} is missing from {self.path}")
         return found
 
-    def _ask(self, name: str) -> tuple[str, str, bytes] | None:
+    def _query(self, name: str) -> tuple[str, str, bytes] | None:
         if self._process is None:
-            asking = self._command("cat-file", "--batch")
-            self._process = subprocess.Popen(asking, stdin=-1, stdout=-1, stderr=subprocess.DEVNULL, env=hermetic_env())
+            command = self._command("cat-file", "--batch")
+            self._process = subprocess.Popen(command, stdin=-1, stdout=-1, stderr=subprocess.DEVNULL, env=hermetic_env())
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -171,7 +170,7 @@ class Judge:
 
 
 def files_in(directory: str | os.PathLike[str]) -> Tree:
-    """The files and links on disk below a directory, its top ``.git`` left out. Links are not followed."""
+    """Return the files and links below a directory, without its top ``.git``. Links are not followed."""
     root = os.fspath(directory)
     files: dict[str, Content] = {}
     for parent, directories, names in os.walk(root):
@@ -190,11 +189,11 @@ def files_in(directory: str | os.PathLike[str]) -> Tree:
     return Tree(dict(sorted(files.items())))
 
 
-# What a rule says when it is broken ----------------------------------------------------------------------------------------------
+# Messages of broken rules ----------------------------------------------------------------------------------------------
 
 
 def require(holds: object, rule: str, *lines: str) -> None:
-    """Raise AssertionError unless something holds; the message is the rule and what was found, a line each."""
+    """Raise AssertionError unless a condition holds; the message is the rule and what was found, a line each."""
     __tracebackhide__ = True  # a test runner shows where the rule was broken, and not this line
     if not holds:
         raise AssertionError("\n  ".join([rule, *lines]))
@@ -202,11 +201,11 @@ def require(holds: object, rule: str, *lines: str) -> None:
 
 def _differences(expected: Mapping[str, object], found: Mapping[str, object]) -> list[str]:
     paths = sorted(path for path in expected.keys() | found.keys() if expected.get(path, _NOTHING) != found.get(path, _NOTHING))
-    lines = [f"{path!r}: expected {_said(expected, path)}, found {_said(found, path)}" for path in paths[:_SHOWN]]
+    lines = [f"{path!r}: expected {_shown(expected, path)}, found {_shown(found, path)}" for path in paths[:_SHOWN]]
     return [*lines, f"and {len(paths) - _SHOWN} more"] if len(paths) > _SHOWN else lines
 
 
-def _said(facts: Mapping[str, object], path: str) -> str:
+def _shown(facts: Mapping[str, object], path: str) -> str:
     if path not in facts:
         return "nothing"
     return "none there" if facts[path] is None else f"{facts[path]!r:.120}"
@@ -220,8 +219,8 @@ def invariant_promote_is_one_commit(judge: Judge, sha: str, *, onto: str, select
 
     Args:
         judge: reads durable.
-        sha: the commit that the promotion says it made.
-        onto: the branch head at the instant of the swap.
+        sha: the commit that the promotion returned.
+        onto: the branch head at the moment of the swap.
         selection: new contents of the selected paths, None for a deletion.
     """
     parents = judge.commit(sha).parents
@@ -232,9 +231,9 @@ def invariant_promote_is_one_commit(judge: Judge, sha: str, *, onto: str, select
 
 
 def invariant_no_commit_is_lost(judge: Judge, head: str, commits: Iterable[str]) -> None:
-    """Every commit that was on the branch, whoever wrote it, is still reachable from its head, unless a person rewound it (rule 2)."""
-    kept = set(judge.history(head))
-    lost = [commit for commit in commits if commit not in kept]
+    """Every commit that was on the branch, by any writer, is still reachable from its head, unless a person rewound it (rule 2)."""
+    reachable = set(judge.history(head))
+    lost = [commit for commit in commits if commit not in reachable]
     require(not lost, "No commit of durable is ever lost.", *(f"{commit}: {judge.commit(commit).message.strip()!r}" for commit in lost))
 
 
@@ -248,7 +247,7 @@ def invariant_conflict_iff_overlap(conflicting: Collection[str] | None, selected
     """A strict promotion conflicts if and only if durable drifted at, above or below a selected path, and names each (rule 4).
 
     Args:
-        conflicting: the paths that the error named, or None if there was no conflict.
+        conflicting: the paths in the error, or None if there was no conflict.
         selected: the paths that were promoted.
         baseline, head: what durable held when the session started, and when the promotion met it.
     """
@@ -258,7 +257,7 @@ def invariant_conflict_iff_overlap(conflicting: Collection[str] | None, selected
 
 
 def invariant_untouched(before: Fingerprint, after: Fingerprint, *, by: str) -> None:
-    """Nothing that a person could miss in durable is different: references, HEAD, index, configuration, hooks, files (rules 5, 6)."""
+    """Nothing that a person could notice in durable is different: references, HEAD, index, configuration, hooks, files (rules 5, 6)."""
     changes = before.diff(after)
     require(not changes, f"Durable is not to be changed by {by}.", *changes[:_SHOWN])
 
@@ -280,7 +279,7 @@ def invariant_checkout(judge: Judge, *, files: Tree | None = None, staged: Tree 
 
 
 def invariant_workspace_stands_alone(workspace: str | os.PathLike[str], durable: Judge, hidden: Iterable[str]) -> None:
-    """A workspace with a repository has one of its own: no alternates, no remote, nothing of durable that it may not see (rule 6).
+    """A workspace's repository is independent: no alternates, no remote, nothing of durable that the session may not see (rule 6).
 
     Args:
         workspace: its root. One without ``.git`` stands alone already.
@@ -300,8 +299,8 @@ def invariant_workspace_stands_alone(workspace: str | os.PathLike[str], durable:
     if not hidden:
         return
     with Judge(workspace) as own:
-        seen = [commit for commit in hidden if own.has(commit)]
-        require(not seen, "A workspace shows no commit of durable but those it was given.", *seen)
+        visible = [commit for commit in hidden if own.has(commit)]
+        require(not visible, "A workspace shows no commit of durable but those it was given.", *visible)
 
 
 def invariant_ended_stays(before: str, after: str) -> None:
@@ -315,10 +314,10 @@ def invariant_sweep_is_exact(
     """A sweep evicts every session that is strictly past its deadline, and none inside it (rule 8).
 
     Args:
-        evicted: what the sweep said it evicted.
+        evicted: the sessions that the sweep reported as evicted.
         now: the instant of the sweep.
         active: the sessions that were active before.
-        deadlines: the last good instant of each of them, None for ever.
+        deadlines: the last instant at which each of them may be used, None for no limit.
     """
     due = {id_ for id_ in active if (deadline := deadlines[id_]) is not None and now > deadline}
     wrong = sorted(due.symmetric_difference(evicted))
@@ -333,15 +332,15 @@ def invariant_eviction_leaves_nothing(workspace: str | os.PathLike[str], lock: s
 
 
 def invariant_work_is_archived(archive: Judge, ref: str, unpromoted: Mapping[str, Content | None]) -> None:
-    """Unpromoted work is set aside before its workspace goes: the archive's commit holds all of it (rule 8).
+    """Unpromoted work is archived before its workspace is removed: the archive's commit holds all of it (rule 8).
 
     Args:
         archive: reads the repository that holds the archive.
         ref: the reference, or the commit, of the archive.
         unpromoted: contents by path, None for a deletion.
     """
-    kept = archive.tree(ref)
-    found = {path: kept.get(path) for path in unpromoted}
+    archived = archive.tree(ref)
+    found = {path: archived.get(path) for path in unpromoted}
     require(found == dict(unpromoted), "What was not promoted is set aside whole.", *_differences(unpromoted, found))
 
 
@@ -370,16 +369,16 @@ def invariant_answer(answer: str, allowed: Collection[str], *, to: str, said: st
     """An operation answers as it must: it succeeds where it may, and fails with the documented code where it must (rules 7, 11).
 
     Args:
-        answer: ``OK``, or the code of the error that came.
-        allowed: the answers that are right.
-        to: what was asked, to name it in the message.
-        said: the error's own message.
+        answer: ``OK``, or the code of the error.
+        allowed: the correct answers.
+        to: the operation, for the message.
+        said: the message of the error.
     """
     require(answer in allowed, f"{to} must answer {' or '.join(sorted(allowed))}, not {answer}.", *filter(None, [said]))
 
 
 def invariant_promoted_is_reviewed(judge: Judge, sha: str, onto: str, reviewed: Edits) -> None:
-    """What is promoted from a review is what the review showed, whatever the agent wrote since (rule 12)."""
+    """A promotion of a review lands what the review showed, whatever the agent wrote afterwards (rule 12)."""
     invariant_promote_is_one_commit(judge, sha, onto=onto, selection=reviewed)
 
 
@@ -387,7 +386,7 @@ def invariant_runs_are_equal(runs: Iterable[Mapping[str, object]]) -> None:
     """The same seed and epoch give the same facts in every run: ids, commits, events (rule 13).
 
     Args:
-        runs: what each run came to, by name of the fact.
+        runs: the facts of each run, by name.
     """
     first, *others = runs
     for other in others:

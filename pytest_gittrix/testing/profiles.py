@@ -1,7 +1,6 @@
-"""How much the state machines try, by the names that ``--gittrix-profile`` takes.
+"""Profiles: how many examples the state machines try, by the names of ``--gittrix-profile``.
 
-Whoever runs tests chooses one; nothing else of a person's Hypothesis settings is touched. It must not know pytest, and loads Hypothesis
-only when settings are asked for.
+A profile changes nothing else of the user's Hypothesis settings. Hypothesis is imported only when settings are used.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ if TYPE_CHECKING:
     from hypothesis import settings
 
 EXTENT: Final[Mapping[str, tuple[int, int]]] = {"quick": (25, 20), "default": (100, 50), "soak": (5_000, 100)}
-"""Examples, and steps of each, by profile."""
+"""The number of examples and of the steps of each, by profile."""
 
 _chosen: str | None = None
 
 
 def choose(name: str | None) -> str | None:
-    """Choose the profile of machines that are made from now on; None leaves it to Hypothesis. Gives the one before.
+    """Choose the profile of machines that are created from now on; None uses Hypothesis' own. Return the previous one.
 
     Raises:
         InvalidInput: there is no such profile.
@@ -33,7 +32,7 @@ def choose(name: str | None) -> str | None:
 
 
 def profile(name: str) -> settings:
-    """The settings of a profile.
+    """Return the settings of a profile.
 
     ``quick`` tries the same 25 examples each time, ``default`` 100 of 50 steps, ``soak`` 5 000 of 100 steps. None has a deadline, since
     an example works on real repositories; none explains single values, which would hide the steps.
@@ -55,14 +54,14 @@ def profile(name: str) -> settings:
 
 
 def in_use() -> settings:
-    """The settings for a machine that is given none: the profile that was chosen, otherwise those that Hypothesis has in use."""
+    """Return the default settings of a machine: the chosen profile, otherwise the current ones of Hypothesis."""
     from hypothesis import settings
 
     return profile(_chosen) if _chosen is not None else plain(settings())
 
 
 def plain(given: settings) -> settings:
-    """Settings without a deadline and without the phase that explains single values."""
+    """Return settings without a deadline and without the phase that explains single values."""
     from hypothesis import Phase, settings
 
     return settings(given, deadline=None, phases=[phase for phase in given.phases if phase != Phase.explain])

@@ -1,8 +1,8 @@
-"""What a correct session system does, in one sitting: durable and its checkout, sessions over it, and what each operation must answer.
+"""A model of a correct session system: durable and its checkout, sessions over it, and the right answer of each operation.
 
-Trees are ``Tree`` values, commits are known by the ids they were given, time is an argument. Where the design leaves freedom the model
-allows several answers: its caller takes the one that came, and checks invariants instead. Our own engine is held to what it decided there
-(``native``). It must know no disk, no git and no engine: whoever judges an engine by it must not share that engine's mistakes.
+Trees are ``Tree`` values, commits have the ids that the caller gives them, time is an argument. Where the contract leaves freedom the model
+allows several answers: the caller takes the one that came, and checks invariants instead. The engine of this package is held to its own
+choices there (``native``). The model knows no disk and no engine, so that it does not share the mistakes of the engine under test.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pytest_gittrix.testing.repos.history import Content, Executable
 
 State = Literal["active", "promoted", "discarded", "expired"]
 Answers = frozenset[str]
-"""The answers that are right: codes of errors, and ``OK``."""
+"""The correct answers: codes of errors, and ``OK``."""
 
 OK: Final = "OK"
 FINE: Final[Answers] = frozenset({OK})
 
-# Where the contract asks for an error and leaves its code open, or two codes are as good.
-_AS_GOOD: Final[Mapping[str, Answers]] = {
+# Where the contract requires an error and leaves its code open, or accepts two codes.
+_EQUIVALENT: Final[Mapping[str, Answers]] = {
     "SESSION_EXPIRED": frozenset({"SESSION_NOT_FOUND"}),
     "WORKTREE_DIRTY": frozenset({"PROMOTE_FAILED"}),
     "PATH_COLLISION": frozenset({"PROMOTE_FAILED", "WRITE_REJECTED"}),
@@ -42,8 +42,10 @@ def overlapping(selected: Iterable[str], drift: Collection[str]) -> list[str]:
 
     A path overlaps itself, and as a file every path below it.
     """
-    met = {path for path in selected for other in drift if path == other or path.startswith(other + "/") or other.startswith(path + "/")}
-    return sorted(met)
+    overlaps = {
+        path for path in selected for other in drift if path == other or path.startswith(other + "/") or other.startswith(path + "/")
+    }
+    return sorted(overlaps)
 
 
 def fits(tree: Tree, edits: Edits) -> bool:
@@ -56,7 +58,7 @@ def fits(tree: Tree, edits: Edits) -> bool:
 
 
 def colliding(tree: Tree, added: Iterable[str]) -> list[str]:
-    """Added paths of a tree that stand beside a name which differs, at some level, only by case or Unicode form."""
+    """Return the added paths that differ from another name of the tree, at some level, only by case or Unicode form."""
     names: dict[tuple[str, str], set[str]] = {}
     for path in tree:
         for level in (*parents(path), path):
@@ -71,39 +73,39 @@ def _folded(name: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
-# What there is -----------------------------------------------------------------------------------------------------------------
+# The state ----------------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Checkout:
-    """The human's own files: what is staged and what lies in the work tree, as far as it is under no ``.git``."""
+    """The human's files: the index, and the work tree without any ``.git``."""
 
     staged: Tree
     files: Tree
 
     def obstacles(self, head: Tree, edits: Edits) -> list[str]:
-        """The paths of a commit on ``head`` that cannot be brought forward, since the human has work there or in the way."""
-        going = {path for path, new in edits.items() if new is None}
-        return [path for path, new in edits.items() if not self._clean(path, head.get(path)) or self._blocked(path, new, head, going)]
+        """Return the paths of a commit on ``head`` that cannot be updated, since the human has work there or in the way."""
+        deleted = {path for path, new in edits.items() if new is None}
+        return [path for path, new in edits.items() if not self._clean(path, head.get(path)) or self._blocked(path, new, head, deleted)]
 
     def _clean(self, path: str, old: Content | None) -> bool:
         return self.staged.get(path) == old == self.files.get(path)
 
-    def _blocked(self, path: str, new: Content | None, head: Tree, going: set[str]) -> bool:
+    def _blocked(self, path: str, new: Content | None, head: Tree, deleted: set[str]) -> bool:
         around = self.files.keys() | self.staged.keys()
         near = {other for other in around if path.startswith(other + "/") or (new is not None and other.startswith(path + "/"))}
-        return path not in head and not near <= going
+        return path not in head and not near <= deleted
 
     def bring(self, edits: Edits) -> None:
-        """The edits, in the index and in the work tree."""
+        """Apply edits to the index and to the work tree."""
         self.staged, self.files = self.staged.apply(edits), self.files.apply(edits)
 
     def edit(self, edits: Edits, *, stage: bool) -> None:
-        """The human's own edits of files, staged or left lying."""
+        """Apply the human's edits of files, staged or only in the work tree."""
         for path, new in edits.items():
-            # A plain file over an executable one keeps the bit, as an editor has it.
-            kept = isinstance(new, bytes | str) and isinstance(self.files.get(path), Executable)
-            self.files = self.files.made_by({path: Executable(new) if kept else new})  # type: ignore[arg-type]
+            # A plain file over an executable one keeps the bit, as in an editor.
+            executable = isinstance(new, bytes | str) and isinstance(self.files.get(path), Executable)
+            self.files = self.files.made_by({path: Executable(new) if executable else new})  # type: ignore[arg-type]
             if stage:
                 self.staged = self.staged.made_by({path: self.files.get(path)})
 
@@ -113,15 +115,15 @@ class Session:
     """One session.
 
     Attributes:
-        baseline: what durable held when it started.
-        files: what its workspace holds.
-        created, used: when it started, and when it was last used or its files changed.
-        idle, absolute, manual: its policy.
-        until_promote: whether its workspace goes when it is promoted.
-        state: how it stands by its record. One that is past its deadline stays ``active`` there until it is swept.
-        present: whether its workspace is still there.
-        sha: the commit it was promoted as.
-        surely: when it was last used beyond doubt, if that is earlier than ``used``: whether a look or a refusal is use, is left open.
+        baseline: the files of durable when the session started.
+        files: the files of the workspace.
+        created, used: when the session started, and when it was last used or its files changed.
+        idle, absolute, manual: the eviction policy.
+        until_promote: whether the workspace is removed when the session is promoted.
+        state: the state in the record. A session past its deadline stays ``active`` there until it is swept.
+        present: whether the workspace still exists.
+        sha: the commit of the promotion, or None.
+        surely: the last use beyond doubt, if earlier than ``used``: the contract leaves open whether a read or a refusal is a use.
     """
 
     baseline: Tree
@@ -144,7 +146,7 @@ class Session:
 
     @property
     def deadline(self) -> datetime | None:
-        """The last instant at which it may be used; None for ever."""
+        """The last instant at which the session may be used; None for no limit."""
         return self._deadline(self.used)
 
     def _deadline(self, used: datetime) -> datetime | None:
@@ -154,21 +156,21 @@ class Session:
         return min(limits, default=None)
 
     def due(self, now: datetime) -> bool:
-        """Whether its time is up, and something of it is left to evict: strictly past the deadline (GitTrix)."""
+        """Whether the session is strictly past its deadline and still has a workspace to evict."""
         return self.present and self.deadline is not None and now > self.deadline
 
     def doubtful(self, now: datetime) -> bool:
-        """Whether its time is up only if some of what was done with it was no use of it."""
+        """Whether the session is past its deadline only if some operation on it does not count as a use."""
         earliest = self._deadline(self.surely or self.used)
         return self.present and not self.due(now) and earliest is not None and now > earliest
 
     def use(self, now: datetime, *, surely: bool) -> None:
-        """It is used; surely, or only if the system counts that."""
+        """Record a use: a certain one, or one that the system may count or not."""
         self.surely = None if surely else self.surely or self.used
         self.used = now
 
     def settled(self, now: datetime, *, kept: bool) -> None:
-        """It was doubtful, and a sweep has shown whether it was used late enough to be kept."""
+        """Record what a sweep did with a doubtful session, which shows whether it was used late enough."""
         assert self.surely is not None
         assert self.idle is not None
         if kept:
@@ -182,11 +184,11 @@ class Model:
     """Durable, and every session that was ever started on it.
 
     Attributes:
-        head: the commit the branch is at.
-        trees: what each commit held that was ever on the branch.
+        head: the commit that the branch is at.
+        trees: the files of each commit that was ever on the branch, by id.
         checkout: the human's work tree on that branch, or None for a bare repository.
-        sessions: by id, ended ones too.
-        native: what is modelled is our own engine, with the choices that it made.
+        sessions: the sessions by id, ended ones too.
+        native: whether the system is the engine of this package, with its own choices.
     """
 
     head: str
@@ -197,24 +199,24 @@ class Model:
 
     @property
     def tree(self) -> Tree:
-        """What the branch holds."""
+        """The files of the branch."""
         return self.trees[self.head]
 
     # A person --------------------------------------------------------------------------------------------------------------
 
-    def committed(self, sha: str, edits: Edits, *, at_the_desk: bool) -> None:
-        """Somebody committed to the branch; a checkout goes along if the commit was made there and nothing is in the way."""
+    def committed(self, sha: str, edits: Edits, *, in_checkout: bool) -> None:
+        """Record a commit to the branch; the checkout is updated if the commit was made there and nothing is in the way."""
         before, self.head = self.tree, sha
         self.trees[sha] = before.apply(edits)
-        if at_the_desk and self.checkout is not None and not self.checkout.obstacles(before, edits):
+        if in_checkout and self.checkout is not None and not self.checkout.obstacles(before, edits):
             self.checkout.bring(edits)
 
-    def moved(self, sha: str, tree: Tree | None = None, *, at_the_desk: bool) -> None:
-        """Somebody moved the branch to a commit, as ``git reset --hard`` does; files that nobody tracks survive it."""
+    def moved(self, sha: str, tree: Tree | None = None, *, in_checkout: bool) -> None:
+        """Record a move of the branch to a commit, as by ``git reset --hard``; untracked files survive it."""
         self.head = sha
         if tree is not None:
             self.trees[sha] = tree
-        if at_the_desk and self.checkout is not None:
+        if in_checkout and self.checkout is not None:
             untracked = {path: content for path, content in self.checkout.files.items() if path not in self.checkout.staged}
             self.checkout.staged = self.checkout.files = self.tree
             for path, content in untracked.items():
@@ -228,17 +230,17 @@ class Model:
         return self.answers("SESSION_EXPIRED") if session.state != "active" or session.due(now) else FINE
 
     def answers(self, *codes: str) -> Answers:
-        """The codes that may stand for an error, or for several of which any may come first."""
-        return frozenset(codes) if self.native else frozenset(codes).union(*(_AS_GOOD.get(code, ()) for code in codes))
+        """Return the accepted codes for an error, or for several of which any may come first."""
+        return frozenset(codes) if self.native else frozenset(codes).union(*(_EQUIVALENT.get(code, ()) for code in codes))
 
     def write(self, session: Session, path: str, data: bytes, *, executable: bool | None = None) -> Answers:
-        """Write a file; it stays executable if it was, unless told otherwise."""
+        """Write a file; by default it stays executable if it was."""
         if executable is None:
             executable = isinstance(session.files.get(path), Executable)
         return self.put(session, path, Executable(data) if executable else data)
 
     def put(self, session: Session, path: str, content: Content) -> Answers:
-        """Put anything at a path."""
+        """Put any content at a path."""
         edits = Edits({path: content})
         if not fits(session.files, edits):
             return frozenset({"WRITE_REJECTED"})
@@ -246,14 +248,14 @@ class Model:
         return FINE
 
     def delete(self, session: Session, path: str) -> Answers:
-        """Delete a file. That there is none is no error; that a directory is there, is; what is below a file or link may be either."""
+        """Delete a file. A missing file is no error, a directory is one, and a path below a file or link may be either."""
         if any(other.startswith(path + "/") for other in session.files):
             return frozenset({"WRITE_REJECTED"})
         session.files = session.files.apply({path: None})
         return FINE if session.files.keys().isdisjoint(parents(path)) else FINE | {"WRITE_REJECTED"}
 
     def open_question(self, session: Session, path: str) -> bool:
-        """Whether the contract leaves open what writing or deleting a path does: over a link, an executable, a directory."""
+        """Whether the contract leaves open what a write or deletion of the path does: over a link, an executable, a directory."""
         if self.native:
             return False
         return not isinstance(session.files.get(path, b""), bytes | str) or any(other.startswith(path + "/") for other in session.files)
@@ -261,18 +263,18 @@ class Model:
     # Ends ------------------------------------------------------------------------------------------------------------------
 
     def promotion(self, session: Session, selected: Edits, *, on_overlap: str = "refuse") -> tuple[Answers, Edits]:
-        """What a promotion of a selection must answer, and what it makes of the branch if it succeeds.
+        """Return the correct answers of a promotion of a selection, and the edits that it makes on the branch if it succeeds.
 
-        Where several things stand in the way, any of them may be named. What ``merge`` makes of an overlap is not predicted.
+        If there are several reasons for a refusal, any of them may be given. The result of ``merge`` on an overlap is not predicted.
         """
         drift = session.baseline.to(self.tree)
-        met = overlapping(selected, drift)
-        if on_overlap == "merge" and met:
+        overlaps = overlapping(selected, drift)
+        if on_overlap == "merge" and overlaps:
             return frozenset({OK, "BASELINE_CONFLICT", "PROMOTE_FAILED", "PATH_COLLISION", "WORKTREE_DIRTY"}), selected
-        equal = [path for path in met if path in drift and drift[path] == selected[path]] if on_overlap == "allow-identical" else []
+        equal = [path for path in overlaps if path in drift and drift[path] == selected[path]] if on_overlap == "allow-identical" else []
         landing = selected.only(path for path in selected if path not in equal)
         refusals, choices = set(), set()
-        if len(met) > len(equal):
+        if len(overlaps) > len(equal):
             refusals.add("BASELINE_CONFLICT")
         if not landing:
             choices.add("PROMOTE_FAILED")
@@ -282,19 +284,19 @@ class Model:
             choices.add("PATH_COLLISION")
         if self.checkout is not None and self.checkout.obstacles(self.tree, landing):
             refusals.add("WORKTREE_DIRTY")
-        if self.native:  # a conflict is told first: it is what a person must decide
+        if self.native:  # a conflict is reported first, since a person must decide it
             return frozenset(refusals & {"BASELINE_CONFLICT"} or refusals | choices) or FINE, landing
         return (self.answers(*refusals) or FINE) | self.answers(*choices), landing
 
     def promoted(self, session: Session, sha: str, landing: Mapping[str, Content | None]) -> None:
-        """A promotion landed."""
-        self.committed(sha, Edits(landing), at_the_desk=True)
+        """Record a successful promotion."""
+        self.committed(sha, Edits(landing), in_checkout=True)
         session.state, session.sha, session.present = "promoted", sha, not session.until_promote
 
     def ended(self, session: Session, how: State) -> None:
-        """A session was discarded or swept; what had ended already stays as it was."""
+        """Record that a session was discarded or swept; a session that had ended stays as it is."""
         session.state, session.present = how if session.state == "active" else session.state, False
 
     def due(self, now: datetime) -> list[str]:
-        """The sessions that a sweep at this instant evicts, all of them and no others (rule 8, docs/explanation/rules.md)."""
+        """Return the sessions that a sweep at this instant must evict, all of them and no others (rule 8, docs/explanation/rules.md)."""
         return sorted(id_ for id_, session in self.sessions.items() if session.due(now))

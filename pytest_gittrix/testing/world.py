@@ -1,7 +1,6 @@
 """A world: a durable repository, a clock, an engine and a rival in one hermetic directory, opened in about a millisecond.
 
-Everything a fixture gives is a part of one. Nothing of the user's own git configuration, of other worlds or of the real time reaches in. It
-must not know pytest.
+Every fixture gives a part of one. The user's git configuration, other worlds and the real time have no effect on it.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ if TYPE_CHECKING:
 
 
 class World(Place):
-    """A place with our engine in it. Made by ``World.open``; a context manager that closes it.
+    """A place with the engine of this package in it. Created by ``World.open``; a context manager that closes it.
 
     Attributes:
-        path: its directory: ``durable``, ``gittrix`` (the engine's home, with ``sessions``) and ``home`` (of git) are in it.
+        path: its directory, with ``durable``, ``gittrix`` (the engine's home, with ``sessions``) and ``home`` (of git).
         gittrix: the engine, initialised.
-        sessions: what ``start`` started, in order.
+        sessions: the sessions that ``start`` started, in order.
     """
 
     def __init__(self, place: Place, gittrix: GitTrix, closing: ExitStack) -> None:
@@ -74,28 +73,28 @@ class World(Place):
         separate_files: bool = True,
         keep: bool | None = None,
     ) -> World:
-        """Make a world. The same arguments give the same commit and session ids, everywhere (rule 13, docs/explanation/rules.md).
+        """Create a world. The same arguments give the same commit and session ids, everywhere (rule 13, docs/explanation/rules.md).
 
         Args:
-            path: its directory, made if need be; a temporary one by default.
+            path: its directory, created if it does not exist; a temporary one by default.
             files: the contents of durable's one commit; see ``History.of``.
             history: durable's commits, instead of ``files``.
             repository: a repository of this machine to clone with its whole history, instead of either; it is only read.
-            workspace: the kind of the sessions' workspaces, or all there is to say about them.
+            workspace: the kind of the sessions' workspaces, or their whole configuration.
             bare: durable has no work tree.
             branch: durable's branch.
-            eviction: policy of sessions that are started without one.
+            eviction: the default policy of sessions.
             epoch: where the clock starts; durable's last commit is one minute older.
-            seed: what session ids are drawn from.
+            seed: the seed of session ids.
             object_format: ``sha1``, or ``sha256`` (which needs git for every read, and is slow).
-            templates: where prepared histories are remembered; those of this process by default.
-            strategy: what a promotion with ``auto`` does.
+            templates: the cache of prepared histories; that of this process by default.
+            strategy: the strategy of a promotion with ``auto``.
             durability: ``fast``, or ``full`` to write through to the disk.
-            store: directory of sessions, if another than the world's own.
+            store: the directory of sessions; one in the world by default.
             sweep_interval: how often the clock runs the engine's sweep; None for never.
-            clock: a clock to use instead of a new one; it decides the epoch, and is left open.
+            clock: a clock to use instead of a new one; it decides the epoch, and is not closed.
             separate_files: see ``FrozenClock``.
-            keep: whether the directory outlives the world; by default a given one does and a temporary one does not.
+            keep: whether the directory stays when the world is closed; by default a given one does and a temporary one does not.
 
         Raises:
             InvalidInput: an argument is not allowed, or there is a world at ``path`` already.
@@ -141,13 +140,13 @@ class World(Place):
 
     @property
     def session_in(self) -> SessionsIn:
-        """Makes sessions in any state of any of the systems: ``world.session_in("retained", outcome="failed", age="25h")``."""
-        from pytest_gittrix.testing.scenarios.session_in import SessionsIn  # dear to load, and most tests need none
+        """Creates sessions in any state of any of the systems: ``world.session_in("retained", outcome="failed", age="25h")``."""
+        from pytest_gittrix.testing.scenarios.session_in import SessionsIn  # slow to import, and most tests need none
 
         return SessionsIn(self.gittrix, self.clock)
 
     def timeline(self, **options: Any) -> Timeline:
-        """A story of a session that is seen from outside, to be played on the world's clock. Options are those of ``Timeline``."""
+        """Create a timeline of a session that is observed from outside, on the world's clock. Options are those of ``Timeline``."""
         from pytest_gittrix.testing.scenarios.timeline import Timeline
 
         return Timeline(lambda: self.session_in(status="spawning", age="0s").log, self.clock, **options)
@@ -156,8 +155,8 @@ class World(Place):
         """Start a session.
 
         Args:
-            task: what the agent is to do.
-            options: as for ``GitTrix.start_session``, which also says what is raised.
+            task: the agent's task.
+            options: as for ``GitTrix.start_session``, whose errors it raises.
         """
         session = self.gittrix.start_session(task, **options)
         self.sessions.append(session)
@@ -165,7 +164,7 @@ class World(Place):
 
 
 class _Durable(LocalDurable):
-    """Keeps its seeds where other worlds find them too: equal histories have equal seeds, and nobody writes to one."""
+    """Shares its seeds with other worlds: equal histories have equal seeds, which are never written to."""
 
     def __init__(self, path: Path, branch: str, *, sync: bool, seeds: str) -> None:
         super().__init__(path, branch, sync=sync)

@@ -166,9 +166,9 @@ class Trial(TrialBase):
         made = edit.make(self.world.durable if at_the_desk else self.world.rival)
         self._owed.update(made)
         for number, edits in enumerate(edit.commits):
-            self.model.committed(f"amended {number}" if edit.rewrite else made[number], edits, at_the_desk=at_the_desk)
+            self.model.committed(f"amended {number}" if edit.rewrite else made[number], edits, in_checkout=at_the_desk)
         if edit.rewrite:
-            self.model.moved(made[0], self.model.tree, at_the_desk=at_the_desk)
+            self.model.moved(made[0], self.model.tree, in_checkout=at_the_desk)
             self._owed &= set(self.judge.history(made[0]))
         for left, stage in ((edit.dirty, False), (edit.staged, True)):
             if left and self.model.checkout is not None:
@@ -183,7 +183,7 @@ class Trial(TrialBase):
             target = next(iter(self.judge.commit(target).parents), target)
         (self.world.durable if at_the_desk else self.world.rival).rewind(target)
         self._owed &= set(self.judge.history(target))
-        self.model.moved(target, at_the_desk=at_the_desk)
+        self.model.moved(target, in_checkout=at_the_desk)
         self._durable_changes()
 
     # Ends ------------------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Durable repositories cloned from a real one, so that tests can run on true history. Knows no world."""
+"""Clones a real repository as a durable one, so that tests can run on its history."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _CONFIG: Final = {"user.name": "Human", "user.email": "human@example.com", "gc.a
 
 
 def clone_into(source: str | os.PathLike[str], path: Path, *, branch: str, bare: bool, home: Path) -> None:
-    """Clone a repository of this machine, with its whole history, as a durable repository that does not know where it came from.
+    """Clone a repository of this machine, with its whole history, as a durable repository without a remote.
 
     Args:
         source: the repository, or a directory inside its work tree; it is only read.
         path: where to; must not exist.
-        branch: what the clone calls the branch that the source's HEAD is at.
+        branch: the clone's name for the branch that the source's HEAD is on.
         bare: the clone has no work tree.
-        home: HOME of git.
+        home: HOME of the git programs.
 
     Raises:
         AdapterUnavailable: ``source`` is no repository.

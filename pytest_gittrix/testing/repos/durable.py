@@ -1,6 +1,6 @@
-"""The durable repository as a test holds it: a person's verbs, answers for assertions, and a second person to race against.
+"""The durable repository in a test: what a person does with it, what assertions read of it, and a second person to race against.
 
-What is read here is read from the repository alone, never through the system that is judged. Must know no session and no engine.
+Everything is read from the repository itself, never through the system under test.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _NAMED: Final = 3
 
 
 class DurableRepo:
-    """A repository in a person's hands. Close it, or use it as a context manager.
+    """A repository that a person works in. Close it, or use it as a context manager.
 
     Every method that names a branch or a path may raise ``InvalidInput`` (no such branch, a content that is not allowed) and
     ``WriteRejected`` (a name that may not be written).
 
     Args:
         path: root of its main work tree, or a bare repository.
-        branch: the branch that the methods below mean unless told otherwise.
-        when: gives the instant that commits carry, aware; the real time by default.
-        home: HOME of the git programs that are run; a directory of this process by default.
+        branch: the default branch of the methods below.
+        when: returns the instant of commits, aware; the real time by default.
+        home: HOME of the git programs; a directory of this process by default.
 
     Attributes:
         path: as given, absolute.
@@ -60,7 +60,7 @@ class DurableRepo:
     person: ClassVar[tuple[str, str]] = HUMAN
     """Name and address on this person's commits."""
 
-    _at_the_desk: ClassVar[bool] = True
+    _in_checkout: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class DurableRepo:
         self.close()
 
     def close(self) -> None:
-        """Give back descriptors and processes; a later call opens them again."""
+        """Close descriptors and end processes; a later call opens them again."""
         self._forget()
         if self._repo is not None:
             self._repo.close()
@@ -96,11 +96,11 @@ class DurableRepo:
     # Looking -------------------------------------------------------------------------------------------------------------------
 
     def head(self, branch: str | None = None) -> str:
-        """The commit a branch is at."""
+        """Return the commit that a branch is at."""
         return require_head(self._repository, branch_ref(branch or self.branch))
 
     def read(self, path: str, at: str | None = None) -> bytes:
-        """The bytes of a file, or where a symbolic link points.
+        """Return the bytes of a file, or the target of a symbolic link.
 
         Args:
             path: the file.
@@ -112,32 +112,32 @@ class DurableRepo:
         return self._repository.read(path, self._commit_of(at))
 
     def entry(self, path: str, at: str | None = None) -> Entry | None:
-        """What stands at a path (mode and id), or None. ``at`` as for ``read``."""
+        """Return the entry at a path (mode and id), or None. ``at`` as for ``read``."""
         return self._entry(self._repository.tree(self._commit_of(at)), path)
 
     def tree(self, at: str | None = None) -> Mapping[str, Entry]:
-        """Everything in a commit, by path. ``at`` as for ``read``."""
+        """Return the entries of a commit, by path. ``at`` as for ``read``."""
         return self._repository.entries(self._commit_of(at))
 
     def log(self, at: str | None = None) -> list[Commit]:
-        """Commits, newest first, along first parents. ``at`` as for ``read``."""
+        """Return the commits, newest first, along first parents. ``at`` as for ``read``."""
         return list(self._repository.log(self._commit_of(at)))
 
     def fingerprint(self, *, objects: bool = False) -> Fingerprint:
-        """The repository's state as one value to compare: see ``Fingerprint.of``."""
+        """Return the state of the repository as one value to compare; see ``Fingerprint.of``."""
         return Fingerprint.of(self.path, objects=objects)
 
     @contextmanager
     def unchanged(self, *, objects: bool = False) -> Iterator[Fingerprint]:
-        """A block that changes nothing: references, HEAD, configuration, hooks, stash, reflogs, index, work tree bytes.
+        """Check that the block changes nothing: references, HEAD, configuration, hooks, stash, reflogs, index, work tree bytes.
 
-        It is checked however the block ends, so that a refusal that left something behind cannot hide behind its own error.
+        It is checked also when the block raises, so that a refusal which left something behind does not go unnoticed.
 
         Args:
-            objects: the object database too.
+            objects: check the object database too.
 
         Raises:
-            AssertionError: something changed; the message has a line for each thing.
+            AssertionError: something changed; the message has a line for each difference.
         """
         before = self.fingerprint(objects=objects)
         try:
@@ -149,7 +149,7 @@ class DurableRepo:
 
     @property
     def repo(self) -> Repo:
-        """A GitPython ``Repo`` to look around with, opened when first asked for. What its ``.git`` runs is hermetic."""
+        """A GitPython ``Repo`` of the repository, opened when it is first used. The programs that its ``.git`` runs are hermetic."""
         from git import Repo
 
         if self._repo is None:
@@ -168,30 +168,30 @@ class DurableRepo:
         author: tuple[str, str] | None = None,
         worktree: bool | None = None,
     ) -> str:
-        """Commit to a branch, on top of whatever it is at by then; no commit of anybody else is ever lost.
+        """Commit to a branch, on top of its head at that moment; no commit of another writer is ever lost.
 
         Args:
-            changes: contents by path, None to delete. Whatever is not named stays; ``{}`` makes an empty commit.
+            changes: contents by path, None to delete. Other paths stay as they are; ``{}`` makes an empty commit.
             message: the commit message; one that names the paths by default.
             branch: the branch; ``self.branch`` by default.
-            author: name and address of the author, if another than the person.
-            worktree: whether a checkout of the branch follows, as with a commit made there; where one of the paths is not clean there, it
-                stays as it is. By default the human's does and a rival's does not.
+            author: name and address of the author; this person by default.
+            worktree: whether a checkout of the branch is updated, as by a commit made there; one in which one of the paths is not clean
+                stays as it is. By default it is for the owner and not for a rival.
 
         Returns:
             The new commit's id.
         """
         resolved, blobs = resolve(changes, self._repository.format)
-        text = message if message is not None else _described(resolved)
+        text = message if message is not None else _default_message(resolved)
         for _ in range(_ATTEMPTS):
             built = self._built(self.head(branch), resolved, blobs, text, author)
             with suppress(RefMoved):
-                self._land(branch or self.branch, built, resolved, text.partition("\n")[0], self._follows(worktree))
+                self._land(branch or self.branch, built, resolved, text.partition("\n")[0], self._updates_checkout(worktree))
                 return built.id
         raise DurableLocked(f"{branch or self.branch} moved {_ATTEMPTS} times while a commit was made.", stage="apply")
 
     def rename(self, a: str, b: str, message: str | None = None, *, branch: str | None = None, worktree: bool | None = None) -> str:
-        """Commit a rename, contents and kind kept; what stood at ``b`` is gone. Arguments and result as for ``commit``."""
+        """Commit a rename that keeps contents and kind; a file at ``b`` is replaced. Arguments and result as for ``commit``."""
         entry = self.entry(a, branch)
         if entry is None:
             raise InvalidInput(f"{a!r} cannot be renamed: there is no file there.", fix=f"Files there: {', '.join(self.tree(branch))}.")
@@ -200,12 +200,12 @@ class DurableRepo:
     def rewind(self, sha: str, *, branch: str | None = None, worktree: bool | None = None) -> None:
         """Move a branch to any commit, as ``git reset --hard`` or a forced push does.
 
-        A checkout that follows loses what was not committed there.
+        A checkout that is updated loses its uncommitted changes.
 
         Args:
             sha: the commit.
             branch: the branch; ``self.branch`` by default.
-            worktree: whether checkouts of the branch follow, as for ``commit``.
+            worktree: whether checkouts of the branch are updated, as for ``commit``.
 
         Raises:
             MissingObject: there is no such commit.
@@ -215,17 +215,17 @@ class DurableRepo:
         self.git("update-ref", "-m", f"rewind: to {target}", branch_ref(name), target, self.head(name))
         environment = self._environment()
         environment.pop("GIT_DIR", None)
-        for checkout in self._repository.checkouts() if self._follows(worktree) else ():
+        for checkout in self._repository.checkouts() if self._updates_checkout(worktree) else ():
             if checkout.branch == branch_ref(name) and os.path.isdir(checkout.path):
                 run_git(["reset", "-q", "--hard"], cwd=Path(checkout.path), env=environment)
 
     # The work tree -------------------------------------------------------------------------------------------------------------
 
     def dirty(self, changes: Contents) -> None:
-        """Change files of the work tree and leave it at that, as a person who has not committed yet.
+        """Change files of the work tree without staging or committing them.
 
         Args:
-            changes: contents by path, None to remove the file. A file that is written over stays executable if it was.
+            changes: contents by path, None to remove the file. An executable file that is overwritten stays executable.
 
         Raises:
             CapabilityMissing: the repository is bare.
@@ -246,19 +246,19 @@ class DurableRepo:
 
         Args:
             arguments: the command line after ``git``.
-            input: what it reads.
+            input: its standard input.
 
         Returns:
-            What it printed, without trailing newlines, as the shell's ``$(...)`` gives it.
+            Its standard output without trailing newlines, as the shell's ``$(...)`` gives it.
 
         Raises:
-            GitFailed: it failed; the message has what it said.
+            GitFailed: it failed; the message has its error output.
         """
         try:
-            printed = run_git(arguments, cwd=self.path, env=self._environment(), stdin=os.fsencode(input) if input is not None else None)
+            output = run_git(arguments, cwd=self.path, env=self._environment(), stdin=os.fsencode(input) if input is not None else None)
         finally:
             self._forget()
-        return os.fsdecode(printed).rstrip("\n")
+        return os.fsdecode(output).rstrip("\n")
 
     # Parts ---------------------------------------------------------------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class DurableRepo:
         return Repository.open(self.path)
 
     def _forget(self) -> None:
-        """Git may have repacked, pruned or reconfigured: what was remembered of the repository is void."""
+        """Drop what is cached of the repository, since git may have repacked, pruned or reconfigured it."""
         repository = self.__dict__.pop("_repository", None)
         if repository is not None:
             repository.close()
@@ -284,8 +284,8 @@ class DurableRepo:
     def _environment(self) -> dict[str, str]:
         name, email = self.person
         people = {f"GIT_{role}_{what}": value for role in ("AUTHOR", "COMMITTER") for what, value in (("NAME", name), ("EMAIL", email))}
-        place = {} if (self.path / ".git").exists() else {"GIT_DIR": str(self.path)}
-        return hermetic_env(self._home) | git_dates(ns_of(self._when())) | people | place
+        git_dir = {} if (self.path / ".git").exists() else {"GIT_DIR": str(self.path)}
+        return hermetic_env(self._home) | git_dates(ns_of(self._when())) | people | git_dir
 
     def _built(self, head: str, changes: Changes, blobs: Mapping[str, bytes], message: str, author: tuple[str, str] | None) -> BuiltCommit:
         repository = self._repository
@@ -311,32 +311,32 @@ class DurableRepo:
                 fix="Delete the one (None) in the same commit.",
             ) from clash
 
-    def _follows(self, worktree: bool | None) -> bool:
-        return self._at_the_desk if worktree is None else worktree
+    def _updates_checkout(self, worktree: bool | None) -> bool:
+        return self._in_checkout if worktree is None else worktree
 
     def _land(self, branch: str, built: BuiltCommit, changes: Changes, subject: str, worktree: bool) -> None:
         signature = Signature(*self.person, self._seconds())
         ref = branch_ref(branch)
-        with ExitStack() as held:
-            forwards = self._forwards(ref, built, changes, held) if worktree else []
+        with ExitStack() as locks:
+            checkouts = self._lock_checkouts(ref, built, changes, locks) if worktree else []
             self._repository.land(ref, built, signature=signature, note=f"commit: {subject}", keep="commit", expected=built.parent)
-            for forward in forwards:
-                forward.update(self._repository.blob)
+            for checkout in checkouts:
+                checkout.update(self._repository.blob)
 
-    def _forwards(self, ref: str, built: BuiltCommit, changes: Changes, held: ExitStack) -> list[LockedCheckout]:
-        """The checkouts of a branch, held and clean where it matters; none if one is not."""
+    def _lock_checkouts(self, ref: str, built: BuiltCommit, changes: Changes, locks: ExitStack) -> list[LockedCheckout]:
+        """Lock the checkouts of a branch that are clean at the changed paths; return none if one is not."""
         repository = self._repository
         assert built.parent is not None
         parent = repository.tree(built.parent)
         sides = {path: (self._entry(parent, path), entry) for path, entry in changes.items()}
         try:
             return [
-                held.enter_context(lock_checkout(checkout, repository.format, sides, token=built.id))
+                locks.enter_context(lock_checkout(checkout, repository.format, sides, token=built.id))
                 for checkout in repository.checkouts()
                 if checkout.branch == ref and os.path.isdir(checkout.path)
             ]
         except WorktreeDirty:
-            held.close()
+            locks.close()
             return []
 
     def _write(self, changes: Contents) -> Changes:
@@ -346,7 +346,7 @@ class DurableRepo:
             )
         resolved, blobs = resolve(changes, self._repository.format)
         with SafeDir.open(self.path) as files:
-            # What goes makes room for what comes: a file may become a directory, or the reverse.
+            # Deletions first: a file may become a directory, or the reverse.
             for path, entry in sorted(resolved.items(), key=lambda item: item[1] is not None):
                 if entry is None:
                     if not files.delete(path):
@@ -360,10 +360,10 @@ class DurableRepo:
 
 
 class Rival(DurableRepo):
-    """A second person who writes to the same repository from elsewhere: a work tree follows only where it is asked to."""
+    """A second person who writes to the same repository from elsewhere: a work tree is updated only on request."""
 
     person = RIVAL
-    _at_the_desk = False
+    _in_checkout = False
 
 
 def _put(files: SafeDir, path: str, mode: int, data: bytes) -> None:
@@ -373,7 +373,7 @@ def _put(files: SafeDir, path: str, mode: int, data: bytes) -> None:
         files.write(path, data, executable=mode == EXECUTABLE or None)
 
 
-def _described(changes: Changes) -> str:
+def _default_message(changes: Changes) -> str:
     names = list(changes)
     if not names:
         return "Change nothing"

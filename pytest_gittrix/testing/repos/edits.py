@@ -1,7 +1,6 @@
-"""Files, changes of files, and what a person does to durable, as plain values that a strategy draws and a test prints.
+"""Files, changes of files, and a person's edits of durable, as plain values that a strategy draws and a test prints.
 
-Pure: they know no disk and draw nothing. ``strategies`` makes them, ``model`` calculates with them, and ``DurableEdit.make`` plays one on
-a real repository.
+The module ``strategies`` draws them, ``session_model`` calculates with them, and ``DurableEdit.make`` applies one to a real repository.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ DURABLE_KINDS: tuple[DurableKind, ...] = get_args(DurableKind)
 
 
 class Plain:
-    """A value that pretty printers, Hypothesis' among them, show as its own short ``repr``."""
+    """A value that pretty printers, such as Hypothesis', show as its short ``repr``."""
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
         printer.text(repr(self))
@@ -45,7 +44,7 @@ class Plain:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tree(Plain, Mapping[str, Content]):
-    """Files by path, as a commit or a workspace holds them; fit for ``World.open(files=...)``. No path is a directory of another."""
+    """Files by path, as in a commit or a workspace; accepted by ``World.open(files=...)``. No path is a directory of another."""
 
     files: Mapping[str, Content]
 
@@ -62,7 +61,7 @@ class Tree(Plain, Mapping[str, Content]):
         return f"Tree({dict(self.files)!r})"
 
     def apply(self, edits: Contents) -> Tree:
-        """The tree that the edits make of this one. Raises ValueError if a path would be both a file and a directory."""
+        """Return the tree after the edits. Raises ValueError if a path would be both a file and a directory."""
         files = {path: content for path, content in {**self.files, **edits}.items() if content is not None}
         for path in files:
             if not files.keys().isdisjoint(parents(path)):
@@ -70,25 +69,25 @@ class Tree(Plain, Mapping[str, Content]):
         return Tree(dict(sorted(files.items())))
 
     def made_by(self, edits: Contents) -> Tree:
-        """What the edits make of this tree whether they fit or not: each takes away what is in its way, or deletes what is there."""
+        """Return the tree after the edits, also if they do not fit: each edit removes the files that are in its way."""
         tree = self
         for path, content in edits.items():
             tree = tree.apply({path: None} if content is None else tree.placing(path, content))
         return tree
 
     def to(self, other: Mapping[str, Content]) -> Edits:
-        """The edits that make another tree of this one: their difference, no rename guessing."""
+        """Return the edits that turn this tree into another one: their difference, without detecting renames."""
         return Edits({path: other.get(path) for path in sorted(self.keys() | other.keys()) if self.get(path) != other.get(path)})
 
     def placing(self, path: str, content: Content) -> Edits:
-        """The edits that put a file at a path and take away what is in its way: files that would be its directories, and files below it."""
-        way = [other for other in self.files if path.startswith(other + "/") or other.startswith(path + "/")]
-        return Edits({**dict.fromkeys(way), path: content})
+        """Return the edits that put a file at a path and remove what is in its way: files at its directories, and files below it."""
+        in_the_way = [other for other in self.files if path.startswith(other + "/") or other.startswith(path + "/")]
+        return Edits({**dict.fromkeys(in_the_way), path: content})
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Edits(Plain, Mapping[str, Content | None]):
-    """New contents by path, None to delete; fit for ``DurableRepo.commit``."""
+    """New contents by path, None to delete; accepted by ``DurableRepo.commit``."""
 
     changes: Contents
 
@@ -110,12 +109,12 @@ class Edits(Plain, Mapping[str, Content | None]):
         return tuple(sorted(self.changes))
 
     def only(self, paths: Iterable[str]) -> Edits:
-        """The edits of some paths."""
+        """Return the edits of some paths only."""
         return Edits({path: self.changes[path] for path in paths})
 
 
 class Repository(Protocol):
-    """What ``DurableEdit.make`` asks of a repository: ``DurableRepo`` and ``Rival`` have it."""
+    """What ``DurableEdit.make`` needs of a repository; ``DurableRepo`` and ``Rival`` have it."""
 
     def commit(self, changes: Contents, message: str | None = None, /) -> str:
         """Commit to the branch."""
@@ -141,10 +140,10 @@ class Repository(Protocol):
 
 @dataclass(frozen=True)
 class DurableEdit(Plain):
-    """What a person does to durable, in one go. Drawn by ``strategies.durable_edits``.
+    """What a person does to durable at once. Drawn by ``strategies.durable_edits``.
 
     Attributes:
-        kind: what it is meant to be; the tests' statistics count it.
+        kind: the kind that was drawn; the tests' statistics count it.
         commits: what each commit changes, oldest first.
         rewrite: the commits replace the head instead of following it, as ``git commit --amend`` and a forced push do.
         dirty: files changed in the work tree and not committed.
@@ -162,16 +161,19 @@ class DurableEdit(Plain):
         return f"DurableEdit({', '.join([repr(self.kind), *parts])})"
 
     def tree_after(self, tree: Tree) -> Tree:
-        """What the branch holds afterwards, if it held ``tree``."""
+        """Return what the branch holds afterwards, if it held ``tree``."""
         for edits in self.commits:
             tree = tree.apply(edits)
         return tree
 
     def make(self, repository: Repository) -> list[str]:
-        """Do it; gives the new commits that are on the branch, oldest first.
+        """Apply the edit to a repository.
+
+        Returns:
+            The new commits that are on the branch, oldest first.
 
         Raises:
-            InvalidInput: it does not fit on what the repository holds.
+            InvalidInput: the edit does not fit on what the repository holds.
             CapabilityMissing: work tree edits of a bare repository.
         """
         before = repository.head()
@@ -187,6 +189,6 @@ class DurableEdit(Plain):
 
 
 def _replanted(repository: Repository, before: str, tree: str) -> str:
-    """A commit of the same files as ``tree`` that stands where ``before`` stands: on that commit's own parents."""
-    placed = [argument for parent in repository.log(before)[0].parents for argument in ("-p", parent)]
-    return repository.git("commit-tree", f"{tree}^{{tree}}", *placed, "-m", "History, written anew")
+    """Commit the files of ``tree`` on the parents of ``before``; return the commit."""
+    parents_of = [argument for parent in repository.log(before)[0].parents for argument in ("-p", parent)]
+    return repository.git("commit-tree", f"{tree}^{{tree}}", *parents_of, "-m", "History, written anew")

@@ -1,7 +1,7 @@
-"""What "unchanged" means for a repository: everything in it that a person could miss, as plain values to compare.
+"""Fingerprints of repositories: everything that a person could notice in one, as plain values to compare.
 
-Reads files only, with readers of its own, so that it can judge the code that writes them: no git runs, nothing is refreshed, nothing is
-locked. Must not know sessions, nor share code with what it judges.
+It only reads files, and shares no reader with the code that writes them, so that it can check that code. It runs no git, refreshes nothing
+and locks nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 from pytest_gittrix.errors import InvalidInput
 
 Facts = Mapping[str, str]
-"""What a section holds: a short value by name."""
+"""The contents of a section: a short value by name."""
 
 _SHOWN: Final = 12
 _CHUNK: Final = 1 << 20
@@ -32,8 +32,8 @@ _KINDS: Final = {
 }
 _NOTHING: Final = re.compile(r"(?!)")
 _OBJECTS: Final = re.compile(r"objects/(?!info$|info/(http-)?alternates$)|info/refs$")
-# The first rule that matches a file of the git directory says which section it belongs to; what matches none is state of git itself:
-# a merge under way, a lock left behind.
+# The first rule that matches a file of the git directory gives its section; a file that matches none is state of git itself, such as a
+# merge under way or a stale lock.
 _SECTIONS: Final = tuple(
     (section, re.compile(pattern))
     for section, pattern in (
@@ -50,12 +50,12 @@ _SECTIONS: Final = tuple(
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """The state of a repository at one moment. Equal fingerprints mean that nothing a person could see is different.
+    """The state of a repository at one moment. Equal fingerprints mean that a person can notice no difference.
 
     Attributes:
         sections: facts by section: ``HEAD`` (every work tree's), ``refs`` (loose and packed alike, by full name), ``reflogs`` (the
-            stash's among them), ``config`` (exclude and attribute files, borrowed objects included), ``hooks``, ``index`` (entries by
-            path, and the bytes), ``state`` (a merge under way, locks, whatever else is in the git directory), ``work tree`` (every file
+            stash's among them), ``config`` (exclude and attribute files, alternates included), ``hooks``, ``index`` (entries by
+            path, and the bytes), ``state`` (a merge under way, locks, anything else in the git directory), ``work tree`` (every file
             below it, untracked and ignored ones too) and, where asked for, ``objects``.
     """
 
@@ -67,7 +67,7 @@ class Fingerprint:
 
         Args:
             path: the root of its main work tree, or a bare repository.
-            objects: the object database too. Objects that nothing leads to change nothing for a person, and every commit adds some.
+            objects: include the object database. Unreachable objects change nothing for a person, and every commit adds some.
 
         Raises:
             InvalidInput: there is no repository at ``path``.
@@ -90,7 +90,7 @@ class Fingerprint:
         return cls(sections)
 
     def diff(self, other: Fingerprint) -> list[str]:
-        """What is different in a later fingerprint, one readable line each: ``section: name: before -> after``, sorted by section."""
+        """Return the differences to a later fingerprint, one line each: ``section: name: before -> after``, sorted by section."""
         lines: list[str] = []
         for section in sorted(self.sections.keys() | other.sections.keys()):
             before, after = self.sections.get(section, {}), other.sections.get(section, {})
@@ -104,9 +104,9 @@ def _shown(name: str) -> str:
 
 
 def _below(root: str, skip: re.Pattern[str]) -> Iterator[tuple[str, str, os.stat_result]]:
-    """Everything below a directory, links not followed: path from it, whole path, status.
+    """Yield everything below a directory, links not followed: relative path, whole path, status.
 
-    Paths that match ``skip`` are left out with all below them; so is what disappears meanwhile.
+    Paths that match ``skip`` are left out with everything below them, and so is what disappears meanwhile.
     """
     pending = [""]
     while pending:
@@ -123,7 +123,7 @@ def _below(root: str, skip: re.Pattern[str]) -> Iterator[tuple[str, str, os.stat
 
 
 def _described(path: str, status: os.stat_result) -> str:
-    """Kind, permissions, size and digest."""
+    """Describe a file by kind, permissions, size and digest."""
     kind = _KINDS.get(stat.S_IFMT(status.st_mode), "device")
     described = f"{kind} {stat.S_IMODE(status.st_mode):04o}"
     try:
@@ -185,7 +185,7 @@ def _packed_refs(text: str) -> dict[str, str]:
 
 
 def _index_entries(data: bytes, id_size: int) -> dict[str, str]:
-    """The entries of an index of version 2 or 3 by path (git's index-format); of any other none: its bytes must speak for it."""
+    """Read the entries of an index of version 2 or 3, by path (git's index-format); none of any other version."""
     magic, version, count = struct.unpack_from(">4sII", data) if len(data) > id_size else (b"", 0, 0)
     if magic != b"DIRC" or version not in (2, 3):
         return {}

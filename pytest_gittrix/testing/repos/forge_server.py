@@ -1,8 +1,7 @@
-"""A forge on this machine: a real HTTP server that speaks the needed part of GitHub's REST API, and serves its repository to git.
+"""A forge on this machine: a real HTTP server with the needed part of GitHub's REST API, which also serves its repository to git.
 
-What it knows is in ``forge_state``; behind it stands a real bare repository, which git fetches from and pushes to through
-``git http-backend`` at ``git_url``. It can be told to fail as forges do: rate limits, 5xx, slowness, cut connections, refused
-tokens, small pages, answers that are none. It listens on loopback only. Must not know pytest, nor what asks it.
+Its state is in ``forge_state``. Git fetches from and pushes to its real bare repository through ``git http-backend`` at ``git_url``. It can
+fail as forges do: rate limits, 5xx, slowness, cut connections, refused tokens, small pages, invalid answers. It listens on loopback only.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _TEXT: Final = "text/html; charset=utf-8"
 
 @dataclass
 class Fault:
-    """How some of the next requests fail.
+    """A failure of some of the next requests.
 
     Attributes:
         kind: ``rate_limit`` (403, spent until ``seconds`` from now), ``secondary_limit`` (403 with Retry-After), ``status`` (with
@@ -62,7 +61,7 @@ class Fault:
 
 @dataclass
 class HttpAnswer:
-    """What a request comes to: status, body and more headers."""
+    """The answer to a request: status, body, content type and more headers."""
 
     status: int
     body: bytes
@@ -71,7 +70,7 @@ class HttpAnswer:
 
     @classmethod
     def of(cls, payload: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpAnswer:
-        """An answer in JSON."""
+        """Create an answer in JSON."""
         return cls(status, json.dumps(payload).encode(), headers=dict(headers or {}))
 
 
@@ -81,12 +80,12 @@ class ForgeServer:
     Args:
         remote: the bare repository behind it.
         name: ``owner/name`` at the forge.
-        tokens: the tokens it takes; empty takes everybody.
-        page: how many items it gives at a time, whatever is asked for; as asked by default.
-        when: gives the instant of merges, and from which limits are told; the real time by default.
+        tokens: the tokens it accepts; empty accepts every request.
+        page: how many items a page has, whatever is requested; as requested by default.
+        when: returns the instant of merges and the start of rate limits; the real time by default.
 
     Attributes:
-        state: what it knows: pull requests, checks, reviews, issues, and how to script them.
+        state: its pull requests, checks, reviews and issues, and the methods to script them.
         remote: as given.
         requests: ``"<method> <path and query>"`` of each request, in order.
     """
@@ -104,7 +103,7 @@ class ForgeServer:
         self.tokens = set(tokens)
         self.requests: list[str] = []
         self._when = when if when is not None else SystemClock().now
-        # Read in threads of its own, so by an object of its own.
+        # The server reads in other threads, so it has its own object.
         self._repo = DurableRepo(remote.path, remote.repo.branch, when=self._when)
         self.state = ForgeState(self._repo, name, self._when)
         self._page = page
@@ -118,12 +117,12 @@ class ForgeServer:
 
     @property
     def web(self) -> str:
-        """Address of its pages, of which there are none."""
+        """Address of its web pages, which do not exist."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     @property
     def url(self) -> str:
-        """Address of its REST API: what a client takes as its base URL."""
+        """Address of its REST API, the base URL of a client."""
         return f"{self.web}/api/v3"
 
     @property
@@ -147,35 +146,35 @@ class ForgeServer:
         self._repo.close()
 
     def forge(self, *, token: str | None = None, patience: Patience | None = None) -> GitHubForge:
-        """An adapter to it, closed with it.
+        """Return a client of this forge, which is closed with it.
 
         Args:
-            token: what it shows; one of those that are taken by default.
-            patience: how long its calls may take; shorter than usual by default, since nothing here is far away.
+            token: the token of the client; an accepted one by default.
+            patience: how long its calls may take; shorter than usual by default, since the forge is on this machine.
 
         Raises:
             CapabilityMissing: the client of a forge is not installed (``pytest-gittrix[forge]``).
         """
-        shown = token if token is not None else next(iter(sorted(self.tokens)), None)
+        used = token if token is not None else next(iter(sorted(self.tokens)), None)
         given = patience if patience is not None else Patience(timeout=10.0, waiting=2.0)
-        return self._clients.enter_context(GitHubForge(self.state.name, base_url=self.url, token=shown, patience=given))
+        return self._clients.enter_context(GitHubForge(self.state.name, base_url=self.url, token=used, patience=given))
 
     def fail(self, kind: FaultKind, *, times: int | None = 1, on: str = "", seconds: float = 0.0, status: int = 503, to: str = "") -> Fault:
-        """Have the next requests fail; see ``Fault``. Faults are used up in the order in which they were told."""
+        """Let the next requests fail; see ``Fault``. Faults are used up in the order in which they were added."""
         fault = Fault(kind, times, on, seconds, status, to)
         with self._lock:
             self._faults.append(fault)
         return fault
 
     def recover(self) -> None:
-        """Fail no more."""
+        """Remove all faults."""
         with self._lock:
             self._faults.clear()
 
     # Serving -------------------------------------------------------------------------------------------------------------------
 
     def fault_for(self, line: str) -> Fault | None:
-        """Note a request, and take the fault that it is to meet, if there is one."""
+        """Record a request, and return the fault that it meets, or None."""
         with self._lock:
             self.requests.append(line)
             for fault in self._faults:
@@ -186,11 +185,11 @@ class ForgeServer:
         return None
 
     def pause(self, seconds: float) -> bool:
-        """Wait; whether the forge was closed meanwhile."""
+        """Wait for so many seconds; whether the forge was closed meanwhile."""
         return self._closing.wait(min(seconds, _LONGEST))
 
     def limited(self, fault: Fault, path: str) -> HttpAnswer | None:
-        """The answer to a request that meets a fault of status; None for another fault."""
+        """Return the answer of a fault that is a status; None for other faults."""
         if fault.kind == "rate_limit":
             reset = int(self._when().timestamp() + fault.seconds)
             headers = {"x-ratelimit-limit": "5000", "x-ratelimit-remaining": "0", "x-ratelimit-reset": str(reset)}
@@ -203,7 +202,7 @@ class ForgeServer:
         return HttpAnswer.of({"message": "as scripted"}, fault.status) if fault.kind == "status" else None
 
     def allowed(self, authorization: str | None) -> str | None:
-        """The user that a request is of, if its token is taken: ``Bearer``, ``token``, or the password of ``Basic``."""
+        """Return the user of a request, or None if its token is refused: ``Bearer``, ``token``, or the password of ``Basic``."""
         if not self.tokens:
             return "somebody"
         scheme, _, value = (authorization or "").partition(" ")
@@ -227,23 +226,23 @@ class ForgeServer:
         return HttpAnswer.of({"message": "Not Found"}, 404)
 
     def paged(self, items: list[Json], query: Mapping[str, str], path: str, *, below: str | None = None) -> HttpAnswer:
-        """One page of a list, with the address of the next one in ``Link``."""
+        """Return one page of a list, with the address of the next one in ``Link``."""
         size = self._page or max(1, min(int(query.get("per_page", _PER_PAGE)), _MOST_PER_PAGE))
         page = max(1, int(query.get("page", 1)))
         here = items[(page - 1) * size : page * size]
         headers = {}
         if page * size < len(items):
-            asked = "&".join(f"{name}={quote(value)}" for name, value in {**query, "page": str(page + 1)}.items())
-            headers["link"] = f'<{self.web}{path}?{asked}>; rel="next"'
+            parameters = "&".join(f"{name}={quote(value)}" for name, value in {**query, "page": str(page + 1)}.items())
+            headers["link"] = f'<{self.web}{path}?{parameters}>; rel="next"'
         return HttpAnswer.of(here if below is None else {"total_count": len(items), below: here}, headers=headers)
 
     def git(self, method: str, path: str, query: str, headers: Mapping[str, str], body: bytes, user: str) -> HttpAnswer:
-        """Answer git, by its own program."""
+        """Answer a request of git through ``git http-backend``."""
         environment = hermetic_env() | {
             "GIT_PROJECT_ROOT": os.path.dirname(self.remote.path),
             "GIT_HTTP_EXPORT_ALL": "1",
             "GIT_HTTP_MAX_REQUEST_BUFFER": "100M",
-            # The hooks of the repository are its own and run; those of nobody else do.
+            # Only the hooks of the repository itself run.
             "GIT_CONFIG_COUNT": "1",
             "GIT_CONFIG_KEY_0": "core.hooksPath",
             "GIT_CONFIG_VALUE_0": str(self.remote.path / "hooks"),
@@ -259,14 +258,14 @@ class ForgeServer:
         }
         done = subprocess.run([git_binary(), "http-backend"], input=body, env=environment, cwd="/", capture_output=True, check=False)
         head, _, rest = done.stdout.partition(b"\r\n\r\n")
-        told = dict(line.split(": ", 1) for line in head.decode("latin-1").split("\r\n") if ": " in line)
-        status = int(told.pop("Status", "200" if done.returncode == 0 else "500").split()[0])
-        return HttpAnswer(status, rest, told.pop("Content-Type", _TEXT), {**told, "Cache-Control": "no-cache"})
+        fields = dict(line.split(": ", 1) for line in head.decode("latin-1").split("\r\n") if ": " in line)
+        status = int(fields.pop("Status", "200" if done.returncode == 0 else "500").split()[0])
+        return HttpAnswer(status, rest, fields.pop("Content-Type", _TEXT), {**fields, "Cache-Control": "no-cache"})
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    # Threads that wait are told by the forge to end; nobody waits for a client that went away.
+    # The forge ends waiting threads itself; closing does not wait for a client that went away.
     block_on_close = False
 
     def __init__(self, forge: ForgeServer) -> None:
@@ -274,7 +273,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of clients that hang up."""
+        """Ignore clients that hang up."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -282,7 +281,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing; ``ForgeServer.requests`` tells."""
+        """Print nothing; ``ForgeServer.requests`` records the requests."""
 
     def _answer(self) -> None:
         forge, parts = self.server.forge, urlsplit(self.path)

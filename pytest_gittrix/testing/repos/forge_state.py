@@ -1,7 +1,7 @@
-"""What a forge knows of one repository: pull requests, checks, reviews and issues, over a real bare repository.
+"""The state of a forge: pull requests, checks, reviews and issues of one real bare repository.
 
-Heads and bases are the repository's own branches; to merge is to commit there. What people and CI do is scripted by the test. It
-speaks the shapes of GitHub's REST API (version 2022-11-28), as far as they are needed; it must not know HTTP.
+Heads and bases are branches of the repository, and a merge is a commit there. The test scripts what people and CI do. The JSON shapes are
+those of GitHub's REST API (version 2022-11-28), as far as they are needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RUNNING: Final = ("queued", "in_progress", "waiting", "requested", "pending")
 
 
 class Refusal(Exception):
-    """A request that the forge does not grant, with its status and GitHub's form of the reason."""
+    """A refused request, with its status and the reason in GitHub's form."""
 
     def __init__(self, status: int, message: str, *errors: str) -> None:
         super().__init__(message)
@@ -42,14 +42,14 @@ class Pull:
 
     Attributes:
         number: its number, shared with issues.
-        title, body, head, base, draft: as asked for; ``head`` and ``base`` are branches.
-        head_sha: where the head was when it was last seen.
+        title, body, head, base, draft: as requested; ``head`` and ``base`` are branches.
+        head_sha: the commit of the head when the pull request was last updated.
         state: ``open`` or ``closed``; one that was merged is closed, too.
         merged_at: when it was merged, if it was.
         merge_sha: the commit that merged it.
         reviews: verdicts in order: name and verdict.
-        requested: who was asked for a review and has not answered.
-        comments: what was said.
+        requested: the requested reviewers who have not answered.
+        comments: the texts of the comments.
     """
 
     number: int
@@ -69,7 +69,7 @@ class Pull:
 
 @dataclass
 class Issue:
-    """An issue: what it says, and what was said to it."""
+    """An issue and its comments."""
 
     number: int
     title: str
@@ -79,12 +79,12 @@ class Issue:
 
 
 class ForgeState:
-    """One repository at a forge. Its methods may be called while it is served.
+    """One repository at a forge. Its methods may be called while the forge serves.
 
     Args:
         repo: the bare repository.
         name: ``owner/name`` at the forge.
-        when: gives the instant of merges.
+        when: returns the instant of merges.
 
     Attributes:
         pulls: pull requests by number.
@@ -109,17 +109,17 @@ class ForgeState:
     # What people and CI do -----------------------------------------------------------------------------------------------------
 
     def checks(self, at: str, runs: Mapping[str, str]) -> None:
-        """Have check runs at a commit or a branch's head: by name ``queued``, ``in_progress``, or a conclusion such as ``success``."""
+        """Add check runs at a commit or a branch's head: by name ``queued``, ``in_progress``, or a conclusion such as ``success``."""
         with self.lock:
             self._runs.setdefault(self._commit(at), {}).update(runs)
 
     def statuses(self, at: str, states: Mapping[str, str]) -> None:
-        """Have commit statuses at a commit or a branch's head: by context ``pending``, ``success``, ``failure`` or ``error``."""
+        """Add statuses at a commit or a branch's head: by context ``pending``, ``success``, ``failure`` or ``error``."""
         with self.lock:
             self._statuses.setdefault(self._commit(at), {}).update(states)
 
     def review(self, number: int, name: str, verdict: str) -> None:
-        """Have somebody review: ``approved``, ``changes_requested``, ``commented`` or ``dismissed``. Raises InvalidInput for another."""
+        """Add a review: ``approved``, ``changes_requested``, ``commented`` or ``dismissed``. Raises InvalidInput for another."""
         if verdict not in _VERDICTS:
             raise InvalidInput(f"{verdict!r} is no verdict.", fix=f"Use one of: {', '.join(_VERDICTS)}.")
         with self.lock:
@@ -128,18 +128,18 @@ class ForgeState:
             pull.requested = [other for other in pull.requested if other != name]
 
     def request_review(self, number: int, *names: str) -> None:
-        """Have somebody asked for a review."""
+        """Request a review from people."""
         with self.lock:
             self._pull(number).requested.extend(names)
 
     def merge(self, number: int) -> str:
-        """Merge a pull request, as its button does: a merge commit on the base. Gives that commit.
+        """Merge a pull request, as its button does, with a merge commit on the base; return that commit.
 
         Raises:
             Refusal: it is not open, is a draft, or does not merge (405); the base moved meanwhile (409).
         """
         with self.lock:
-            pull = self.seen(self._pull(number))
+            pull = self.updated(self._pull(number))
             if pull.state != "open" or pull.draft:
                 raise Refusal(405, "Pull Request is not mergeable")
             base = self.repo.head(pull.base)
@@ -155,8 +155,8 @@ class ForgeState:
             pull.state, pull.merged_at, pull.merge_sha = "closed", self._when(), commit
             return commit
 
-    def seen(self, pull: Pull) -> Pull:
-        """A pull request as it is now: its head follows its branch, and what a push brought onto its base is merged."""
+    def updated(self, pull: Pull) -> Pull:
+        """Update a pull request: its head follows its branch, and it is merged if a push brought it onto its base."""
         head = self._head(pull.head)
         if pull.state == "open":
             pull.head_sha = head or pull.head_sha
@@ -165,7 +165,7 @@ class ForgeState:
                 pull.state, pull.merged_at, pull.merge_sha = "closed", self._when(), base
         return pull
 
-    # What is asked of it -------------------------------------------------------------------------------------------------------
+    # Requests of clients -------------------------------------------------------------------------------------------------------
 
     def open_pull(self, body: Json) -> Pull:
         """Open a pull request. Raises Refusal: it has no title, there is no such branch, nothing to merge, or one is open already."""
@@ -176,7 +176,7 @@ class ForgeState:
         sha, target = (self._head(head) if owner in ("", self.owner) else None), self._head(base)
         if sha is None or target is None:
             raise Refusal(422, "Validation Failed", f"The field {'head' if sha is None else 'base'} is invalid")
-        if any(one.head == head and one.base == base and self.seen(one).state == "open" for one in self.pulls.values()):
+        if any(one.head == head and one.base == base and self.updated(one).state == "open" for one in self.pulls.values()):
             raise Refusal(422, "Validation Failed", f"A pull request already exists for {self.owner}:{head}.")
         if self._is_ancestor(sha, target):
             raise Refusal(422, "Validation Failed", f"No commits between {base} and {head}")
@@ -185,8 +185,8 @@ class ForgeState:
         return pull
 
     def edit_pull(self, number: int, body: Json) -> Pull:
-        """Change a pull request. Raises Refusal: there is none, or it cannot be as asked."""
-        pull = self.seen(self._pull(number))
+        """Change a pull request. Raises Refusal: there is none, or the change is not possible."""
+        pull = self.updated(self._pull(number))
         if "base" in body and self._head(str(body["base"])) is None:
             raise Refusal(422, "Validation Failed", "The field base is invalid")
         if body.get("state") == "open" and (pull.merged_at is not None or self._head(pull.head) is None):
@@ -197,10 +197,10 @@ class ForgeState:
         return pull
 
     def list_pulls(self, query: Mapping[str, str]) -> list[Pull]:
-        """Pull requests, newest first, by ``state``, ``head`` (``owner:branch``) and ``base``."""
+        """List pull requests, newest first, by ``state``, ``head`` (``owner:branch``) and ``base``."""
         wanted = query.get("state", "open")
         head, base = query.get("head"), query.get("base")
-        found = [self.seen(pull) for _, pull in sorted(self.pulls.items(), reverse=True)]
+        found = [self.updated(pull) for _, pull in sorted(self.pulls.items(), reverse=True)]
         return [
             pull
             for pull in found
@@ -216,7 +216,7 @@ class ForgeState:
         return issue
 
     def comment(self, number: int, body: Json) -> int:
-        """Say something to an issue or a pull request; gives how many comments it has. Raises Refusal: there is neither."""
+        """Comment on an issue or a pull request; return its number of comments. Raises Refusal: there is neither."""
         if not isinstance(body.get("body"), str) or not body["body"].strip():
             raise Refusal(422, "Validation Failed", "body can't be blank")
         comments = self._pull(number).comments if number in self.pulls else self._issue(number).comments
@@ -224,21 +224,21 @@ class ForgeState:
         return len(comments)
 
     def runs_at(self, at: str) -> Sequence[tuple[str, str]]:
-        """Check runs of a commit: name, and status or conclusion."""
+        """Return the check runs of a commit: name, and status or conclusion."""
         return list(self._runs.get(self._commit(at), {}).items())
 
     def statuses_at(self, at: str) -> Sequence[tuple[str, str]]:
-        """Statuses of a commit: context and state."""
+        """Return the statuses of a commit: context and state."""
         return list(self._statuses.get(self._commit(at), {}).items())
 
     def pull(self, number: int) -> Pull:
-        """A pull request as it is now. Raises Refusal: there is none."""
-        return self.seen(self._pull(number))
+        """Return a pull request, updated. Raises Refusal: there is none."""
+        return self.updated(self._pull(number))
 
     # GitHub's shapes -------------------------------------------------------------------------------------------------------------
 
     def pull_json(self, pull: Pull, web: str, *, whole: bool) -> Json:
-        """A pull request; ``whole`` as it is asked for by number, which tells more than a list does."""
+        """Return a pull request as JSON; ``whole`` with the fields that a list leaves out."""
         shown: Json = {
             "number": pull.number,
             "state": pull.state,
@@ -265,7 +265,7 @@ class ForgeState:
         return shown
 
     def issue_json(self, issue: Issue, web: str) -> Json:
-        """An issue."""
+        """Return an issue as JSON."""
         return {
             "number": issue.number,
             "state": "open",
@@ -277,7 +277,7 @@ class ForgeState:
 
     @staticmethod
     def run_json(number: int, name: str, state: str, web: str) -> Json:
-        """A check run."""
+        """Return a check run as JSON."""
         running = state in _RUNNING
         return {
             "id": number,
@@ -318,7 +318,7 @@ class ForgeState:
         return commit == of or bool(pygit2.Repository(str(self.repo.path)).descendant_of(of, commit))
 
     def _merged_tree(self, base: str, head: str) -> str | None:
-        """The tree that merging two commits gives; None if they conflict."""
+        """Return the tree of the merge of two commits, or None if they conflict."""
         repository = pygit2.Repository(str(self.repo.path))
         index = repository.merge_commits(base, head)
         return None if index.conflicts else str(index.write_tree(repository))

@@ -1,7 +1,7 @@
-"""What a durable repository is made from: contents by path, in steps, and the git objects that those steps are.
+"""Histories of durable repositories as plain data: contents by path, in steps, and the git objects of those steps.
 
-A history is data, so the same history gives the same commit ids on every machine and in every process (DESIGN rule 13). Must know no
-disk and no clock: the epoch is an argument.
+The same history gives the same commit ids on every machine and in every process (rule 13, docs/explanation/rules.md). The epoch is an
+argument.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, KINDS, SUBMODULE, SYMLINK, Entry, Item, TreeClash, entry_at, flatten, parse_tree
 
 AUTHOR: Final = ("Durable Author", "durable@example.com")
-"""Name and address of whoever wrote a history, where a step does not say otherwise."""
+"""Name and address of the default author of a step."""
 
 _SECONDS_APART: Final = 60
 _HEX: Final = re.compile(r"[0-9a-f]+")
@@ -31,14 +31,14 @@ _HEX: Final = re.compile(r"[0-9a-f]+")
 
 @dataclass(frozen=True, slots=True)
 class Executable:
-    """A file that may be run; text is written as UTF-8."""
+    """An executable file; text is written as UTF-8."""
 
     data: str | bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Symlink:
-    """A symbolic link; the target is kept as it is given and never followed."""
+    """A symbolic link; the target is stored as given and never followed."""
 
     target: str | bytes
 
@@ -51,7 +51,7 @@ class Submodule:
 
 
 Content = str | bytes | Executable | Symlink | Submodule | Entry
-"""What stands at a path. Text is UTF-8. An ``Entry`` names an object that the repository has already."""
+"""The content of a path. Text is UTF-8. An ``Entry`` names an object that the repository has already."""
 
 Contents = Mapping[str, Content | None]
 """Contents by path; None deletes."""
@@ -69,7 +69,7 @@ SMALL_PROJECT: Final[Contents] = {
     "pyproject.toml": '[project]\nname = "greeter"\nversion = "1.0.0"\n',
     "tests/test_app.py": 'from app import greet\n\n\ndef test_greets_by_name():\n    assert greet("Ada") == "Hello, Ada!"\n',
 }
-"""What a world holds when a test does not care."""
+"""The default contents of a world."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +77,9 @@ class Step:
     """One commit of a history.
 
     Attributes:
-        changes: what it changes; a copy is kept.
-        message: its message.
-        author: name and address of who wrote it; ``AUTHOR`` by default.
+        changes: new contents by path, None to delete; the step stores a copy.
+        message: the commit message.
+        author: name and address of the author; ``AUTHOR`` by default.
     """
 
     changes: Contents
@@ -95,10 +95,10 @@ class Written:
     """A history as git objects.
 
     Attributes:
-        commits: the commits' ids, oldest first.
-        entries: everything in the last commit, by path, in git's order.
-        objects: every object, kind and data by id.
-        format: their format.
+        commits: the ids of the commits, oldest first.
+        entries: the entries of the last commit, by path, in git's order.
+        objects: kind and data of every object, by id.
+        format: the format of the objects.
     """
 
     commits: tuple[str, ...]
@@ -109,17 +109,17 @@ class Written:
 
 @dataclass(frozen=True)
 class History:
-    """The commits a durable repository starts with, oldest first. Made by ``History.of``."""
+    """The commits that a durable repository starts with, oldest first. Created by ``History.of``."""
 
     steps: tuple[Step, ...]
 
     @classmethod
     def of(cls, files: Contents | None = None, history: History | Iterable[Step | Contents] | None = None) -> History:
-        """A history from either of the two arguments that worlds take; from neither, one commit of ``SMALL_PROJECT``.
+        """Create a history from one of the two arguments of worlds; from neither, one commit of ``SMALL_PROJECT``.
 
         Args:
-            files: the contents of one single commit; may be empty.
-            history: steps, or plain contents for a step whose message does not matter.
+            files: the contents of a single commit; may be empty.
+            history: steps, or plain contents for a step with the default message.
 
         Raises:
             InvalidInput: both were given, or a history without a step.
@@ -145,23 +145,23 @@ class History:
 
     @cached_property
     def digest(self) -> str:
-        """Equal for histories that are equal, step by step."""
+        """A digest that is equal for equal histories."""
         hasher = hashlib.sha256()
         for step in self.steps:
             hasher.update(repr((step.message, step.author, sorted(step.changes.items(), key=_by_path))).encode(errors="surrogatepass"))
         return hasher.hexdigest()
 
     def write(self, format_: ObjectFormat = SHA1, *, epoch: datetime = EPOCH) -> Written:
-        """Every commit of the history, in memory.
+        """Build every commit of the history, in memory.
 
         Args:
-            format_: how objects are named.
+            format_: the object format.
             epoch: the last commit is made one minute before it, each other one a minute before its successor, so that no clock that
                 starts at the epoch is ever behind the history.
 
         Raises:
             InvalidInput: a step does not fit on the one before it, or a content is not allowed; the message names path and step.
-            WriteRejected: a path may not be written (``git.names``).
+            WriteRejected: a path may not be written (``git.path_rules``).
         """
         objects: dict[str, tuple[str, bytes]] = {}
 
@@ -207,11 +207,11 @@ def _by_path(item: tuple[str, object]) -> str:
 
 
 def resolve(contents: Contents, format_: ObjectFormat) -> tuple[dict[str, Entry | None], dict[str, bytes]]:
-    """Contents as tree entries by canonical path, and the bytes of the blobs among them by id.
+    """Translate contents into tree entries by canonical path, and the bytes of their blobs by id.
 
     Raises:
         InvalidInput: a content is of an unknown type or not allowed, or two paths are one.
-        WriteRejected: a path may not be written (``git.names``).
+        WriteRejected: a path may not be written (``git.path_rules``).
     """
     changes: dict[str, Entry | None] = {}
     blobs: dict[str, bytes] = {}
@@ -234,11 +234,11 @@ def resolve(contents: Contents, format_: ObjectFormat) -> tuple[dict[str, Entry 
 
 
 def check_fit(changes: Mapping[str, Entry | None], before: Callable[[str], Entry | None], is_blob: Callable[[str], bool]) -> None:
-    """Refuse what ``git`` would silently pass over: the deletion of nothing, and an entry without an object.
+    """Refuse what ``git`` would silently ignore: the deletion of nothing, and an entry without an object.
 
     Args:
         changes: resolved contents.
-        before: what stands at a path before them.
+        before: returns the entry at a path before the changes.
         is_blob: whether an id is that of a known blob.
 
     Raises:

@@ -1,7 +1,6 @@
-"""A judge of finalizations: whether every commit and every file that an agent left is still somewhere, by plain git on copies.
+"""Checks finalizations: whether every commit and every file that an agent left still exists, by plain git on copies.
 
-It looks at a workspace before, and at the workspace and the remotes afterwards, and reads nothing through the code it judges. Must not
-know pytest.
+It reads a workspace before, and the workspace and the remotes afterwards, and nothing through the code that it checks.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Everything = dict[str, tuple[int, bytes]]
 
 
 def everything_below(root: str | os.PathLike[str]) -> Everything:
-    """Mode and bytes of everything below a directory (of links, where they lead), by path."""
+    """Return mode and bytes of everything below a directory, by path; of a link, its target."""
     found: Everything = {}
     for parent, directories, names in os.walk(os.fsencode(root)):
         for name in (*directories, *names):
@@ -41,8 +40,8 @@ def everything_below(root: str | os.PathLike[str]) -> Everything:
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """What one repository held: its own commits with what stays of them when they are replayed, and files that ought to be committed."""
+class _Observed:
+    """What one repository held: its own commits with what a replay keeps of them, and the files that are to be committed."""
 
     commits: Mapping[str, str | None]
     files: frozenset[tuple[str, str]]
@@ -50,49 +49,49 @@ class _Seen:
 
 @dataclass
 class Witness:
-    """What there was before a finalization. Made by ``Witness.of``.
+    """The state before a finalization. Created by ``Witness.of``.
 
     Attributes:
-        member: whose workspace.
-        seen: what each repository held, by name.
-        strangers: whether there are repositories that the session does not know.
+        member: the member with the workspace.
+        observed: what each repository held, by name.
+        unknown_repositories: whether there are repositories that the session does not know.
         workspace: everything below the workspace.
-        refs: what the remotes had.
+        refs: the references of the remotes.
     """
 
     member: Member
     workspace: Everything = field(repr=False)
     refs: Mapping[str, Mapping[str, str]]
-    seen: dict[str, _Seen] = field(default_factory=dict)
-    strangers: bool = False
+    observed: dict[str, _Observed] = field(default_factory=dict)
+    unknown_repositories: bool = False
 
     @classmethod
     def of(cls, member: Member) -> Witness:
-        """Look at a workspace, in copies; the remotes must be there, or aside."""
+        """Read a workspace, in copies; the remotes must be in place, or moved aside."""
         witness = cls(member, everything_below(member.workspace.path), member.refs())
         for number, (plan, made) in enumerate(zip(member.plan, member.workspace.repositories, strict=True)):
-            witness.seen[plan.name] = _look(member, plan, made, member.root / "copies" / str(number))
-            witness.strangers |= bool({"nested", "worktree"} & set(plan.extras))
+            witness.observed[plan.name] = _observe(member, plan, made, member.root / "copies" / str(number))
+            witness.unknown_repositories |= bool({"nested", "worktree"} & set(plan.extras))
         shutil.rmtree(member.root / "copies")
         return witness
 
     def losses(self, *, collected: bool) -> list[str]:
-        """What is wrong now, a sentence each; empty if nothing is.
+        """List what is wrong now, a sentence each; empty if nothing is.
 
         Args:
-            collected: whether the workspace is to be thrown away, so that what is not on a remote is lost.
+            collected: whether the workspace is to be removed, so that everything that is not on a remote is lost.
         """
         found: list[str] = []
         if everything_below(self.member.workspace.path) != self.workspace:
             found.append("the workspace is not as it was")
         if (self.member.root / "trace").exists():
             found.append("a program of the agent's ran")
-        if collected and self.strangers:
+        if collected and self.unknown_repositories:
             found.append("a repository that nobody knows would be lost")
         return found + self.wrongs_at_remotes(collected=collected)
 
     def wrongs_at_remotes(self, *, collected: bool) -> list[str]:
-        """What is wrong with the remotes alone, a sentence each; see ``losses``."""
+        """List what is wrong at the remotes alone, a sentence each; see ``losses``."""
         found: list[str] = []
         for plan in self.member.plan:
             bare = next(
@@ -112,13 +111,13 @@ class Witness:
         if not collected:
             return
         prints = set(_prints(bare, ids).values())
-        for id_, print_ in self.seen[plan.name].commits.items():
+        for id_, print_ in self.observed[plan.name].commits.items():
             if id_ not in ids and (print_ is None or print_ not in prints):
                 yield f"commit {id_} is lost: {print_}"
         raw = git(bare, "log", "--all", "--raw", "--no-abbrev", "--no-renames", "-m", "--root", "-z", "--format=") if ids else ""
         parts = raw.split("\0")
         there = {(parts[at + 1], part.split(" ")[3]) for at, part in enumerate(parts) if part.lstrip("\n").startswith(":")}
-        for path, blob in self.seen[plan.name].files - there:
+        for path, blob in self.observed[plan.name].files - there:
             yield f"file {path!r} ({blob}) is lost"
 
 
@@ -126,23 +125,23 @@ def _objects(bare: Path) -> bytes:
     return b"".join(line[:40] + b"\n" for line in run_git(["rev-list", "--all", "--objects"], cwd=bare).splitlines())
 
 
-def _prints(place: Path, ids: Iterable[str]) -> dict[str, str | None]:
-    """Author, message and change of each commit; None for a commit without a change of its own, such as a merge."""
-    asked = "".join(f"{id_}\n" for id_ in ids).encode()
-    if not asked:
+def _prints(directory: Path, ids: Iterable[str]) -> dict[str, str | None]:
+    """Return author, message and change of each commit; None for a commit without a change of its own, such as a merge."""
+    listed = "".join(f"{id_}\n" for id_ in ids).encode()
+    if not listed:
         return {}
-    shown = git(place, "log", "--no-walk=unsorted", "--stdin", f"--format={_MESSAGES}", stdin=asked)
-    patches = git(place, "log", "--no-walk=unsorted", "--stdin", "-p", "--root", stdin=asked)
-    changed = {line[41:81]: line[:40] for line in git(place, "patch-id", "--stable", stdin=os.fsencode(patches)).splitlines()}
+    shown = git(directory, "log", "--no-walk=unsorted", "--stdin", f"--format={_MESSAGES}", stdin=listed)
+    patches = git(directory, "log", "--no-walk=unsorted", "--stdin", "-p", "--root", stdin=listed)
+    changed = {line[41:81]: line[:40] for line in git(directory, "patch-id", "--stable", stdin=os.fsencode(patches)).splitlines()}
     found: dict[str, str | None] = {}
     for block in shown.split("\x01"):
-        id_, _, told = block.strip("\n").partition("\0")
+        id_, _, details = block.strip("\n").partition("\0")
         if id_:
-            found[id_] = f"{changed[id_]} {told}" if id_ in changed else None
+            found[id_] = f"{changed[id_]} {details}" if id_ in changed else None
     return found
 
 
-def _look(member: Member, plan: RepositoryPlan, made: CheckedOutRepository, copy: Path) -> _Seen:
+def _observe(member: Member, plan: RepositoryPlan, made: CheckedOutRepository, copy: Path) -> _Observed:
     shutil.copytree(member.place(made), copy, symlinks=True)
     (copy / ".git" / "config").write_text("[core]\n\tbare = false\n")
     shutil.rmtree(copy / ".git" / "hooks", ignore_errors=True)
@@ -153,11 +152,11 @@ def _look(member: Member, plan: RepositoryPlan, made: CheckedOutRepository, copy
     )
     own = set(git(copy, *listing).splitlines()) - set(git(clone, *listing).splitlines())
     commits = [line.removeprefix("commit ") for line in sorted(own) if line.startswith("commit ")]
-    return _Seen(_prints(copy, commits), frozenset(_committable(copy, plan, made)))
+    return _Observed(_prints(copy, commits), frozenset(_committable(copy, plan, made)))
 
 
 def _committable(copy: Path, plan: RepositoryPlan, made: CheckedOutRepository) -> Iterable[tuple[str, str]]:
-    """The files that the document wants committed, as git's own status lists them."""
+    """List the files that BotMinter wants committed (docs/explanation/you-know-botminter.md), by git's own status."""
     branch = git(copy, "branch", "--show-current")
     parts = git(copy, "status", "--porcelain", "-z", "-uall", "--no-renames").split("\0")
     for path in (part[3:] for part in parts if part):
@@ -166,7 +165,7 @@ def _committable(copy: Path, plan: RepositoryPlan, made: CheckedOutRepository) -
             continue
         secret = name in (".env", "token.txt", "id_ed25519") or name.startswith(".env.") or "/gh/" in path
         runtime = path.startswith((".ralph/", "logs/")) or name.endswith(".log")
-        kept = path.startswith(("specs/", "knowledge/", "members/")) if plan.team else branch != made.branch
-        if kept and not secret and not runtime:
+        committed = path.startswith(("specs/", "knowledge/", "members/")) if plan.team else branch != made.branch
+        if committed and not secret and not runtime:
             data = os.fsencode(at.readlink()) if at.is_symlink() else at.read_bytes()
             yield path, hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()

@@ -1,8 +1,8 @@
 """Workspaces of several repositories, in every state that an agent can leave them in.
 
-A plan is data: what each remote is like, and what the agent did in each repository. ``drawn`` gives one for each seed; ``Member`` builds
-it, with real remotes and plain git at fixed times, so that the same plan gives the same commits anywhere. Whether anything of it gets
-lost is for ``member_witness`` to say. Must not know pytest, nor what saves the work.
+A plan is data: the kind of each remote, and what the agent did in each repository. ``drawn`` gives one for each seed; ``Member`` builds it
+with real remotes and plain git at fixed times, so that the same plan gives the same commits everywhere. ``member_witness`` checks whether
+anything of it gets lost.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.workspaces.multi_repo import CheckedOutRepository, MultiRepoWorkspace, RepositorySpec, checkout_all
 
 RemoteKind = Literal["plain", "trunk", "protected", "rejecting", "gone", "empty"]
-"""What a remote does: takes pushes; the same, with a default branch that is not ``main``; takes new branches of no name but recovery ones;
-refuses all; is not there any more when the session ends; has no commit yet."""
+"""How a remote behaves: accepts pushes; the same, with a default branch that is not ``main``; accepts only new branches with recovery
+names; refuses all pushes; is gone when the session ends; has no commit yet."""
 
 Deed = Literal[
     "branch",
@@ -37,20 +37,20 @@ Deed = Literal[
     "pushed",
     "secret",
 ]
-"""What an agent committed: on a branch; on the default branch; detached, and then left; with nothing that leads to it; a commit that it
-amended; under a tag; as stashes; on a branch to which others pushed other files, the very same commit, the same file; the same with a
-merge; on a branch that it pushed itself; a credential."""
+"""What an agent committed: on a branch; on the default branch; on a detached HEAD that it left; unreachable commits; a commit that it
+amended; under a tag; as stashes; on a branch to which another person pushed other files, the very same commit, the same file; the same with
+a merge; on a branch that it pushed itself; a credential."""
 
 End = Literal["clean", "dirty", "dirty-default", "dirty-detached", "detached", "unborn"]
-"""How it left the work tree: as it was; with files that are not committed, on a branch, on the default branch, on a detached HEAD; with
-commits on a detached HEAD; with files on a branch that has no commit."""
+"""How the agent left the work tree: unchanged; with uncommitted files on a branch, on the default branch, on a detached HEAD; with commits
+on a detached HEAD; with files on a branch that has no commit."""
 
 Extra = Literal["credentials", "runtime", "ignored", "nested", "worktree", "packed", "hostile", "knowledge"]
-"""What else is there: credentials, runtime state, ignored files, a repository inside, a linked work tree beside, packed references and
-objects, a configuration that would run programs; in the team's repository, specifications and knowledge."""
+"""What else the workspace holds: credentials, runtime state, ignored files, a repository inside, a linked work tree beside, packed
+references and objects, a configuration that would run programs; in the team's repository, specifications and knowledge."""
 
 SECRET: Final = b"SECRET-4711"
-"""What every credential has in it."""
+"""The text that every credential contains."""
 
 _START: Final = 1_893_456_000
 _KEEPING: Final[frozenset[str]] = frozenset({"dirty-default", "secret", "nested", "worktree"})
@@ -59,7 +59,7 @@ _IDLE: Final[frozenset[str]] = frozenset({"clean", "credentials", "runtime", "ig
 
 @dataclass(frozen=True)
 class RepositoryPlan:
-    """One repository: where it stands, what its remote is like, what was done in it."""
+    """One repository: its name, the kind of its remote, and what was done in it."""
 
     name: str
     remote: RemoteKind = "plain"
@@ -75,7 +75,7 @@ class RepositoryPlan:
         if self.remote in ("gone", "rejecting"):
             return bool(done - _IDLE)
         if self.team and self.end in ("dirty", "dirty-detached", "unborn"):
-            return True  # files of the team's that are neither specifications nor knowledge
+            return True  # files of the team repository that are neither specifications nor knowledge
         return bool(done & _KEEPING)
 
 
@@ -83,7 +83,7 @@ Plan = tuple[RepositoryPlan, ...]
 
 
 def drawn(seed: int) -> Plan:
-    """The plan of a seed: one to three repositories, among them nested names and the team's."""
+    """Return the plan of a seed: one to three repositories, with nested names and the team's repository among them."""
     chance = random.Random(seed)
     names = chance.sample(["app", "org/lib", "org/deep/tool", "web"], chance.randint(1, 3))
     plans = [_drawn(chance, name, team=False) for name in names]
@@ -104,30 +104,30 @@ def _drawn(chance: random.Random, name: str, *, team: bool) -> RepositoryPlan:
     return RepositoryPlan(name, remote, deeds, chance.choice(get_args(End)), extras, team)
 
 
-def git(place: Path, *arguments: str, stdin: bytes = b"", at: int | None = None) -> str:
-    """What plain git answers in a directory; ``at`` is the time of commits, in seconds since 1970."""
+def git(directory: Path, *arguments: str, stdin: bytes = b"", at: int | None = None) -> str:
+    """Run plain git in a directory; return its output. ``at`` is the time of commits, in seconds since 1970."""
     env = hermetic_env() | {"GIT_AUTHOR_NAME": "An agent", "GIT_AUTHOR_EMAIL": "agent@example.com"}
     if at is not None:
         env |= {"GIT_AUTHOR_DATE": f"{at} +0000", "GIT_COMMITTER_DATE": f"{at} +0000"}
-    return os.fsdecode(run_git(arguments, cwd=place, env=env, stdin=stdin)).rstrip("\n")
+    return os.fsdecode(run_git(arguments, cwd=directory, env=env, stdin=stdin)).rstrip("\n")
 
 
 Fill = Callable[[Sequence[RepositorySpec]], MultiRepoWorkspace]
-"""Makes a workspace of some repositories."""
+"""Creates a workspace of some repositories."""
 
 
 class Member:
-    """One built plan.
+    """A plan that was built: a member's workspace and its remotes.
 
     Args:
-        root: a directory of its own, which is not there yet.
-        plan: what to build.
-        fill: makes the workspace; ``checkout_all``, below ``root``, by default.
+        root: a new directory for it, which must not exist.
+        plan: the plan to build.
+        fill: creates the workspace; ``checkout_all``, below ``root``, by default.
 
     Attributes:
         root, plan: as given.
         workspace: the workspace.
-        keeps: whether something in it can only stay there.
+        keeps: whether something in the workspace can only stay there.
     """
 
     def __init__(self, root: Path, plan: Plan, fill: Fill | None = None) -> None:
@@ -137,21 +137,21 @@ class Member:
         for one in plan:
             self._make_remote(one)
         specs = [RepositorySpec(one.name, str(self.remote(one.name)), team=one.team) for one in plan]
-        self.workspace: MultiRepoWorkspace = self._hydrated(specs) if fill is None else fill(specs)
+        self.workspace: MultiRepoWorkspace = self._checked_out(specs) if fill is None else fill(specs)
         for one, made in zip(plan, self.workspace.repositories, strict=True):
             _Agent(self, one, made).work()
         self.settle()
         self.keeps = any(one.keeps for one in plan)
 
-    def _hydrated(self, specs: Sequence[RepositorySpec]) -> MultiRepoWorkspace:
+    def _checked_out(self, specs: Sequence[RepositorySpec]) -> MultiRepoWorkspace:
         return checkout_all(specs, self.root / "workspace", self.root / "clones", marker={"session_id": "s1", "member": "alice"})
 
     def remote(self, name: str) -> Path:
-        """The bare repository of that name."""
+        """Return the path of a bare repository."""
         return self.root / "remotes" / f"{name.replace('/', '-')}.git"
 
     def place(self, repository: CheckedOutRepository) -> Path:
-        """The work tree of a repository."""
+        """Return the work tree of a repository."""
         return Path(self.workspace.path, repository.directory)
 
     def _make_remote(self, plan: RepositoryPlan) -> None:
@@ -167,12 +167,12 @@ class Member:
         git(path, "branch", "shared", branch)
 
     def tick(self) -> int:
-        """The next instant."""
+        """Return the next instant, in seconds since 1970."""
         self._seconds += 60
         return self._seconds
 
     def commit_to(self, bare: Path, branch: str, files: Mapping[str, str]) -> None:
-        """Commit files to a branch of a bare repository, as somebody else."""
+        """Commit files to a branch of a bare repository, as another person."""
         ref = f"refs/heads/{branch}"
         parent = git(bare, "for-each-ref", "--format=%(objectname)", ref)
         text = f"commit {ref}\ncommitter Rival <rival@example.com> {self.tick()} +0000\ndata 5\nrival\n" + (
@@ -182,7 +182,7 @@ class Member:
         git(bare, "fast-import", "--quiet", "--date-format=raw", stdin=text.encode())
 
     def settle(self) -> None:
-        """Give every file of the workspace one time, and the remotes their last word: a hook, or their end."""
+        """Set one time for every file of the workspace, and give each remote its final behaviour."""
         for parent, directories, names in os.walk(self.workspace.path):
             if ".git" in directories:
                 directories.remove(".git")
@@ -192,7 +192,7 @@ class Member:
             self.change_mood(one, one.remote)
 
     def change_mood(self, plan: RepositoryPlan, kind: RemoteKind) -> None:
-        """Have a remote be of another kind from now on; ``gone`` is moved aside and can come back."""
+        """Change the kind of a remote; one that is ``gone`` is moved aside and can come back."""
         path, aside = self.remote(plan.name), self.remote(plan.name).with_suffix(".aside")
         if aside.exists():
             aside.rename(path)
@@ -207,7 +207,7 @@ class Member:
             path.rename(aside)
 
     def refs(self) -> dict[str, dict[str, str]]:
-        """Every branch and tag of every remote that is there, with its commit."""
+        """Return every branch and tag of every existing remote, with its commit."""
         found = {}
         for one in self.plan:
             path = self.remote(one.name)
@@ -217,14 +217,14 @@ class Member:
 
 
 class _Agent:
-    """Whoever worked in one repository."""
+    """The agent that worked in one repository."""
 
     def __init__(self, member: Member, plan: RepositoryPlan, made: CheckedOutRepository) -> None:
         self._member, self._plan, self._made = member, plan, made
         self._root = member.place(made)
 
     def work(self) -> None:
-        """Do all that the plan says."""
+        """Do everything in the plan."""
         for deed in self._plan.deeds:
             self._git("checkout", "-q", "--detach", str(self._made.commit))
             self._do(deed)
@@ -278,34 +278,34 @@ class _Agent:
     def _branch(self, name: str, at: str | None = None) -> None:
         self._git("checkout", "-q", "-B", name, at or str(self._made.commit))
 
-    def _commits(self, *words: str, branch: str | None = None) -> None:
+    def _commits(self, *names: str, branch: str | None = None) -> None:
         if branch is not None:
             self._branch(branch)
-        for word in words:
-            self._commit(word)
+        for name in names:
+            self._commit(name)
 
-    def _commit(self, word: str, path: str | None = None) -> None:
+    def _commit(self, name: str, path: str | None = None) -> None:
         if path is None:
-            path = f"{word}.txt"
-            self._put(path, f"{word} in {self._plan.name}\n")
+            path = f"{name}.txt"
+            self._put(path, f"{name} in {self._plan.name}\n")
         self._git("add", "-f", path)
-        self._git("commit", "-q", "-m", word)
+        self._git("commit", "-q", "-m", name)
 
     def _dangle(self) -> None:
-        for word in ("lost-1", "lost-2"):
+        for name in ("lost-1", "lost-2"):
             self._git("checkout", "-q", "--detach", str(self._made.commit))
-            self._commit(word)
+            self._commit(name)
         self._git("checkout", "-q", "--detach", str(self._made.commit))
         self._git("reflog", "expire", "--expire=now", "--all")
 
     def _stash(self) -> None:
-        for word in ("older", "newer"):
-            self._put("a.txt", f"stashed {word}\n")
-            self._put(f"stash-{word}.txt", word)
+        for name in ("older", "newer"):
+            self._put("a.txt", f"stashed {name}\n")
+            self._put(f"stash-{name}.txt", name)
             self._git("stash", "-q", "-u")
 
     def _share(self, rival: Mapping[str, str]) -> None:
-        """Work on a branch that others push to meanwhile."""
+        """Work on a branch to which another person pushes meanwhile."""
         self._branch("shared")
         self._put("both.txt", "the agent's\n")
         self._commit("both", "both.txt")
@@ -313,7 +313,7 @@ class _Agent:
         self._member.commit_to(self._member.remote(self._plan.name), "shared", rival)
 
     def _twins(self) -> None:
-        """Work on a branch to which somebody brought the first commit, replayed onto another one."""
+        """Work on a branch to which another person pushed the first commit, replayed onto another one."""
         bare = self._member.remote(self._plan.name)
         git(bare, "branch", "-f", "twins", str(self._made.commit))
         self._branch("twins")
@@ -355,10 +355,10 @@ class _Agent:
             self._git("checkout", "-q", "--orphan", "fresh")
             self._put("fresh.txt", "fresh\n")
         if end.startswith("dirty"):
-            self._spoil()
+            self._change_files()
 
-    def _spoil(self) -> None:
-        """Leave files of every kind changed."""
+    def _change_files(self) -> None:
+        """Change files of every kind without committing them."""
         self._put("a.txt", "one\nTWO\nthree\n")
         self._put("new/deep/file.txt", f"new in {self._plan.name}\n")
         self._put("run.sh", "#!/bin/sh\n")
@@ -398,13 +398,13 @@ class _Agent:
                 self._git("pack-refs", "--all")
                 self._git("repack", "-q", "-d", "-l")
             case "hostile":
-                self._harm()
+                self._plant_programs()
             case "knowledge":
                 for path in ("knowledge/new.md", "specs/s.md", "members/alice/knowledge/m.md"):
                     self._put(path, f"{path}\n")
 
-    def _harm(self) -> None:
-        """Have any git that runs here leave a trace."""
+    def _plant_programs(self) -> None:
+        """Plant programs that leave a trace if git runs here."""
         trace = self._member.root / "trace"
         script = self._root / ".git" / "harm"
         script.write_text(f"#!/bin/sh\necho ran >>{trace}\n")

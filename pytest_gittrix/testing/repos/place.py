@@ -1,6 +1,6 @@
-"""A place for a session system to work in: a durable repository, its people and a clock in one hermetic directory.
+"""A place for any session system: a durable repository, the people who write to it, and a clock in one hermetic directory.
 
-A world is a place with our engine in it; any other system gets the bare place. It must not know pytest, nor any engine.
+A world is a place with the engine of this package in it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from pytest_gittrix.workspaces.workspace import Trash
 
 
 class Place:
-    """Made by ``Place.open``; a context manager that closes it.
+    """A durable repository, its people and a clock. Created by ``Place.open``; a context manager that closes it.
 
     Attributes:
-        path: its directory.
-        durable: the repository, as its person holds it.
-        rival: the same repository, as somebody else does.
+        path: the directory of the place.
+        durable: the repository in its owner's hands.
+        rival: the same repository in a second person's hands.
         clock: the clock of all of them.
-        home: a directory that is the session system's own; made by whoever uses it first.
-        templates: where prepared histories are.
+        home: the directory for the session system, which creates it.
+        templates: the cache of prepared histories.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class Place:
         separate_files: bool = True,
         keep: bool | None = None,
     ) -> Self:
-        """Make a place. Its arguments and errors are those of ``World.open``."""
+        """Create a place. Its arguments and errors are those of ``World.open``."""
         branch_ref(branch)
-        used = templates if templates is not None else shared_templates()
+        chosen = templates if templates is not None else shared_templates()
         with ExitStack() as closing:
             if clock is None:
                 clock = FrozenClock(epoch, separate_files=separate_files)
@@ -81,13 +81,13 @@ class Place:
             if repository is not None:
                 clone_into(repository, root / "durable", branch=branch, bare=bare, home=root / "home")
             else:
-                template = used.of(History.of(files, history), epoch=clock.now(), object_format=object_format)
+                template = chosen.of(History.of(files, history), epoch=clock.now(), object_format=object_format)
                 template.materialise(root / "durable", branch=branch, bare=bare)
             durable = DurableRepo(root / "durable", branch, when=clock.now, home=root / "home")
             closing.callback(durable.close)
             rival = Rival(root / "durable", branch, when=clock.now, home=root / "home")
             closing.callback(rival.close)
-            return cls(root, durable=durable, rival=rival, clock=clock, templates=used, closing=closing.pop_all())
+            return cls(root, durable=durable, rival=rival, clock=clock, templates=chosen, closing=closing.pop_all())
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.path} at {self.clock.now().isoformat()}>"
@@ -99,14 +99,14 @@ class Place:
         self._closing.__exit__(kind, error, trace)
 
     def close(self) -> None:
-        """End what is in it and the clock, and remove the directory unless it is kept. Closing again does nothing."""
+        """Close everything in the place and the clock, and remove the directory unless it is to stay. Closing again does nothing."""
         self._closing.close()
 
     @property
     def env(self) -> Mapping[str, str]:
-        """Variables for programs of the place: hermetic git, dates and clock file of its clock, and ``GITTRIX_HOME``.
+        """The environment of programs in the place: hermetic git, dates and clock file of its clock, and ``GITTRIX_HOME``.
 
-        The dates are those of now: ask again when the clock has moved.
+        The dates are those of now: read it again when the clock has moved.
         """
         if CLOCK_VARIABLE not in self.clock.environment():
             self.clock.attach_file(self.path / "clock")
@@ -128,9 +128,9 @@ def _directory(path: str | os.PathLike[str] | None) -> Path:
 
 
 def _throw_away(root: Path) -> None:
-    trash = f"{root}.trash"
-    heap = Trash(trash)
-    heap.discard(str(root))
-    heap.empty()
+    directory = f"{root}.trash"
+    trash = Trash(directory)
+    trash.discard(str(root))
+    trash.empty()
     with suppress(OSError):
-        os.rmdir(trash)
+        os.rmdir(directory)

@@ -1,8 +1,4 @@
-"""Remotes beside a world: bare repositories that are pushed to, and a forge over one, on the world's clock and gone with it.
-
-What a remote does to pushes is in ``remotes``, what a forge does in ``forge_server``; this only makes them and clears them away. Must not
-know pytest.
-"""
+"""Creates remotes beside a world: bare repositories to push to, and a forge over one. On the world's clock, removed with it."""
 
 from __future__ import annotations
 
@@ -22,16 +18,16 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 class Remotes:
-    """Makes bare remotes of a world; calling it gives one more. Made by ``remotes``.
+    """Creates bare remotes of a world; each call creates one more. Created by ``remotes``.
 
     Attributes:
-        made: those that were made, in order.
+        made: the remotes that were created, in order.
     """
 
-    def __init__(self, place: Place, held: ExitStack) -> None:
+    def __init__(self, place: Place, closing: ExitStack) -> None:
         self.made: list[BareRemote] = []
         self._place = place
-        self._held = held
+        self._closing = closing
 
     def __call__(
         self,
@@ -41,22 +37,22 @@ class Remotes:
         name: str | None = None,
         branch: str | None = None,
     ) -> BareRemote:
-        """Make a remote.
+        """Create a remote.
 
         Args:
             files: the contents of its one commit.
             history: its commits, instead of ``files``; without either it has the commits of the world's durable repository.
-            name: of its directory, without ``.git``; ``remote``, ``remote-2`` and so on by default.
+            name: the name of its directory, without ``.git``; ``remote``, ``remote-2`` and so on by default.
             branch: its branch; that of the world's durable repository by default.
 
         Raises:
-            InvalidInput: the name cannot be one, or there is a remote of that name already.
+            InvalidInput: the name is not allowed, or there is a remote of that name already.
         """
         number = len(self.made) + 1
-        called = name if name is not None else "remote" if number == 1 else f"remote-{number}"
-        if not _NAME.fullmatch(called):
-            raise InvalidInput(f"name={called!r} is no name of a remote.", fix="Use letters, digits, '.', '_' and '-'.")
-        place, path = self._place, self._place.path / "remotes" / f"{called}.git"
+        chosen = name if name is not None else "remote" if number == 1 else f"remote-{number}"
+        if not _NAME.fullmatch(chosen):
+            raise InvalidInput(f"name={chosen!r} is no name of a remote.", fix="Use letters, digits, '.', '_' and '-'.")
+        place, path = self._place, self._place.path / "remotes" / f"{chosen}.git"
         path.parent.mkdir(exist_ok=True)
         on = branch if branch is not None else place.durable.branch
         when = place.clock.now
@@ -68,20 +64,20 @@ class Remotes:
             clone_into(place.durable.path, path, branch=on, bare=True, home=place.path / "home")
             made = BareRemote(path, on, when=when)
         self.made.append(made)
-        self._held.callback(made.close)
+        self._closing.callback(made.close)
         return made
 
 
 @contextmanager
 def remotes(place: Place) -> Iterator[Remotes]:
-    """What makes remotes beside a world, in ``remotes`` of its directory; closed when the block ends."""
-    with ExitStack() as held:
-        yield Remotes(place, held)
+    """Give a creator of remotes beside a world, in ``remotes`` of its directory. They are closed when the block ends."""
+    with ExitStack() as closing:
+        yield Remotes(place, closing)
 
 
 @contextmanager
 def forge_at(place: Place, **options: Any) -> Iterator[ForgeServer]:
-    """A forge on this machine, over a remote with the commits of the world's durable repository.
+    """Serve a forge on this machine, over a remote with the commits of the world's durable repository.
 
     Args:
         place: the world.

@@ -1,7 +1,6 @@
-"""Bare remotes that do what remotes do: refuse by a hook, move on meanwhile, be read-only, take their time.
+"""Bare remotes that behave as remotes do: they refuse a push by a hook, move meanwhile, are read-only, or are slow.
 
-A remote is a real repository that only real git serves; what it does to a push is done by its own hooks and configuration. Must not
-know pytest, nor what pushes to it.
+A remote is a real repository that only real git serves; its own hooks and configuration decide about a push.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Hook = Literal["pre-receive", "update", "post-receive"]
 
 _HOOKS: Final = ("pre-receive", "update", "post-receive")
 _LEFT: Final = ("*.lock", "*.keep", "tmp_*", "incoming-*", "quarantine-*")
-_LOOK: Final = 0.01
+_POLL: Final = 0.01  # seconds
 
 
 class BareRemote:
@@ -36,8 +35,8 @@ class BareRemote:
     Attributes:
         path: the repository.
         url: its ``file://`` address.
-        repo: the repository as its owner holds it: commits made through it pass no hook.
-        rival: the same, as somebody else does.
+        repo: the repository in its owner's hands: commits made through it run no hook.
+        rival: the same repository in a second person's hands.
     """
 
     def __init__(self, path: str | os.PathLike[str], branch: str = "main", *, when: Callable[[], datetime] | None = None) -> None:
@@ -59,20 +58,20 @@ class BareRemote:
         object_format: str = "sha1",
         templates: Templates | None = None,
     ) -> Self:
-        """Make a remote.
+        """Create a remote.
 
         Args:
-            path: its directory, which is not there yet.
+            path: its directory, which must not exist.
             files: the contents of its one commit; see ``History.of``.
             history: its commits, instead of ``files``.
             branch: its branch.
             epoch: when its last commit was made, less one minute.
-            when: gives the instant of commits made later; the epoch by default.
+            when: returns the instant of later commits; the epoch by default.
             object_format: ``sha1`` or ``sha256``.
-            templates: where prepared histories are remembered; those of this process by default.
+            templates: the cache of prepared histories; that of this process by default.
 
         Raises:
-            InvalidInput: something is at ``path`` already.
+            InvalidInput: ``path`` exists already.
         """
         if os.path.lexists(path):
             raise InvalidInput(f"{os.fspath(path)} is there already.", fix="Give each remote a directory of its own.")
@@ -91,75 +90,75 @@ class BareRemote:
         self.close()
 
     def close(self) -> None:
-        """Give back descriptors and processes; a later call opens them again."""
+        """Close descriptors and end processes; a later call opens them again."""
         self.repo.close()
         self.rival.close()
 
     # What it does to pushes ------------------------------------------------------------------------------------------------------
 
-    def reject(self, words: str = "not today", *, hook: Hook = "pre-receive") -> None:
-        """Have a hook refuse every push from now on, with these words."""
-        self.hook(hook, f"echo {shlex.quote(words)} >&2\nexit 1\n")
+    def reject(self, message: str = "not today", *, hook: Hook = "pre-receive") -> None:
+        """Refuse every push from now on, by a hook that prints a message."""
+        self.hook(hook, f"echo {shlex.quote(message)} >&2\nexit 1\n")
 
     def read_only(self) -> None:
-        """Take no push any more: over HTTP by status 403, otherwise by a hook that says so."""
+        """Refuse every push from now on: over HTTP with status 403, otherwise by a hook that gives the reason."""
         self.repo.git("config", "http.receivepack", "false")
         self.reject("this repository is read-only")
 
     def slow(self, seconds: float) -> None:
-        """Have every push wait before it is taken."""
+        """Delay every push by so many seconds."""
         self.hook("pre-receive", f"exec sleep {seconds:f}\n")
 
     def accept(self) -> None:
-        """Take pushes again: no hook, not read-only."""
+        """Accept pushes again: remove all hooks and the read-only setting."""
         for name in _HOOKS:
             (self.path / "hooks" / name).unlink(missing_ok=True)
         self.repo.git("config", "--replace-all", "http.receivepack", "true")
 
     def hook(self, name: Hook, script: str) -> None:
-        """Put a shell script in a hook's place; it runs in the repository, at each push."""
+        """Install a shell script as a hook; it runs in the repository at each push."""
         if name not in _HOOKS:
             raise InvalidInput(f"{name!r} is no hook of a push.", fix=f"Use one of: {', '.join(_HOOKS)}.")
         directory = self.path / "hooks"
         directory.mkdir(exist_ok=True)
-        made = directory / f"{name}.new"
-        made.write_text(f"#!/bin/sh\n{script}", encoding="utf-8")
-        made.chmod(0o755)
-        made.rename(directory / name)
+        new = directory / f"{name}.new"
+        new.write_text(f"#!/bin/sh\n{script}", encoding="utf-8")
+        new.chmod(0o755)
+        new.rename(directory / name)
 
     @contextmanager
     def held(self, hook: Hook = "pre-receive") -> Iterator[HeldPushes]:
-        """Have pushes wait in a hook, for as long as the block lasts or until they are let go.
+        """Hold pushes in a hook until the block ends or they are released.
 
         Args:
-            hook: where: in ``pre-receive`` before the branch moves, in ``post-receive`` after.
+            hook: the hook: ``pre-receive`` runs before the branch moves, ``post-receive`` after.
         """
-        place = self.path / "held"
-        place.mkdir()
-        self.hook(hook, f"echo $$ >held/new.$$\nmv held/new.$$ held/$$\nwhile [ ! -e held/go ] && [ -e held ]; do sleep {_LOOK}; done\n")
-        held = HeldPushes(place)
+        directory = self.path / "held"
+        directory.mkdir()
+        self.hook(hook, f"echo $$ >held/new.$$\nmv held/new.$$ held/$$\nwhile [ ! -e held/go ] && [ -e held ]; do sleep {_POLL}; done\n")
+        held = HeldPushes(directory)
         try:
             yield held
         finally:
             held.release()
             (self.path / "hooks" / hook).unlink(missing_ok=True)
-            for left in place.iterdir():
+            for left in directory.iterdir():
                 left.unlink()
-            place.rmdir()
+            directory.rmdir()
 
     # What happens to it meanwhile --------------------------------------------------------------------------------------------------
 
     def diverge(self, changes: Contents | None = None, *, branch: str | None = None) -> str:
-        """Have somebody else commit to its branch; gives the commit.
+        """Commit to its branch as a second person; return the commit.
 
         Args:
-            changes: contents by path; one file that nobody else has, by default.
+            changes: contents by path; one new file by default.
             branch: the branch; its own by default.
         """
         return self.rival.commit(changes if changes is not None else {"rival.txt": "somebody else was here\n"}, branch=branch)
 
     def rewrite(self, changes: Contents | None = None) -> str:
-        """Have somebody else replace the last commit of its branch by another one, as a forced push does; gives the new one."""
+        """Replace the last commit of its branch as a second person, as a forced push does; return the new commit."""
         parents = self.repo.log()[0].parents
         if not parents:
             raise InvalidInput(f"{self.url} has one commit only.", fix="Give it a history of two or more to rewrite.")
@@ -167,7 +166,7 @@ class BareRemote:
         return self.diverge(changes)
 
     def leftovers(self) -> list[str]:
-        """Locks, shields and half-received objects below its directory; a push that ended leaves none."""
+        """List locks, ``.keep`` files and half-received objects below its directory; a push that ended leaves none."""
         found = {path for pattern in _LEFT for path in self.path.rglob(pattern)}
         return sorted(str(path.relative_to(self.path)) for path in found)
 
@@ -175,32 +174,32 @@ class BareRemote:
 class HeldPushes:
     """Pushes that wait in a hook of a remote; see ``BareRemote.held``."""
 
-    def __init__(self, place: Path) -> None:
-        self._place = place
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
 
     def wait(self, timeout: float = 30.0) -> None:
-        """Wait until a push has come to the hook.
+        """Wait until a push has reached the hook.
 
         Raises:
-            Deadlock: none came in ``timeout`` seconds.
+            Deadlock: none did in ``timeout`` seconds.
         """
         deadline = time.monotonic() + timeout
         while not self._waiting():
             if time.monotonic() > deadline:
                 raise Deadlock(
-                    f"No push came to the hook of {self._place.parent} in {timeout:g} s.", fix="See that something pushes to it."
+                    f"No push came to the hook of {self._directory.parent} in {timeout:g} s.", fix="See that something pushes to it."
                 )
-            time.sleep(_LOOK)
+            time.sleep(_POLL)
 
     def release(self) -> None:
-        """Let all that wait go on, and all that come."""
-        (self._place / "go").touch()
+        """Let the held pushes go on, and all later ones."""
+        (self._directory / "go").touch()
 
     def kill(self) -> None:
-        """Kill the hooks that wait, as a remote that crashes does: what they held does not land."""
+        """Kill the waiting hooks, as a remote that crashes does: the held pushes do not land."""
         for pid in self._waiting():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def _waiting(self) -> list[int]:
-        return [int(path.name) for path in self._place.iterdir() if path.name.isdigit()]
+        return [int(path.name) for path in self._directory.iterdir() if path.name.isdigit()]

@@ -1,7 +1,7 @@
-"""Durable repositories made in well under a millisecond: the objects of a history packed once, and put down as often as wanted.
+"""Creates durable repositories in well under a millisecond: packs the objects of a history once, and writes repositories from that.
 
-A repository is written by hand, because each ``git`` costs more than all of it (PERFORMANCE "Making a durable repository"). What is
-put down is a real repository of its own: nothing in it is shared with another one that could be changed in place. Knows no world.
+The files of a repository are written directly, because a single ``git`` process costs more than all of them. Each result is a real
+repository that shares nothing with another one that could be changed in place.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from pytest_gittrix.git.objects import object_format as format_named
 from pytest_gittrix.git.pack import Pack, build_pack, install_pack
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Entry, parents
-from pytest_gittrix.os_level.files import write_all
+from pytest_gittrix.os_level.files import write_all, write_new
 from pytest_gittrix.testing.repos.history import History, Written
 
 HUMAN: Final = ("Human", "human@example.com")
-"""Name and address of the person whose repository it is."""
+"""Name and address of the owner of the repository."""
 
 WRITTEN_AT: Final = 1_000_000_000
-"""When the files of a fresh checkout were last modified, in seconds since 1970: well before the index, which git then trusts."""
+"""The modification time of the files of a fresh checkout, in seconds since 1970: well before the index, which git then trusts."""
 
 _STAMP: Final = (WRITTEN_AT * 10**9, WRITTEN_AT * 10**9)
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-_REMEMBERED: Final = 64
-# Below this a pack costs no more to write than to link, and a repository of its own cannot be spoiled through another.
+_CACHED: Final = 64
+# Below this size a pack costs no more to write than to link, and a written one cannot be damaged through another repository.
 _LINKED_FROM: Final = 1 << 20
 
 _CONFIG: Final = """\
@@ -59,11 +59,11 @@ _CONFIG: Final = """\
 
 @dataclass(frozen=True)
 class Template:
-    """A history ready to be put down. Made by ``Templates.of``.
+    """A history that is ready to be written as a repository. Created by ``Templates.of``.
 
     Attributes:
-        commits: its commits, oldest first.
-        format: its object format.
+        commits: the commits, oldest first.
+        format: the object format.
     """
 
     commits: tuple[str, ...]
@@ -80,17 +80,17 @@ class Template:
         return self.commits[-1]
 
     def materialise(self, path: str | os.PathLike[str], *, branch: str = "main", bare: bool = False) -> None:
-        """Make a repository: HEAD, configuration, one packed branch, one pack; and a clean work tree with its index unless ``bare``.
+        """Write a repository: HEAD, configuration, one packed branch, one pack; and a clean work tree with its index unless ``bare``.
 
         Args:
-            path: where; must not exist, its parent must.
-            branch: the one branch, which HEAD is on.
+            path: its directory; must not exist, its parent must.
+            branch: its only branch, which HEAD is on.
             bare: no work tree; ``path`` itself is the git directory.
 
         Raises:
             InvalidInput: ``branch`` is not a branch name.
-            FileExistsError: something is at ``path``.
-            OSError: the disk refused.
+            FileExistsError: ``path`` exists already.
+            OSError: as the system says.
         """
         ref = branch_ref(branch)
         root = os.fspath(path)
@@ -100,33 +100,33 @@ class Template:
             os.mkdir(git_dir)
         for name in ("hooks", "info", "objects", "objects/pack", "refs", "refs/heads", "refs/tags"):
             os.mkdir(f"{git_dir}/{name}")
-        self._put_pack(f"{git_dir}/objects/pack/pack-{self._pack.name}")
-        _write(f"{git_dir}/HEAD", f"ref: {ref}\n".encode())
-        _write(f"{git_dir}/config", _config(self.format, bare))
-        _write(f"{git_dir}/packed-refs", f"# pack-refs with: peeled fully-peeled sorted \n{self.head} {ref}\n".encode())
+        self._write_pack(f"{git_dir}/objects/pack/pack-{self._pack.name}")
+        write_new(f"{git_dir}/HEAD", f"ref: {ref}\n".encode())
+        write_new(f"{git_dir}/config", _config(self.format, bare))
+        write_new(f"{git_dir}/packed-refs", f"# pack-refs with: peeled fully-peeled sorted \n{self.head} {ref}\n".encode())
         if not bare:
-            _write(f"{git_dir}/index", self._check_out(os.fsencode(root)))
+            write_new(f"{git_dir}/index", self._check_out(os.fsencode(root)))
 
-    def _put_pack(self, stem: str) -> None:
+    def _write_pack(self, stem: str) -> None:
         for extension, data in (("pack", self._pack.data), ("idx", self._pack.index)):
             if self._linked is None:
-                _write(f"{stem}.{extension}", data, 0o444)
+                write_new(f"{stem}.{extension}", data, 0o444)
             else:
                 _link(f"{self._linked}.{extension}", f"{stem}.{extension}")
 
     def _check_out(self, root: bytes) -> bytes:
-        """Write every file; gives the index that finds them all clean."""
+        """Write every file; return the index in which all of them are clean."""
         for directory in self._directories:
             os.mkdir(root + b"/" + os.fsencode(directory))
         staged: list[tuple[bytes, IndexEntry]] = []
         for path, entry in self._entries.items():
             name = os.fsencode(path)
-            status = self._place(root + b"/" + name, entry)
+            status = self._write_file(root + b"/" + name, entry)
             stat = (0,) * 10 if status is None else stat_numbers(status, entry.mode)
             staged.append((name, IndexEntry(entry.mode, entry.id, stat)))
         return build_index(staged, self.format)
 
-    def _place(self, path: bytes, entry: Entry) -> os.stat_result | None:
+    def _write_file(self, path: bytes, entry: Entry) -> os.stat_result | None:
         if entry.mode == SUBMODULE:
             os.mkdir(path)
             return None
@@ -145,10 +145,10 @@ class Template:
 
 
 class Templates:
-    """The templates of one test run. Processes may share a directory: what they put there is named by its contents.
+    """The templates of one test run. Processes may share a directory: its files are named by their contents.
 
     Args:
-        directory: where large packs are kept, and what worlds share beyond that; made when it is first needed.
+        directory: holds large packs, and what else worlds share; created when it is first needed.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
@@ -156,10 +156,10 @@ class Templates:
         self._known: OrderedDict[tuple[str, str, datetime], Template] = OrderedDict()
 
     def of(self, history: History, *, epoch: datetime = EPOCH, object_format: str = "sha1") -> Template:
-        """The template of a history, made when it is first asked for; the 64 used last are remembered.
+        """Return the template of a history; the 64 used last are cached.
 
         Args:
-            history: what to make it from.
+            history: the history to pack.
             epoch: see ``History.write``.
             object_format: ``sha1`` or ``sha256``.
 
@@ -170,13 +170,13 @@ class Templates:
         key = (history.digest, object_format, epoch)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._make(history.write(format_named(object_format), epoch=epoch))
-            if len(self._known) > _REMEMBERED:
+            known = self._known[key] = self._packed(history.write(format_named(object_format), epoch=epoch))
+            if len(self._known) > _CACHED:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)
         return known
 
-    def _make(self, written: Written) -> Template:
+    def _packed(self, written: Written) -> Template:
         pack = build_pack(written.objects, written.format)
         linked = None
         if len(pack.data) >= _LINKED_FROM:
@@ -190,7 +190,7 @@ class Templates:
 
 @lru_cache(maxsize=1)
 def shared_templates() -> Templates:
-    """The templates of this process, for worlds that were given none; their directory goes when the process ends."""
+    """Return the templates of this process, the default of worlds; their directory is removed when the process ends."""
     directory = tempfile.mkdtemp(prefix="gittrix-templates-")
     owner = os.getpid()
 
@@ -214,14 +214,6 @@ def _config(format_: ObjectFormat, bare: bool) -> bytes:
         email=email,
     )
     return text.encode()
-
-
-def _write(path: str, data: bytes, mode: int = 0o644) -> None:
-    descriptor = os.open(path, _CREATE, mode)
-    try:
-        write_all(descriptor, data)
-    finally:
-        os.close(descriptor)
 
 
 def _link(source: str, target: str) -> None:

@@ -205,19 +205,19 @@ def test_a_promotion_brings_the_checkout_forward_and_a_rival_does_not() -> None:
     model = a_model(checkout=Checkout(BASE, BASE))
     assert model.checkout is not None
 
-    model.committed("two", Edits({"lib/b": None}), at_the_desk=False)
+    model.committed("two", Edits({"lib/b": None}), in_checkout=False)
     model.promoted(a_session(a=b"agent\n"), "three", {"a": b"agent\n"})
 
     assert model.tree == {"a": b"agent\n"}
     assert model.checkout.files == model.checkout.staged == {"a": b"agent\n", "lib/b": b"2\n"}
 
 
-def test_a_rewind_at_the_desk_keeps_what_nobody_tracks() -> None:
+def test_a_rewind_in_the_checkout_keeps_untracked_files() -> None:
     model = a_model(checkout=Checkout(BASE, BASE.apply({"mine": b"", "a": b"unsaved\n"})))
     assert model.checkout is not None
-    model.committed("two", Edits({"c": b""}), at_the_desk=True)
+    model.committed("two", Edits({"c": b""}), in_checkout=True)
 
-    model.moved("one", at_the_desk=True)
+    model.moved("one", in_checkout=True)
 
     assert model.checkout.staged == BASE
     assert model.checkout.files == BASE.apply({"mine": b""})

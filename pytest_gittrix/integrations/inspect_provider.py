@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pytest_gittrix.clock.clock import EPOCH
 from pytest_gittrix.errors import GittrixError, InvalidInput
-from pytest_gittrix.integrations.abandoned import forget, remove_abandoned, sample_directory
+from pytest_gittrix.evals.runs.work_dirs import Lease, scratch_root, sweep, take
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment
 from pytest_gittrix.integrations.files import TooLarge
 from pytest_gittrix.integrations.programs import exit_code
@@ -73,10 +73,10 @@ class GittrixSandbox(SandboxEnvironment):
 
     _open: dict[GittrixSandbox, str] = {}  # noqa: RUF012  (of the class: what no sample_cleanup came for is closed with the task)
 
-    def __init__(self, bench: EvalEnvironment, directory: Path) -> None:
+    def __init__(self, bench: EvalEnvironment, work_dir: Lease | None) -> None:
         super().__init__()
         self.bench = bench
-        self._directory = directory
+        self._work_dir = work_dir
 
     async def exec(
         self,
@@ -149,26 +149,26 @@ class GittrixSandbox(SandboxEnvironment):
         """How often Inspect polls a service of the sandbox, in seconds; short, since the sandbox is on this machine."""
         return 0.2
 
-    async def close(self, *, keep: bool = False) -> None:
-        """End the sample; its directory goes unless it is to be kept."""
+    async def close(self) -> None:
+        """End the sample, and remove its directory unless the configuration names one."""
         self._open.pop(self, None)
         await anyio.to_thread.run_sync(self.bench.close)
-        if not keep:
-            await anyio.to_thread.run_sync(forget, self._directory)
+        if self._work_dir is not None:
+            await anyio.to_thread.run_sync(self._work_dir.release)
 
     @classmethod
     async def task_init(cls, task_name: str, config: BaseModel | str | None) -> None:  # noqa: ARG003
         """Check the configuration before the first sample, and remove the directories that killed processes left."""
         settled(config)
-        await anyio.to_thread.run_sync(remove_abandoned)
+        await anyio.to_thread.run_sync(_sweep)
 
     @classmethod
     async def sample_init(cls, task_name: str, config: BaseModel | str | None, metadata: dict[str, str]) -> dict[str, SandboxEnvironment]:
         """Start the session of one sample."""
         checked = settled(config)
         sample = _sample_named(task_name, metadata)
-        bench, directory = await anyio.to_thread.run_sync(_open_sample, checked, sample)
-        made = cls(bench, directory)
+        bench, work_dir = await anyio.to_thread.run_sync(_open_sample, checked, sample)
+        made = cls(bench, work_dir)
         cls._open[made] = _short(task_name)
         return {"default": made}
 
@@ -176,21 +176,21 @@ class GittrixSandbox(SandboxEnvironment):
     async def sample_cleanup(
         cls,
         task_name: str,  # noqa: ARG003
-        config: BaseModel | str | None,
+        config: BaseModel | str | None,  # noqa: ARG003
         environments: dict[str, SandboxEnvironment],
         interrupted: bool,  # noqa: ARG003
     ) -> None:
         """End a sample."""
         for environment in environments.values():
-            await environment.as_type(GittrixSandbox).close(keep=settled(config).directory is not None)
+            await environment.as_type(GittrixSandbox).close()
 
     @classmethod
-    async def task_cleanup(cls, task_name: str, config: BaseModel | str | None, cleanup: bool) -> None:
+    async def task_cleanup(cls, task_name: str, config: BaseModel | str | None, cleanup: bool) -> None:  # noqa: ARG003
         """End the samples of a task that are still open; without cleanup, only print their directories."""
         left = [made for made, task in cls._open.items() if task == _short(task_name)]
         for made in left:
             if cleanup:
-                await made.close(keep=settled(config).directory is not None)
+                await made.close()
             else:
                 print(f"gittrix: the sample's session is kept in {made.bench.world.path}")
 
@@ -198,7 +198,7 @@ class GittrixSandbox(SandboxEnvironment):
     async def cli_cleanup(cls, id: str | None) -> None:
         """Remove the directories that killed processes left (``inspect sandbox cleanup gittrix``)."""
         if id is None:
-            for path in await anyio.to_thread.run_sync(remove_abandoned):
+            for path in await anyio.to_thread.run_sync(_sweep):
                 print(f"removed {path}")
 
     @classmethod
@@ -231,13 +231,16 @@ def settled(config: BaseModel | str | None) -> GittrixSandboxConfig:
         ) from None
 
 
-def _open_sample(config: GittrixSandboxConfig, sample: str) -> tuple[EvalEnvironment, Path]:
-    root = None if config.directory is None else Path(config.directory)
-    if root is not None:
+def _open_sample(config: GittrixSandboxConfig, sample: str) -> tuple[EvalEnvironment, Lease | None]:
+    """Start a sample's session in a new directory. Gives the directory only if it is to be removed at the sample's end."""
+    if config.directory is None:
+        root = scratch_root()
+    else:
+        root = Path(os.path.realpath(config.directory))
         root.mkdir(parents=True, exist_ok=True)
-    directory = sample_directory(root)
+    work_dir = take(root, f"Inspect sample {sample}")
     try:
-        bench = EvalEnvironment.open(
+        environment = EvalEnvironment.open(
             f"Inspect sample {sample}",
             repository=config.repository,
             commit=config.commit,
@@ -246,13 +249,19 @@ def _open_sample(config: GittrixSandboxConfig, sample: str) -> tuple[EvalEnviron
             history=config.history,
             epoch=config.epoch,
             seed=sample,
-            path=directory / "world",
+            path=work_dir.room() / "world",
             keep=config.directory is not None,
         )
     except BaseException:
-        forget(directory)
+        work_dir.release()
         raise
-    return bench, directory
+    return environment, work_dir if config.directory is None else None
+
+
+def _sweep() -> list[Path]:
+    """Remove the directories of samples whose processes were killed; gives what was removed."""
+    root = scratch_root()
+    return [root / name for name in sweep(root).removed]
 
 
 async def _throttled(call: Any) -> Any:

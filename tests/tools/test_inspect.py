@@ -24,7 +24,7 @@ from support.frameworks import ADDED, CHECK, available, programs_of
 from support.git import git
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.integrations.abandoned import PREFIX, remove_abandoned, sample_directory
+from pytest_gittrix.evals.runs.work_dirs import sweep, take
 from pytest_gittrix.integrations.inspect_junit import junit, main
 from pytest_gittrix.integrations.inspect_provider import GittrixSandbox, GittrixSandboxConfig, settled
 from pytest_gittrix.integrations.inspect_scorer import promotion
@@ -136,7 +136,9 @@ def test_nothing_is_left_of_samples_that_pass_fail_or_break(run: Run, tmp_path: 
 
     assert log.samples is not None
     assert sorted(sample.error is not None for sample in log.samples) == [False, False, True]
-    assert [*place.glob("gittrix-*")] == []
+    # The root of this user's directories stays, and nothing in it.
+    assert [path.name for path in place.glob("gittrix-*")] == [f"gittrix-evals-{os.getuid()}"]
+    assert [*place.glob("gittrix-*/*")] == []
     assert all(programs_of(found["session"]) == [] for found in metadata_of(log).values())
 
 
@@ -210,14 +212,14 @@ def test_another_user_is_refused_and_the_same_one_is_not() -> None:
 
 
 def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(tmp_path: Path) -> None:
-    program = "import os, sys; from pathlib import Path; from pytest_gittrix.integrations.abandoned import sample_directory as s; " + (
-        "(s(Path(sys.argv[1])) / 'file').write_text('x'); os.kill(os.getpid(), 9)"
+    program = "import os, sys; from pathlib import Path; from pytest_gittrix.evals.runs.work_dirs import take; " + (
+        "(take(Path(sys.argv[1]), 'killed').path / 'file').write_text('x'); os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], timeout=60, check=False)
-    mine = sample_directory(tmp_path)
-    left = [path for path in tmp_path.glob(f"{PREFIX}-*") if path != mine.parent]
+    mine = take(tmp_path, "mine").path
+    left = [path.name for path in tmp_path.iterdir() if path != mine]
 
     assert len(left) == 1
-    assert remove_abandoned(tmp_path) == left
+    assert [*sweep(tmp_path).removed] == left
     assert mine.is_dir()
-    assert remove_abandoned(tmp_path) == []
+    assert sweep(tmp_path).removed == ()

@@ -18,8 +18,8 @@ from support.git import git
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
+from pytest_gittrix.evals.runs.work_dirs import sweep, take
 from pytest_gittrix.integrations import extras
-from pytest_gittrix.integrations.abandoned import forget, remove_abandoned, sample_directory
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment
 from pytest_gittrix.integrations.extras import EXTRAS, Extra, missing, required
 from pytest_gittrix.integrations.files import TooLarge
@@ -232,7 +232,7 @@ def test_a_bench_begins_at_any_commit_of_a_repository_and_leaves_that_alone(tmp_
     assert not directory.exists()
 
 
-def test_a_bench_that_contradicts_itself_is_refused() -> None:
+def test_an_environment_that_contradicts_itself_is_refused() -> None:
     with pytest.raises(InvalidInput, match="its own files"):
         EvalEnvironment.open(repository=".", files=FILES)
     with pytest.raises(InvalidInput, match="no repository"):
@@ -241,14 +241,14 @@ def test_a_bench_that_contradicts_itself_is_refused() -> None:
         EvalEnvironment.open(files=FILES, confine="prison")
 
 
-def test_a_sample_directory_is_private_and_goes_with_its_last_sample(tmp_path: Path) -> None:
-    one, two = sample_directory(tmp_path), sample_directory(tmp_path)
+def test_the_directory_of_a_sample_is_private_and_goes_with_the_sample(tmp_path: Path) -> None:
+    one, two = take(tmp_path, "one"), take(tmp_path, "two")
 
-    assert stat.S_IMODE(one.parent.stat().st_mode) == 0o700
-    assert remove_abandoned(tmp_path) == []
-    forget(one)
-    assert two.is_dir()
-    forget(two)
+    assert stat.S_IMODE(one.path.stat().st_mode) == 0o700
+    assert sweep(tmp_path).removed == ()
+    one.release()
+    assert two.path.is_dir()
+    two.release()
     assert [*tmp_path.iterdir()] == []
 
 

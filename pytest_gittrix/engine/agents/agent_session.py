@@ -210,7 +210,7 @@ class AgentSession:
         """
         plain = normalised(data)
         with self._recorder.working("record", self._actor, marks=False) as state:
-            if state.unkept and type == "user_message":
+            if state.changed_since_checkpoint and type == "user_message":
                 keep(self._recorder, state, self._snapshot(state))
             self._recorder.append(check_recordable(type, plain), plain, actor=self._actor)
             stored = self._recorder.last

@@ -58,13 +58,13 @@ def keep(recorder: Recorder, state: SessionState, snapshot: Snapshot) -> Session
         OSError: the disk refused.
     """
     began_at_baseline = state.lineage is None or state.lineage.relation == "crash"
-    last = state.kept or (snapshot.seed.root if began_at_baseline else None)
-    if snapshot.tree == last and not state.unkept:
+    last = state.checkpoint or (snapshot.seed.root if began_at_baseline else None)
+    if snapshot.tree == last and not state.changed_since_checkpoint:
         return state
     repository = recorder.directory.joinpath(*REPOSITORY)
     objects = snapshot.objects
-    if state.kept is not None:
-        known = _blobs_of(repository, snapshot.seed, state.kept)
+    if state.checkpoint is not None:
+        known = _blobs_of(repository, snapshot.seed, state.checkpoint)
         objects = {id_: value for id_, value in objects.items() if id_ not in known}
     open_bare(repository, snapshot.seed.format.name, snapshot.seed.objects_dir)
     if objects:

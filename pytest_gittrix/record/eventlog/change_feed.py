@@ -1,13 +1,13 @@
-"""Which sessions of a store were written to, told by those who write, so that an index of thousands need not look at each log.
+"""The sessions of a store that were written to, announced by the writers, so that an index of thousands need not look at each log.
 
-The file is made by an index, once its store is large; writers then put a line into it for each event. Before that they only pay for
-looking whether it is there. Two things make an answer from it right, whoever is killed when:
+An index creates the file once its store is large; then writers add a line to it for each event. Until then they only look whether it is
+there. Two things make the file right, whichever process is killed when:
 
-* A writer tells *before* it writes, so a change without a line cannot be.
-* From before it tells until after it has written, it holds a lock on its log that the system frees with it. While one of the sessions
-  that were told of is locked so, whoever reads goes on from the same place next time.
+* A writer announces a write *before* it writes, so no change is without a line.
+* From before the announcement until after the write, the writer holds a lock on its log, which the system frees with the process. While a
+  session that was announced is locked, a reader starts at the same position next time.
 
-It must not know what an event is, nor what an index keeps. Where the system has no such locks (they are Linux's), nothing is trusted.
+Where the system has no such locks (they are Linux's), the file is not trusted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LARGEST = 8 * 1024 * 1024
 
 SUPPORTED = sys.platform == "linux" and sys.maxsize > 2**32
 _STAMP_SIZE = 32
-_TELL = os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+_ANNOUNCE = os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
 _READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
 # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid. A length of 0 is all of the file.
@@ -43,45 +43,45 @@ if sys.platform == "linux":
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A place in the file up to which everything is known: which file (its stamp), and the byte."""
+    """A position in the file up to which a reader knows everything: the file (its stamp), and the byte."""
 
     stamp: str
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What was told since a mark: the ids of sessions, and the place the telling came to."""
+class ChangedSessions:
+    """The sessions that were announced since a mark, and the mark at the end of the announcements."""
 
     ids: frozenset[str]
     end: Mark
 
 
-def tell(log: int, path: str, id: str) -> None:
-    """Say that a session is about to be written to; until ``log`` is closed, it may be at any moment.
+def announce_write(log: int, path: str, id: str) -> None:
+    """Announce that a session is about to be written to; until ``log`` is closed, it may be written to at any moment.
 
     Args:
         log: the open descriptor of the session's log.
-        path: of the file.
+        path: of the change feed.
         id: of the session.
 
     Raises:
-        OSError: it could not be said (a full disk), so nothing may be written.
+        OSError: the announcement could not be written (a full disk), so nothing else may be.
     """
     if sys.platform != "linux" or not SUPPORTED:
         return
     try:
         fcntl.fcntl(log, fcntl.F_OFD_SETLK, _SHARED)
     except OSError:
-        return  # a file system without such locks, where nobody trusts the file
+        return  # a file system without such locks, where no reader trusts the file
     if not os.access(path, os.F_OK):
         return  # as in every small store, and found out in half the time that a refusal to open it takes
     try:
-        fd = os.open(path, _TELL)
+        fd = os.open(path, _ANNOUNCE)
     except FileNotFoundError:
         return
     try:
-        # With a line end before it, too: the line of somebody who was killed in the middle of it ends there.
+        # With a line end before it, too: it ends the line of a writer that was killed in the middle of it.
         line = f"\n{id}\n".encode()
         if os.write(fd, line) < len(line):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
@@ -89,8 +89,8 @@ def tell(log: int, path: str, id: str) -> None:
         os.close(fd)
 
 
-class Changes:
-    """The file of one store, for whoever reads it.
+class ChangeFeed:
+    """The change feed of one store, for its readers.
 
     Args:
         root: the store's directory.
@@ -103,7 +103,7 @@ class Changes:
         self._log = log
 
     def begin(self) -> None:
-        """Begin a new file. What anybody knew from the one before is of no use any more."""
+        """Begin a new file, which makes all marks of the one before useless."""
         if not SUPPORTED:
             return
         fresh = f"{self.path}.{os.getpid()}-{token_hex(4)}.tmp"
@@ -119,8 +119,8 @@ class Changes:
                 os.unlink(fresh)
                 raise
 
-    def since(self, mark: Mark | None) -> Told | None:
-        """What was told since ``mark``, or since the beginning; None where nobody can know: no file, or another one than the mark's."""
+    def since(self, mark: Mark | None) -> ChangedSessions | None:
+        """What was announced since ``mark``, or since the beginning; None if there is no file, or another one than the mark's."""
         try:
             fd = os.open(self.path, _READ)
             try:
@@ -136,10 +136,10 @@ class Changes:
         if len(stamp) != _STAMP_SIZE or (mark is not None and mark.stamp != stamp):
             return None
         whole = raw[: raw.rfind(b"\n") + 1]  # the rest is being written
-        return Told(frozenset(whole.decode("ascii", "replace").split()), Mark(stamp, offset + len(whole)))
+        return ChangedSessions(frozenset(whole.decode("ascii", "replace").split()), Mark(stamp, offset + len(whole)))
 
     def quiet(self, ids: Iterable[str]) -> bool:
-        """Whether nobody is writing to any of these sessions who began to before this was asked."""
+        """Whether no write to any of these sessions is running that began before this call."""
         return SUPPORTED and all(self._is_quiet(id) for id in ids)
 
     def _is_quiet(self, id: str) -> bool:
@@ -148,7 +148,7 @@ class Changes:
         try:
             fd = os.open(os.path.join(self._root, id, self._log), _READ)
         except (FileNotFoundError, NotADirectoryError):
-            return True  # a writer has its log open, and nobody removes that
+            return True  # a writer has its log open, and no process removes a log
         except OSError:
             return False
         try:

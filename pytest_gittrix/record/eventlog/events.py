@@ -1,7 +1,4 @@
-"""One event of a session, and how it is written as one line.
-
-Which events there are, ``vocabulary`` says. It must not know where lines are kept (``log``) nor what they add up to (``state``).
-"""
+"""One event of a session, and its format as one line of a log. ``vocabulary`` lists the kinds of events."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ class Event:
     """One thing that happened.
 
     Attributes:
-        seq: place in its stream, from 0, without a gap. -1 for a live event, which has no place.
+        seq: number in its stream, from 0, without a gap. -1 for a live event, which is not stored.
         ts: nanoseconds since 1970 UTC, in whole microseconds (what a line can hold). Order is by ``seq``, never by ``ts``.
         stream: the session's id.
         type: a row of ``VOCABULARY`` or ``LIVE``.
@@ -151,7 +148,7 @@ def encode(event: Event) -> bytes:
 
 
 def sealed(line: bytes) -> bool:
-    """Whether a line ends in the checksum of what comes before: then it is as it was written, and otherwise nothing in it counts."""
+    """Whether a line ends in the checksum of what comes before. If not, it is damaged, and nothing in it counts."""
     return line[-_SEAL_SIZE:] == _SEAL % crc32(line[:-_SEAL_SIZE])
 
 
@@ -164,13 +161,13 @@ def decode(line: bytes) -> Event:
     """
     if not sealed(line):
         raise LogDamaged("The line does not match its checksum.")
-    return _as_written(line) or _examined(line)
+    return _decode_fast(line) or _decode_slowly(line)
 
 
-def _as_written(line: bytes) -> Event | None:
-    """What a line with the right checksum says, if it is laid out as ``encode`` does it; what else is there, ``_examined`` has a word for.
+def _decode_fast(line: bytes) -> Event | None:
+    """The event of a line in exactly the layout of ``encode``; None for any other line, which ``_decode_slowly`` reads or refuses.
 
-    At a third of the time: of 100,000 events a second, reading a line as any JSON there may be would take most.
+    It takes a third of the time of reading any JSON.
     """
     try:
         text = line.decode()
@@ -188,7 +185,7 @@ def _as_written(line: bytes) -> Event | None:
     return Event(int(seq), ts, stream, type_, actor, data)
 
 
-def _examined(line: bytes) -> Event:
+def _decode_slowly(line: bytes) -> Event:
     try:
         fields = _parsed(line.decode())
     except (ValueError, RecursionError) as problem:

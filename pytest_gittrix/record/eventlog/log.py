@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, LogDamaged, MetadataVersionUnsupported
 from pytest_gittrix.os_level.files import sync_directory, write_all
-from pytest_gittrix.record.eventlog.change_feed import tell
+from pytest_gittrix.record.eventlog.change_feed import announce_write
 from pytest_gittrix.record.eventlog.events import Actor, Event, check, decode, encode, sealed
 
 Durability = Literal["full", "fast"]
@@ -173,7 +173,7 @@ class EventLog:
         try:
             fd = os.open(self._file, _APPEND, 0o666)
             try:
-                self._announce_write(fd)
+                self._announce(fd)
                 self._catch_up(fd, ts)
                 event = self._store(fd, type, data, ts, actor, commit_point)
             finally:
@@ -233,7 +233,7 @@ class EventLog:
         if self._size() == self._tail.offset:
             return None
         with self._opened(_APPEND) as fd:
-            self._announce_write(fd)
+            self._announce(fd)
             return self._catch_up(fd, ts)
 
     def _store(self, fd: int, type: str, data: Mapping[str, Any], ts: int, actor: str, commit_point: bool) -> Event:
@@ -271,9 +271,9 @@ class EventLog:
                 fix="See to the disk, then call repair() or `gittrix recover`, which writes the log anew.",
             ) from self._poison
 
-    def _announce_write(self, fd: int) -> None:
+    def _announce(self, fd: int) -> None:
         if self._changes is not None:
-            tell(fd, self._changes, self.stream)
+            announce_write(fd, self._changes, self.stream)
 
     def _catch_up(self, fd: int, ts: int) -> Event | None:
         if os.fstat(fd).st_size == self._tail.offset:

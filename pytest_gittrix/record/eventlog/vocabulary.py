@@ -1,7 +1,4 @@
-"""The vocabulary of what can happen to a session.
-
-It is closed: a new kind of event is a new row here and nothing else. It must not know how an event is written or what follows from it.
-"""
+"""The vocabulary of events of a session. It is closed: a new kind of event is a new row here and nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One row of the vocabulary: what the event says, and the keys its data must and may have; with ``open``, any others too."""
+    """One row of the vocabulary: what the event means, and the keys its data must and may have; with ``open``, any others too."""
 
     doc: str
     required: frozenset[str]
@@ -76,7 +73,7 @@ _SESSION: Mapping[str, Kind] = {
     "log.recovered": _kind("The torn end of the log, left by a killed writer, was cut off.", "dropped_bytes"),
 }
 
-# What is said and done in a session, by the names that Pixir gives its canonical events (session-systems 3.1).
+# The conversation of a session, by the names that Pixir gives its canonical events (docs/explanation/you-know-pixir.md).
 CONVERSATION: Mapping[str, Kind] = {
     "user_message": _kind("The user said something.", "text", optional="resources metadata"),
     "assistant_message": _kind("The agent answered.", "text", optional="metadata"),
@@ -93,7 +90,7 @@ CONVERSATION: Mapping[str, Kind] = {
     "permission_decision": _kind("Whether a call was allowed.", "call_id decision", open=True),
 }
 
-# What is seen of a session from outside, what its agent says of itself, and what comes of it (agent-orchestrator, session-systems 5.1).
+# What is observed of a session from outside, what its agent reports, and what is decided (docs/explanation/you-know-agent-orchestrator.md).
 OBSERVED: Mapping[str, Kind] = {
     "runtime.observed": _kind(
         "A probe saw what runs the agent (state is unknown, alive, exited, missing or probe_failed).",
@@ -121,7 +118,7 @@ OBSERVED: Mapping[str, Kind] = {
     "session.restored": _kind("The session's agent was started again after its end.", optional="reason"),
 }
 
-# What an agent's session of several repositories goes through, from its opening until its workspace is gone (BotMinter, session-systems 4).
+# The life cycle of a member's session, from its opening until its workspace is gone (docs/explanation/you-know-botminter.md).
 LIFE: Mapping[str, Kind] = {
     "session.opened": _kind(
         "A session of an agent was opened, with a workspace of repositories that is yet to be filled; kind is loop, interactive or brain.",

@@ -1,7 +1,7 @@
-"""What an agent is doing, by the files that it writes itself: a JSONL log of its states, or its own SQLite database (session-systems 5.1).
+"""The activity of an agent, from the files that it writes itself: a JSONL log of its states, or its own SQLite database.
 
-Reading never raises: a source that cannot be read is an observation too (``Activity.failed``). It must not know what time it is, nor
-what follows from an activity.
+Reading never raises: that a source cannot be read is an observation, too (``Activity.failed``). See
+docs/explanation/you-know-agent-orchestrator.md.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pytest_gittrix.record.state.observations import ACTIVITIES, SOURCES, UNKNOW
 
 _SECOND: Final = 1_000_000_000
 ACTIVE_NS: Final = 30 * _SECOND
-"""Who did something within half a minute is active."""
+"""An agent that did something within half a minute is active."""
 IDLE_NS: Final = 300 * _SECOND
-"""Who did nothing for longer than 5 minutes is idle; and so long a question, or a block, is believed."""
+"""An agent that did nothing for longer than 5 minutes is idle. A question, or a block, counts for as long."""
 AHEAD_NS: Final = 5 * _SECOND
-"""So far may a source's clock be ahead of ours."""
+"""How far a source's clock may be ahead of ours."""
 SAME_NS: Final = 20 * _SECOND
-"""For so long the same state is not written again."""
+"""How long the same state is not written again."""
 TAIL: Final = 4096
 """Bytes at the end of a log that are read."""
 
@@ -47,7 +47,7 @@ UNITS: Final = {"s": _SECOND, "ms": 1_000_000, "ns": 1}
 
 @dataclass(frozen=True, slots=True)
 class SqliteQuery:
-    """How an agent's database is asked.
+    """A query of an agent's database.
 
     Attributes:
         sql: gives one row of two columns: a state, or NULL if the database knows none; and when the agent last did something, as a
@@ -59,19 +59,19 @@ class SqliteQuery:
     unit: str = "ms"
 
     def __post_init__(self) -> None:
-        """Raises InvalidInput for a unit that there is not."""
+        """Raises InvalidInput for an unknown unit."""
         if self.unit not in UNITS:
             raise InvalidInput(f"{self.unit!r} is not a unit of time here.", fix=f"Use one of: {', '.join(UNITS)}.")
 
 
 def read_jsonl(path: str | os.PathLike[str], now_ns: int) -> Activity:
-    """The last state in a log of them: lines of JSON with ``state``, ``ts``, and perhaps ``source`` and ``trigger``.
+    """The last state in a log of states: lines of JSON with ``state``, ``ts``, and perhaps ``source`` and ``trigger``.
 
-    Only the last 4 KB are read; lines at the end that make no sense, as a kill in the middle of a write leaves them, are passed over.
+    Only the last 4 KB are read; invalid lines at the end, as a kill in the middle of a write leaves them, are passed over.
     Without a time a state stays as it is, and is stale.
 
     Returns:
-        The activity. Unknown from no source if there is no file, unknown if nothing in it makes sense, failed if it cannot be read.
+        The activity. Unknown from no source if there is no file, unknown if the file has no valid line, failed if it cannot be read.
     """
     try:
         entry = next(_entries(path), None)
@@ -94,14 +94,14 @@ def read_jsonl(path: str | os.PathLike[str], now_ns: int) -> Activity:
 
 
 def write_jsonl(path: str | os.PathLike[str], state: str, now_ns: int, *, source: str = "native", trigger: str | None = None) -> bool:
-    """Add a state to a log of them, unless it is the last one there and not 20 seconds old.
+    """Add a state to a log of states, unless it is the last one there and not 20 seconds old.
 
     Args:
         path: the file; made if it is missing, with its directories.
         state: one of ``ACTIVITIES``.
         now_ns: when.
-        source: who says so: ``native``, ``terminal``, ``runtime`` or ``none``.
-        trigger: what else is to be told.
+        source: where it was observed: ``native``, ``terminal``, ``runtime`` or ``none``.
+        trigger: what caused it.
 
     Returns:
         Whether it was written.
@@ -115,26 +115,26 @@ def write_jsonl(path: str | os.PathLike[str], state: str, now_ns: int, *, source
             raise InvalidInput(f"{value!r} is not {what}.", fix=f"Use one of: {', '.join(values)}.")
     entry = {"ts": format_instant(instant_at(now_ns)), "state": state, "source": source}
     line = json.dumps(entry if trigger is None else {**entry, "trigger": trigger}, separators=(",", ":")).encode() + b"\n"
-    place = Path(path)
+    file = Path(path)
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if _has(place, state, now_ns):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if _has(file, state, now_ns):
             return False
-        fd = os.open(place, os.O_RDWR | os.O_CREAT | os.O_APPEND | _SAFE | getattr(os, "O_NOFOLLOW", 0), 0o666)
+        fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND | _SAFE | getattr(os, "O_NOFOLLOW", 0), 0o666)
         try:
             write_all(fd, line if _ends_well(fd) else b"\n" + line)
         finally:
             os.close(fd)
     except OSError as problem:
-        raise AdapterUnavailable(f"{place} cannot be written: {problem.strerror}.", fix="See that it is a file you may use.") from problem
+        raise AdapterUnavailable(f"{file} cannot be written: {problem.strerror}.", fix="See that it is a file you may use.") from problem
     return True
 
 
 def read_sqlite(path: str | os.PathLike[str], query: SqliteQuery, now_ns: int) -> Activity:
-    """What an agent's own database tells. It is opened for reading only, and not waited for.
+    """The activity in an agent's own database. It is opened for reading only; a locked database is not waited for.
 
-    The agent makes the database, and with it what a question has to go through: one that takes more than some million steps, or more
-    than some megabytes for a value, is given up.
+    The agent makes the database, and so decides how expensive a query is: one that takes more than some million steps, or more than
+    some megabytes for a value, is given up.
 
     Returns:
         The activity. Unknown from no source if there is no database, unknown if it has no row; failed if it is busy, damaged, of
@@ -166,9 +166,10 @@ def read_sqlite(path: str | os.PathLike[str], query: SqliteQuery, now_ns: int) -
 
 
 def state_at(state: str, observed_ns: int | None, now_ns: int) -> str:
-    """What a state has become since: who was active is ready after 30 seconds, and idle after 5 minutes, as is who was ready.
+    """What a state has become since it was observed.
 
-    A question and a block are believed for 5 minutes; after that the agent is idle. Who has exited stays so.
+    An active agent is ready after 30 seconds, and idle after 5 minutes; a ready one is idle after 5 minutes. A question and a block count
+    for 5 minutes; after that the agent is idle. An exited agent stays so.
     """
     if observed_ns is None or state in ("exited", "idle"):
         return state
@@ -179,9 +180,9 @@ def state_at(state: str, observed_ns: int | None, now_ns: int) -> str:
 
 
 def aged(activity: Activity, now_ns: int) -> str | None:
-    """What an activity that was recorded has become since (``state_at``), for who shows it; None if it is not known.
+    """What a recorded activity has become since (``state_at``), to show it; None if it is not known.
 
-    A question or a block that was recorded stands until the next look: only that tells whether it was answered.
+    A recorded question or block stands until the next poll, which alone finds out whether it was answered.
     """
     if activity.state == UNKNOWN:
         return None
@@ -191,13 +192,13 @@ def aged(activity: Activity, now_ns: int) -> str | None:
 
 def _entries(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     """The entries at the end of a log, the last one first."""
-    # The file is the agent's: it may have put a pipe there, at which one would wait for ever.
+    # The file is the agent's: it may have put a pipe there, whose reader would wait for ever.
     fd = os.open(path, os.O_RDONLY | _SAFE)
     try:
         found = os.fstat(fd)
         _only_files(found.st_mode, path)
         size = found.st_size
-        # One byte more: it tells whether the tail begins with a line.
+        # One byte more shows whether the tail begins with a line.
         tail = os.pread(fd, TAIL + 1, max(0, size - TAIL - 1))
     finally:
         os.close(fd)

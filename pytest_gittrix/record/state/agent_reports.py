@@ -1,6 +1,7 @@
-"""What an agent may say of itself, what that comes to, and when it is refused (agent-orchestrator, session-systems 5.3).
+"""What an agent may report of itself, the status that follows, and when a report is refused (agent-orchestrator).
 
-An agent can tell how far it is. It cannot end its session, nor say what its pull request came to: those are seen, not told.
+An agent can report its progress. It can neither end its session nor report the state of its pull request: those are observed. See
+docs/explanation/you-know-agent-orchestrator.md.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ FRESH_NS: Final = 300_000_000_000
 REPORT_AHEAD_NS: Final = 60_000_000_000
 """How far a report may be dated into the future: a minute."""
 
-# Of a pull request that was closed nothing more can be said; that there is another one can.
+# Reports that are accepted although the pull request was closed: they are of another one.
 _OF_ANOTHER: Final = frozenset({"pr_created", "draft_pr_created", "ready_for_review"})
 _SHORT: Final[Mapping[str, str]] = {
     "start": "started",
@@ -57,8 +58,8 @@ def check_report(observations: Observations, report: str, role: str | None = Non
 
     Args:
         observations: of the session now.
-        report: what the agent says, by its full name.
-        role: of the agent, ``worker`` or ``orchestrator``; the session's own if it is not told.
+        report: the report, by its full name.
+        role: of the agent, ``worker`` or ``orchestrator``; the session's own by default.
 
     Returns:
         One sentence, for the agent and for the audit.

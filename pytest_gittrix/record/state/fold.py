@@ -1,8 +1,8 @@
-"""What a session is, folded from what happened to it.
+"""The state of a session, folded from its events.
 
-``fold`` is pure: the same events give the same state, whole or piece by piece. Everything else that is kept about a session
-(``metadata.json``, the index, a view) is derived from what it returns. It must not know how events are stored, and imports no pydantic.
-What the rest of the house needs of a state can be imported from here.
+``fold`` is pure: the same events give the same state, whole or piece by piece. Everything else that is stored about a session
+(``metadata.json``, the index, a view) is derived from what it returns. This module imports no pydantic. What other rooms need of a state
+can be imported from here.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pytest_gittrix.record.state.metadata import metadata_of, state_from_metadat
 from pytest_gittrix.record.state.values import ENDED, Intent, Lineage, Policy, Result, RunEnd, SessionState, StateName, deadline_ns
 
 __all__ = [
-    "BIRTHS",
     "ENDED",
+    "ORIGINS",
     "RULES",
     "Intent",
     "Policy",
@@ -43,10 +43,10 @@ def fold(events: Iterable[Event], state: SessionState | None = None, *, policy: 
 
     Args:
         events: of one session, in order; those ``state`` already has are passed over.
-        state: what the events before them add up to. It is not changed.
-        policy: ``strict`` raises as below. ``skip`` passes over what is missing, over what cannot have happened then, over what this
-            engine does not know and over the events of other sessions, and goes on after it; only a birth must be there. What that
-            gives is a guess at a damaged session, for a person to look at, and nothing to write by.
+        state: of the events before them. It is not changed.
+        policy: ``strict`` raises as below. ``skip`` passes over missing, illegal and unknown events and those of other sessions; only
+            the first event must be there. The result is a guess at a damaged session, for a person to look at; nothing may be written
+            by it.
 
     Raises:
         LogDamaged: an event that cannot have happened then (a write after the end, a second creation); the message names it.
@@ -61,15 +61,15 @@ def fold(events: Iterable[Event], state: SessionState | None = None, *, policy: 
         return _guessed(events, folded, policy)
     for event in events:
         if folded is None:
-            folded = _born(event)
+            folded = _begin(event)
         elif event.seq > folded.seq:
             _step(folded, event)
     if folded is None:
-        raise _unborn()
+        raise _no_events()
     return folded
 
 
-# What may happen when, and what it changes. ------------------------------------------------------------------------------------
+# Which event is legal when, and what it changes. -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def _opened(event: Event) -> SessionState:
         raise LogDamaged(f"Session {event.stream!r} was opened as {data['kind']!r}, none of {', '.join(KINDS)}.", why=_TWO_WRITERS)
     first = data["repositories"][0] if data["repositories"] else {}
     workspace = path_of(data, "workspace")
-    told = {"agent": data["member"], "rig": data.get("team"), "work_unit": data.get("work_item"), **data.get("identity", {})}
+    identity = {"agent": data["member"], "rig": data.get("team"), "work_unit": data.get("work_item"), **data.get("identity", {})}
     return SessionState(
         id=event.stream,
         task=data["task"],
@@ -134,7 +134,7 @@ def _opened(event: Event) -> SessionState:
         created_ns=event.ts,
         updated_ns=event.ts,
         last_access_ns=event.ts,
-        identity={name: value for name, value in told.items() if value is not None},
+        identity={name: value for name, value in identity.items() if value is not None},
         life="creating",
         kind=data["kind"],
         member=data["member"],
@@ -165,12 +165,12 @@ def _ready(state: SessionState, event: Event) -> None:
 
 def _write(state: SessionState, event: Event) -> None:
     state.api_touched[path_of(event.data)] = event.data["op"]
-    state.unkept = True
+    state.changed_since_checkpoint = True
 
 
 def _commit(state: SessionState, event: Event) -> None:
     state.commits.append(event.data["sha"])
-    state.unkept = False
+    state.changed_since_checkpoint = False
 
 
 def _extended(state: SessionState, event: Event) -> None:
@@ -179,7 +179,7 @@ def _extended(state: SessionState, event: Event) -> None:
 
 
 def _activity(state: SessionState, event: Event) -> None:
-    # A file dated into the future must not keep its session alive: nothing can have been seen later than when it was looked at.
+    # A file dated into the future must not keep its session alive: nothing was observed later than the event.
     state.last_access_ns = max(state.last_access_ns, min(event.data["observed_ns"], event.ts))
 
 
@@ -227,14 +227,14 @@ def _archive(state: SessionState, event: Event) -> None:
 
 
 def _identified(state: SessionState, event: Event) -> None:
-    told = {**state.identity, **event.data["identity"]}
-    state.identity = {name: value for name, value in told.items() if value is not None}
+    identity = {**state.identity, **event.data["identity"]}
+    state.identity = {name: value for name, value in identity.items() if value is not None}
 
 
 def _step_started(state: SessionState, event: Event) -> None:
-    told = {"molecule_id": event.data["molecule_id"]} if "molecule_id" in event.data else {}
+    molecule = {"molecule_id": event.data["molecule_id"]} if "molecule_id" in event.data else {}
     state.steps = (*state.steps, event.data["step"])
-    state.identity = {**state.identity, "step_ref": event.data["step"], **told}
+    state.identity = {**state.identity, "step_ref": event.data["step"], **molecule}
 
 
 def _step_completed(state: SessionState, event: Event) -> None:
@@ -271,8 +271,8 @@ def _not_succeeded(state: SessionState, event: Event) -> None:
     state.successor = None
 
 
-def _kept(state: SessionState, event: Event) -> None:
-    state.kept, state.unkept = event.data["tree"], False
+def _checkpointed(state: SessionState, event: Event) -> None:
+    state.checkpoint, state.changed_since_checkpoint = event.data["tree"], False
 
 
 def _turn_started(state: SessionState, event: Event) -> None:
@@ -292,7 +292,7 @@ def _called(state: SessionState, event: Event) -> None:
 
 
 def _answered(state: SessionState, event: Event) -> None:
-    # Of a call that is not open it is kept, and changes nothing: a late answer, or one before its call (Pixir, 3.6 rule 1).
+    # The answer to a call that is not open is stored and changes nothing: it is late, or comes before its call (Pixir).
     state.calls.pop(event.data["call_id"], None)
 
 
@@ -303,7 +303,7 @@ def _removed(state: SessionState, _event: Event) -> None:
 _TWO_WRITERS = "Somebody wrote without the lease, or the file was put together from two."
 _ACTIVE, _ANY = frozenset({"active"}), frozenset({"active", "ended"})
 
-BIRTHS: Mapping[str, Callable[[Event], SessionState]] = {
+ORIGINS: Mapping[str, Callable[[Event], SessionState]] = {
     "session.created": _created,
     "session.opened": _opened,
     "session.imported": _imported,
@@ -331,7 +331,7 @@ RULES: Mapping[str, Rule] = {
     "handoff.intent": Rule(_ACTIVE, use=True, apply=_handing_off),
     "session.succeeded": Rule(_ANY, apply=_succeeded),
     "succession.aborted": Rule(_ANY, apply=_not_succeeded),
-    "workspace.kept": Rule(_ACTIVE, apply=_kept),
+    "workspace.kept": Rule(_ACTIVE, apply=_checkpointed),
     "handoff.aborted": Rule(_ACTIVE, apply=_not_handed_off),
     "turn.started": Rule(_ACTIVE, use=True, apply=_turn_started),
     "turn.ended": Rule(_ANY, apply=_turn_ended),
@@ -345,7 +345,7 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("finalize.started", "finalize.repository", "finalize.finished"), Rule(_ACTIVE, apply=_lived)),
     # A process that is gone, and a lock that is free, may be noticed late.
     **dict.fromkeys(("agent.exited", "work.released"), Rule(_ANY)),
-    # What is seen from outside changes nothing here: ``observations`` adds it up.
+    # What is observed from outside changes nothing here; ``observations`` folds it.
     **dict.fromkeys(OBSERVED, Rule(_ANY)),
 }
 
@@ -358,18 +358,18 @@ _FILLS: Mapping[str, str] = {
 }
 
 
-def _unborn() -> InvalidInput:
+def _no_events() -> InvalidInput:
     return InvalidInput("There is no event, so there is no session.", why="A session begins with session.created.")
 
 
-def _born(event: Event) -> SessionState:
-    birth = BIRTHS.get(event.type)
-    if birth is None or event.seq:
+def _begin(event: Event) -> SessionState:
+    origin = ORIGINS.get(event.type)
+    if origin is None or event.seq:
         raise LogDamaged(
             f"Session {event.stream!r} begins with {event.type!r} (event {event.seq}).",
-            why=f"A session begins with one of {', '.join(BIRTHS)} as event 0.",
+            why=f"A session begins with one of {', '.join(ORIGINS)} as event 0.",
         )
-    return birth(event)
+    return origin(event)
 
 
 def _step(state: SessionState, event: Event) -> None:
@@ -380,7 +380,7 @@ def _step(state: SessionState, event: Event) -> None:
             fix="Pass the events in between too: log.refresh() has them.",
         )
     rule = RULES.get(event.type)
-    if rule is None and event.type not in BIRTHS:
+    if rule is None and event.type not in ORIGINS:
         raise MetadataVersionUnsupported(
             f"Event {event.seq} of session {event.stream!r} is {event.type!r}, which this engine does not know.",
             why="What it changed would be missed.",
@@ -403,13 +403,13 @@ def _guessed(events: Iterable[Event], state: SessionState | None, policy: str) -
     for event in events:
         try:
             if state is None:
-                state = _born(event)
+                state = _begin(event)
             elif event.seq > state.seq and event.stream == state.id:
                 _step_over_gap(state, event)
         except GittrixError as wrong:
             problem = problem or wrong
     if state is None:
-        raise problem or _unborn()
+        raise problem or _no_events()
     return state
 
 
@@ -423,7 +423,7 @@ def _step_over_gap(state: SessionState, event: Event) -> None:
 
 
 def _copied(state: SessionState, events: Iterable[Event]) -> SessionState:
-    """A twin to fold these events into. What they do not change it shares: there may be thousands of touched files in it."""
+    """A copy to fold these events into. It shares what they do not change, since a session may have thousands of touched files."""
     twin = SessionState.__new__(SessionState)  # as copy.copy does, at a quarter of the time: this is done for every event
     twin.__dict__.update(state.__dict__)
     for name in {_FILLS[event.type] for event in events if event.type in _FILLS}:

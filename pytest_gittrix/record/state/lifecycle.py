@@ -1,7 +1,6 @@
-"""The life of an agent's session, from its opening until its workspace is gone (BotMinter, session-systems 4).
+"""The life cycle of a member's session, from its opening until its workspace is gone (docs/explanation/you-know-botminter.md).
 
-Which state may follow which is a table, ``LEGAL``; what else is known of a life, ``life_of`` folds from the same events that ``state``
-folds. It must not know what makes a life go on, nor what time it is.
+``LEGAL`` is the table of state changes. ``life_of`` folds the rest of a life from the same events that ``fold`` folds.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pytest_gittrix.record.state.values import Policy
 T = TypeVar("T")
 
 KINDS: Final = ("loop", "interactive", "brain")
-"""What runs in a session: an agent by itself, one that a person talks to, or one that is talked to and acts by itself."""
+"""What runs in a session: an agent by itself, one that a person talks to, or one that does both."""
 
 LEGAL: Final[Mapping[str, frozenset[str]]] = {
     "creating": frozenset({"active"}),
@@ -29,14 +28,14 @@ LEGAL: Final[Mapping[str, frozenset[str]]] = {
     "retained": frozenset({"finalizing", "removed"}),
     "removed": frozenset(),
 }
-"""Which state may follow which (session-systems 4.2); ``removed`` is what is told of a session whose workspace was cleaned up."""
+"""Which state may follow which; ``removed`` is the state of a session whose workspace was cleaned up."""
 
 STATES: Final = tuple(LEGAL)
 TERMINAL: Final[frozenset[str]] = frozenset({"completed", "failed", "killed"})
-"""How an agent's run ends. None of them is the last state: what ended is retained next."""
+"""How an agent's run ends. None of these is the last state: the session is retained next."""
 
 OUTCOMES: Final[Mapping[str, str]] = {"completed": "done", "failed": "crash", "killed": "killed"}
-"""How the agent did, by the state that its run ended in, as the other systems name it."""
+"""The outcome that other systems give a run, by the state that it ended in."""
 
 STATUSES: Final = ("Completed", "CompletedDegraded", "Failed", "Skipped")
 """How a finalization can end."""
@@ -44,7 +43,7 @@ ACTIONS: Final = ("committed", "pushed", "recovered", "left", "skipped", "failed
 """What a finalization can do about a repository."""
 
 NEVER_SWEPT: Final = Policy(ttl_idle_ns=None, ttl_absolute_ns=None, manual=True)
-"""The eviction policy of a session with a life: ``retention`` says when its workspace goes."""
+"""The eviction policy of a session with a life cycle: ``retention`` decides when its workspace goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +51,8 @@ class Process:
     """A process that was started for a session; times are nanoseconds since 1970 UTC.
 
     Attributes:
-        pid: its number. start_time: what tells it from another of that number, as in ``heartbeat.Owner``; None if nobody said.
-        launched_ns, exited_ns: when it was started, and when it was seen to be gone.
+        pid: its number. start_time: distinguishes it from another process of that number, as in ``lock_owner.Owner``; None if unknown.
+        launched_ns, exited_ns: when it was started, and when it was found to be gone.
         code, signal, reason: how it ended, as far as it is known.
     """
 
@@ -76,11 +75,11 @@ class Pushed:
 
 @dataclass(frozen=True, slots=True)
 class FinalizationResult:
-    """What was saved, by all attempts together: an attempt that finds nothing more to do takes nothing back (session-systems 4.1).
+    """What all attempts together saved: an attempt that finds nothing more to do takes nothing back.
 
     Attributes:
         exit_status: how the last attempt ended, one of ``STATUSES``; None while one runs, or after it was cut short.
-        committed_repos, pushed_branches, recovery_branches: where work is, each once, in the order it got there.
+        committed_repos, pushed_branches, recovery_branches: where work is, each once, in the order of the saves.
         github_issue_urls: the issues that were opened about it.
     """
 
@@ -97,17 +96,17 @@ class Life:
 
     Attributes:
         id, task, kind, member, team, work_item, workspace: as it was opened.
-        created_ns: when that was. since_ns: when it came into the state it is in.
+        created_ns: when that was. since_ns: when it came into its present state.
         state: one of ``STATES``.
-        ended: the state that its agent's run ended in last, one of ``TERMINAL``. ended_ns: when.
+        ended: the state in which its agent's run last ended, one of ``TERMINAL``. ended_ns: when.
         retained_ns: since when it is retained; None while it is not.
-        agent, finalizer: the process that works in it, and the one that saves its work afterwards; each the last there was.
-        stop_ns: when it was first asked to stop. forced: whether it was told to without being left any time.
-        attempts: how many attempts to save its work began.
-        result: what they came to; None before the first, and if none was needed and nobody said so.
-        left: the repositories of which the last attempt left work in the workspace, or failed to save it.
-        unsaved: whether the workspace holds work that is known to be nowhere else. Only an attempt that saves all of it ends that.
-        locks: the work items that it alone works on.
+        agent, finalizer: the last process that worked in it, and the last that saved its work afterwards.
+        stop_ns: when a stop was first requested. forced: whether a stop left it no time to finish.
+        attempts: number of attempts to save its work.
+        result: of these attempts; None before the first, and if none was needed and none was recorded.
+        left: the repositories whose work the last attempt left in the workspace, or failed to save.
+        unsaved: whether the workspace has work that is known to be nowhere else, until an attempt saves all of it.
+        locks: the work items that only it works on.
     """
 
     id: str
@@ -135,18 +134,18 @@ class Life:
 
     @property
     def degraded(self) -> bool:
-        """Whether it completed, but not as it should: some work is on a recovery branch."""
+        """Whether it completed with some work on a recovery branch."""
         return self.result is not None and self.result.exit_status == "CompletedDegraded"
 
 
 def life_of(events: Iterable[Event], life: Life | None = None) -> Life | None:
     """Add events to a life, or build one from the first event on; None for a session that has none.
 
-    Whether they can have happened, ``state.fold`` says; here they are believed.
+    ``state.fold`` checks whether the events are legal; this function does not.
 
     Args:
         events: of one session, in order.
-        life: what the events before them add up to.
+        life: of the events before them.
     """
     for event in events:
         if event.type == "session.opened":
@@ -157,7 +156,7 @@ def life_of(events: Iterable[Event], life: Life | None = None) -> Life | None:
 
 
 def require_legal(old: str, new: str) -> None:
-    """Refuse what the table does not allow.
+    """Refuse a state change that the table does not allow.
 
     Raises:
         InvalidInput: ``new`` may not follow ``old``.
@@ -216,10 +215,10 @@ def _moved(life: Life, event: Event) -> Life:
     to, result = event.data["to"], life.result
     moved = replace(life, state=to, since_ns=event.ts, retained_ns=event.ts if to == "retained" else None)
     if to in TERMINAL:
-        told = event.data.get("result")
-        result = replace(result or FinalizationResult(), exit_status=told) if told is not None else result
-        idle = life.state == "active" and told == "Skipped"  # whoever ended it knows that nobody had worked there
-        unsaved = life.unsaved or told == "Failed" or (to == "failed" and not idle)
+        status = event.data.get("result")
+        result = replace(result or FinalizationResult(), exit_status=status) if status is not None else result
+        idle = life.state == "active" and status == "Skipped"  # the caller that ended it knows that no agent had worked there
+        unsaved = life.unsaved or status == "Failed" or (to == "failed" and not idle)
         return replace(moved, ended=to, ended_ns=event.ts, result=result, unsaved=unsaved)
     if to == "finalizing":
         return replace(moved, result=None if result is None else replace(result, exit_status=None))
@@ -232,12 +231,12 @@ def _launched(life: Life, event: Event) -> Life:
 
 
 def _exited(life: Life, event: Event) -> Life:
-    told: dict[str, Any] = {name: event.data.get(name) for name in ("code", "signal", "reason")}
-    # An agent is not started again once its work is being saved, so the other one is the later.
+    exit_fields: dict[str, Any] = {name: event.data.get(name) for name in ("code", "signal", "reason")}
+    # An agent is not started again once its work is being saved, so the finalizer is the later process.
     if life.finalizer is not None and life.finalizer.exited_ns is None:
-        return replace(life, finalizer=replace(life.finalizer, exited_ns=event.ts, **told))
+        return replace(life, finalizer=replace(life.finalizer, exited_ns=event.ts, **exit_fields))
     if life.agent is not None and life.agent.exited_ns is None:
-        return replace(life, agent=replace(life.agent, exited_ns=event.ts, **told))
+        return replace(life, agent=replace(life.agent, exited_ns=event.ts, **exit_fields))
     return life
 
 
@@ -299,5 +298,5 @@ _STEPS: Final[Mapping[str, Callable[[Life, Event], Life]]] = {
 }
 
 
-def _with(told: tuple[T, ...], one: T) -> tuple[T, ...]:
-    return told if one in told else (*told, one)
+def _with(items: tuple[T, ...], item: T) -> tuple[T, ...]:
+    return items if item in items else (*items, item)

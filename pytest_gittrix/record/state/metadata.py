@@ -1,6 +1,6 @@
 """A state as the documented version-1 record of GitTrix (``metadata.json``), and back as far as the record goes.
 
-Plain JSON in and out, without pydantic: what comes from outside is checked by ``model`` first. It must not know where records are kept.
+Plain JSON in and out, without pydantic: what comes from outside is validated by ``records`` first.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def metadata_of(state: SessionState) -> dict[str, Any]:
             "strategy": state.strategy,
             "result": result and _known({"sha": result.sha, "branch": result.branch, "prUrl": result.pr_url}),
         },
-        # By addition; a reader of GitTrix's records passes over what it does not know.
+        # Additions; a reader of GitTrix's records passes over keys that it does not know.
         "identity": dict(state.identity) or None,
         "lineage": state.lineage and state.lineage.to_data(),
         "outcome": state.outcome,
@@ -64,7 +64,7 @@ def metadata_of(state: SessionState) -> dict[str, Any]:
 
 
 def state_from_metadata(record: Mapping[str, Any], *, legacy: bool = True) -> SessionState:
-    """The state a version-1 record (already validated, see ``model.load_metadata``) stands for.
+    """The state of a version-1 record that is already validated (see ``records.load_metadata``).
 
     Its workspace counts as present while the session is active, or promoted without ``untilPromote``: the record does not say.
     """
@@ -97,7 +97,7 @@ def state_from_metadata(record: Mapping[str, Any], *, legacy: bool = True) -> Se
 
 
 def _life(state: SessionState) -> dict[str, str | None] | None:
-    """Whose session it is that is a member's, how far it is, and how its agent's run ended last; None for any other."""
+    """The member of a session with a life cycle, its state, and how its agent's run last ended; None without a life cycle."""
     if state.life is None or (state.life == "creating" and state.ended):
         return None
     ended = next((name for name, outcome in OUTCOMES.items() if outcome == state.outcome), None)

@@ -1,7 +1,7 @@
 """The documented shapes, checked: the eviction policy users write, and the version-1 record of GitTrix (``metadata.json``).
 
-Only what comes from outside needs checking; inside the engine a session is a ``SessionState``. It must not know where records are
-kept. pydantic is imported here and nowhere else in this room, so that what needs no outside record does not load it.
+Only values from outside need checking; inside the engine a session is a ``SessionState``. pydantic is imported here and nowhere else in
+this room, so that code which needs no outside record does not load it.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class EvictionPolicy(BaseModel):
             super().__init__(**values)
         except ValidationError as problem:
             raise InvalidInput(
-                f"The eviction policy is not valid: {_told(problem)}.",
+                f"The eviction policy is not valid: {_describe(problem)}.",
                 fix=f"Its arguments are: {', '.join(type(self).model_fields)}.",
             ) from None
 
@@ -232,7 +232,7 @@ def load_metadata(raw: bytes, *, expected_id: str) -> SessionMetadata:
     try:
         metadata = SessionMetadata.model_validate(record)
     except ValidationError as problem:
-        raise _unsupported(f"{where} is not a version-1 record: {_told(problem)}.") from None
+        raise _unsupported(f"{where} is not a version-1 record: {_describe(problem)}.") from None
     if metadata.id != expected_id:
         raise InvalidInput(
             f"{where} is the record of session {metadata.id!r}.",
@@ -248,7 +248,7 @@ def _unsupported(fact: str) -> MetadataVersionUnsupported:
     )
 
 
-def _told(problem: ValidationError) -> str:
+def _describe(problem: ValidationError) -> str:
     return "; ".join(f"{'.'.join(map(str, error['loc'])) or 'record'}: {error['msg']}" for error in problem.errors(include_url=False))
 
 

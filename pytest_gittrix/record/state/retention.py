@@ -1,8 +1,7 @@
-"""Which workspaces of ended sessions go, and when (BotMinter, session-systems 4.3; the document's "Retention Policy").
+"""Which workspaces of ended sessions are removed, and when (BotMinter's "Retention Policy", docs/explanation/you-know-botminter.md).
 
-How long a workspace is kept goes by what ran in it and how that ended; besides, all of them together may have a budget. Work that is
-known to be nowhere else is never collected by age or budget. Pure functions: it must not know what time it is, how large a workspace is,
-or how one is removed.
+How long a workspace is retained depends on what ran in it and how that ended; besides, all workspaces together may have a disk budget. Work
+that is known to be nowhere else is never collected by age or budget. All functions are pure.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ _AGE: Final = re.compile("[0-9]+[smhd]")
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """How long workspaces of ended sessions are kept. Times are in nanoseconds.
+    """How long workspaces of ended sessions are retained. Times are in nanoseconds.
 
     Attributes:
         loop_brain_ns: of an agent that runs by itself, however it ended: 24 hours, or longer (the document says "e.g. 48h").
         interactive_success_ns: of one that a person talked to and that completed: not at all.
         interactive_failure_ns: of one that failed or was killed: 24 hours.
         disk_budget_bytes: how much all of them together may take; None for no limit.
-        scan_interval_ns: how often they are looked through: 5 minutes.
+        scan_interval_ns: how often they are scanned: 5 minutes.
         as_code: count as a failure only what a finalization failed for, as BotMinter's code does; then a chat that was killed counts as
-            a success, and is not kept at all (4.6, rule 8).
+            a success, and is not retained at all.
 
     Raises:
         InvalidInput: a time or a size is no whole number, negative, or a time longer than a hundred years, or the interval is not positive.
@@ -62,7 +61,7 @@ class RetentionPolicy:
                 )
 
     def keeps_ns(self, life: Life) -> int:
-        """How long the workspace of a session that ended as it did is kept."""
+        """How long the workspace of a session that ended so is retained, in nanoseconds."""
         if life.kind != "interactive":
             return self.loop_brain_ns
         return self.interactive_failure_ns if self._failed(life) else self.interactive_success_ns
@@ -74,7 +73,7 @@ class RetentionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A session whose workspace is to go: its id, and why, ``expired`` or ``budget``."""
+    """A session whose workspace is to be removed: its id, and why, ``expired`` or ``budget``."""
 
     id: str
     reason: str
@@ -82,14 +81,14 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """Which workspaces a person wants cleaned up; exactly one of the first four (session-systems 4.4).
+    """Which workspaces a person wants cleaned up; exactly one of the first four.
 
     Attributes:
         id: of one session.
         all: every one.
         member: those of a member.
         older_than_ns: those of sessions that were created longer ago than this; see ``age_ns``.
-        even_unsaved: those too that hold work which is nowhere else. Who names a session by its id means it, and needs not say so.
+        even_unsaved: include those with work that is nowhere else. A session that is named by its id is included in any case.
 
     Raises:
         InvalidInput: none or several of them are given, or one is not of its kind.
@@ -120,7 +119,7 @@ class Selector:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a selector finds, the longest kept first: ``chosen``, and ``spared`` for the work they hold. Ids of sessions."""
+    """The sessions that a selector finds, by id, the longest retained first: ``chosen``, and ``spared`` because of unsaved work."""
 
     chosen: tuple[str, ...]
     spared: tuple[str, ...] = ()
@@ -129,28 +128,28 @@ class Selection:
 def expired(
     lives: Iterable[Life], policy: RetentionPolicy, now_ns: int, *, held: Collection[str] = (), even_unsaved: bool = False
 ) -> list[str]:
-    """The retained sessions that were kept for as long as the policy says, or longer.
+    """The sessions that were retained for as long as the policy says, or longer.
 
     Args:
         lives: sessions in any state; only retained ones are ever chosen.
         policy: how long that is.
         now_ns: the time. Of a session that was retained in the future, since the clock was set back, no time has passed.
-        held: sessions of which it was seen otherwise that they hold work which is nowhere else, besides those that say so themselves.
-        even_unsaved: choose those too.
+        held: further sessions that were found to have work that is nowhere else, besides those whose ``unsaved`` says so.
+        even_unsaved: choose all of those, too.
 
     Returns:
-        Ids, the longest kept first.
+        Ids, the longest retained first.
     """
-    kept = _collectable(lives, held, even_unsaved)
-    return [life.id for life in kept if max(now_ns - _since(life), 0) >= policy.keeps_ns(life)]
+    retained = _collectable(lives, held, even_unsaved)
+    return [life.id for life in retained if max(now_ns - _since(life), 0) >= policy.keeps_ns(life)]
 
 
 def over_budget(
     lives: Iterable[Life], sizes: Mapping[str, int], budget: int | None, *, held: Collection[str] = (), even_unsaved: bool = False
 ) -> list[str]:
-    """The retained sessions that have to go so that the workspaces of the rest fit into the budget, the longest kept first.
+    """The retained sessions to remove so that the workspaces of the rest fit into the budget, the longest retained first.
 
-    What must not be collected counts too: if that alone is over the budget, everything else goes.
+    Workspaces that must not be collected count, too: if they alone are over the budget, everything else goes.
 
     Args:
         lives: sessions in any state.
@@ -158,12 +157,12 @@ def over_budget(
         budget: bytes that all retained workspaces may take; None for no limit.
         held, even_unsaved: as in ``expired``.
     """
-    kept = _retained(lives)
+    retained = _retained(lives)
     if budget is None:
         return []
-    taken = sum(sizes.get(life.id, 0) for life in kept)
+    taken = sum(sizes.get(life.id, 0) for life in retained)
     gone: list[str] = []
-    for life in _collectable(kept, held, even_unsaved):
+    for life in _collectable(retained, held, even_unsaved):
         if taken <= budget:
             break
         gone.append(life.id)
@@ -180,21 +179,21 @@ def chosen(
     held: Collection[str] = (),
     even_unsaved: bool = False,
 ) -> list[Choice]:
-    """All whose workspace is to go now, the longest kept first: those past their time, and of the others those over the budget.
+    """The sessions whose workspace is to be removed now, the longest retained first: the expired ones, then those over the budget.
 
-    What goes anyhow makes room first, so the budget takes nothing that would fit then. Arguments as in ``expired`` and ``over_budget``.
+    The budget is applied to what is left after the expired ones. Arguments as in ``expired`` and ``over_budget``.
     """
-    kept = _retained(lives)
-    old = frozenset(expired(kept, policy, now_ns, held=held, even_unsaved=even_unsaved))
-    rest = [life for life in kept if life.id not in old]
+    retained = _retained(lives)
+    old = frozenset(expired(retained, policy, now_ns, held=held, even_unsaved=even_unsaved))
+    rest = [life for life in retained if life.id not in old]
     large = frozenset(over_budget(rest, sizes, policy.disk_budget_bytes, held=held, even_unsaved=even_unsaved))
-    return [Choice(life.id, "expired" if life.id in old else "budget") for life in kept if life.id in old | large]
+    return [Choice(life.id, "expired" if life.id in old else "budget") for life in retained if life.id in old | large]
 
 
 def selected(lives: Iterable[Life], selector: Selector, now_ns: int, *, held: Collection[str] = ()) -> Selection:
     """The retained sessions whose workspaces a person wants cleaned up.
 
-    An age counts from the creation of a session, and only what is older is chosen, not what is just as old (session-systems 4.3).
+    An age counts from the creation of a session, and only older sessions are chosen, not those of exactly that age.
 
     Args:
         lives: sessions in any state.
@@ -227,7 +226,7 @@ def age_ns(text: str) -> int:
 
 
 def elapsed_text(ns: int) -> str:
-    """How long something took, for people: ``<1m``, ``45m``, ``2h 15m`` or ``1d 3h`` (session-systems 4.4). Rounded down."""
+    """How long something took, for people: ``<1m``, ``45m``, ``2h 15m`` or ``1d 3h``. Rounded down."""
     minutes = ns // _MINUTE
     if minutes < 1:
         return "<1m"

@@ -1,4 +1,4 @@
-"""What is known of one session, as values. It must not know how it came to be known (``state``) nor how it is written (``metadata``)."""
+"""The values that make up the state of one session. ``fold`` computes them from events, ``metadata`` writes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ IDENTITY: tuple[str, ...] = (
     *("agent", "rig", "role", "tmux_session", "work_unit", "molecule_id", "step_ref", "cwd", "branch"),
     *("project", "issue", "runtime", "agent_session"),
 )
-"""What may be told of who works in a session, and on what (Gas Town and agent-orchestrator, session-systems 2.1 and 5.1)."""
+"""The keys of an identity: who works in a session, and on what (Gas Town and agent-orchestrator)."""
 _ENDINGS: Mapping[str, str] = {"promoted": "done", "discarded": "killed", "expired": "killed"}
 ENDED: frozenset[str] = frozenset({"promoted", "discarded", "expired"})
 
@@ -48,7 +48,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A promotion that was about to happen and of which the log does not yet say how it ended.
+    """A promotion that was about to happen, and whose end is not in the log yet.
 
     Attributes:
         commit, parent, ref, tree, paths_digest, count: as in ``promote.intent``.
@@ -86,8 +86,8 @@ class Lineage:
         relation: ``handoff`` or ``crash`` (it goes on with the parent's work), or ``fork`` (it goes another way).
         chain: the first session of the line of handoffs.
         root: the first ancestor by forks.
-        at_seq: the event of the parent that a fork was made after.
-        said: how many events of the parent's conversation came up to that one.
+        at_seq: the event of the parent after which the fork was made.
+        said: the number of events of the parent's conversation up to that one.
     """
 
     parent: str
@@ -104,10 +104,10 @@ class Lineage:
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """How the run of an agent in a session with a life ended: when that left ``active``, for the first time and the only one.
+    """The end of an agent's run in a session with a life cycle, when its state left ``active``, which happens once.
 
     Attributes:
-        outcome: ``done``, ``crash`` or ``killed``. One whose work is saved next is done; what saving comes to is not the agent's.
+        outcome: ``done``, ``crash`` or ``killed``. A run whose work is saved next is done, whether the save succeeds or not.
         at_ns: when, in nanoseconds since 1970 UTC.
         seq: the event.
     """
@@ -129,30 +129,30 @@ class SessionState:
         policy: the eviction policy now in force.
         created_ns: when it started. updated_ns: when anything last happened. last_access_ns: when it was last used or its files changed.
         state: ``active``, or how it ended.
-        api_touched: paths written or deleted through the session, in the order of their first time; with the last ``op``.
+        api_touched: paths written or deleted through the session, in the order of their first use; with the last ``op``.
         commits: shas of the agent's commits, oldest first.
         strategy, result: of the promotion.
-        intent: the promotion whose end the log does not tell.
+        intent: the promotion that has not ended in the log.
         workspace_present: whether the workspace is complete and not removed.
-        kept: the tree that was put by last; see ``workspace.kept``.
-        steps: the steps that were begun and not ended, outermost first.
-        unkept: whether files were written through the session since.
-        turn: the turn of which the log does not tell the end.
+        checkpoint: the tree that was saved last; see ``workspace.kept``.
+        steps: the steps that began and did not end, outermost first.
+        changed_since_checkpoint: whether files were written through the session since.
+        turn: the turn that has not ended in the log.
         calls: tool calls without a result, by their id; each with the tool's name.
         identity: who works in it, and on what; see ``IDENTITY``.
         lineage: the session it came from; None for the first of its line.
         ended_ns: when it ended.
-        outcome: how its agent did, once it has ended and somebody said.
+        outcome: how its agent did, if the caller that ended it said.
         successor: the session it was handed to.
-        handoff: the child of a handoff of which the log does not tell the end.
+        handoff: the child of a handoff that has not ended in the log.
         archive: what was set aside of unpromoted work, as in ``archive.written``.
-        life: the state of its life, one of ``life.STATES``; None for a session that has no life cycle. It is active until it is removed.
-        kind, member: of a session with a life: what runs in it, and whose it is.
-        retained_ns: since when its workspace is only kept; None while it is not.
-        run: how the run of its agent ended; None while that goes on, and without a life.
+        life: the state of its life cycle, one of ``lifecycle.STATES``; None without one. ``state`` is active until it is removed.
+        kind, member: of a session with a life cycle: what runs in it, and the member that it belongs to.
+        retained_ns: since when its workspace is only retained; None while it is not.
+        run: the end of its agent's run; None while that goes on, and without a life cycle.
         seq: of the last event folded; -1 when there is no log.
         legacy: it comes from a TypeScript record and has no log yet.
-        extra: keys of that record this engine does not know, to be given back as they were.
+        extra: keys of that record that this engine does not know, which it writes back unchanged.
     """
 
     id: str
@@ -177,8 +177,8 @@ class SessionState:
     result: Result | None = None
     intent: Intent | None = None
     workspace_present: bool = False
-    kept: str | None = None
-    unkept: bool = False
+    checkpoint: str | None = None
+    changed_since_checkpoint: bool = False
     steps: tuple[str, ...] = ()
     turn: str | None = None
     calls: dict[str, str] = field(default_factory=dict)
@@ -200,14 +200,14 @@ class SessionState:
 
     @property
     def ended(self) -> bool:
-        """Whether the session is over; ended states are absorbing (DESIGN rule 7)."""
+        """Whether the session is over; ended states are absorbing (rule 7, docs/explanation/rules.md)."""
         return self.state in ENDED
 
     @property
     def ending(self) -> str | None:
-        """How it ended: as somebody said, or as it follows from what became of its work; None while it lives (Gas Town).
+        """Its outcome: the one that was given, or the one that follows from its end; None until then (Gas Town).
 
-        One with a life lives as long as its agent runs: that its workspace is kept afterwards is no life.
+        A session with a life cycle ends here with its agent's run, although its workspace is retained afterwards.
         """
         if self.run is not None:
             return self.run.outcome
@@ -237,8 +237,8 @@ class SessionState:
 def deadline_ns(state: SessionState) -> int | None:
     """The last instant at which the session is still inside its TTL, or None when it has none.
 
-    It is expired if and only if now is *greater* (GitTrix). Idle time counts from the last use, absolute time from creation, the
-    sooner wins; ``manual`` exempts from both, and so does a life: ``retention`` collects those. Whether the session is active is not asked.
+    It is expired if and only if now is *greater* (GitTrix). Idle time counts from the last use, absolute time from creation, and the
+    sooner wins. ``manual`` exempts from both, and so does a life cycle, where ``retention`` decides. Ended sessions have a deadline, too.
     """
     policy = state.policy
     if policy.manual or state.life is not None:

@@ -1,12 +1,11 @@
-"""A derived index over a store: which sessions there are and which are due, without opening every log.
+"""A derived index over a store, to find sessions, and those that are due, without opening every log.
 
 Nothing reads it as truth. :meth:`Index.sync` folds only the logs whose size, time or inode changed since they were last folded. The
-file can be deleted, damaged or of another version at any time, and is then built anew without a word. It must not know what an answer
-is used for.
+file can be deleted, damaged or of another version at any time, and is then silently built anew.
 
-A small store gets its index in memory: opening a file of SQLite's takes longer than folding a few logs. In a large one looking at every
-log takes too long, too; there an index does so once, and then looks where writers told of a change (``changes``), and at sessions that
-others may change: those without a log, and those that cannot be read.
+A small store gets its index in memory: opening a file of SQLite's takes longer than folding a few logs. In a large store looking at every
+log takes too long, too. There an index does so once, and then looks where writers announced a change (``change_feed``), and at sessions
+that other programs may change: those without a log, and those that cannot be read.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from pytest_gittrix.errors import GittrixError, InvalidInput, LogDamaged, MetadataVersionUnsupported
-from pytest_gittrix.record.eventlog.change_feed import LARGEST, Changes, Mark
+from pytest_gittrix.record.eventlog.change_feed import LARGEST, ChangeFeed, Mark
 from pytest_gittrix.record.state.fold import SessionState, StateName, deadline_ns, metadata_of
 from pytest_gittrix.record.store.index_tables import EVICTABLE, WIDTH, earlier, in_memory, on_disk, set_mark
 from pytest_gittrix.record.store.listing import Signature, names_of, signatures
@@ -33,7 +32,7 @@ LARGE = 4096
 
 T = TypeVar("T")
 
-# Of a session whose row must be made again next time, whatever its files look like.
+# The signature of a session whose row is made anew next time, whatever its files look like.
 _NEVER: Signature = (-1, -1, -1)
 _LARGEST = 2**63 - 1
 
@@ -51,7 +50,7 @@ _NARROW = {"parent": "session_parent", "chain": "session_chain", "work_unit": "s
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What the index says about one session.
+    """The entry of one session.
 
     Attributes:
         id, state, created_ns, updated_ns, last_access_ns, seq, workspace_present, legacy: as in ``SessionState``.
@@ -75,13 +74,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked for; everything that is given must hold (Gas Town, session-systems 2.3).
+    """A search for sessions; every given criterion must hold (Gas Town's Query).
 
     Attributes:
         agent, rig, work_unit, chain, outcome, parent: equal to this.
         since_ns: started then or later.
         until_ns: started before.
-        limit: how many at most; 0 for all.
+        limit: the most sessions to find; 0 for all.
     """
 
     EQUAL: ClassVar = ("agent", "rig", "work_unit", "chain", "outcome", "parent")
@@ -101,9 +100,9 @@ class Index:
     """The index of one store. Several threads may share it, and several processes may have one each.
 
     Args:
-        store: whose sessions. Nothing is opened before the first question.
-        persist_from: how many sessions make a file worth while; below that, if there is none yet, the index is kept in memory.
-        trust_from: how many make it worth while that writers tell of what they change.
+        store: the sessions. Nothing is opened before the first question.
+        persist_from: number of sessions from which the index is a file; below that, without a file yet, it is in memory.
+        trust_from: number of sessions from which writers announce their changes.
     """
 
     def __init__(self, store: Store, *, persist_from: int = SMALL, trust_from: int = LARGE) -> None:
@@ -111,7 +110,7 @@ class Index:
         self.path = store.root / FILE
         self._persist_from = persist_from
         self._trust_from = trust_from
-        self._changes = Changes(store.root, LOG)
+        self._changes = ChangeFeed(store.root, LOG)
         self._looked = False
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
@@ -122,8 +121,8 @@ class Index:
     def sync(self) -> None:
         """Fold the sessions that changed since the index last saw them, and forget those that are gone.
 
-        In a large store, what somebody else than this engine does to a session with a log (edits it, copies it in, deletes it) is seen by
-        the next index that is made, or by :meth:`rebuild`.
+        In a large store, what another program does to a session with a log (edits it, copies it in, deletes it) is noticed by the next
+        index that is opened, or by :meth:`rebuild`.
 
         Raises:
             AdapterUnavailable: the store cannot be listed.
@@ -133,7 +132,7 @@ class Index:
     def due(self, now_ns: int) -> list[str]:
         """The sessions past their TTL at ``now_ns`` (strictly greater, GitTrix), longest overdue first, then by id.
 
-        Those are the active ones, and promoted ones that kept their workspace. As of the last :meth:`sync`.
+        These are active ones, and promoted ones that still have their workspace. As of the last :meth:`sync`.
         """
         now_us = -(-now_ns // 1000)
         return self._ask(lambda database: [id for (id,) in database.execute(_DUE, (min(now_us, _LARGEST),))])
@@ -143,13 +142,13 @@ class Index:
         return self._ask(lambda database: sorted(id for (id,) in database.execute(_AHEAD, (now_ns // 1000,))))
 
     def unsettled(self) -> list[str]:
-        """The sessions in which something was begun and not finished, in order of id, as of the last :meth:`sync`."""
+        """The sessions with an unfinished operation, in order of id, as of the last :meth:`sync`."""
         return self._ask(lambda database: [id for (id,) in database.execute(_UNSETTLED)])
 
     def rows(self, *, state: StateName | None = None, durable_path: str | None = None, workspace_present: bool | None = None) -> list[Row]:
         """The sessions in a state, of a durable repository, with or without their workspace; oldest first, then by id.
 
-        As of the last :meth:`sync`. What cannot be read is not here but in :meth:`problems`.
+        As of the last :meth:`sync`. Sessions that cannot be read are in :meth:`problems` instead.
         """
         wanted = {"state": state, "durable": _blob(durable_path), "workspace_present": workspace_present}
         terms = {name: value for name, value in wanted.items() if value is not None}
@@ -162,26 +161,26 @@ class Index:
         return None if found is None else _row(*found)
 
     def ids_from(self, prefix: str, most: int) -> list[str]:
-        """The ids that begin so, in order, at most so many; as of the last :meth:`sync`."""
+        """At most ``most`` of the ids with a prefix, in order; as of the last :meth:`sync`."""
         query = "SELECT id FROM session WHERE id >= ? AND id < ? ORDER BY id LIMIT ?"
         return self._ask(lambda database: [id for (id,) in database.execute(query, (prefix, prefix + "\x7f", most))])
 
     def query(self, query: Query) -> list[Row]:
-        """The sessions that fit a query, newest first, then by id; as of the last :meth:`sync`."""
+        """The sessions that match a query, newest first, then by id; as of the last :meth:`sync`."""
         equal = {name: value for name in Query.EQUAL if (value := getattr(query, name)) is not None}
         terms = ["problem IS NULL", *(f"{name} = :{name}" for name in equal)]
         terms += ["created_us >= :since"] * (query.since_ns is not None) + ["created_us < :until"] * (query.until_ns is not None)
         values = {**equal, "since": _microseconds(query.since_ns), "until": _microseconds(query.until_ns), "most": query.limit or -1}
-        # The fewest sessions share the first of these; left alone, SQLite may begin with the rig of half of them.
+        # The first of these is the most selective; by itself, SQLite may begin with the rig of half of the sessions.
         narrowest = next((index for name, index in _NARROW.items() if name in equal), "session_facts")
         found = f"SELECT id FROM session INDEXED BY {narrowest} WHERE {' AND '.join(terms)} {_NEWEST_FIRST} LIMIT :most"
         ordered = f"{_ROWS} AND id IN ({found}) {_NEWEST_FIRST}"
         return self._ask(lambda database: [_row(*fields) for fields in database.execute(ordered, values)])
 
     def lives(self, states: Iterable[str] = (), *, member: str | None = None) -> list[str]:
-        """The sessions with a life, oldest first, then by id: those in some states of it, or in all; those of a member, or of all.
+        """The sessions with a life cycle, oldest first, then by id; only those in the given states and of the given member.
 
-        One whose start never finished has none. As of the last :meth:`sync`.
+        A session whose start never finished has none. As of the last :meth:`sync`.
         """
         wanted = [*states]
         terms = "life IS NOT NULL" if not wanted else f"life IN ({', '.join('?' * len(wanted))})"
@@ -201,7 +200,7 @@ class Index:
             self.sync()
 
     def close(self) -> None:
-        """Let go of the file; the next question opens it again."""
+        """Close the file; the next question opens it again."""
         with self._lock:
             connection, self._connection = self._connection, None
             if connection is not None and self._pid == os.getpid():
@@ -211,7 +210,7 @@ class Index:
         """Put a question to the database; if SQLite fails, to one made anew; if that fails too, to one in memory.
 
         Raises:
-            InvalidInput: what is asked for has a lone surrogate: no session has such a name, and SQLite takes none.
+            InvalidInput: a value of the question has a lone surrogate: no session has such a name, and SQLite takes none.
         """
         try:
             return self._answered(question, fresh=fresh)
@@ -235,46 +234,46 @@ class Index:
                 return question(self._opened())
             except sqlite3.DatabaseError:
                 self.close()
-            # A read-only store or a full disk. The answer is what matters, the file only made it faster.
+            # A read-only store or a full disk. The answer does not need the file, which only made it faster.
             self._adopt(in_memory())
             self._refresh()
             return question(self._opened())
 
     def _refresh(self) -> None:
-        told = None
+        changed = None
         if self._looked and self._is_open():
             database = self._opened()
             mark = self._mark(database)
-            told = self._changes.since(mark) if mark is not None else None
-        if told is None:
+            changed = self._changes.since(mark) if mark is not None else None
+        if changed is None:
             self._look_at_all()
             return
         foreign = [id for (id,) in database.execute(_FOREIGN)]
-        if told.ids or foreign:
-            # Whoever still writes may write more after the look; the next one must come back to him.
-            end = told.end if self._changes.quiet(told.ids) else mark
-            names = told.ids.union(foreign)
+        if changed.ids or foreign:
+            # A process that is still writing may write more after this look; the next look must return to it.
+            end = changed.end if self._changes.quiet(changed.ids) else mark
+            names = changed.ids.union(foreign)
             self._update(signatures(self.store.root, names=names), self._recalled(database, names), mark, end)
-        if told.end.offset > LARGEST:
+        if changed.end.offset > LARGEST:
             self._changes.begin()
 
     def _look_at_all(self) -> None:
         before = self._mark(self._opened()) if self._is_open() or self.path.exists() else None
-        told = self._changes.since(before)
-        known = before if told is not None else None
-        if told is None and before is not None:
-            told = self._changes.since(None)
-        # In a file that nobody followed from its beginning, there may be writers who told of their writing in the one before, or nowhere.
-        quiet = told is not None and self._changes.quiet(told.ids if known is not None else names_of(self.store.root))
+        changed = self._changes.since(before)
+        known = before if changed is not None else None
+        if changed is None and before is not None:
+            changed = self._changes.since(None)
+        # Of a feed that was not followed from its beginning, some writers may have announced their write in the one before, or nowhere.
+        quiet = changed is not None and self._changes.quiet(changed.ids if known is not None else names_of(self.store.root))
         found = signatures(self.store.root, self._seen)
         database = self._opened(len(found))
-        self._update(found, self._known(database), before, told.end if told is not None and quiet else known)
+        self._update(found, self._known(database), before, changed.end if changed is not None and quiet else known)
         self._looked = True
-        if len(found) >= self._trust_from and (told is None or told.end.offset > LARGEST):
+        if len(found) >= self._trust_from and (changed is None or changed.end.offset > LARGEST):
             self._changes.begin()
 
     def _update(self, found: dict[str, Signature], seen: dict[str, Signature], before: Mark | None, end: Mark | None) -> None:
-        """Make the rows of ``seen`` those of ``found``; then all is known up to ``end``, if it was up to ``before``."""
+        """Bring the rows from the signatures ``seen`` to ``found``, and the mark from ``before`` to ``end``."""
         if found == seen and before == end:
             return
         database = self._opened(len(found))
@@ -366,7 +365,7 @@ def _fields(state: SessionState) -> tuple[Any, ...]:
 
 
 def unsettled(state: SessionState) -> bool:
-    """Whether something was begun and not finished: a promotion, a start, or the removal of an ended session's workspace."""
+    """Whether an operation is unfinished: a promotion, a start, a handoff, or the removal of an ended session's workspace."""
     if not state.ended:
         begun = state.handoff is not None or state.life == "creating" or not state.workspace_present
         return state.intent is not None or begun

@@ -1,7 +1,6 @@
 """The tables of an index, and how they are opened: in a file, or in memory.
 
-A file of another version or one that is damaged is an error here; what to do about that is for the index to say. It must not know what
-the columns hold.
+A file of another version or a damaged one is an error here, which the index handles.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ COLUMNS: Final = (
     "agent TEXT, rig TEXT, work_unit TEXT, chain TEXT, outcome TEXT, parent TEXT, life TEXT, member TEXT"
 )
 WIDTH: Final = COLUMNS.count(",") + 1
-"""How many values a row of it has."""
+"""The number of values of a row."""
 
-# All that a query asks for: reading these of every session takes a twentieth of the time that reading the rows takes.
+# The columns that a query needs: reading these of every session takes a twentieth of the time that reading the rows takes.
 _FACTS: Final = "created_us DESC, id, problem, rig, outcome, agent, work_unit"
 EVICTABLE: Final = "(state = 'active' OR (state = 'promoted' AND workspace_present))"
 """Which sessions a sweep may end."""
@@ -86,14 +85,14 @@ def _make_tables(connection: sqlite3.Connection) -> None:
 
 
 def set_mark(database: sqlite3.Connection, mark: Mark | None) -> None:
-    """Note up to where writers were heard; None if nobody was listened to."""
+    """Store up to where the change feed was read; None if it was not."""
     database.execute("DELETE FROM mark")
     if mark is not None:
         database.execute("INSERT INTO mark VALUES (?, ?)", (mark.stamp, mark.offset))
 
 
 def earlier(one: Mark | None, other: Mark | None) -> Mark | None:
-    """The one of two marks of the same file that comes first; None if they are not of the same."""
+    """The earlier of two marks of one file; None if they are of different files."""
     if one is None or other is None or one.stamp != other.stamp:
         return None
     return min(one, other, key=lambda mark: mark.offset)

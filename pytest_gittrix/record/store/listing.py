@@ -1,4 +1,4 @@
-"""Which sessions there are in a store, and whether their files changed, by looking from outside. It opens no file of a session."""
+"""Which sessions a store has, and whether their files changed, without opening a file of a session."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Signature = tuple[int, int, int]
 
 
 def names_of(root: Path) -> list[str]:
-    """What may be sessions."""
+    """The names in a store that can be sessions."""
     try:
         return [name for name in os.listdir(root) if ID.fullmatch(name)]
     except FileNotFoundError:

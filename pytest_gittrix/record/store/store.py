@@ -1,7 +1,7 @@
 """Where sessions are kept: one directory each, with the event log as the only truth in it.
 
-``metadata.json`` is written for people and for the TypeScript GitTrix and is read only when there is no log. It must not know what
-a workspace or a repository is, and creates nothing until a session does.
+``metadata.json`` is written for people and for the TypeScript GitTrix, and is read only when there is no log. No directory is made before
+the first session.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Store:
         return fold(events, policy="skip" if policy == "skip" else "strict") if events else self._legacy(id)
 
     def scan(self) -> tuple[list[SessionState], list[Problem]]:
-        """Every session in order of id, and those that cannot be read; one bad record does not stop the rest (DESIGN rule 8)."""
+        """Every session in order of id, and those that cannot be read; one bad record does not stop the rest (rule 8)."""
         states: list[SessionState] = []
         problems: list[Problem] = []
         for id in self.ids():
@@ -160,7 +160,7 @@ class Store:
         path = self._of(id, METADATA)
         if state.id != id:
             raise InvalidInput(f"The state of session {state.id!r} is not the record of {id!r}.")
-        # One name per writer, so that two never write one file, and a killed one leaves no heap of them.
+        # One name per writer, so that two never write one file, and a killed writer leaves at most one behind.
         fresh = self._of(id, f".{METADATA}.{os.getpid()}-{threading.get_ident()}.tmp")
         try:
             # A line a field, for people; json's own indent is ten times slower, being written in Python.

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.record.eventlog.events import Event, check
 from pytest_gittrix.record.eventlog.log import EventLog
-from pytest_gittrix.record.state.fold import BIRTHS, RULES, fold
+from pytest_gittrix.record.state.fold import ORIGINS, RULES, fold
 
 RELATIONS: Final = ("handoff", "crash", "fork")
 """How a session can have come from another one."""
@@ -89,7 +89,7 @@ class _History:
         if event.seq != self.next:
             self._wrong(event, f"has seq {event.seq}, and {self.next} comes next")
         self.next = event.seq + 1
-        if (event.type in BIRTHS) != (index == 0):
+        if (event.type in ORIGINS) != (index == 0):
             self._wrong(event, "is a second birth" if index else "is no birth, and a session begins with one")
         try:
             check(event.type, event.data, event.actor)

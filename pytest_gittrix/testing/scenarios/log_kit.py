@@ -20,7 +20,7 @@ from pytest_gittrix.engine.agents.agent_session import parts_of
 from pytest_gittrix.errors import InvalidInput, LogDamaged
 from pytest_gittrix.record.eventlog.events import Actor, Event, check, decode, encode, path_fields
 from pytest_gittrix.record.eventlog.log import ReadPolicy
-from pytest_gittrix.record.state.fold import BIRTHS, SessionState, fold
+from pytest_gittrix.record.state.fold import ORIGINS, SessionState, fold
 from pytest_gittrix.record.state.values import Policy
 from pytest_gittrix.record.store.store import LOG, Store
 from pytest_gittrix.testing.scenarios.golden_log import golden
@@ -127,7 +127,7 @@ class LogKit:
             events = self.events(policy="repair-tail" if legal else "skip")
             if legal:
                 state = fold(events) if events else None
-                if state is None and type not in BIRTHS:
+                if state is None and type not in ORIGINS:
                     events = [self._store("session.created", self._birth(), "human", None, at)]
                     events.append(self._store("workspace.ready", self._ready(), "system", events[-1], at))
                     state = fold(events)

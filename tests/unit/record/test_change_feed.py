@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gittrix.record.eventlog.change_feed import FILE, SUPPORTED, Changes, Mark, tell
+from pytest_gittrix.record.eventlog.change_feed import FILE, SUPPORTED, ChangeFeed, Mark, announce_write
 from pytest_gittrix.record.eventlog.log import ReadPolicy
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.record.store import index as index_module
@@ -116,7 +116,7 @@ def test_a_repaired_log_is_told_of(store: Store) -> None:
 def test_a_writer_that_has_told_and_not_yet_written_is_waited_for(store: Store) -> None:
     index, line = trusting(store), _line(store, "a")
     fd = os.open(store.log("a").path, os.O_RDWR | os.O_APPEND)
-    tell(fd, str(store.root / FILE), "a")
+    announce_write(fd, str(store.root / FILE), "a")
     index.sync()
     assert states(index)["a"] == "active"
     os.write(fd, line)
@@ -128,8 +128,8 @@ def test_a_writer_that_has_told_and_not_yet_written_is_waited_for(store: Store) 
 def test_a_writer_that_told_in_a_file_that_was_replaced_since_is_waited_for(store: Store) -> None:
     index, line = trusting(store), _line(store, "a")
     fd = os.open(store.log("a").path, os.O_RDWR | os.O_APPEND)
-    tell(fd, str(store.root / FILE), "a")
-    Changes(store.root, "events.jsonl").begin()
+    announce_write(fd, str(store.root / FILE), "a")
+    ChangeFeed(store.root, "events.jsonl").begin()
     for _ in range(3):
         index.sync()
     os.write(fd, line)
@@ -141,7 +141,7 @@ def test_a_writer_that_told_in_a_file_that_was_replaced_since_is_waited_for(stor
 def test_a_writer_that_began_before_there_was_a_file_is_waited_for(store: Store) -> None:
     line = _line(store, "a")
     fd = os.open(store.log("a").path, os.O_RDWR | os.O_APPEND)
-    tell(fd, str(store.root / FILE), "a")  # there is nothing to tell it in
+    announce_write(fd, str(store.root / FILE), "a")  # there is nothing to tell it in
     index = trusting(store)
     index.sync()
     os.write(fd, line)
@@ -152,11 +152,11 @@ def test_a_writer_that_began_before_there_was_a_file_is_waited_for(store: Store)
 
 WRITER = """
 import os, sys
-from pytest_gittrix.record.eventlog.change_feed import tell
+from pytest_gittrix.record.eventlog.change_feed import announce_write
 
 log, changes, line = sys.argv[1:]
 fd = os.open(log, os.O_RDWR | os.O_APPEND)
-tell(fd, changes, "a")
+announce_write(fd, changes, "a")
 print("told", flush=True)
 sys.stdin.read(1)
 os.write(fd, bytes.fromhex(line))
@@ -210,7 +210,7 @@ def test_a_spoilt_file_is_not_believed(store: Store, how: str) -> None:
     elif how == "garbage":
         path.write_bytes(b"\xff" * 100)
     elif how == "another":
-        Changes(store.root, "events.jsonl").begin()
+        ChangeFeed(store.root, "events.jsonl").begin()
     elif how == "a directory":
         path.mkdir()
     change_unseen(store, "a")
@@ -314,7 +314,7 @@ def test_an_index_that_writes_late_while_another_looks_does_not_hide_what_was_se
 
 
 def test_a_place_that_nobody_knows_is_none(tmp_path: Path) -> None:
-    changes = Changes(tmp_path, "events.jsonl")
+    changes = ChangeFeed(tmp_path, "events.jsonl")
     assert changes.since(None) is None
     changes.begin()
     told = changes.since(None)

@@ -13,8 +13,8 @@ from pytest_gittrix.errors import InvalidInput, LogDamaged, MetadataVersionUnsup
 from pytest_gittrix.record.eventlog.events import Event, check
 from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION, VOCABULARY
 from pytest_gittrix.record.state.fold import (
-    BIRTHS,
     ENDED,
+    ORIGINS,
     RULES,
     Intent,
     Policy,
@@ -221,20 +221,20 @@ def test_a_session_ends_once_and_its_record_goes_on() -> None:
 
 
 def test_what_was_written_since_files_were_kept_is_known() -> None:
-    assert not fold(history("workspace.kept")).unkept
-    assert fold(history("workspace.kept", "session.write")).unkept
+    assert not fold(history("workspace.kept")).changed_since_checkpoint
+    assert fold(history("workspace.kept", "session.write")).changed_since_checkpoint
     written = fold(history("session.write", "workspace.kept"))
-    assert (written.unkept, written.kept) == (False, "4" * 40)
-    assert not fold(history("session.write", "session.commit")).unkept
+    assert (written.changed_since_checkpoint, written.checkpoint) == (False, "4" * 40)
+    assert not fold(history("session.write", "session.commit")).changed_since_checkpoint
 
 
 def test_every_stored_event_has_a_rule_and_a_sample() -> None:
-    assert BIRTHS.keys() | RULES.keys() == VOCABULARY.keys()
+    assert ORIGINS.keys() | RULES.keys() == VOCABULARY.keys()
     assert SAMPLES.keys() == RULES.keys()
 
 
 @pytest.mark.parametrize("end", [("session.ended", {"state": state}) for state in sorted(ENDED)] + ["promote.done"])
-@pytest.mark.parametrize("type", [type for type, rule in RULES.items() if "ended" not in rule.when] + ["session.ended", *BIRTHS])
+@pytest.mark.parametrize("type", [type for type, rule in RULES.items() if "ended" not in rule.when] + ["session.ended", *ORIGINS])
 def test_an_ended_session_can_do_nothing_any_more(type: str, end: tuple[str, dict[str, Any]] | str) -> None:
     with pytest.raises(LogDamaged, match=f"Event 2 of session 'sess_a' is '{type}', which cannot happen"):
         fold([*history(end), Event(2, NOW, "sess_a", type, "agent", SAMPLES.get(type, {}))])

@@ -192,7 +192,7 @@ def test_a_state_alone_tells_whether_a_session_was_started(site: Site) -> None:
 
 
 def axes_for(status: str) -> Observations:
-    """Axes of a status of the newest dialect."""
+    """Observations of a status of the newest dialect."""
     ends = {"killed": "manually_killed", "cleanup": "pr_merged", "errored": "probe_failure", "terminated": "agent_process_exited"}
     of_pr = {
         "pr_open": {},

@@ -181,10 +181,10 @@ def _run(command: Sequence[str], *, env: Mapping[str, str], cwd: str, stdin: byt
         # In a new session, so that the command can be killed with the processes that it started.
         process = subprocess.Popen(argv, stdin=-1, stdout=-1, stderr=-1, env=env, cwd=cwd, start_new_session=True)
     except ValueError as problem:  # NUL bytes, and surrogates that no byte decodes to
-        raise _unspeakable(argv, str(problem)) from None
+        raise _not_an_argument(argv, str(problem)) from None
     except OSError as problem:
         if problem.errno == errno.E2BIG:
-            raise _unspeakable(argv, "it is too long") from None
+            raise _not_an_argument(argv, "it is too long") from None
         raise CommandBroken(f"The command could not be started: {problem}.", CompletedCommand(argv, 127, b"", b"")) from None
     try:
         out, err = process.communicate(stdin, timeout)
@@ -206,7 +206,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _unspeakable(command: Sequence[str], problem: str) -> InvalidInput:
+def _not_an_argument(command: Sequence[str], problem: str) -> InvalidInput:
     return InvalidInput(
         f"No command line can carry this: {problem}.",
         why=f"The arguments were: {', '.join(_clipped(repr(part)) for part in command[1:])}.",

@@ -26,13 +26,13 @@ from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing.repos.place import Place
 from pytest_gittrix.testing.systems.protocol import BASE, VERBS, Capability, Promoted
 
-HowTimed = Literal["file", "faketime", "none"]
+ClockSource = Literal["file", "faketime", "none"]
 Dialect = Literal["gittrix", "typescript"]
 
 HOME_VARIABLE: Final = "GITTRIX_HOME"
 TYPESCRIPT: Final = BASE | {Capability.DELETE, Capability.STRATEGIES, Capability.RESUME, Capability.SHELL, Capability.PROCESSES}
 """The capabilities that the TypeScript GitTrix documents for its command line; with libfaketime it has ``clock`` too."""
-UNSPEAKABLE: Final = frozenset(
+UNSUPPORTED: Final = frozenset(
     {Capability.HISTORY, Capability.TURNS, Capability.FORKS, Capability.LINES, Capability.MEMBERS, Capability.STATUS}
 )
 """Capabilities that no command line has: they need a callback into the test, or verbs that are no documented commands."""
@@ -54,7 +54,7 @@ class CommandSystem:
             GitTrix: no ``sweep`` (each command sweeps first), no flags for eviction, and paths with a comma cannot be selected.
 
     Attributes:
-        name, capabilities: as given, but without the capabilities in ``UNSPEAKABLE``, and without ``clock`` where the program cannot get
+        name, capabilities: as given, but without the capabilities in ``UNSUPPORTED``, and without ``clock`` where the program cannot get
             the time of the place.
         reasons: why a capability was left out, by capability.
 
@@ -69,19 +69,19 @@ class CommandSystem:
         name: str | None = None,
         capabilities: Iterable[Capability] = BASE,
         home_variable: str = HOME_VARIABLE,
-        clock: HowTimed = "file",
+        clock: ClockSource = "file",
         timeout: float = 60.0,
         env: Mapping[str, str] | None = None,
         dialect: Dialect = "gittrix",
     ) -> None:
-        _check_choice("clock", clock, get_args(HowTimed))
+        _check_choice("clock", clock, get_args(ClockSource))
         _check_choice("dialect", dialect, get_args(Dialect))
         argv = shlex.split(command) if isinstance(command, str) else [os.fspath(argument) for argument in command]
         self.command = (_program(argv, env), *argv[1:])
         self.name = name if name is not None else shlex.join(argv)
         reason = _no_clock(clock)
         declared = frozenset(capabilities)
-        left_out = dict.fromkeys(UNSPEAKABLE, "a system that is driven by its command line is not asked for it")
+        left_out = dict.fromkeys(UNSUPPORTED, "a system that is driven by its command line is not asked for it")
         left_out |= {Capability.CLOCK: reason} if reason else {}
         self.reasons: Mapping[Capability, str] = {one: why for one, why in left_out.items() if one in declared}
         self.capabilities = declared - self.reasons.keys()
@@ -99,7 +99,7 @@ class CommandSystem:
         """The command line of this package, in this interpreter, with every capability that a command line can have."""
         # -P: a file of the durable repository must never be taken for a module.
         command = (sys.executable, "-P", "-m", "pytest_gittrix.cli")
-        return cls(command, name="gittrix (command line)", capabilities=frozenset(Capability) - UNSPEAKABLE, timeout=timeout)
+        return cls(command, name="gittrix (command line)", capabilities=frozenset(Capability) - UNSUPPORTED, timeout=timeout)
 
     @classmethod
     def typescript(cls, command: Sequence[str] | str = "gittrix", *, timeout: float = 60.0) -> CommandSystem:
@@ -288,7 +288,7 @@ def _policy_flags(policy: EvictionPolicy) -> list[str]:
     return [*flags, *(["--manual"] if policy.manual else []), *([] if policy.until_promote else ["--keep-after-promote"])]
 
 
-def _no_clock(clock: HowTimed) -> str | None:
+def _no_clock(clock: ClockSource) -> str | None:
     """Why a program cannot get the time of the place; None if it can."""
     if clock == "none":
         return "the command runs on the real time (clock='none')"

@@ -13,7 +13,7 @@ from support.command_system import ID, Program
 
 from pytest_gittrix.clock import carriers
 from pytest_gittrix.conformance.command_line import CommandRefused
-from pytest_gittrix.conformance.command_system import UNSPEAKABLE, CommandSystem
+from pytest_gittrix.conformance.command_system import UNSUPPORTED, CommandSystem
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.record.state.records import EvictionPolicy
 from pytest_gittrix.testing.repos.place import Place
@@ -39,7 +39,7 @@ def test_a_system_does_what_every_system_does_unless_more_is_declared(place: Pla
     plain = CommandSystem([sys.executable])
 
     assert check_system(plain).capabilities == BASE
-    spoken = {verb for capability, verbs in VERBS.items() if capability not in UNSPEAKABLE for verb in verbs}
+    spoken = {verb for capability, verbs in VERBS.items() if capability not in UNSUPPORTED for verb in verbs}
     verbs = {verb for verbs in VERBS.values() for verb in verbs}
     assert [verb for verb in verbs if callable(getattr(plain.open(place), verb))] == []
     assert {verb for verb in verbs if callable(getattr(CommandSystem.own().open(place), verb))} == spoken
@@ -95,7 +95,7 @@ def test_with_libfaketime_programs_that_know_nothing_of_us_follow_the_clock(
 def test_a_program_on_the_real_time_claims_no_clock(place: Place) -> None:
     system = CommandSystem([sys.executable], capabilities=frozenset(Capability), clock="none")
 
-    assert frozenset(Capability) - system.capabilities == {Capability.CLOCK} | UNSPEAKABLE
+    assert frozenset(Capability) - system.capabilities == {Capability.CLOCK} | UNSUPPORTED
     assert "real time" in system.reasons[Capability.CLOCK]
     assert "PYTEST_GITTRIX_CLOCK" not in system.environment(place)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gittrix.conformance.command_system import UNSPEAKABLE, CommandSystem
+from pytest_gittrix.conformance.command_system import UNSUPPORTED, CommandSystem
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.testing.systems.driver import DrivenEngine, DrivenSession, Stage
 from pytest_gittrix.testing.systems.driver_members import DrivenMembers, DrivenRules
@@ -74,7 +74,7 @@ def test_a_question_that_is_not_declared_is_refused(stage: Stage, verb: str) -> 
 
 
 def test_each_verb_that_is_driven_is_declared_and_described() -> None:
-    driven = {verb for capability in UNSPEAKABLE for verb in VERBS[capability]}
+    driven = {verb for capability in UNSUPPORTED for verb in VERBS[capability]}
 
     assert driven == {*OF_SESSIONS, *OF_ENGINES, *BY_HANDLES} - {"members", "rules"}
     assert sorted(verb for verbs in VERBS.values() for verb in verbs if not getattr(OptionalVerbs, verb).__doc__) == []
@@ -122,8 +122,8 @@ def test_our_engine_as_a_system_does_all_there_is() -> None:
 
 
 def test_a_command_line_claims_nothing_that_it_has_no_words_for() -> None:
-    system = CommandSystem([sys.executable], capabilities=BASE | UNSPEAKABLE | {Capability.DELETE}, clock="none")
+    system = CommandSystem([sys.executable], capabilities=BASE | UNSUPPORTED | {Capability.DELETE}, clock="none")
 
     assert system.capabilities == BASE | {Capability.DELETE}
-    assert system.reasons.keys() == UNSPEAKABLE
-    assert CommandSystem.own().capabilities.isdisjoint(UNSPEAKABLE)
+    assert system.reasons.keys() == UNSUPPORTED
+    assert CommandSystem.own().capabilities.isdisjoint(UNSUPPORTED)

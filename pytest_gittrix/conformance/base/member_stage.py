@@ -140,7 +140,7 @@ def _as_hydrated(session: DrivenMember, specs: Sequence[RepositorySpec], mirrors
 
 
 class RunningAgent:
-    """An agent that runs until it is ended, or is told to exit.
+    """An agent that runs until it is killed, or until the test lets it exit.
 
     Args:
         directory: where the agent and the test exchange its process id and its exit status; it is made.
@@ -185,7 +185,7 @@ class RunningAgent:
         self._exit_pipe.write_text(f"{code}\n")
 
     def kill(self) -> None:
-        """Kill the agent if it was started, whoever started it."""
+        """Kill the agent if it was started."""
         if self._pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(self._pid, 9)

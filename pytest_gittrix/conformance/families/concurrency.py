@@ -42,7 +42,7 @@ Actor = Callable[[Stage, tuple[str, ...]], object]
 
 
 @dataclass(frozen=True)
-class Intrusion:
+class RaceOutcome:
     """The outcome of two processes, one of which ran while the other was held at a call.
 
     Attributes:
@@ -217,7 +217,7 @@ class ConcurrencyClauses(Clauses):
             assert states == dict.fromkeys((race.sessions[0].id, race.action.value, race.intruder.value), "active")
             assert len(states) == 3
 
-    def races(self, stage: Stage, prepare: Prepare, action: Actor, intruder: Actor, points: int = POINTS) -> Iterator[Intrusion]:
+    def races(self, stage: Stage, prepare: Prepare, action: Actor, intruder: Actor, points: int = POINTS) -> Iterator[RaceOutcome]:
         """Run one process while another is held, at calls spread over its run, each time on a fresh stage.
 
         Args:
@@ -239,7 +239,7 @@ class ConcurrencyClauses(Clauses):
                 ids = tuple(session.id for session in sessions)
                 workspaces = tuple(session.workspace_path for session in sessions)
                 came = intrude(partial(action, here, ids), partial(intruder, here, ids), at=at, within=here.path)
-                yield Intrusion(here, sessions, workspaces, came.action, came.intruder, came.held)
+                yield RaceOutcome(here, sessions, workspaces, came.action, came.intruder, came.held)
 
 
 def _went_well(ended: Ended) -> None:

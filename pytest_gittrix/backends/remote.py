@@ -1,8 +1,8 @@
 """A durable repository on another machine, or behind any other address that git takes.
 
-What the human's branch holds is what the remote says now: every head is asked for, and the engine's own copy (``remote_mirror``)
-only saves fetching again. A promotion lands as one push with a lease, git's compare-and-swap over the wire, so a lost race is seen
-as one and a refusal changes nothing (RELIABILITY 5). Knows no session.
+The remote is asked for the head of a branch every time; the engine's ``mirror`` only saves fetching objects again. A promotion lands as
+one push with a lease, which is git's compare-and-swap over a network: a lost race is recognised, and a rejected push changes nothing
+(docs/explanation/promotion.md).
 """
 
 from __future__ import annotations
@@ -12,42 +12,42 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalDurable
 from pytest_gittrix.backends.mirror import Mirror, mirror_url
 from pytest_gittrix.backends.protocol import Drift, LandingResult
 from pytest_gittrix.backends.transport import PushResult, Transport, parse_push
-from pytest_gittrix.errors import AdapterUnavailable, DurableLocked, GittrixError, InvalidInput, PromoteFailed
+from pytest_gittrix.errors import AdapterUnavailable, DurableLocked, GittrixError, PromoteFailed
 from pytest_gittrix.git.commit import BuiltCommit, Commit
 from pytest_gittrix.git.refs import RefMoved, branch_ref, short_branch
+from pytest_gittrix.git.repository import no_branch_error
 from pytest_gittrix.git.tree import Changes, Entry, Item
 from pytest_gittrix.workspaces.seed import History, Seed
 
 __all__ = ["RemoteDurable"]
 
-_FIRST_NAP, _LONGEST_NAP = 0.05, 0.5
-_SHOWN: Final = 20
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 0.5
 
 
 class RemoteDurable:
     """A git repository behind an address.
 
-    Nothing is asked of the remote before the first call. Each call may raise ``AuthFailed`` (the remote wants other credentials)
-    and ``AdapterUnavailable`` (it cannot be reached, or did not answer in time).
+    The remote is not contacted before the first call. Each call may raise ``AuthFailed`` (the remote requires other credentials) and
+    ``AdapterUnavailable`` (it cannot be reached, or did not answer in time).
 
     Args:
         url: the address: ``https://host/owner/name.git``, ``file:///srv/app.git``, ``user@host:path``, a path.
         branch: the branch that sessions start from and promote to.
-        mirror: directory of the engine's copy; made when needed, shared by engines and processes, one for each remote.
+        mirror: directory of the mirror; made when needed, shared by engines and processes, one for each remote.
         author: name and address on promoted commits; by default those the user has configured for all repositories.
-        protected: branches that commits may not be made on directly, full branch names.
-        credentials: user and password (or token) for ``http`` and ``https``; those in the URL by default. Never shown.
-        timeout: seconds that git may take for one exchange.
-        grace: seconds to wait, when a connection was cut after a push was sent, for the remote to show what came of it.
-        environment: more variables for git, such as ``SSH_AUTH_SOCK``; nothing else of the user's is seen.
-        sync: write seeds and the mirror through to the disk; what the remote does with a push is its own affair.
+        protected: full names of branches that commits may not be made on directly.
+        credentials: user and password (or token) for ``http`` and ``https``; by default those in the URL. Never shown.
+        timeout: seconds that one git program may take.
+        grace: seconds to wait for the branch to show the commit, if the connection was cut after a push was sent.
+        environment: more variables for git, such as ``SSH_AUTH_SOCK``; git sees nothing else of the user's.
+        sync: write seeds and the mirror through to the disk; the remote decides for itself what it writes through.
 
     Raises:
         InvalidInput: the URL, the branch or the credentials cannot be used.
@@ -77,15 +77,15 @@ class RemoteDurable:
 
     @classmethod
     def reopen(cls, mirror: str | os.PathLike[str], branch: str = "main", **options: Any) -> RemoteDurable:
-        """The repository that a mirror is of, as a session's record names it.
+        """Open the remote repository that a directory mirrors, as a session's record names it.
 
         Args:
             mirror: the directory.
             branch: as for the class.
-            options: as for the class; credentials are not kept in a mirror and must be given again.
+            options: as for the class; a mirror stores no credentials, so they must be given again.
 
         Raises:
-            AdapterUnavailable: the directory is no mirror.
+            AdapterUnavailable: the directory is not a mirror.
         """
         url = mirror_url(mirror)
         if url is None:
@@ -107,83 +107,80 @@ class RemoteDurable:
 
     @property
     def path(self) -> str:
-        """The mirror's directory, by which sessions find their repository again. It is no repository: only this class opens it."""
+        """The mirror's directory, by which sessions find their repository again. Only this class can open it."""
         return self._mirror.path
 
     @property
     def objects_dir(self) -> None:
-        """None: no workspace may share objects with the mirror."""
+        """None, because workspaces may not share objects with the mirror."""
         return
 
     @cached_property
-    def _copy(self) -> LocalDurable:
-        """Reader of the mirror."""
+    def _local(self) -> LocalDurable:
+        """The mirror's repository, for reading objects."""
         if not os.path.isdir(self._mirror.repository):
             self.head(self.branch)
-        return _Copy(self._mirror.repository, self.branch, author=self._author, protected=self._protected, sync=self._sync, head=self.head)
+        return _MirrorReader(
+            self._mirror.repository, self.branch, author=self._author, protected=self._protected, sync=self._sync, head=self.head
+        )
 
     def close(self) -> None:
-        """Give back descriptors and processes."""
-        if "_copy" in self.__dict__:
-            self._copy.close()
+        """Release descriptors and processes."""
+        if "_local" in self.__dict__:
+            self._local.close()
 
     # Reading -------------------------------------------------------------------------------------------------------------------
 
     def head(self, branch: str) -> str:
-        """The commit a branch of the remote is at now. Raises InvalidInput if there is no such branch."""
+        """Ask the remote for the head of a branch. Raises InvalidInput if there is no such branch."""
         ref = branch_ref(branch)
         head = self._mirror.head(ref)
-        if head is not None:
-            return head
-        known = [name.removeprefix("refs/heads/") for name in self.references() if name.startswith("refs/heads/")]
-        raise InvalidInput(
-            f"{self.url} has no branch {short_branch(branch)!r}.",
-            why="A session starts from the head of a branch.",
-            fix=f"Branches there: {', '.join(known[:_SHOWN]) or 'none (push a first commit)'}.",
-        )
+        if head is None:
+            raise no_branch_error(self.url, ref, self.references(), if_none="push a first commit")
+        return head
 
     def references(self) -> Mapping[str, str]:
-        """Every branch and tag of the remote as it is now, with its id."""
+        """Ask the remote for every branch and tag, each with its id."""
         return self._mirror.list_refs()
 
     def seed(self, seeds: str, commit: str, history: History) -> Seed:
-        """What workspaces of a commit start from."""
-        return self._copy.seed(seeds, commit, history)
+        """Prepare what workspaces of a commit start from."""
+        return self._local.seed(seeds, commit, history)
 
     def drift(self, baseline: str, head: str, seed: Seed | None = None) -> Drift:
-        """Every path that differs between two commits; ``seed`` helps out with a baseline that was never fetched, or is gone."""
-        return self._copy.drift(baseline, head, seed)
+        """Every path that differs between two commits; ``seed`` holds a baseline that was never fetched or has been pruned."""
+        return self._local.drift(baseline, head, seed)
 
     def entry(self, commit: str, path: str) -> Entry | None:
-        """What stands at a path in a commit."""
-        return self._copy.entry(commit, path)
+        """The file, symlink or submodule at a path in a commit; None if there is none."""
+        return self._local.entry(commit, path)
 
     def read_tree(self, id_: str) -> Mapping[bytes, Item]:
-        """A tree object, parsed."""
-        return self._copy.read_tree(id_)
+        """Read and parse a tree object."""
+        return self._local.read_tree(id_)
 
     def blob(self, id_: str) -> bytes:
-        """The bytes of a blob."""
-        return self._copy.blob(id_)
+        """Read a blob."""
+        return self._local.blob(id_)
 
     def commit(self, id_: str) -> Commit:
-        """A commit, parsed."""
-        return self._copy.commit(id_)
+        """Read and parse a commit."""
+        return self._local.commit(id_)
 
     def contributors(self, branch: str, most: int) -> int:
-        """Different author addresses among the last thousand commits of a branch, counted up to ``most``."""
-        return self._copy.contributors(branch, most)
+        """Count the different author addresses among the last thousand commits of a branch, up to ``most``."""
+        return self._local.contributors(branch, most)
 
     def protected(self, branch: str) -> bool:
-        """Whether the branch was declared protected here. What the remote protects, it says when it is pushed to."""
+        """Whether the branch was declared protected here. A branch that the remote protects is refused when it is pushed to."""
         return short_branch(branch) in self._protected
 
     def build(self, parent: str, changes: Changes, blobs: Mapping[str, bytes], *, message: str, seconds: int) -> BuiltCommit:
-        """The commit that applies changes to a parent, in memory. Raises TreeClash if they do not fit."""
-        return self._copy.build(parent, changes, blobs, message=message, seconds=seconds)
+        """Build the commit that applies changes to a parent, in memory. Raises TreeClash if they do not fit the parent's tree."""
+        return self._local.build(parent, changes, blobs, message=message, seconds=seconds)
 
     def worktree_admin_dir(self, path: str) -> str | None:  # noqa: ARG002 - part of the protocol
-        """None: a remote keeps no work trees here."""
+        """None, because a remote has no work trees on this machine."""
         return None
 
     # Landing -------------------------------------------------------------------------------------------------------------------
@@ -200,99 +197,99 @@ class RemoteDurable:
         seconds: int,  # noqa: ARG002
         settle: Callable[[str], bool],  # noqa: ARG002
     ) -> LandingResult:
-        """Make a built commit the head of the remote's branch, or change nothing there or in the mirror.
+        """Make a built commit the head of the remote's branch, or change nothing in the remote and in the mirror.
 
         Args:
             branch: the branch.
             built: the commit.
-            changes: part of the protocol, as are ``note``, ``keep``, ``seconds`` and ``settle``; a remote keeps its own log and locks.
-            expected: where the branch must be; None for a branch that must not exist.
+            changes: unused, as are ``note``, ``keep``, ``seconds`` and ``settle``; a remote keeps its own log and locks.
+            expected: the commit that the branch must be at; None for a branch that must not exist.
 
         Raises:
             RefMoved: the branch is not at ``expected``.
-            PromoteFailed: the remote refused (a hook, a protected branch, a read-only repository); its words are in the message.
-            DurableLocked: another git holds the branch there, or was killed while it did.
-            AuthFailed: it refused the credentials.
+            PromoteFailed: the remote rejected the commit (a hook, a protected branch, a read-only repository); the error quotes it.
+            DurableLocked: another git holds the branch's lock there, or was killed while it did.
+            AuthFailed: the remote refused the credentials.
             AdapterUnavailable: the connection was cut, and the branch does not show the commit; ``contains`` asks again.
             OSError: this machine's disk refused.
         """
         ref = branch_ref(branch)
-        with self._mirror.lock() as held:
+        with self._mirror.lock() as lock_fd:
             points.reached("ref:locked")
-            outcome = parse_push(self._mirror.push(built, ref, expected, held), ref)
-            if outcome.outcome != "landed":
-                self._require_landed(outcome, ref, built, expected)
+            push = parse_push(self._mirror.push(built, ref, expected, lock_fd), ref)
+            if push.outcome != "landed":
+                self._require_landed(push, ref, built, expected)
             points.reached("land:moved")
-            with suppress(GittrixError, OSError):  # the next look at the branch fetches it
-                self._mirror.store(built, ref, held)
+            with suppress(GittrixError, OSError):  # the next read of the branch fetches the commit
+                self._mirror.store(built, ref, lock_fd)
         points.reached("land:forwarded")
         return LandingResult()
 
-    def _require_landed(self, outcome: PushResult, ref: str, built: BuiltCommit, expected: str | None) -> None:
-        """Ask the remote what came of a push that did not end well; returns if the commit is the branch's head all the same."""
-        if outcome.outcome == "refused":
-            raise self._refused(outcome)
+    def _require_landed(self, push: PushResult, ref: str, built: BuiltCommit, expected: str | None) -> None:
+        """After a push that failed, ask the remote whether the commit is the branch's head; raise if it is not."""
+        if push.outcome == "refused":
+            raise self._push_error(push)
         try:
             current = self._mirror.list_refs(ref).get(ref)
-            deadline, nap = time.monotonic() + self._grace, _FIRST_NAP
-            # Whoever holds the branch's lock there may be about to move it.
-            while (outcome.outcome == "unknown" or outcome.locked) and current == expected and time.monotonic() < deadline:
-                time.sleep(nap)
-                nap = min(nap * 2, _LONGEST_NAP)
+            deadline, pause = time.monotonic() + self._grace, _FIRST_PAUSE
+            # The owner of the branch's lock there may be about to move it.
+            while (push.outcome == "unknown" or push.locked) and current == expected and time.monotonic() < deadline:
+                time.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
                 current = self._mirror.list_refs(ref).get(ref)
         except GittrixError as error:
-            raise self._unknown(outcome) if outcome.outcome == "unknown" else self._refused(outcome) from error
+            raise self._unknown_error(push) if push.outcome == "unknown" else self._push_error(push) from error
         if current == built.id:
             return
-        if outcome.outcome == "unknown":
-            raise self._unknown(outcome)
-        raise RefMoved(ref, current) if current != expected else self._refused(outcome)
+        if push.outcome == "unknown":
+            raise self._unknown_error(push)
+        raise RefMoved(ref, current) if current != expected else self._push_error(push)
 
-    def _refused(self, outcome: PushResult) -> GittrixError:
-        if outcome.auth:
-            return self._transport.auth_error("write", outcome.reason)
-        if outcome.locked:
+    def _push_error(self, push: PushResult) -> GittrixError:
+        if push.auth:
+            return self._transport.auth_error("write", push.reason)
+        if push.locked:
             return DurableLocked(
-                f"{self.url} did not take the commit, because a lock is held there: {outcome.reason.partition(': File exists')[0]}.",
+                f"{self.url} did not take the commit, because a lock is held there: {push.reason.partition(': File exists')[0]}.",
                 stage="apply",
                 why="Another push may be under way; a git that was killed there leaves such a lock, too, and it is not ours to break.",
                 fix="Promote again; if it stays, have the file removed at the remote once no git runs there.",
             )
         return PromoteFailed(
-            f"{self.url} refused the commit: {outcome.reason}.",
+            f"{self.url} refused the commit: {push.reason}.",
             stage="apply",
             why="The branch did not move, and nothing of the commit is left behind.",
             fix="See to what the remote says, then promote again.",
             opt_out="Or promote with strategy='branch', where only this branch is closed to you.",
         )
 
-    def _unknown(self, outcome: PushResult) -> AdapterUnavailable:
+    def _unknown_error(self, push: PushResult) -> AdapterUnavailable:
         return AdapterUnavailable(
-            f"{self.url} did not say what came of the push: {outcome.reason}.",
+            f"{self.url} did not say what came of the push: {push.reason}.",
             why="The connection ended after the commit was sent; the branch did not show it yet.",
             fix="Promote again when the remote can be reached: what landed after all is seen as drift and never made twice.",
         )
 
     def contains(self, branch: str, commit: str) -> bool:
-        """Whether a commit is the head of the remote's branch or among its ancestors, asked once no push from here is under way."""
+        """Whether a commit is the head of the remote's branch or one of its ancestors. Waits for a running push from here to end."""
         ref = branch_ref(branch)
         with self._mirror.lock():
-            pass  # A push that outlived the engine that began it has ended now.
+            pass  # A push that outlived its engine holds the lock, so none is running any more.
         head = self._mirror.head(ref)
         return head is not None and self._mirror.contains(head, commit)
 
     def repair(self, branch: str, built: str, pack: str | None) -> list[str]:  # noqa: ARG002 - part of the protocol
-        """Remove what a killed landing of ``built`` left in the mirror; the remote keeps nothing of a push that did not land."""
+        """Remove what a killed landing of ``built`` left in the mirror; the remote itself discards a push that did not land."""
         with self._mirror.lock():
             return self._mirror.repair(built)
 
     def bring_forward(self, branch: str, commit: str) -> LandingResult:  # noqa: ARG002 - part of the protocol
-        """Nothing: the work trees of a remote are not here."""
+        """Do nothing, because a remote has no work trees on this machine."""
         return LandingResult()
 
 
-class _Copy(LocalDurable):
-    """Reads the mirror; where a branch is, the remote says."""
+class _MirrorReader(LocalDurable):
+    """Reads objects from the mirror, and the heads of branches from the remote."""
 
     def __init__(
         self,
@@ -308,5 +305,5 @@ class _Copy(LocalDurable):
         self._head = head
 
     def head(self, branch: str) -> str:
-        """The commit a branch of the remote is at now."""
+        """Ask the remote for the head of a branch."""
         return self._head(branch)

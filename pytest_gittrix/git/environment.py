@@ -1,7 +1,7 @@
-"""The hermetic environment in which git runs, and the one thin runner over the git binary.
+"""The hermetic environment in which git runs, and the function that runs git.
 
 A leaked ``GIT_DIR`` from a hook, a user's signing or hooks configuration, a template or a credential helper must change nothing
-(RELIABILITY 3.17; the list of dangers is pytest-plugin-anchors 3.1). Knows no repository.
+(rule 19, docs/explanation/rules.md).
 """
 
 from __future__ import annotations
@@ -78,16 +78,16 @@ _SETTINGS: Final = """\
 
 @lru_cache(maxsize=1)
 def git_binary() -> str:
-    """The absolute path of git, found once.
+    """The absolute path of the git binary, looked up once.
 
     Raises:
-        GitFailed: there is none on PATH, or ``PYTEST_GITTRIX_GIT`` names none.
+        GitFailed: no git is on PATH, or ``PYTEST_GITTRIX_GIT`` names no program.
     """
-    wanted = os.environ.get("PYTEST_GITTRIX_GIT") or "git"
-    found = shutil.which(wanted)
+    name = os.environ.get("PYTEST_GITTRIX_GIT") or "git"
+    found = shutil.which(name)
     if found is None:
         raise GitFailed(
-            f"No git binary was found as {wanted!r}.",
+            f"No git binary was found as {name!r}.",
             why="Some steps (merge of a work tree, sha256 objects, your own git calls) need git's own word.",
             fix="Install git, or name it with --gittrix-git, the ini value gittrix_git or PYTEST_GITTRIX_GIT.",
         )
@@ -96,10 +96,10 @@ def git_binary() -> str:
 
 @lru_cache(maxsize=1)
 def git_version() -> tuple[int, ...]:
-    """The version of that binary, as numbers.
+    """The version of the git binary, as numbers.
 
     Raises:
-        GitFailed: it is missing, or older than the hermetic environment needs (2.32, for GIT_CONFIG_GLOBAL).
+        GitFailed: git is missing, or older than the hermetic environment needs (2.32, for GIT_CONFIG_GLOBAL).
     """
     text = subprocess.run([git_binary(), "version"], capture_output=True, check=True, timeout=30).stdout.decode()
     version = tuple(int(part) for part in re.findall(r"\d+", text)[:3])
@@ -123,8 +123,8 @@ def _shared_home() -> str:
 
 
 def _write_settings(home: str) -> None:
-    # git changes a configuration file by renaming a new one over it. Were the system's file the null device, which reads as an empty file
-    # just as well, then `git config --system`, run by anybody as root, would put a regular file in the place of the machine's device.
+    # Git changes a configuration file by renaming a new file over it. If the system's file were the null device, which reads as empty too,
+    # `git config --system`, run as root, would replace the machine's null device by a regular file.
     for name, text in ((_GLOBAL_FILE, _SETTINGS), (_SYSTEM_FILE, "")):
         with open(os.path.join(home, name), "w", encoding="utf-8") as file:
             file.write(text)
@@ -132,38 +132,37 @@ def _write_settings(home: str) -> None:
 
 @lru_cache(maxsize=4)
 def empty_repository(format_name: str) -> str:
-    """A bare repository of that object format with nothing in it: a place to run git over another object directory
-    without its configuration."""
+    """An empty bare repository of an object format, in which git can read another object directory without that one's configuration."""
     path = os.path.join(_shared_home(), f"empty-{format_name}.git")
     run_git(["init", "-q", "--bare", f"--object-format={format_name}", path])
     return path
 
 
 def hermetic_env(home: Path | None = None, *, base: Mapping[str, str] | None = None, when: datetime | None = None) -> dict[str, str]:
-    """Environment variables for a git that sees nothing of the user's and prompts for nothing.
+    """Environment variables for a git that sees nothing of the user's configuration and never prompts.
 
     Args:
-        home: directory to serve as HOME, where the configuration files that git reads and changes are put; one of this process by default.
-        base: variables to start from, ``os.environ`` by default. Everything named ``GIT_*`` is dropped.
-        when: date of authors and committers, and git's own idea of now; the real time by default.
+        home: directory that serves as HOME and holds the configuration files that git reads and changes; by default one for this process.
+        base: variables to start from, ``os.environ`` by default. Every ``GIT_*`` variable is dropped.
+        when: date of authors and committers, and git's current time; the real time by default.
     """
-    settled = str(home) if home is not None else _shared_home()
-    if home is not None and not os.path.exists(os.path.join(settled, _GLOBAL_FILE)):
-        os.makedirs(settled, exist_ok=True)
-        _write_settings(settled)
+    home_dir = str(home) if home is not None else _shared_home()
+    if home is not None and not os.path.exists(os.path.join(home_dir, _GLOBAL_FILE)):
+        os.makedirs(home_dir, exist_ok=True)
+        _write_settings(home_dir)
     source = os.environ if base is None else base
     environment = {name: value for name, value in source.items() if not name.startswith("GIT_") and name not in _DROPPED}
     environment.update(
-        HOME=settled,
-        USERPROFILE=settled,
-        XDG_CONFIG_HOME=os.path.join(settled, ".config"),
-        GNUPGHOME=os.path.join(settled, ".gnupg"),
-        GIT_CONFIG_GLOBAL=os.path.join(settled, _GLOBAL_FILE),
-        GIT_CONFIG_SYSTEM=os.path.join(settled, _SYSTEM_FILE),
+        HOME=home_dir,
+        USERPROFILE=home_dir,
+        XDG_CONFIG_HOME=os.path.join(home_dir, ".config"),
+        GNUPGHOME=os.path.join(home_dir, ".gnupg"),
+        GIT_CONFIG_GLOBAL=os.path.join(home_dir, _GLOBAL_FILE),
+        GIT_CONFIG_SYSTEM=os.path.join(home_dir, _SYSTEM_FILE),
         GIT_CONFIG_NOSYSTEM="1",
         GIT_ATTR_NOSYSTEM="1",
         GIT_TEMPLATE_DIR="",
-        GIT_CEILING_DIRECTORIES=os.path.dirname(settled),
+        GIT_CEILING_DIRECTORIES=os.path.dirname(home_dir),
         GIT_NO_REPLACE_OBJECTS="1",
         GIT_NO_LAZY_FETCH="1",
         GIT_OPTIONAL_LOCKS="0",
@@ -195,10 +194,10 @@ def run_git(
 
     Args:
         arguments: constant options first; values only after ``--end-of-options`` or ``--``, or through ``stdin``.
-        cwd: working directory, the root by default, so that no repository is discovered by accident.
-        env: variables; ``hermetic_env()`` by default.
-        stdin: bytes to feed; nothing by default.
-        timeout: seconds.
+        cwd: working directory; ``/`` by default, so that no repository is discovered by accident.
+        env: environment variables; ``hermetic_env()`` by default.
+        stdin: bytes of its standard input; empty by default.
+        timeout: seconds after which git is killed.
 
     Raises:
         GitFailed: git is missing, failed (its standard error is in the message) or took too long.
@@ -223,3 +222,9 @@ def run_git(
             why="The engine needs git's own word for this step, and does not guess.",
         )
     return done.stdout
+
+
+def quote_config(value: str) -> str:
+    """Quote a value for a git configuration file."""
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
+    return f'"{escaped}"'

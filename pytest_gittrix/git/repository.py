@@ -1,7 +1,7 @@
-"""A durable repository: opened by name of its storage, read at a commit, and moved by one commit at a time.
+"""A git repository that promotions land in: opened after its configuration was checked, read at a commit, and moved commit by commit.
 
-Everything goes through the object database and the references; the human's work tree and index are another module's
-(``worktree.py``). No git is spawned, so no hook, filter or signing program can run. Knows no session.
+Everything goes through the object database and the references; ``checkout_update`` changes the person's work tree and index. No git is
+spawned, so no hook, filter or signing program can run.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from pytest_gittrix.git.refs import References
 from pytest_gittrix.git.tree import Entry, entry_at, flatten
 from pytest_gittrix.os_level.files import read_text
 
+_HEADS: Final = "refs/heads/"
+_BRANCHES_LISTED: Final = 20
 _LANDINGS_PER_OPENING: Final = 16
 _CONFIG_FILES: Final = ("config", "config.worktree", "shallow")
 _KNOWN_EXTENSIONS: Final = {
@@ -44,10 +46,10 @@ class Checkout:
     """A work tree of the repository: the main one or a linked one.
 
     Attributes:
-        git_dir: where its HEAD and index are.
-        path: the work tree's root.
-        branch: full reference it is on, or will come back to after the rebase or bisection under way; None when detached.
-        trusts_modes: whether a file's executable bit says anything there (``core.fileMode``).
+        git_dir: directory of its HEAD and index.
+        path: root of the work tree.
+        branch: full name of the branch it is on, or returns to after the current rebase or bisection; None if HEAD is detached.
+        trusts_modes: whether the executable bit of its files is meaningful (``core.fileMode``).
     """
 
     git_dir: str
@@ -67,11 +69,11 @@ class _Config:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a path led to: the git directory, and the work tree it was found from, if it was found from one."""
+class _Location:
+    """A repository that was discovered from a path: its git directory, and the work tree that the path is in, if it is in one."""
 
     git_dir: str
-    root: str | None
+    work_tree: str | None
 
     @property
     def common_dir(self) -> str:
@@ -79,18 +81,18 @@ class _Place:
         return os.path.normpath(os.path.join(self.git_dir, pointer)) if pointer else self.git_dir
 
 
-def _discover(start: str) -> _Place:
-    """What serves ``start``: the git directory that it is, or the nearest one above it."""
+def _discover(start: str) -> _Location:
+    """Find the repository that ``start`` is, or the nearest one above it."""
     here = start
     while True:
         dotgit = os.path.join(here, ".git")
         if os.path.isdir(dotgit):
-            return _Place(dotgit, here)
+            return _Location(dotgit, here)
         pointer = read_text(dotgit) if os.path.isfile(dotgit) else None
         if pointer is not None and pointer.startswith("gitdir:"):
-            return _Place(os.path.normpath(os.path.join(here, pointer.removeprefix("gitdir:").strip())), here)
+            return _Location(os.path.normpath(os.path.join(here, pointer.removeprefix("gitdir:").strip())), here)
         if all(os.path.exists(os.path.join(here, name)) for name in ("HEAD", "objects", "refs")):
-            return _Place(here, None)
+            return _Location(here, None)
         above = os.path.dirname(here)
         if above == here:
             raise AdapterUnavailable(
@@ -114,7 +116,7 @@ def _read_config(common_dir: str) -> _Config:
         names = _values(os.path.join(common_dir, "config"))
         own = os.path.join(common_dir, "config.worktree")
         if _flag(names, "extensions.worktreeconfig") and os.path.exists(own):
-            # Where `git sparse-checkout` moves core.bare and core.worktree to.
+            # `git sparse-checkout` moves core.bare and core.worktree there.
             names |= _values(own)
     except (pygit2.GitError, OSError, UnicodeDecodeError) as error:
         raise AdapterUnavailable(
@@ -156,7 +158,7 @@ def _read_config(common_dir: str) -> _Config:
 
 @lru_cache(maxsize=64)
 def _config_as_of(common_dir: str, *_stamps: tuple[int, ...]) -> _Config:
-    """The configuration, read anew when one of its files has changed: an engine outlives many a ``git config``."""
+    """The configuration. The stamps are part of the cache's key, so that it is read again when one of its files has changed."""
     return _read_config(common_dir)
 
 
@@ -172,15 +174,15 @@ class Repository:
     """A repository that promotions may land in. Use ``Repository.open``; close it, or use it as a context manager.
 
     Attributes:
-        git_dir: this work tree's git directory.
-        common_dir: where objects and branches are (the same, but for a linked work tree).
+        git_dir: the git directory of the work tree it was opened from.
+        common_dir: directory of objects and branches; differs from ``git_dir`` only in a linked work tree.
         format: its object format.
     """
 
-    def __init__(self, place: _Place) -> None:
-        self.git_dir = place.git_dir
-        self.common_dir = common_dir = place.common_dir
-        self._root = place.root if place.git_dir == common_dir else None
+    def __init__(self, location: _Location) -> None:
+        self.git_dir = location.git_dir
+        self.common_dir = common_dir = location.common_dir
+        self._root = location.work_tree if location.git_dir == common_dir else None
         self.format = self._config.format
         self._landings = 0
         self.references = References(common_dir, self.format)
@@ -190,11 +192,11 @@ class Repository:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Repository:
-        """Open the repository that ``path`` is, or is inside of (bare, with a work tree, or a linked work tree).
+        """Open the repository at ``path`` or above it (bare, with a work tree, or from a linked work tree).
 
         Raises:
-            AdapterUnavailable: there is none.
-            UnsupportedRepository: it is shallow, partial, or of a storage the engine does not know; the message names which.
+            AdapterUnavailable: there is no repository.
+            UnsupportedRepository: it is shallow, partial, or uses a storage that the engine does not know; the message says which.
         """
         start = os.path.realpath(path)
         if not os.path.isdir(start):
@@ -208,11 +210,11 @@ class Repository:
         self.close()
 
     def close(self) -> None:
-        """Give back descriptors and processes; a later read opens them again."""
+        """Release descriptors and processes; a later read opens them again."""
         self.objects.close()
 
     def is_found_from(self, path: str) -> bool:
-        """Whether opening a path leads to this repository, and not to none or another."""
+        """Whether opening a path opens this repository."""
         try:
             return os.path.realpath(_discover(os.path.realpath(path)).common_dir) == os.path.realpath(self.common_dir)
         except AdapterUnavailable:
@@ -234,16 +236,16 @@ class Repository:
 
     @property
     def identity(self) -> tuple[str | None, str | None]:
-        """The name and address configured in this repository itself, each None if not."""
+        """The name and address configured in this repository, each None if it is not set."""
         return self._config.identity
 
     def head(self, ref: str) -> str | None:
-        """The commit a branch (full reference) is at, or None if there is no such branch."""
+        """The commit that a branch (full name) is at; None if there is no such branch."""
         return self.references.read(ref)
 
     def current_branch(self) -> str | None:
-        """The full reference HEAD of this work tree is on, born or not; None when detached."""
-        return _symbolic(self.git_dir)
+        """Full name of the branch that HEAD is on, whether the branch exists yet or not; None if HEAD is detached."""
+        return _head_ref(self.git_dir)
 
     def _commit(self, id_: str) -> Commit:
         kind, raw = self.objects.read(id_)
@@ -256,7 +258,7 @@ class Repository:
         return self.commit(commit).tree
 
     def entries(self, commit: str) -> dict[str, Entry]:
-        """Everything in a commit, by path."""
+        """Every file, symlink and submodule in a commit, by path."""
         return flatten(self.trees.read, self.tree(commit))
 
     def blob(self, id_: str) -> bytes:
@@ -267,7 +269,7 @@ class Repository:
         """The bytes of a file (or a symlink's target) in a commit.
 
         Raises:
-            PathNotFound: the commit has no file there.
+            PathNotFound: the commit has no file at that path.
         """
         entry = entry_at(self.trees.read, self.tree(at), path)
         if entry is None or entry.kind == "submodule":
@@ -301,7 +303,7 @@ class Repository:
         return found
 
     def _main_root(self, config: _Config) -> str | None:
-        """The main work tree; None if there is none, or if nothing says where (a git directory kept apart, and opened by itself)."""
+        """Root of the main work tree; None if there is none or it is unknown (a separate git directory that was opened by its own path)."""
         if config.bare:
             return None
         if config.worktree:
@@ -325,19 +327,19 @@ class Repository:
     ) -> None:
         """Write a built commit's objects and make it the head of a branch, or change nothing.
 
-        Objects are written only once the branch is locked and known to be at ``expected``, so a refused promotion leaves no byte behind.
+        Objects are written only once the branch is locked and known to be at ``expected``, so a refused landing leaves no byte behind.
 
         Args:
             ref: full name of the branch.
             built: the commit to land.
             signature: who moves the branch, for the reflog.
             note: text for the reflog.
-            keep: text of the ``.keep`` that shields the pack until the branch leads to it.
-            expected: where the branch must be; None for a branch that must not exist.
+            keep: text of the ``.keep`` file that protects the pack from gc until the branch leads to it.
+            expected: the commit that the branch must be at; None for a branch that must not exist.
             sync: write everything through to the disk.
             wait: seconds to wait for another holder of the lock.
             settle: see ``References.compare_and_swap``.
-            checkouts: the work trees on the branch, where they are known already.
+            checkouts: the work trees on the branch, if the caller knows them; they are searched for otherwise.
 
         Raises:
             RefMoved: the branch is elsewhere.
@@ -346,7 +348,7 @@ class Repository:
         with ExitStack() as shield:
 
             def write_objects() -> None:
-                # libgit2 holds each pack open that it has read; now and then it is made to let go of them.
+                # libgit2 keeps every pack open that it has read, so the packs are closed from time to time.
                 self._landings += 1
                 if self._landings % _LANDINGS_PER_OPENING == 0:
                     self.objects.close()
@@ -389,32 +391,45 @@ class Repository:
             install_pack(self.objects_dir, build_pack(objects, self.format), sync=sync)
 
 
-def _symbolic(git_dir: str) -> str | None:
+def _head_ref(git_dir: str) -> str | None:
     head = read_text(os.path.join(git_dir, "HEAD")) or ""
     return head.removeprefix("ref:").strip() if head.startswith("ref:") else None
 
 
 def _branch_of(git_dir: str) -> str | None:
-    """The branch of a work tree as git itself counts it: one being rebased or bisected is in use there although HEAD is detached."""
+    """The branch of a work tree by git's own rule: a branch that is being rebased or bisected is in use although HEAD is detached."""
     for name in ("rebase-merge/head-name", "rebase-apply/head-name", "BISECT_START"):
         started = read_text(os.path.join(git_dir, name))
         if started and not started.startswith("detached"):
-            return started if started.startswith("refs/") else f"refs/heads/{started}"
-    return _symbolic(git_dir)
+            return started if started.startswith("refs/") else _HEADS + started
+    return _head_ref(git_dir)
 
 
 def require_head(repository: Repository, ref: str) -> str:
-    """The commit a branch is at.
+    """The commit that a branch is at.
 
     Raises:
-        InvalidInput: there is no such branch; the message lists those there are.
+        InvalidInput: there is no such branch; the message lists the existing ones.
     """
     head = repository.head(ref)
-    if head is not None:
-        return head
-    known = [name.removeprefix("refs/heads/") for name in repository.references.below("refs/heads/")]
-    raise InvalidInput(
-        f"{repository.common_dir} has no branch {ref.removeprefix('refs/heads/')!r}.",
+    if head is None:
+        refs = repository.references.below(_HEADS)
+        raise no_branch_error(repository.common_dir, ref, refs, if_none="make a first commit")
+    return head
+
+
+def no_branch_error(repository: str, ref: str, refs: Iterable[str], *, if_none: str) -> InvalidInput:
+    """The error for a branch that does not exist.
+
+    Args:
+        repository: how the message names the repository.
+        ref: full name of the branch.
+        refs: full names of the references that exist; the message lists the first branches among them.
+        if_none: what to do if the repository has no branch at all.
+    """
+    branches = [name.removeprefix(_HEADS) for name in refs if name.startswith(_HEADS)]
+    return InvalidInput(
+        f"{repository} has no branch {ref.removeprefix(_HEADS)!r}.",
         why="A session starts from the head of a branch.",
-        fix=f"Branches there: {', '.join(known[:20]) or 'none (make a first commit)'}.",
+        fix=f"Branches there: {', '.join(branches[:_BRANCHES_LISTED]) or f'none ({if_none})'}.",
     )

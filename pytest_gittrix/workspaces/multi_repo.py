@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.errors import AdapterUnavailable, GitFailed, InvalidInput
-from pytest_gittrix.git.environment import hermetic_env, run_git
+from pytest_gittrix.git.environment import hermetic_env, quote_config, run_git
 from pytest_gittrix.git.objects import SHA1, SHA256, ObjectFormat
 from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.git.refs import References, short_branch
@@ -403,11 +403,10 @@ def _head_in(clone: str, spec: RepositorySpec) -> _Head | None:
 
 
 def _configuration(url: str, format_: ObjectFormat, *, bare: bool) -> bytes:
-    quoted = url.replace("\\", "\\\\").replace('"', '\\"').replace("\t", "\\t")
     lines = [
         f"[core]\n\trepositoryFormatVersion = {int(format_ is SHA256)}\n\tfileMode = true\n\tbare = {str(bare).lower()}",
         *(["[extensions]\n\tobjectFormat = sha256"] if format_ is SHA256 else []),
-        f'[remote "origin"]\n\turl = "{quoted}"\n\tfetch = {_REFSPEC}',
+        f'[remote "origin"]\n\turl = {quote_config(url)}\n\tfetch = {_REFSPEC}',
         "[gc]\n\tauto = 0",
         # Workspaces use its objects, so not even a person's own `git gc` may delete one.
         "\tpruneExpire = never\n[core]\n\tlogAllRefUpdates = false" if bare else "[core]\n\tlogAllRefUpdates = true",

@@ -34,16 +34,16 @@ class LocalDurable:
     """A git repository on this machine, with a work tree or bare.
 
     Args:
-        path: the repository, or any directory inside its work tree.
+        path: the repository, or a directory inside its work tree.
         branch: the branch that sessions start from and promote to.
         author: name and address on promoted commits; by default those configured in the repository, then the user's own.
-        protected: branches that commits may not be made on directly, as shell patterns are not: full branch names.
-        sync: write landings through to the disk before saying that they are in.
+        protected: full names of branches that commits may not be made on directly (not shell patterns).
+        sync: write a landing through to the disk before ``land`` returns.
 
     Raises:
         AdapterUnavailable: there is no repository.
-        UnsupportedRepository: it is shallow, partial or of unknown storage.
-        InvalidInput: the branch name is not one.
+        UnsupportedRepository: it is shallow, partial, or uses an unknown storage.
+        InvalidInput: the branch name is not valid.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class LocalDurable:
 
     @cached_property
     def path(self) -> str:
-        """Where this repository is found again: the work tree's root, or the git directory where no root leads to it."""
+        """A path that opens this repository again: the work tree's root, or the git directory if no root leads to it."""
         repository = self.repository
         own = next((checkout.path for checkout in repository.checkouts() if checkout.git_dir == repository.git_dir), None)
         return own if own is not None and repository.is_found_from(own) else repository.common_dir
@@ -79,11 +79,11 @@ class LocalDurable:
         return self.repository.objects_dir
 
     def close(self) -> None:
-        """Give back descriptors and processes."""
+        """Release descriptors and processes."""
         self.repository.close()
 
     def head(self, branch: str) -> str:
-        """The commit a branch is at. Raises InvalidInput if there is no such branch."""
+        """The commit that a branch is at. Raises InvalidInput if there is no such branch."""
         return require_head(self.repository, branch_ref(branch))
 
     def references(self) -> Mapping[str, str]:
@@ -91,16 +91,16 @@ class LocalDurable:
         return self.repository.references.below("refs/heads/", "refs/tags/")
 
     def seed(self, seeds: str, commit: str, history: History) -> Seed:
-        """What workspaces of a commit start from."""
+        """Prepare what workspaces of a commit start from."""
         return prepare_seed(seeds, self.repository, commit, history, sync=self.sync)
 
     def drift(self, baseline: str, head: str, seed: Seed | None = None) -> Drift:
-        """Every path that differs between two commits, in the cost of what differs.
+        """Every path that differs between two commits; the cost grows with the number of differences.
 
         Args:
             baseline: the older commit.
-            head: the newer one.
-            seed: what holds the baseline, where history may have been rewritten and pruned since.
+            head: the newer commit.
+            seed: holds the baseline's trees, in case history was rewritten and the baseline pruned from the repository.
         """
         if baseline == head:
             return {}
@@ -117,29 +117,29 @@ class LocalDurable:
         return changed_paths(read, old, self.repository.tree(head))
 
     def entry(self, commit: str, path: str) -> Entry | None:
-        """What stands at a path in a commit."""
+        """The file, symlink or submodule at a path in a commit; None if there is none."""
         return entry_at(self.read_tree, self.repository.tree(commit), path)
 
     def read_tree(self, id_: str) -> Mapping[bytes, Item]:
-        """A tree object, parsed."""
+        """Read and parse a tree object."""
         return self.repository.trees.read(id_)
 
     def blob(self, id_: str) -> bytes:
-        """The bytes of a blob."""
+        """Read a blob."""
         return self.repository.blob(id_)
 
     def commit(self, id_: str) -> Commit:
-        """A commit, parsed."""
+        """Read and parse a commit."""
         return self.repository.commit(id_)
 
     def contributors(self, branch: str, most: int) -> int:
-        """Different author addresses among the last thousand commits of a branch, counted up to ``most``."""
-        people: set[str] = set()
+        """Count the different author addresses among the last thousand commits of a branch, up to ``most``."""
+        addresses: set[str] = set()
         for commit in self.repository.log(self.head(branch), limit=_COUNTED_COMMITS):
-            people.add(commit.author.email.lower())
-            if len(people) >= most:
+            addresses.add(commit.author.email.lower())
+            if len(addresses) >= most:
                 break
-        return len(people)
+        return len(addresses)
 
     def protected(self, branch: str) -> bool:
         """Whether the branch was declared protected."""
@@ -147,7 +147,7 @@ class LocalDurable:
 
     @cached_property
     def identity(self) -> tuple[str, str]:
-        """Name and address that promoted commits carry."""
+        """Author name and address of promoted commits."""
         if self._author is not None:
             return self._author
         name, email = self.repository.identity
@@ -163,7 +163,7 @@ class LocalDurable:
         return Signature(*self.identity, seconds)
 
     def build(self, parent: str, changes: Changes, blobs: Mapping[str, bytes], *, message: str, seconds: int) -> BuiltCommit:
-        """The commit that applies changes to a parent, in memory. Raises TreeClash if they do not fit."""
+        """Build the commit that applies changes to a parent, in memory. Raises TreeClash if they do not fit the parent's tree."""
         return build_commit(
             self.read_tree,
             self.repository.tree(parent),
@@ -173,7 +173,7 @@ class LocalDurable:
             author=self._signature(seconds),
             message=message,
             format_=self.repository.format,
-            level=1 if self.sync else 0,  # what need not survive a power cut need not be small either
+            level=1 if self.sync else 0,  # without sync speed matters more than size
         )
 
     def land(
@@ -192,19 +192,19 @@ class LocalDurable:
 
         Raises:
             RefMoved: the branch is not at ``expected``.
-            WorktreeDirty: a work tree on the branch has the human's work in the way.
-            DurableLocked: another program holds the branch.
-            WriteRejected, OSError: the disk failed; ``contains`` knows whether the branch has moved, ``repair`` and
-            ``bring_forward`` end it.
+            WorktreeDirty: a work tree on the branch has uncommitted work in the way.
+            DurableLocked: another program holds the branch's lock.
+            WriteRejected, OSError: the disk failed. ``contains`` says whether the branch has moved; ``repair`` and ``bring_forward``
+                finish the landing.
         """
         ref = branch_ref(branch)
-        on_it = [checkout for checkout in self.repository.checkouts() if checkout.branch == ref]
-        there = [checkout for checkout in on_it if os.path.isdir(checkout.path)]
-        sides = self._sides(built.parent, changes) if there else {}
-        with ExitStack() as held:
-            forwards = [
-                held.enter_context(lock_checkout(checkout, self.repository.format, sides, token=built.id, settle=settle, sync=self.sync))
-                for checkout in there
+        checkouts = [checkout for checkout in self.repository.checkouts() if checkout.branch == ref]
+        existing = [checkout for checkout in checkouts if os.path.isdir(checkout.path)]
+        sides = self._sides(built.parent, changes) if existing else {}
+        with ExitStack() as locks:
+            locked = [
+                locks.enter_context(lock_checkout(checkout, self.repository.format, sides, token=built.id, settle=settle, sync=self.sync))
+                for checkout in existing
             ]
             self.repository.land(
                 ref,
@@ -215,49 +215,59 @@ class LocalDurable:
                 expected=expected,
                 sync=self.sync,
                 settle=settle,
-                checkouts=on_it,
+                checkouts=checkouts,
             )
-            left = {forward.checkout.path: forward.update(self.blob, sync=self.sync) for forward in forwards}
+            unchanged = {one.checkout.path: one.update(self.blob, sync=self.sync) for one in locked}
             points.reached("land:forwarded")
-        return LandingResult(tuple(path for path in left if not left[path]), {path: _told(left[path]) for path in left if left[path]})
+        forwarded = tuple(root for root, reasons in unchanged.items() if not reasons)
+        return LandingResult(forwarded, {root: _reasons_text(reasons) for root, reasons in unchanged.items() if reasons})
 
     def _sides(self, parent: str | None, changes: Changes) -> Sides:
         return {path: (self.entry(parent, path) if parent else None, entry) for path, entry in changes.items()}
 
     def worktree_admin_dir(self, path: str) -> str | None:
-        """The git directory kept for a linked work tree at ``path``, if there is one."""
-        wanted = os.path.realpath(path)
+        """The git directory of the linked work tree at ``path``; None if there is no such work tree."""
+        root = os.path.realpath(path)
         for checkout in self.repository.checkouts():
-            if checkout.git_dir != self.repository.common_dir and os.path.realpath(checkout.path) == wanted:
+            if checkout.git_dir != self.repository.common_dir and os.path.realpath(checkout.path) == root:
                 return checkout.git_dir
         return None
 
     def contains(self, branch: str, commit: str) -> bool:
-        """Whether a commit is the branch's head or among its ancestors (all parents followed)."""
+        """Whether a commit is the branch's head or one of its ancestors (through all parents)."""
         head = self.repository.head(branch_ref(branch))
         try:
-            # No commit is among the ancestors of its own parents, so a branch that did not move far is not walked far.
-            seen = set(self.repository.commit(commit).parents)
+            # A commit is no ancestor of its own parents, so the walk need not go beyond them.
+            visited = set(self.repository.commit(commit).parents)
         except MissingObject:
             return False
         pending = [head] if head else []
         while pending:
-            here = pending.pop()
-            if here == commit:
+            current = pending.pop()
+            if current == commit:
                 return True
-            if here in seen:
+            if current in visited:
                 continue
-            seen.add(here)
-            pending.extend(self.repository.commit(here).parents)
+            visited.add(current)
+            pending.extend(self.repository.commit(current).parents)
         return False
 
     def repair(self, branch: str, built: str, pack: str | None) -> list[str]:
-        """Remove the locks and shields that a killed landing of ``built`` left; only what its contents prove to be that landing's."""
-        common = self.repository.common_dir
-        suspects = [self.repository.references.path(branch_ref(branch)) + ".lock"]
-        suspects += [os.path.join(checkout.git_dir, "index.lock") for checkout in self.repository.checkouts()]
-        removed = [path for path in suspects if read_text(path) == built]
-        for directory in {common, *(checkout.git_dir for checkout in self.repository.checkouts())}:
+        """Remove the locks and ``.keep`` files that a killed landing of ``built`` left. A lock of another owner stays.
+
+        Args:
+            branch: the branch that the commit was to land on.
+            built: id of the commit, which is also the contents of the landing's locks.
+            pack: name of the commit's pack, if it is known.
+
+        Returns:
+            The paths that were removed.
+        """
+        git_dirs = [checkout.git_dir for checkout in self.repository.checkouts()]
+        locks = [self.repository.references.path(branch_ref(branch)) + ".lock"]
+        locks += [os.path.join(directory, "index.lock") for directory in git_dirs]
+        removed = [path for path in locks if read_text(path) == built]
+        for directory in {self.repository.common_dir, *git_dirs}:
             removed += [os.path.join(directory, name) for name in os.listdir(directory) if name.startswith(temporary_prefix(built))]
         for path in removed:
             os.unlink(path)
@@ -266,34 +276,34 @@ class LocalDurable:
         return removed
 
     def bring_forward(self, branch: str, commit: str) -> LandingResult:
-        """Finish the work trees of a killed landing whose commit is in, where they are still as they were before it."""
+        """Bring forward the work trees of a landing that was killed after the branch moved, where they are unchanged since."""
         ref = branch_ref(branch)
         head = self.repository.head(ref)
         parents = self.repository.commit(commit).parents
         if head is None or not parents:
             return LandingResult()
-        # Others may have moved the branch on since: what was selected comes to where it is now.
+        # The branch may have moved on since, so the selected paths get their contents at its current head.
         sides = {path: (old, self.entry(head, path)) for path, (old, _) in self.drift(parents[0], commit).items()}
-        done: list[str] = []
+        forwarded: list[str] = []
         stale: dict[str, str] = {}
         for checkout in self.repository.checkouts():
             if checkout.branch != ref or not os.path.isdir(checkout.path):
                 continue
             try:
-                with lock_checkout(checkout, self.repository.format, sides, token=commit, resumed=True, sync=self.sync) as forward:
-                    left = forward.update(self.blob, sync=self.sync)
-                if left:
-                    stale[checkout.path] = _told(left)
+                with lock_checkout(checkout, self.repository.format, sides, token=commit, resumed=True, sync=self.sync) as locked:
+                    reasons = locked.update(self.blob, sync=self.sync)
+                if reasons:
+                    stale[checkout.path] = _reasons_text(reasons)
                 else:
-                    done.append(checkout.path)
+                    forwarded.append(checkout.path)
             except (OSError, GittrixError) as error:
                 stale[checkout.path] = str(error)
-        return LandingResult(tuple(done), stale)
+        return LandingResult(tuple(forwarded), stale)
 
 
-def _told(left: Mapping[str, str]) -> str:
-    """Why paths of a checkout were left as they are, as one line."""
-    return "; ".join(f"{path!r} {reason}" for path, reason in sorted(left.items()))
+def _reasons_text(reasons: Mapping[str, str]) -> str:
+    """The paths of a checkout that were not brought forward, each with its reason, as one line."""
+    return "; ".join(f"{path!r} {reason}" for path, reason in sorted(reasons.items()))
 
 
 @dataclass(frozen=True)
@@ -301,15 +311,15 @@ class LocalEphemeral:
     """Workspaces on this machine.
 
     Attributes:
-        kind: ``clone`` (self-contained repository), ``lazy`` (only what was written exists), ``copy`` (files, no git) or
-            ``worktree`` (as the original; shares references with durable).
-        history: how much of the past a ``clone`` may see: ``none``, a number of commits, or ``full``.
-        confine: how programs that the agent runs through its session are confined: ``auto``, ``off``, ``guard`` or ``jail``; see
-            ``confine/``. ``off`` runs them as they are.
+        kind: ``clone`` (self-contained repository), ``lazy`` (holds only written files), ``copy`` (files without git) or ``worktree``
+            (linked work tree, which shares references with durable).
+        history: how much history a ``clone`` contains: ``none``, a number of commits, or ``full``.
+        confine: how programs that the agent runs through its session are confined: ``auto``, ``off``, ``guard`` or ``jail``
+            (docs/reference/confinement.md). ``off`` does not confine them.
         limits: how large a session's changes may be.
 
     Raises:
-        InvalidInput: a value is not allowed; the message lists those that are.
+        InvalidInput: a value is not allowed; the message lists the allowed ones.
     """
 
     kind: WorkspaceKind = "clone"
@@ -326,15 +336,15 @@ class LocalEphemeral:
         """Make a workspace at the seed's baseline.
 
         Raises:
-            CapabilityMissing: a ``worktree`` of a repository that is not on this machine.
+            CapabilityMissing: ``kind`` is ``worktree``, and the repository is not on this machine.
         """
-        common = os.path.dirname(durable_objects) if durable_objects is not None else None
-        return self._told(create(self.kind, path, state_dir, seed, branch=branch, durable_common_dir=common, name=name))
+        common_dir = os.path.dirname(durable_objects) if durable_objects is not None else None
+        workspace = create(self.kind, path, state_dir, seed, branch=branch, durable_common_dir=common_dir, name=name)
+        workspace.confine = self.confine
+        return workspace
 
     def open(self, path: str, state_dir: str) -> Workspace:
-        """Find a workspace again. Raises AdapterUnavailable if what the engine knows of it is gone."""
-        return self._told(open_workspace(path, state_dir))
-
-    def _told(self, workspace: Workspace) -> Workspace:
+        """Open an existing workspace. Raises AdapterUnavailable if the engine's state of it is gone."""
+        workspace = open_workspace(path, state_dir)
         workspace.confine = self.confine
         return workspace

@@ -1,4 +1,4 @@
-"""What the engine asks of a durable and of an ephemeral backend. Implementations know no session."""
+"""The protocols of a durable and of an ephemeral backend, as the engine uses them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_gittrix.workspaces.seed import History, Seed
 from pytest_gittrix.workspaces.workspace import Workspace, WorkspaceKind
 
 MIRROR = "gitconfig"
-"""The file that a mirror of a remote has in its directory, and no repository has."""
+"""Name of a file that exists in the directory of every mirror, and in no repository."""
 
 Drift = Mapping[str, tuple[Entry | None, Entry | None]]
 """What durable changed: old and new entry by path."""
@@ -20,11 +20,11 @@ Drift = Mapping[str, tuple[Entry | None, Entry | None]]
 
 @dataclass(frozen=True, slots=True)
 class LandingResult:
-    """How a landing ended, once the branch had moved.
+    """The result of a landing whose branch has moved.
 
     Attributes:
-        forwarded: work trees that were brought forward.
-        stale: work trees that could not be, each with the reason; the commit is in all the same.
+        forwarded: roots of the work trees that were brought forward.
+        stale: roots of the work trees that were not, each with the reason; the commit has landed all the same.
     """
 
     forwarded: tuple[str, ...] = ()
@@ -32,7 +32,10 @@ class LandingResult:
 
 
 class Durable(Protocol):
-    """The human's repository. Every error is a ``GittrixError``; ``RefMoved`` says that a landing met another head."""
+    """The repository that sessions start from and promote to.
+
+    Every error is a ``GittrixError``, except ``RefMoved``: the branch was not at the expected commit when a commit was to land.
+    """
 
     @property
     def uri(self) -> str:
@@ -40,51 +43,51 @@ class Durable(Protocol):
 
     @property
     def path(self) -> str | None:
-        """Where it is on this machine, if it is."""
+        """The repository's path on this machine; None if it is elsewhere."""
 
     @property
     def branch(self) -> str:
-        """The branch that sessions start from unless told otherwise."""
+        """The branch that sessions start from by default."""
 
     @property
     def objects_dir(self) -> str | None:
-        """Its object directory, if it is on this machine."""
+        """The object directory that workspaces may share; None if there is none on this machine."""
 
     def head(self, branch: str) -> str:
-        """The commit a branch is at."""
+        """The commit that a branch is at."""
 
     def close(self) -> None:
-        """Give back descriptors and processes."""
+        """Release descriptors and processes."""
 
     def references(self) -> Mapping[str, str]:
-        """Every branch and tag with its id, for the detector of moves without a promote."""
+        """Every branch and tag with its id; the engine detects from them which ones moved without a promotion."""
 
     def seed(self, seeds: str, commit: str, history: History) -> Seed:
-        """What workspaces of a commit start from."""
+        """Prepare what workspaces of a commit start from."""
 
     def drift(self, baseline: str, head: str, seed: Seed | None = None) -> Drift:
-        """Every path that differs between two commits; ``seed`` helps out with a baseline that is gone from the repository by now."""
+        """Every path that differs between two commits; ``seed`` holds a baseline that may have been pruned from the repository."""
 
     def entry(self, commit: str, path: str) -> Entry | None:
-        """What stands at a path in a commit."""
+        """The file, symlink or submodule at a path in a commit; None if there is none."""
 
     def read_tree(self, id_: str) -> Mapping[bytes, Item]:
-        """A tree object, parsed."""
+        """Read and parse a tree object."""
 
     def blob(self, id_: str) -> bytes:
-        """The bytes of a blob."""
+        """Read a blob."""
 
     def commit(self, id_: str) -> Commit:
-        """A commit, parsed."""
+        """Read and parse a commit."""
 
     def contributors(self, branch: str, most: int) -> int:
-        """How many different people wrote the branch, counted up to ``most``."""
+        """Count the different authors of a branch, up to ``most``."""
 
     def protected(self, branch: str) -> bool:
-        """Whether commits may not be made on the branch directly."""
+        """Whether direct commits on the branch are forbidden."""
 
     def build(self, parent: str, changes: Changes, blobs: Mapping[str, bytes], *, message: str, seconds: int) -> BuiltCommit:
-        """The commit that applies changes to a parent, in memory; nothing is written."""
+        """Build the commit that applies changes to a parent, in memory; nothing is written."""
 
     def land(
         self,
@@ -100,35 +103,46 @@ class Durable(Protocol):
     ) -> LandingResult:
         """Make a built commit the branch's head and bring work trees forward, or change nothing.
 
-        When it raises what no contract foresees (the disk failed), only ``contains`` knows whether the branch has moved.
+        After an unexpected error (the disk failed) only ``contains`` knows whether the branch has moved.
+
+        Args:
+            branch: the branch.
+            built: the commit.
+            changes: the changes that the commit makes to its parent.
+            expected: the commit that the branch must be at; None for a branch that must not exist.
+            note: text for the reflog.
+            keep: text of the ``.keep`` file that protects the commit's pack until the branch has moved.
+            seconds: time of the landing, in seconds since 1970.
+            settle: called with the contents of a lock that is in the way; removes the lock and what its owner left if the owner is
+                known to be dead, and returns whether it did.
         """
 
     def worktree_admin_dir(self, path: str) -> str | None:
-        """The git directory kept for a linked work tree at ``path``, if there is one."""
+        """The git directory of the linked work tree at ``path``; None if there is no such work tree."""
 
     def contains(self, branch: str, commit: str) -> bool:
-        """Whether a commit is the branch's head or among its ancestors."""
+        """Whether a commit is the branch's head or one of its ancestors."""
 
     def repair(self, branch: str, built: str, pack: str | None) -> list[str]:
-        """Remove what a killed landing of that commit left behind (locks, shields); gives what was removed."""
+        """Remove what a killed landing of a commit left behind (locks, ``.keep`` files). Returns the paths that were removed."""
 
     def bring_forward(self, branch: str, commit: str) -> LandingResult:
-        """Finish the work trees of a landing that was killed after the branch moved."""
+        """Bring forward the work trees of a landing that was killed after the branch moved."""
 
 
 class Ephemeral(Protocol):
-    """Where agents work."""
+    """Makes the workspaces that agents work in."""
 
     @property
     def kind(self) -> WorkspaceKind:
-        """The kind of workspace it makes."""
+        """The kind of workspaces it makes."""
 
     @property
     def history(self) -> History:
-        """How much of the past a workspace may see."""
+        """How much history a workspace contains."""
 
     def create(self, path: str, state_dir: str, seed: Seed, *, branch: str, durable_objects: str | None, name: str) -> Workspace:
         """Make a workspace at the seed's baseline."""
 
     def open(self, path: str, state_dir: str) -> Workspace:
-        """Find a workspace again."""
+        """Open an existing workspace."""

@@ -1,7 +1,6 @@
-"""GitHub, and what speaks its REST API (version 2022-11-28): GitHub Enterprise, Gitea and Forgejo as far as they are like it.
+"""GitHub and servers with its REST API (version 2022-11-28): GitHub Enterprise, and Gitea and Forgejo as far as they are compatible.
 
-Turns verbs into calls and answers into facts; an answer of another shape than documented is an error that says so. Must not know how
-calls are repeated (``forge_http``).
+A reply in another form than documented raises ``ForgeUnavailable``. ``http_client`` sends the requests and retries them.
 """
 
 from __future__ import annotations
@@ -49,19 +48,17 @@ _VERDICTS: Final[Mapping[str, Verdict]] = {
 
 
 class GitHubForge:
-    """One repository at GitHub or behind its API.
-
-    Nothing is asked of it before the first call.
+    """One repository at GitHub or a compatible server. The server is not contacted before the first call.
 
     Args:
         repo: ``owner/name``.
-        base_url: address of the API; that of github.com by default, ``https://<host>/api/v3`` for GitHub Enterprise.
-        token: sent to ``base_url`` and nowhere else; never shown. None for what everybody may read.
+        base_url: address of the API; github.com's by default, ``https://<host>/api/v3`` for GitHub Enterprise.
+        token: sent to ``base_url`` and nowhere else; never shown. None for public data.
         patience: how long calls may take and wait; see ``Patience``.
 
     Raises:
-        InvalidInput: an argument cannot be what it says.
-        CapabilityMissing: the client is not installed (``pytest-gittrix[forge]``).
+        InvalidInput: an argument is not valid.
+        CapabilityMissing: the HTTP client is not installed (``pytest-gittrix[forge]``).
     """
 
     def __init__(self, repo: str, *, base_url: str = GITHUB, token: str | None = None, patience: Patience | None = None) -> None:
@@ -83,44 +80,41 @@ class GitHubForge:
     @property
     def url(self) -> str:
         """Address of the repository in the API."""
-        return f"{self._rest.base_url}{self._place}"
+        return f"{self._rest.base_url}{self._path}"
 
     @property
-    def _place(self) -> str:
+    def _path(self) -> str:
         return f"/repos/{self.repo}"
 
     def close(self) -> None:
-        """Give back connections; a later call opens them again."""
+        """Release connections; a later call opens them again."""
         self._rest.close()
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[GitHubForge]:
-        """The same repository, for a block whose calls give up when these seconds are over, all of them together.
+        """A context with the same repository, whose calls all give up once ``seconds`` have passed.
 
         Args:
-            seconds: real seconds from now. Each call is patient as ever within them.
+            seconds: real seconds from now. Within them each call retries as usual.
         """
-        hasty = copy(self)
-        hasty._rest = self._rest.within(seconds)
-        with hasty:
-            yield hasty
+        limited = copy(self)
+        limited._rest = self._rest.within(seconds)
+        with limited:
+            yield limited
 
     # Pull requests -------------------------------------------------------------------------------------------------------------
 
     def open_pr(self, head: str, base: str, title: str, body: str = "", *, draft: bool = False) -> PullRequest:
-        """Open a pull request; if one is open for both branches already, give that one as it is.
+        """Open a pull request; if one is open for both branches already, return that one unchanged.
 
-        So it may be called again after any failure, and opens one pull request only.
+        It may therefore be called again after any failure, and opens only one pull request.
         """
-        asked = {"head": head, "base": base, "title": title, "body": body, "draft": draft}
+        request = {"head": head, "base": base, "title": title, "body": body, "draft": draft}
         try:
-            return self._made("POST", "/pulls", asked, _pull)
-        except ForgeUnavailable as error:
-            found = self.find_prs(head=head, base=base) if error.uncertain else []
-            if not found:
-                raise
-        except InvalidInput as refusal:
-            found = self.find_prs(head=head, base=base) if "already exists" in refusal.fact else []
+            return self._change("POST", "/pulls", request, _pull)
+        except (ForgeUnavailable, InvalidInput) as error:
+            may_exist = error.uncertain if isinstance(error, ForgeUnavailable) else "already exists" in error.fact
+            found = self.find_prs(head=head, base=base) if may_exist else []
             if not found:
                 raise
         return self.pr(found[0].number)
@@ -132,60 +126,60 @@ class GitHubForge:
             query["head"] = f"{self.repo.partition('/')[0]}:{head}"
         if base is not None:
             query["base"] = base
-        found = [pull for page in self._rest.pages(f"{self._place}/pulls", query) for pull in self._read(_pulls, page)]
-        # Servers that are like GitHub do not all know these filters.
-        return [pull for pull in found if head in (None, pull.head) and base in (None, pull.base)]
+        pulls = [pull for page in self._rest.pages(f"{self._path}/pulls", query) for pull in self._parse(_pulls, page)]
+        # Not every compatible server supports these filters.
+        return [pull for pull in pulls if head in (None, pull.head) and base in (None, pull.base)]
 
     def pr(self, number: int) -> PullRequest:
         """A pull request as it is now."""
-        return self._read(_pull, self._rest.call("GET", f"{self._place}/pulls/{_number(number)}").data)
+        return self._parse(_pull, self._rest.call("GET", f"{self._path}/pulls/{_number(number)}").data)
 
     def update_pr(self, number: int, *, title: str | None = None, body: str | None = None, base: str | None = None) -> PullRequest:
-        """Change title, body or base, as far as they are given."""
+        """Change title, body or base, whichever are given."""
         changes = {name: value for name, value in (("title", title), ("body", body), ("base", base)) if value is not None}
-        return self._made("PATCH", f"/pulls/{_number(number)}", changes, _pull) if changes else self.pr(number)
+        return self._change("PATCH", f"/pulls/{_number(number)}", changes, _pull) if changes else self.pr(number)
 
     def close_pr(self, number: int) -> PullRequest:
         """Close a pull request without merging it; one that is closed or merged stays as it is."""
-        return self._made("PATCH", f"/pulls/{_number(number)}", {"state": "closed"}, _pull)
+        return self._change("PATCH", f"/pulls/{_number(number)}", {"state": "closed"}, _pull)
 
-    # What is said of them --------------------------------------------------------------------------------------------------------
+    # CI and reviews --------------------------------------------------------------------------------------------------------------
 
     def ci(self, sha: str) -> CiFacts:
-        """What CI says of a commit: its check runs and its commit statuses together."""
+        """The CI checks of a commit: its check runs and its commit statuses together."""
         if not _SHA.fullmatch(sha):
             raise InvalidInput(f"{sha[:80]!r} is no commit id.", fix="Give the whole id, such as a pull request's head_sha.")
-        place, query = f"{self._place}/commits/{sha}", {"per_page": _PER_PAGE}
-        runs = [run for page in self._rest.pages(f"{place}/check-runs", query) for run in self._read(_runs, page)]
-        states = [state for page in self._rest.pages(f"{place}/status", query) for state in self._read(_statuses, page)]
-        return CiFacts(sha, tuple(sorted([*runs, *states], key=lambda check: check.name)))
+        path, query = f"{self._path}/commits/{sha}", {"per_page": _PER_PAGE}
+        runs = [run for page in self._rest.pages(f"{path}/check-runs", query) for run in self._parse(_runs, page)]
+        statuses = [status for page in self._rest.pages(f"{path}/status", query) for status in self._parse(_statuses, page)]
+        return CiFacts(sha, tuple(sorted([*runs, *statuses], key=lambda check: check.name)))
 
     def reviews(self, number: int) -> ReviewFacts:
-        """What reviewers say of a pull request."""
-        pages = self._rest.pages(f"{self._place}/pulls/{_number(number)}/reviews", {"per_page": _PER_PAGE})
-        reviews = tuple(review for page in pages for review in self._read(_reviews, page))
+        """The reviews of a pull request."""
+        pages = self._rest.pages(f"{self._path}/pulls/{_number(number)}/reviews", {"per_page": _PER_PAGE})
+        reviews = tuple(review for page in pages for review in self._parse(_reviews, page))
         return ReviewFacts(reviews, self.pr(number).requested)
 
     # Issues ----------------------------------------------------------------------------------------------------------------------
 
     def create_issue(self, title: str, body: str = "", *, labels: Iterable[str] = ()) -> Issue:
-        """Open an issue, once; an error with ``uncertain`` leaves it to a person to look whether it is there."""
-        asked = {"title": title, "body": body, "labels": list(labels)}
-        return self._made("POST", "/issues", asked, lambda data: Issue(int(data["number"]), str(data["html_url"]), str(data["title"])))
+        """Open an issue, once. After an error with ``uncertain`` set, a person has to look whether the issue exists."""
+        request = {"title": title, "body": body, "labels": list(labels)}
+        return self._change("POST", "/issues", request, lambda data: Issue(int(data["number"]), str(data["html_url"]), str(data["title"])))
 
     def comment(self, number: int, body: str) -> Comment:
-        """Say something to an issue or a pull request, once; as for ``create_issue``."""
-        place = f"/issues/{_number(number)}/comments"
-        return self._made("POST", place, {"body": body}, lambda data: Comment(int(data["id"]), str(data["html_url"])))
+        """Comment on an issue or a pull request, once; as with ``create_issue``."""
+        path = f"/issues/{_number(number)}/comments"
+        return self._change("POST", path, {"body": body}, lambda data: Comment(int(data["id"]), str(data["html_url"])))
 
     # Parts -----------------------------------------------------------------------------------------------------------------------
 
-    def _made(self, method: str, place: str, body: Json, read: Callable[[Json], T]) -> T:
-        return self._read(read, self._rest.call(method, f"{self._place}{place}", body=body).data)
+    def _change(self, method: str, path: str, body: Json, parser: Callable[[Json], T]) -> T:
+        return self._parse(parser, self._rest.call(method, f"{self._path}{path}", body=body).data)
 
-    def _read(self, read: Callable[[Json], T], data: Json) -> T:
+    def _parse(self, parser: Callable[[Json], T], data: Json) -> T:
         try:
-            return read(data)
+            return parser(data)
         except (KeyError, TypeError, ValueError, AttributeError) as problem:
             raise ForgeUnavailable(
                 f"{self.url} answered in another form than GitHub's: {type(problem).__name__}: {problem}.",

@@ -1,10 +1,9 @@
-"""Calls to a forge's REST API that come to an answer or to a typed error, in bounded time.
+"""Calls to a forge's REST API that end in a reply or a typed error within bounded time.
 
-What passes by itself is waited for and asked again: rate limits for as long as the forge says, 5xx and broken connections with
-growing pauses. What may have been carried out is never sent twice unless sending it twice does no harm. The token is in no message,
-no ``repr`` and no log. Knows HTTP and JSON, not what is asked.
+Temporary failures are retried: after a rate limit when the forge allows it, after 5xx and broken connections with growing pauses. A request
+that may have been carried out is sent again only if repeating it does no harm. The token is in no message, no ``repr`` and no log.
 
-The client is httpx: typed, small, pure Python, and it leaves waiting and repeating to us, where the clock can be the test's.
+The client is httpx: typed, small, pure Python, and it leaves waiting and retrying to this module, where a test can replace the clock.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     import httpx
 
 Json = Any
-"""What JSON holds; its shape is looked at where it is used."""
+"""A JSON value; the caller checks its shape."""
 
 _LARGEST: Final = 32 << 20
 _SHOWN: Final = 300
@@ -33,7 +32,7 @@ _MOST_PAGES: Final = 1000
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 30.0
 _SHORTEST: Final = 0.001
-_UNTOLD_LIMIT: Final = 60.0  # GitHub: "wait for at least one minute" where a secondary limit says nothing
+_DEFAULT_LIMIT: Final = 60.0  # GitHub: "wait for at least one minute" if a secondary limit gives no time
 _SERVER_FAULTS: Final = (500, 502, 503, 504)
 _LIMITS: Final = re.compile(r"rate limit|abuse detection", re.IGNORECASE)
 _HARMLESS: Final = frozenset({"GET", "PATCH", "PUT", "DELETE"})
@@ -41,7 +40,7 @@ _UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f]+")
 
 
 def real_time() -> float:
-    """Seconds since 1970, whatever a test does to the clock of this process."""
+    """Seconds since 1970, even if a test replaces the clock of this process."""
     return time.clock_gettime(time.CLOCK_REALTIME)
 
 
@@ -50,11 +49,11 @@ class Patience:
     """How long a call may take, and how often it is tried.
 
     Attributes:
-        timeout: seconds for each step of an exchange (connecting, sending, the first byte), and for an answer to be whole.
-        waiting: seconds that a call may wait altogether, for limits and between tries.
+        timeout: seconds for each step of an exchange (connecting, sending, the first byte), and for a complete reply.
+        waiting: total seconds that a call may wait, for rate limits and between tries.
         tries: how often a request is sent when the forge fails.
-        sleep: waits for some seconds.
-        now: seconds since 1970, as the forge counts them when it says until when it is to be left alone.
+        sleep: waits for a number of seconds.
+        now: returns seconds since 1970, to compare with the time at which the forge lifts a rate limit.
     """
 
     timeout: float = 30.0
@@ -66,15 +65,21 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer with a status below 400: its JSON (None for an empty one) and the address of the next page, if there is one."""
+    """A reply with a status below 400: its JSON (None for an empty body) and the address of the next page, if there is one."""
 
     data: Json
     next: str | None
 
 
 @dataclass
-class _Try:
-    """An exchange that came to no reply: the error to raise, and how long to wait before another try, if there may be one."""
+class _Failure:
+    """A failed exchange.
+
+    Attributes:
+        error: the error to raise if the request is not tried again.
+        pause: least seconds before the next try; None if the request may not be tried again.
+        is_limit: whether the failure is a rate limit.
+    """
 
     error: GittrixError
     pause: float | None
@@ -86,15 +91,15 @@ class RestClient:
     """One API at one base address.
 
     Attributes:
-        base_url: the address that paths are below, such as ``https://api.github.com``.
+        base_url: the address that paths are appended to, such as ``https://api.github.com``.
         patience: how long calls may take.
-        ends: when calls give up, whatever patience says, by ``time.monotonic``.
+        deadline: when calls give up, regardless of ``patience``; by ``time.monotonic``.
     """
 
     base_url: str
     token: str | None = field(repr=False)
     patience: Patience = field(default_factory=Patience)
-    ends: float = math.inf
+    deadline: float = math.inf
     _client: httpx.Client | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -109,59 +114,59 @@ class RestClient:
             raise InvalidInput("The token holds a character that no header can.", fix="Give it as the forge shows it, without line ends.")
 
     def close(self) -> None:
-        """Give back connections; a later call opens them again."""
+        """Release connections; a later call opens them again."""
         if self._client is not None:
             self._client.close()
             self._client = None
 
     def call(self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: Json = None) -> Reply:
-        """Send a request until it is answered.
+        """Send a request, and retry it until the forge replies.
 
         Args:
             method: ``GET``, ``POST``, ``PATCH``, ``PUT`` or ``DELETE``.
-            path: below the base address, with a slash first; or a whole address below it.
-            query: parameters.
-            body: what is sent as JSON.
+            path: path below the base address, with a leading slash.
+            query: query parameters.
+            body: sent as JSON.
 
         Raises:
-            AuthFailed: the token does not do (401, 403).
-            InvalidInput: the forge does not take the request (404, 409, 410, 422 and so on); its reason is in the message.
-            RateLimited: it asks to be left alone for longer than is left to wait.
-            ForgeTimeout, ForgeUnavailable: it did not answer, or not with what can be read; ``uncertain`` says whether it may have
-                done what was asked.
+            AuthFailed: the forge refused the token (401, 403).
+            InvalidInput: the forge rejected the request (404, 409, 410, 422 and so on); its reason is in the message.
+            RateLimited: the rate limit lasts longer than the call may still wait.
+            ForgeTimeout, ForgeUnavailable: there was no reply, or none that can be read; ``uncertain`` says whether the request may have
+                been carried out.
         """
-        waited, failed = 0.0, 0
+        waited, failures = 0.0, 0
         while True:
-            came = self._exchange(method, path, query, body)
-            if isinstance(came, Reply):
-                return came
-            failed += not came.is_limit
-            if came.pause is None or (failed >= self.patience.tries and not came.is_limit):
-                raise came.error
-            pause = max(came.pause, 0.0 if came.is_limit else min(_FIRST_PAUSE * 2 ** (failed - 1), _LONGEST_PAUSE))
-            if waited + pause > self.patience.waiting or pause > self._left():
-                raise came.error
+            result = self._exchange(method, path, query, body)
+            if isinstance(result, Reply):
+                return result
+            failures += not result.is_limit
+            if result.pause is None or (failures >= self.patience.tries and not result.is_limit):
+                raise result.error
+            pause = max(result.pause, 0.0 if result.is_limit else min(_FIRST_PAUSE * 2 ** (failures - 1), _LONGEST_PAUSE))
+            if waited + pause > self.patience.waiting or pause > self._time_left():
+                raise result.error
             self.patience.sleep(pause)
             waited += pause
 
     def within(self, seconds: float) -> RestClient:
-        """The same API through connections of its own, where no call goes on when these seconds are over."""
-        return RestClient(self.base_url, self.token, self.patience, ends=time.monotonic() + min(seconds, self._left()))
+        """A client of the same API, with its own connections, whose calls all give up once ``seconds`` have passed."""
+        return RestClient(self.base_url, self.token, self.patience, deadline=time.monotonic() + min(seconds, self._time_left()))
 
-    def _left(self) -> float:
-        return self.ends - time.monotonic()
+    def _time_left(self) -> float:
+        return self.deadline - time.monotonic()
 
     def pages(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[Json]:
-        """The data of every page of a list, in order. Raises as ``call``."""
+        """The data of every page of a list, in order. Raises what ``call`` raises."""
         reply = self.call("GET", path, query=query)
         for _ in range(_MOST_PAGES):
             yield reply.data
             if reply.next is None:
                 return
-            reply = self.call("GET", self._below(reply.next))
+            reply = self.call("GET", self._path_of(reply.next))
         raise ForgeUnavailable(f"{self.base_url} gave more than {_MOST_PAGES} pages of {path}.", why="Such a list has no end.")
 
-    def _below(self, address: str) -> str:
+    def _path_of(self, address: str) -> str:
         if not address.startswith(f"{self.base_url}/"):
             raise ForgeUnavailable(
                 f"{self.base_url} says that a list goes on at {address[:_SHOWN]!r}.",
@@ -172,45 +177,45 @@ class RestClient:
 
     # One exchange ----------------------------------------------------------------------------------------------------------------
 
-    def _exchange(self, method: str, path: str, query: Mapping[str, str] | None, body: Json) -> Reply | _Try:
+    def _exchange(self, method: str, path: str, query: Mapping[str, str] | None, body: Json) -> Reply | _Failure:
         import_client()
         import httpx
 
         harmless = method in _HARMLESS
         try:
-            status, headers, data = self._sent(method, path, query, body)
+            status, headers, data = self._send(method, path, query, body)
         except httpx.ConnectError as problem:
-            return _Try(self._unreachable(problem, uncertain=False), 0.0)
+            return _Failure(self._unreachable(problem, uncertain=False), 0.0)
         except (httpx.TimeoutException, _TooSlow) as problem:
-            waited = f"within {self.patience.timeout:g} s" if self._left() > 0 else "in the time there was for all"
+            waited = f"within {self.patience.timeout:g} s" if self._time_left() > 0 else "in the time there was for all"
             slow = ForgeTimeout(
-                f"{self._shown(method, path)} was not answered {waited}.",
+                f"{self._request_text(method, path)} was not answered {waited}.",
                 why="The engine does not wait for ever.",
                 fix="Try again later, or give a longer timeout.",
             )
             slow.uncertain = not harmless and not isinstance(problem, (httpx.ConnectTimeout, httpx.PoolTimeout))
-            return _Try(slow, None if slow.uncertain else 0.0)
+            return _Failure(slow, None if slow.uncertain else 0.0)
         except (httpx.HTTPError, httpx.InvalidURL) as problem:
-            return _Try(self._unreachable(problem, uncertain=not harmless), 0.0 if harmless else None)
-        return self._judged(method, path, status, headers, data)
+            return _Failure(self._unreachable(problem, uncertain=not harmless), 0.0 if harmless else None)
+        return self._interpret(method, path, status, headers, data)
 
-    def _sent(self, method: str, path: str, query: Mapping[str, str] | None, body: Json) -> tuple[int, httpx.Headers, bytes]:
-        timeout = min(self.patience.timeout, max(self._left(), _SHORTEST))
+    def _send(self, method: str, path: str, query: Mapping[str, str] | None, body: Json) -> tuple[int, httpx.Headers, bytes]:
+        timeout = min(self.patience.timeout, max(self._time_left(), _SHORTEST))
         deadline = time.monotonic() + timeout
-        follow = method == "GET"  # a repository that was renamed; httpx takes the token off where that leads elsewhere
-        with self._opened().stream(
+        follow = method == "GET"  # for a renamed repository; httpx removes the token if the redirection leads to another host
+        with self._open_client().stream(
             method, self.base_url + path, params=dict(query) if query else None, json=body, follow_redirects=follow, timeout=timeout
-        ) as answer:
+        ) as response:
             parts: list[bytes] = []
             size = 0
-            for part in answer.iter_bytes():
+            for part in response.iter_bytes():
                 parts.append(part)
                 size += len(part)
                 if time.monotonic() > deadline or size > _LARGEST:
                     raise _TooSlow
-            return answer.status_code, answer.headers, b"".join(parts)
+            return response.status_code, response.headers, b"".join(parts)
 
-    def _opened(self) -> httpx.Client:
+    def _open_client(self) -> httpx.Client:
         if self._client is None:
             import httpx
 
@@ -220,61 +225,61 @@ class RestClient:
             self._client = httpx.Client(headers=headers, timeout=self.patience.timeout)
         return self._client
 
-    def _judged(self, method: str, path: str, status: int, headers: httpx.Headers, data: bytes) -> Reply | _Try:
-        shown = self._shown(method, path)
-        said = self._said(data)
-        if status == 429 or (status == 403 and _is_limit(headers, said)):
-            seconds = self._asked_to_wait(headers)
-            return _Try(_limited(shown, seconds, self.patience.waiting, said), seconds, is_limit=True)
+    def _interpret(self, method: str, path: str, status: int, headers: httpx.Headers, data: bytes) -> Reply | _Failure:
+        request = self._request_text(method, path)
+        message = self._error_message(data)
+        if status == 429 or (status == 403 and _is_limit(headers, message)):
+            seconds = self._limit_seconds(headers)
+            return _Failure(_limit_error(request, seconds, self.patience.waiting, message), seconds, is_limit=True)
         if status in (401, 403):
             refused = AuthFailed(
-                f"{shown} was refused with status {status}: {said}.",
+                f"{request} was refused with status {status}: {message}.",
                 why="The forge does not take the token, or the token may not do this." if self.token else "No token was given.",
                 fix="Give a token that is valid and has the rights for this repository.",
             )
-            return _Try(refused, None)
+            return _Failure(refused, None)
         if status in _SERVER_FAULTS:
             harmless = method in _HARMLESS
             failed = ForgeUnavailable(
-                f"{shown} failed with status {status}: {said}.", why="The forge itself is in trouble.", fix="Try again later."
+                f"{request} failed with status {status}: {message}.", why="The forge itself is in trouble.", fix="Try again later."
             )
             failed.uncertain = not harmless
-            return _Try(failed, _seconds(headers.get("retry-after"), self.patience.now()) or 0.0 if harmless else None)
+            return _Failure(failed, _seconds(headers.get("retry-after"), self.patience.now()) or 0.0 if harmless else None)
         if 400 <= status < 500:
             hint = "The name or number is wrong, or the token may not see it." if status in (404, 410) else "See to what the forge says."
-            return _Try(InvalidInput(f"{shown} was refused with status {status}: {said}.", fix=hint), None)
+            return _Failure(InvalidInput(f"{request} was refused with status {status}: {message}.", fix=hint), None)
         if not 200 <= status < 300:
-            return _Try(ForgeUnavailable(f"{shown} was answered with status {status}.", fix="See that base_url is right."), None)
-        return self._read(method, shown, headers, data)
+            return _Failure(ForgeUnavailable(f"{request} was answered with status {status}.", fix="See that base_url is right."), None)
+        return self._parse(method, request, headers, data)
 
-    def _read(self, method: str, shown: str, headers: httpx.Headers, data: bytes) -> Reply | _Try:
+    def _parse(self, method: str, request: str, headers: httpx.Headers, data: bytes) -> Reply | _Failure:
         import httpx
 
         try:
             parsed = json.loads(data) if data else None
         except ValueError:
             malformed = ForgeUnavailable(
-                f"{shown} was answered with what is no JSON: {self._clean(data[:80].decode(errors='replace'))!r}.",
+                f"{request} was answered with what is no JSON: {self._clean(data[:80].decode(errors='replace'))!r}.",
                 why="Something that is not the forge may be answering, such as a proxy or a login page.",
                 fix="See that base_url is right.",
             )
             malformed.uncertain = method not in _HARMLESS
-            return _Try(malformed, None)
+            return _Failure(malformed, None)
         links = httpx.Response(200, headers=headers).links
         return Reply(parsed, links.get("next", {}).get("url"))
 
-    def _asked_to_wait(self, headers: httpx.Headers) -> float:
-        """Seconds until the forge takes requests again, as it says itself; a minute if it does not."""
-        told = _seconds(headers.get("retry-after"), self.patience.now())
-        if told is not None:
-            return told
+    def _limit_seconds(self, headers: httpx.Headers) -> float:
+        """Seconds until the forge lifts a rate limit, from the headers of its reply; a minute if they do not say."""
+        retry_after = _seconds(headers.get("retry-after"), self.patience.now())
+        if retry_after is not None:
+            return retry_after
         reset = headers.get("x-ratelimit-reset", "")
         if headers.get("x-ratelimit-remaining") == "0" and reset.isdecimal():
-            return max(0.0, int(reset) - self.patience.now()) + 1  # the reset is told in whole seconds
-        return _UNTOLD_LIMIT
+            return max(0.0, int(reset) - self.patience.now()) + 1  # the header has whole seconds
+        return _DEFAULT_LIMIT
 
-    def _said(self, data: bytes) -> str:
-        """The forge's reason, as one line."""
+    def _error_message(self, data: bytes) -> str:
+        """The message of an error reply, as one line."""
         try:
             body = json.loads(data)
         except ValueError:
@@ -294,7 +299,7 @@ class RestClient:
         error.uncertain = uncertain
         return error
 
-    def _shown(self, method: str, path: str) -> str:
+    def _request_text(self, method: str, path: str) -> str:
         return f"{method} {self.base_url}{path.partition('?')[0]}"
 
     def _clean(self, text: str) -> str:
@@ -303,14 +308,14 @@ class RestClient:
 
 
 class _TooSlow(Exception):
-    """An answer that came drop by drop, or without end."""
+    """A reply that arrived too slowly or was too large."""
 
 
 def import_client() -> None:
-    """See that the client is installed.
+    """Check that the HTTP client is installed.
 
     Raises:
-        CapabilityMissing: it is not.
+        CapabilityMissing: httpx is not installed.
     """
     try:
         import httpx  # noqa: F401
@@ -322,13 +327,13 @@ def import_client() -> None:
         ) from problem
 
 
-def _is_limit(headers: httpx.Headers, said: str) -> bool:
-    return "retry-after" in headers or headers.get("x-ratelimit-remaining") == "0" or bool(_LIMITS.search(said))
+def _is_limit(headers: httpx.Headers, message: str) -> bool:
+    return "retry-after" in headers or headers.get("x-ratelimit-remaining") == "0" or bool(_LIMITS.search(message))
 
 
-def _limited(shown: str, seconds: float, waiting: float, said: str) -> RateLimited:
+def _limit_error(request: str, seconds: float, waiting: float, message: str) -> RateLimited:
     return RateLimited(
-        f"{shown} met a rate limit, and the forge asks to wait {seconds:.0f} s: {said}.",
+        f"{request} met a rate limit, and the forge asks to wait {seconds:.0f} s: {message}.",
         seconds=seconds,
         why=f"A call waits {waiting:g} s at most; asking sooner makes such limits longer.",
         fix="Try again then, or ask less often.",
@@ -336,7 +341,7 @@ def _limited(shown: str, seconds: float, waiting: float, said: str) -> RateLimit
 
 
 def _seconds(text: str | None, now: float) -> float | None:
-    """What a Retry-After says, in seconds or as a date."""
+    """The seconds of a Retry-After header, which holds seconds or a date."""
     if text is None:
         return None
     if text.strip().isdecimal():

@@ -1,7 +1,6 @@
-"""What the engine and views ask of a forge (GitHub and its like): pull requests, what CI and reviewers say of them, issues.
+"""The protocol of a forge (such as GitHub), with its pull requests, CI checks, reviews and issues as plain values.
 
-Facts are plain values that know no wire. ``Forge`` is the protocol; ``forge_github`` speaks it to GitHub's REST API. Knows no session
-and no git.
+``github`` implements the protocol ``Forge`` by GitHub's REST API.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ PR_FILTERS: Final = get_args(PrFilter)
 
 
 class ForgeUnavailable(AdapterUnavailable):
-    """The forge cannot be reached, fails, or answers what cannot be read.
+    """The forge cannot be reached, fails, or replies with something that cannot be read.
 
     Attributes:
-        uncertain: the request may have been carried out all the same.
+        uncertain: whether the request may have been carried out all the same.
     """
 
     uncertain: bool = False
 
 
 class ForgeTimeout(ForgeUnavailable):
-    """The forge did not answer in time."""
+    """The forge did not reply in time."""
 
 
 class RateLimited(ForgeUnavailable):
-    """The forge takes no more requests for a while.
+    """The forge accepts no more requests for a while.
 
     Attributes:
-        seconds: how long it asks to be left alone.
+        seconds: how long, in seconds, the forge asks the caller to wait.
     """
 
     def __init__(self, fact: str, *, seconds: float, why: str = "", fix: str = "", opt_out: str = "") -> None:
@@ -51,18 +50,18 @@ class RateLimited(ForgeUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """A pull request as the forge tells of it.
+    """A pull request as the forge reports it.
 
     Attributes:
         number: its number.
         url: address of its page.
         title, body: its text.
         state: ``open``, ``merged`` or ``closed`` (without having been merged).
-        draft: whether it is not meant to be merged yet.
-        mergeable: whether it would merge without conflict; None if the forge has not found out yet, or was asked for a list.
-        head, base: the branch it comes from and the one it goes to.
-        head_sha: the commit that the head is at.
-        requested: who was asked for a review and has not answered: users, and teams as ``team/<name>``.
+        draft: whether it is a draft, not meant to be merged yet.
+        mergeable: whether it would merge without conflict; None if the forge does not know yet, or in a list of pull requests.
+        head, base: the branch with the changes, and the branch to merge them into.
+        head_sha: the commit that the head branch is at.
+        requested: reviewers who were requested and have not reviewed yet: users, and teams as ``team/<name>``.
     """
 
     number: int
@@ -80,7 +79,7 @@ class PullRequest:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check of a commit; ``url`` is where it tells more."""
+    """One check of a commit; ``url`` is the page with its details."""
 
     name: str
     state: CheckState
@@ -89,12 +88,12 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class CiFacts:
-    """What CI says of a commit.
+    """The CI checks of a commit.
 
     Attributes:
         sha: the commit.
-        checks: each check, by name.
-        state: of them all: ``failing`` if one fails, else ``pending`` if one still runs, else ``passing``; ``none`` without any.
+        checks: every check, sorted by name.
+        state: ``failing`` if one check fails, else ``pending`` if one still runs, else ``passing``; ``none`` without checks.
     """
 
     sha: str
@@ -102,15 +101,15 @@ class CiFacts:
 
     @property
     def state(self) -> CiState:
-        """See the class."""
-        found = {check.state for check in self.checks}
+        """The state of all checks together; see the class."""
+        states = {check.state for check in self.checks}
         order: Sequence[CheckState] = ("failing", "pending", "passing")
-        return next((state for state in order if state in found), "none")
+        return next((state for state in order if state in states), "none")
 
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """One review; ``author`` is empty if that person is gone from the forge."""
+    """One review; ``author`` is empty if that user no longer exists at the forge."""
 
     author: str
     verdict: Verdict
@@ -118,13 +117,13 @@ class Review:
 
 @dataclass(frozen=True, slots=True)
 class ReviewFacts:
-    """What reviewers say of a pull request.
+    """The reviews of a pull request.
 
     Attributes:
         reviews: every review, oldest first.
-        requested: who was asked and has not answered.
-        state: by each person's last verdict (a mere comment is none, a dismissal takes one back): ``changes_requested`` if one asks
-            for changes, else ``approved`` if one approves, else ``pending`` if somebody was asked, else ``none``.
+        requested: reviewers who were requested and have not reviewed yet.
+        state: by each reviewer's last verdict (a comment is no verdict, a dismissal revokes one): ``changes_requested`` if one requests
+            changes, else ``approved`` if one approves, else ``pending`` if a review is requested, else ``none``.
     """
 
     reviews: tuple[Review, ...] = ()
@@ -132,7 +131,7 @@ class ReviewFacts:
 
     @property
     def state(self) -> ReviewState:
-        """See the class."""
+        """The state of all reviews together; see the class."""
         last = {review.author: review.verdict for review in self.reviews if review.verdict not in ("commented", "pending")}
         if "changes_requested" in last.values():
             return "changes_requested"
@@ -152,7 +151,7 @@ class Issue:
 
 @dataclass(frozen=True, slots=True)
 class Comment:
-    """A comment that was made; ``url`` is where it stands."""
+    """A comment that was made; ``url`` is its address."""
 
     id: int
     url: str
@@ -161,8 +160,8 @@ class Comment:
 class Forge(Protocol):
     """One repository at a forge.
 
-    Each method may raise ``AuthFailed`` (the token does not do), ``ForgeTimeout``, ``RateLimited`` and ``ForgeUnavailable``, and
-    ``InvalidInput`` for what the forge does not take, such as a number or a branch that it does not have.
+    Each method may raise ``AuthFailed`` (the forge refused the token), ``ForgeTimeout``, ``RateLimited`` and ``ForgeUnavailable``, and
+    ``InvalidInput`` for a request that the forge rejects, such as one with an unknown number or branch.
     """
 
     @property
@@ -170,13 +169,13 @@ class Forge(Protocol):
         """Address of the repository at the forge, without credentials."""
 
     def close(self) -> None:
-        """Give back connections."""
+        """Release connections."""
 
     def within(self, seconds: float) -> AbstractContextManager[Forge]:
-        """The same repository, for a block whose calls give up when these seconds are over, all of them together."""
+        """A context with the same repository, whose calls all give up once ``seconds`` have passed."""
 
     def open_pr(self, head: str, base: str, title: str, body: str = "", *, draft: bool = False) -> PullRequest:
-        """Open a pull request of a branch that is at the forge already. If one is open for both branches, it is given instead."""
+        """Open a pull request for a branch that was pushed before. If one is open for both branches already, return that one."""
 
     def find_prs(self, *, head: str | None = None, base: str | None = None, state: PrFilter = "open") -> list[PullRequest]:
         """Pull requests by head, base and state, newest first."""
@@ -185,26 +184,26 @@ class Forge(Protocol):
         """A pull request as it is now."""
 
     def update_pr(self, number: int, *, title: str | None = None, body: str | None = None, base: str | None = None) -> PullRequest:
-        """Change what is given, and nothing else."""
+        """Change the given attributes, and no others."""
 
     def close_pr(self, number: int) -> PullRequest:
         """Close a pull request without merging it. One that is closed already is no error."""
 
     def ci(self, sha: str) -> CiFacts:
-        """What CI says of a commit, such as a pull request's ``head_sha``."""
+        """The CI checks of a commit, such as a pull request's ``head_sha``."""
 
     def reviews(self, number: int) -> ReviewFacts:
-        """What reviewers say of a pull request."""
+        """The reviews of a pull request."""
 
     def create_issue(self, title: str, body: str = "", *, labels: Iterable[str] = ()) -> Issue:
-        """Open an issue. When it cannot be known whether that was done, it is not done again: see ``ForgeUnavailable.uncertain``."""
+        """Open an issue. If it is unknown whether that succeeded, it is not tried again; see ``ForgeUnavailable.uncertain``."""
 
     def comment(self, number: int, body: str) -> Comment:
-        """Say something to an issue or a pull request. As for ``create_issue``, never twice."""
+        """Comment on an issue or a pull request. As with ``create_issue``, never twice."""
 
 
 def check_pr_filter(state: str) -> PrFilter:
-    """Validate which pull requests are wanted. Raises InvalidInput for none of ``PR_FILTERS``."""
+    """Validate the state to filter pull requests by. Raises InvalidInput for a value not in ``PR_FILTERS``."""
     if state in PR_FILTERS:
         return state  # type: ignore[return-value]
     raise InvalidInput(f"state={state!r} is no state to look for.", fix=f"Use one of: {', '.join(PR_FILTERS)}.")

@@ -146,7 +146,7 @@ def silent_about_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def blind_to_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finalize_module, "repositories_in", lambda root: [])
+    monkeypatch.setattr(finalize_module, "find_repositories", lambda root: [])
 
 
 def blind_to_new_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +155,7 @@ def blind_to_new_files(monkeypatch: pytest.MonkeyPatch) -> None:
         found.changes = {path: entry for path, entry in found.changes.items() if path in entries}
         return found
 
-    monkeypatch.setattr(finalize_repository, "uncommitted", look)
+    monkeypatch.setattr(finalize_repository, "find_uncommitted", look)
 
 
 def running_git_in_the_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +164,7 @@ def running_git_in_the_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
         run_git(["status"], cwd=Path(root))
         return read_repository(root, *rest, **named)
 
-    monkeypatch.setattr(finalize_module, "read", run_and_read)
+    monkeypatch.setattr(finalize_module, "read_repository", run_and_read)
 
 
 def committing_at_another_time_each_time(monkeypatch: pytest.MonkeyPatch) -> None:

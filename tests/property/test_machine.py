@@ -36,7 +36,7 @@ TestPlain = machine_for(PlainSystem()).TestCase
 
 
 class Declaring:
-    """Our engine, as a system that declares no more than it is told to.
+    """Our engine, as a system that declares no more than a test wants.
 
     Args:
         extended: what it declares besides ``BASE``.

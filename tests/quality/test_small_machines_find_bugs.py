@@ -88,7 +88,7 @@ def says_nothing_of_torn_ends() -> AbstractContextManager[object]:
 
 
 def announces_what_is_refused() -> AbstractContextManager[object]:
-    """Who cannot record is heard all the same."""
+    """A message that cannot be recorded is announced all the same."""
     exact = AgentSession.record
 
     def record(self: AgentSession, type: str, data: Mapping[str, Any]) -> Event:
@@ -147,8 +147,8 @@ def takes_lost_turns_for_done() -> AbstractContextManager[object]:
     exact = Recorder.append
 
     def append(self: Recorder, type_: str, data: Mapping[str, Any], **options: Any) -> SessionState:
-        told = {**data, "status": "done"} if data.get("status") == "lost" else data
-        return exact(self, type_, told, **options)
+        changed = {**data, "status": "done"} if data.get("status") == "lost" else data
+        return exact(self, type_, changed, **options)
 
     return patch.object(Recorder, "append", append)
 
@@ -219,7 +219,7 @@ def begins_a_line_with_each_handoff() -> AbstractContextManager[object]:
 
 
 def lets_two_succeed() -> AbstractContextManager[object]:
-    """Whoever crashed may have any number of successors."""
+    """A session that crashed may have any number of successors."""
     exact = handoff.require_crashed
 
     def require_crashed(parent: SessionState) -> SessionState:
@@ -248,7 +248,7 @@ def _changing(type_: str, change: Callable[[Mapping[str, Any]], Mapping[str, Any
 
 
 def writes_to_the_parent_of_a_fork() -> AbstractContextManager[object]:
-    """A parent is told of its forks."""
+    """A fork is recorded in the log of its parent."""
     exact = Fork.fill
 
     def fill(self: Fork, child: Recorder, workspace: Any) -> None:

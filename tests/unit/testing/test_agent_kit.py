@@ -44,8 +44,8 @@ def run(
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return told
+    facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return facts
 
 
 def test_the_steps_are_done_in_order(agents: AgentKit, tmp_path: Path) -> None:

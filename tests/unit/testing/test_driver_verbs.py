@@ -80,22 +80,22 @@ def test_each_verb_that_is_driven_is_declared_and_described() -> None:
     assert sorted(verb for verbs in VERBS.values() for verb in verbs if not getattr(OptionalVerbs, verb).__doc__) == []
 
 
-class Heard:
-    """An engine that notes what it is asked for."""
+class RecordingEngine:
+    """An engine that records which verbs are called."""
 
     def __init__(self) -> None:
-        self.asked: set[str] = set()
+        self.called: set[str] = set()
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
         def answer(*_: Any, **__: Any) -> Any:
-            self.asked.add(verb)
+            self.called.add(verb)
             return {"repositories": {"app": "/w/app"}, "life": {"state": "active"}, "lives": {}}.get(verb, "x")
 
         return answer
 
 
 def test_handles_drive_every_verb_of_members_and_of_statuses() -> None:
-    raw, day = Heard(), timedelta(days=1)
+    raw, day = RecordingEngine(), timedelta(days=1)
     members, rules = DrivenMembers(raw), DrivenRules(raw)
     session = members.begin("ada", {"app": "file:///app.git"})
     session.stop(force=True)
@@ -107,7 +107,7 @@ def test_handles_drive_every_verb_of_members_and_of_statuses() -> None:
     assert (members.states(), members.scan(), members.cleanup(all=True)) == ({}, ["x"], ["x"])
     assert (rules.of(), rules.look_through({"after": 0})) == ("x", ["x"])
     assert rules.is_terminal("done", None) is rules.is_restorable("done", None) is rules.is_polled("done") is True
-    assert raw.asked == BY_HANDLES
+    assert raw.called == BY_HANDLES
 
 
 def test_our_engine_as_a_system_does_all_there_is() -> None:

@@ -107,9 +107,9 @@ def test_a_short_id_is_not_taken_for_a_word(tmp_path: Path) -> None:
 
 def test_another_history_is_another_text(tmp_path: Path) -> None:
     one, other = LogKit(tmp_path / "a"), LogKit(tmp_path / "b")
-    for log, said in ((one, "yes"), (other, "no")):
+    for log, text in ((one, "yes"), (other, "no")):
         log.build(10)
-        log.append("user_message", text=said)
+        log.append("user_message", text=text)
 
     assert one.golden().splitlines()[:-1] == other.golden().splitlines()[:-1]
     assert one.golden() != other.golden()

@@ -293,7 +293,7 @@ def test_every_strategy_prints_short_values() -> None:
 # The reference -----------------------------------------------------------------------------------------------------------------
 
 
-def told(heading: str) -> list[str]:
+def documented(heading: str) -> list[str]:
     """The names in the first column of the table below a heading of the reference."""
     page = (Path(__file__).resolve().parents[3] / "docs/reference/strategies.md").read_text(encoding="utf-8")
     below = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
@@ -306,7 +306,7 @@ def test_the_reference_tells_every_strategy_kind_rule_and_invariant() -> None:
     marks = (INITIALIZE_RULE_MARKER, RULE_MARKER)
     rules = [name for name, one in vars(SandboxMachine).items() if any(hasattr(one, mark) for mark in marks)]
 
-    assert sorted(told("Strategies")) == sorted(public)
-    assert told("Kinds of durable edits") == list(DURABLE_KINDS)
-    assert told("The state machine") == rules
-    assert told("Rules of the oracle") == invariants
+    assert sorted(documented("Strategies")) == sorted(public)
+    assert documented("Kinds of durable edits") == list(DURABLE_KINDS)
+    assert documented("The state machine") == rules
+    assert documented("Rules of the oracle") == invariants

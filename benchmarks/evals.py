@@ -29,7 +29,7 @@ PROGRAM_LINE: Final = "sh -c 'echo VERSION = 2 > app.py'"
 """An agent that is a program, and does the same."""
 SUITE: Final = {
     "suite.toml": "schema = 1\n",
-    "agent.py": f'def work(desk):\n    (desk.path / "app.py").write_text({SOLVED!r})\n',
+    "agent.py": f'def work(toolbox):\n    (toolbox.path / "app.py").write_text({SOLVED!r})\n',
     "cases/one/case.toml": 'task = "Make it 2."\n\n[durable]\nfiles = "repo"\n\n[check]\nfunction = "check.py:check"\n',
     "cases/one/check.py": f'def check(result):\n    assert result.read("app.py") == {SOLVED.encode()!r}\n',
     **{f"cases/one/repo/{name}": data for name, data in FILES.items()},

@@ -13,7 +13,7 @@ from pytest_gittrix.commands.output import Table
 
 if TYPE_CHECKING:
     from pytest_gittrix.evals.inputs.sample_record import Record
-    from pytest_gittrix.evals.results.compare import Comparison, Pair
+    from pytest_gittrix.evals.results.compare import Comparison, SamplePair
     from pytest_gittrix.evals.results.disk_usage import Usage
     from pytest_gittrix.evals.results.store import RunStore
     from pytest_gittrix.evals.results.summary import Rates
@@ -191,7 +191,7 @@ def comparison_text(found: Comparison) -> str:
     return "\n".join([*lines, ""])
 
 
-def pair_text(pair: Pair) -> str:
+def pair_text(pair: SamplePair) -> str:
     """One sample on both sides, on one line."""
     name = f"{pair.id} #{pair.epoch}"
     if pair.difference == "same":
@@ -201,7 +201,7 @@ def pair_text(pair: Pair) -> str:
     else:
         what = pair.flip
     reason = f"  {pair.b.reason}" if pair.b is not None and pair.b.reason else ""
-    return f"{name}  {what}{reason}{f'  first difference: {pair.parting}' if pair.parting else ''}\n"
+    return f"{name}  {what}{reason}{f'  first difference: {pair.divergence}' if pair.divergence else ''}\n"
 
 
 def usage_table(runs: Sequence[Usage]) -> Table:

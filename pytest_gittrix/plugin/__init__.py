@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from pytest_gittrix.engine.engine import GitTrix
     from pytest_gittrix.engine.user_session import AgentSession, UserSession
     from pytest_gittrix.plugin.config import GittrixConfig
-    from pytest_gittrix.plugin.endings import Ending
     from pytest_gittrix.plugin.evals.outcome import EvalSample
     from pytest_gittrix.plugin.fixtures import Ephemeral, Worlds
+    from pytest_gittrix.plugin.run_end import TerminalSection
     from pytest_gittrix.testing.faults.crash import Crash
     from pytest_gittrix.testing.faults.powercut import PowerCuts
     from pytest_gittrix.testing.faults.small_disks import SmallDisks
@@ -45,7 +45,7 @@ _CONFIG = pytest.StashKey["GittrixConfig"]()
 _WORLDS = pytest.StashKey["Worlds"]()
 _FAILED = pytest.StashKey[bool]()
 _LEAKED = pytest.StashKey[list[str]]()
-_ENDINGS: pytest.StashKey[tuple[Ending, ...]] = pytest.StashKey()
+_ENDINGS: pytest.StashKey[tuple[TerminalSection, ...]] = pytest.StashKey()
 _OURS = frozenset({"gittrix_clause", "gittrix_eval_run"})  # clauses.PROPERTY and nodes.RUN, which are too dear to load in every run
 _WORKER_KEY = "gittrix_leaked"
 
@@ -447,9 +447,9 @@ def _conclude(session: pytest.Session) -> None:
         return
     reports = [report for found in terminal.stats.values() for report in found if _is_ours(report)]
     if reports:
-        from pytest_gittrix.plugin.endings import conclude
+        from pytest_gittrix.plugin.run_end import finish_run
 
-        session.config.stash[_ENDINGS] = conclude(session, reports, terminal, _resolved(session.config))
+        session.config.stash[_ENDINGS] = finish_run(session, reports, terminal, _resolved(session.config))
 
 
 def _is_ours(report: object) -> bool:

@@ -17,15 +17,16 @@ from pytest_gittrix.report.eval_report import write_report
 
 CHECK = '[check]\nfunction = "check.py:check"\n'
 AGENT = """
-def work(desk):
-    if desk.case == "timeout":
-        desk.run(["sleep", "60"])
-    if desk.case == "agent-error":
+def work(toolbox):
+    if toolbox.case == "timeout":
+        toolbox.run(["sleep", "60"])
+    if toolbox.case == "agent-error":
         raise RuntimeError("it was <too> hard")
-    desk.run(["sh", "-c", "echo looked around"])
-    if desk.case != "fail":
-        desk.write("app.py", 'VERSION = 2\\n\\n\\ndef greet(name):\\n    # A word of welcome.\\n    return f"hello {name}, {VERSION}"\\n')
-    desk.write(f"a/rather/long/path/to/see/what/becomes/of/it/on/a/telephone/{desk.case}.txt", "x" * 300 + "\\n")
+    toolbox.run(["sh", "-c", "echo looked around"])
+    if toolbox.case != "fail":
+        text = 'VERSION = 2\\n\\n\\ndef greet(name):\\n    # A word of welcome.\\n    return f"hello {name}, {VERSION}"\\n'
+        toolbox.write("app.py", text)
+    toolbox.write(f"a/rather/long/path/to/see/what/becomes/of/it/on/a/telephone/{toolbox.case}.txt", "x" * 300 + "\\n")
 """
 FLAGS = [
     "--headless",

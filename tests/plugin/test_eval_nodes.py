@@ -352,8 +352,8 @@ def test_a_function_is_an_agent_and_nothing_is_left_where_samples_work(evals: Ev
     evals.source("""
         import pytest
 
-        def work(desk):
-            desk.write("app.py", "VERSION = 2\\n")
+        def work(toolbox):
+            toolbox.write("app.py", "VERSION = 2\\n")
 
         @pytest.mark.gittrix_eval(suite="suite", agent=work, confine="off")
         def test_it(gittrix_eval):

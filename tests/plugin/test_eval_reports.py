@@ -8,9 +8,9 @@ import pytest
 from support.eval_tests import EvalTests, properties
 from support.evals import agent_file
 
-from pytest_gittrix.plugin.evals.github import MOST_BYTES, MOST_ERRORS, Row, append_summary, errors_of, summary
+from pytest_gittrix.plugin.evals.github import MOST_BYTES, MOST_ERRORS, SampleRow, append_summary, errors_of, summary
 
-ODD = "desk.write('app.py', f'VERSION = {2 if desk.case in \"ace\" else 1}\\n')"
+ODD = "toolbox.write('app.py', f'VERSION = {2 if toolbox.case in \"ace\" else 1}\\n')"
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ def half(evals: EvalTests) -> EvalTests:
     return evals
 
 
-def row(sample: str, outcome: str, reason: str = "") -> Row:
-    return Row(sample, outcome, reason, "test_it.py", 3)
+def row(sample: str, outcome: str, reason: str = "") -> SampleRow:
+    return SampleRow(sample, outcome, reason, "test_it.py", 3)
 
 
 # JUnit and the terminal ------------------------------------------------------------------------------------------------------------
@@ -237,6 +237,6 @@ def test_there_are_no_more_annotations_than_are_shown() -> None:
 
 
 def test_what_a_reason_says_cannot_become_a_command() -> None:
-    [line] = errors_of([Row("a, b: c", "fail", "100%\r\n::error::more", "tests/a,b.py", 3)])
+    [line] = errors_of([SampleRow("a, b: c", "fail", "100%\r\n::error::more", "tests/a,b.py", 3)])
 
     assert line == "::error file=tests/a%2Cb.py,line=3,title=a%2C b%3A c%3A fail::100%25%0D%0A::error::more"

@@ -37,15 +37,15 @@ def dying(evals: EvalTests) -> tuple[str, Path]:
     flag = evals.root / "died"
     body = (
         f"import os, pathlib; flag = pathlib.Path({str(flag)!r})\n"
-        "    if desk.case == 'three' and not flag.exists():\n        flag.touch()\n        os.kill(os.getpid(), 9)\n"
-        "    desk.write('app.py', 'VERSION = 2\\n')"
+        "    if toolbox.case == 'three' and not flag.exists():\n        flag.touch()\n        os.kill(os.getpid(), 9)\n"
+        "    toolbox.write('app.py', 'VERSION = 2\\n')"
     )
     return evals.counting(body)
 
 
 def test_one_process_two_workers_and_the_command_line_come_to_one_digest(evals: EvalTests) -> None:
     evals.suite(*IDS)
-    agent, calls = evals.counting("desk.write('app.py', f'VERSION = {2 if desk.case != \"two\" else desk.seed[:4]!r}\\n')")
+    agent, calls = evals.counting("toolbox.write('app.py', f'VERSION = {2 if toolbox.case != \"two\" else toolbox.seed[:4]!r}\\n')")
     evals.tests(agent, 'confine="off", seed=7, epochs=2')
 
     serial = evals.run("--gittrix-eval-run=runs/serial")

@@ -146,7 +146,7 @@ def test_the_umask_of_whoever_runs_it_does_not_matter_and_stays(tmp_path: Path) 
     same_bytes(found[0], found[2])
 
 
-@pytest.mark.parametrize("raises", ["open(desk.path / 'missing' / ('x' * 100))", "raise ValueError(object())"])
+@pytest.mark.parametrize("raises", ["open(toolbox.path / 'missing' / ('x' * 100))", "raise ValueError(object())"])
 def test_a_reason_holds_no_place_and_no_address(tmp_path: Path, raises: str) -> None:
     place, agent = suite(tmp_path), agent_file(tmp_path, raises)
     one, other = (ran(place, tmp_path, agent, out=tmp_path / name / "run") for name in ("one", "other"))
@@ -174,7 +174,7 @@ def test_equal_runs_hold_equal_objects(tmp_path: Path) -> None:
 
 
 def test_a_function_is_as_deterministic_as_a_program(tmp_path: Path) -> None:
-    body = "import random\ndrawn = random.Random(desk.seed)\ndesk.write('app.py', f'VERSION = {drawn.choice([1, 2])}\\n')"
+    body = "import random\ndrawn = random.Random(toolbox.seed)\ntoolbox.write('app.py', f'VERSION = {drawn.choice([1, 2])}\\n')"
     place, agent = suite(tmp_path, *TEN[:4]), agent_file(tmp_path, body)
 
     same_bytes(*(ran(place, tmp_path, agent, out=tmp_path / str(n) / "run", workers=n) for n in (1, 2)))
@@ -201,7 +201,7 @@ def test_a_bundle_and_a_repository_give_the_same_commits_each_time(tmp_path: Pat
     ):
         file = place / "cases" / id_ / "case.toml"
         file.write_text(file.read_text().replace('files = "repo"\n', durable))
-    body = "desk.run(['git', 'log', '--oneline'])\ndesk.write('app.py', desk.read('app.py').replace(b'1', b'2'))"
+    body = "toolbox.run(['git', 'log', '--oneline'])\ntoolbox.write('app.py', toolbox.read('app.py').replace(b'1', b'2'))"
 
     one, other = (
         ran(place, tmp_path, agent_file(tmp_path, body), out=tmp_path / name / "run", workers=n) for name, n in (("a", 1), ("b", 2))

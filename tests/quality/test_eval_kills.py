@@ -35,7 +35,7 @@ def is_whole(store: RunStore, wanted: Options, place: Path, digest: str) -> None
 @pytest.mark.parametrize("program", [True, False])
 def test_killed_at_a_point_a_run_goes_on_to_the_same_digest(tmp_path: Path, point: str, program: bool) -> None:
     place = suite(tmp_path, "a", "b", "c")
-    agent = SOLVES if program else agent_file(tmp_path, "desk.write('app.py', 'VERSION = 2\\n')")
+    agent = SOLVES if program else agent_file(tmp_path, "toolbox.write('app.py', 'VERSION = 2\\n')")
     digest = run_suite(Suite.load(place), options(tmp_path, agent, out=tmp_path / "whole")).digest
     wanted = options(tmp_path, agent)
 
@@ -64,7 +64,7 @@ def test_a_janitor_that_is_killed_leaves_the_rest_to_the_next(tmp_path: Path) ->
 @pytest.mark.parametrize("kind", ["kill", "torn", "ENOSPC"])
 def test_struck_at_any_call_that_changes_its_directory_a_run_goes_on_to_the_same_digest(tmp_path: Path, kind: str) -> None:
     place = suite(tmp_path, "a", "b")
-    agent = agent_file(tmp_path, "desk.write('app.py', 'VERSION = 2\\n')")
+    agent = agent_file(tmp_path, "toolbox.write('app.py', 'VERSION = 2\\n')")
     digest = run_suite(Suite.load(place), options(tmp_path, agent, out=tmp_path / "whole")).digest
     wanted = options(tmp_path, agent)
 

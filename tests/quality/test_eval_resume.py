@@ -187,7 +187,7 @@ def test_a_run_beside_a_living_one_leaves_its_directories_alone(tmp_path: Path) 
 
 
 def test_a_sample_that_kills_its_worker_again_and_again_takes_no_other_with_it(tmp_path: Path) -> None:
-    body = "import os\nif desk.case == 'case-2':\n    os.kill(os.getpid(), 9)\ndesk.write('app.py', 'VERSION = 2\\n')"
+    body = "import os\nif toolbox.case == 'case-2':\n    os.kill(os.getpid(), 9)\ntoolbox.write('app.py', 'VERSION = 2\\n')"
 
     summary = ran(suite(tmp_path, *CASES[:6]), tmp_path, agent_file(tmp_path, body), workers=2, retries=0)
 

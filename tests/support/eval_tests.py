@@ -81,11 +81,11 @@ class EvalTests:
         places = [path for path in self._temporary.iterdir() if path.name.startswith("gittrix-evals-")]
         return [name for place in places for name in left_in(place) if not name.endswith(".lock")]
 
-    def counting(self, body: str = "desk.write('app.py', 'VERSION = 2\\n')") -> tuple[str, Path]:
+    def counting(self, body: str = "toolbox.write('app.py', 'VERSION = 2\\n')") -> tuple[str, Path]:
         """An agent that writes down each sample it was asked for; and the file it does that in."""
         calls = self.root / "calls.txt"
-        lines = [f"with open({str(calls)!r}, 'a') as file:", "    file.write(f'{desk.case} #{desk.epoch}\\n')", body]
-        (self.root / "counting.py").write_text("\n".join(["def work(desk):", *(f"    {line}" for line in lines), ""]))
+        lines = [f"with open({str(calls)!r}, 'a') as file:", "    file.write(f'{toolbox.case} #{toolbox.epoch}\\n')", body]
+        (self.root / "counting.py").write_text("\n".join(["def work(toolbox):", *(f"    {line}" for line in lines), ""]))
         return f"python:{self.root / 'counting.py'}:work", calls
 
 

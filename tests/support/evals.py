@@ -62,9 +62,9 @@ def suite(root: Path, *ids: str, **options: Any) -> Path:
 
 
 def agent_file(root: Path, body: str) -> str:
-    """The spec of an agent that is a function ``work(desk)`` with this body."""
+    """The spec of an agent that is a function ``work(toolbox)`` with this body."""
     lines = dedent(body).strip().splitlines()
-    write(root, {"agent.py": "\n".join(["def work(desk):", *(f"    {line}" for line in lines), ""])})
+    write(root, {"agent.py": "\n".join(["def work(toolbox):", *(f"    {line}" for line in lines), ""])})
     return f"python:{root / 'agent.py'}:work"
 
 

@@ -26,7 +26,7 @@ ANY_OBJECT = "git -c uploadpack.allowAnySHA1InWant=true upload-pack"
 """What a fetch is answered by, so that it can ask for whatever is there, by its id."""
 
 
-def durable_of(case: Case, cache: Path) -> dict[str, Any]:
+def durable_arguments(case: Case, cache: Path) -> dict[str, Any]:
     """What ``World.open`` needs to make the durable repository of a case.
 
     Args:
@@ -81,18 +81,18 @@ def _history(directory: Path, _digest: str) -> History:
     return History.of(contents_of(directory))
 
 
-def _unpacked(source: Source, place: Path) -> Path:
-    if place.is_dir():
-        return place
-    place.parent.mkdir(parents=True, exist_ok=True)
-    fresh = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
+def _unpacked(source: Source, path: Path) -> Path:
+    if path.is_dir():
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     options = [] if source.kind == "bundle" else [f"--upload-pack={ANY_OBJECT}"]
     try:
         run_git(["init", "-q", "--bare", f"--initial-branch={BRANCH}", str(fresh)])
         # One pack, however few objects: a pack is copied to the run's objects whole.
         fetch = ["-C", str(fresh), "-c", "fetch.unpackLimit=1", "fetch", "-q"]
         run_git([*fetch, "--no-tags", *options, "--", str(source.path), f"{source.ref}:refs/heads/{BRANCH}"])
-        os.rename(fresh, place)
+        os.rename(fresh, path)
     except GitFailed as problem:
         raise InvalidInput(
             f"{source.path} has no {source.ref!r} to start from.",
@@ -100,11 +100,11 @@ def _unpacked(source: Source, place: Path) -> Path:
             fix="Give a bundle with that reference, or a whole repository with that commit.",
         ) from None
     except OSError as problem:
-        if not place.is_dir():  # otherwise another process was faster, with the same objects
-            raise AdapterUnavailable(f"{place} cannot be made: {problem.strerror}.", fix="Make room, or give another --scratch.") from None
+        if not path.is_dir():  # otherwise another process was faster, with the same objects
+            raise AdapterUnavailable(f"{path} cannot be made: {problem.strerror}.", fix="Make room, or give another --scratch.") from None
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
-    return place
+    return path
 
 
 def patched_tree(repository: Repository, commit: str, patch: Path, scratch: Path) -> str:

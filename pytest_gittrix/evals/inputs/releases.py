@@ -101,7 +101,7 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Made:
+class ReleaseSuite:
     """A suite that was made.
 
     Attributes:
@@ -120,7 +120,7 @@ class Made:
         return digest_of([[case.id, case.digest] for case in self.suite.cases])
 
 
-def make_releases(pins: Pins, out: str | os.PathLike[str]) -> Made:
+def make_releases(pins: Pins, out: str | os.PathLike[str]) -> ReleaseSuite:
     """Fetch the releases of a package, and make a suite of them.
 
     Args:
@@ -139,7 +139,7 @@ def make_releases(pins: Pins, out: str | os.PathLike[str]) -> Made:
     return write_suite(Pins.of(pins.package, found), releases, out)
 
 
-def write_suite(pins: Pins, releases: Sequence[Release], out: str | os.PathLike[str]) -> Made:
+def write_suite(pins: Pins, releases: Sequence[Release], out: str | os.PathLike[str]) -> ReleaseSuite:
     """Make a suite of releases that are there.
 
     Args:
@@ -171,7 +171,7 @@ def write_suite(pins: Pins, releases: Sequence[Release], out: str | os.PathLike[
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
-    return Made(Suite.load(target), pins, expected)
+    return ReleaseSuite(Suite.load(target), pins, expected)
 
 
 def expected_of(suite: str | os.PathLike[str]) -> dict[str, Expected]:

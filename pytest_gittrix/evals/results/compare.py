@@ -21,7 +21,7 @@ _CODES: Final[Mapping[Difference, int]] = {"same": 0, "outcome": 1, "missing": 1
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
+class Divergence:
     """The first event that is not the same on both sides.
 
     Attributes:
@@ -34,12 +34,16 @@ class Parting:
     a: Mapping[str, Any] | None
     b: Mapping[str, Any] | None
 
+    def to_json(self) -> dict[str, Any]:
+        """The same for programs."""
+        return {"seq": self.seq, "a": self.a, "b": self.b}
+
     def __str__(self) -> str:
         return f"event {self.seq}: {_shown(self.a)} -> {_shown(self.b)}"
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class SamplePair:
     """One sample in both runs.
 
     Attributes:
@@ -48,7 +52,7 @@ class Pair:
         a: its record in the first run, None if it has none.
         b: in the second.
         difference: what is different; the first that applies of ``missing``, ``outcome``, ``tree``, ``log``.
-        parting: the first event that differs, where logs do.
+        divergence: the first event that differs, where logs do.
     """
 
     id: str
@@ -56,7 +60,7 @@ class Pair:
     a: Record | None
     b: Record | None
     difference: Difference
-    parting: Parting | None = None
+    divergence: Divergence | None = None
 
     @property
     def flipped(self) -> bool:
@@ -85,7 +89,7 @@ class Comparison:
     a: RunStore
     b: RunStore
     inputs: tuple[str, ...]
-    pairs: tuple[Pair, ...]
+    pairs: tuple[SamplePair, ...]
 
     @property
     def code(self) -> int:
@@ -95,17 +99,17 @@ class Comparison:
         return min((code for pair in self.pairs if (code := _CODES[pair.difference])), default=SAME)
 
     @cached_property
-    def better(self) -> tuple[Pair, ...]:
+    def better(self) -> tuple[SamplePair, ...]:
         """Samples that pass in the second run and did not in the first; what ended in ``infra_error`` on a side is none."""
-        return tuple(pair for pair in self._judged if pair.b is not None and pair.b.outcome == "pass")
+        return tuple(pair for pair in self._flipped_pairs if pair.b is not None and pair.b.outcome == "pass")
 
     @cached_property
-    def worse(self) -> tuple[Pair, ...]:
+    def worse(self) -> tuple[SamplePair, ...]:
         """Samples that passed in the first run and do not in the second."""
-        return tuple(pair for pair in self._judged if pair.a is not None and pair.a.outcome == "pass")
+        return tuple(pair for pair in self._flipped_pairs if pair.a is not None and pair.a.outcome == "pass")
 
     @property
-    def _judged(self) -> list[Pair]:
+    def _flipped_pairs(self) -> list[SamplePair]:
         return [pair for pair in self.pairs if pair.flipped]
 
     def to_json(self) -> dict[str, Any]:
@@ -126,7 +130,7 @@ class Comparison:
                     "difference": pair.difference,
                     "a": pair.a.outcome if pair.a else None,
                     "b": pair.b.outcome if pair.b else None,
-                    "first": None if pair.parting is None else {"seq": pair.parting.seq, "a": pair.parting.a, "b": pair.parting.b},
+                    "first": pair.divergence.to_json() if pair.divergence else None,
                 }
                 for pair in differing
             ],
@@ -145,21 +149,21 @@ def compare(a: RunStore, b: RunStore) -> Comparison:
     return Comparison(a, b, tuple(a.manifest().differences(b.manifest())), pairs)
 
 
-def parting(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> Parting | None:
+def first_divergence(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> Divergence | None:
     """The first event that two logs do not share; None if they are equal."""
     for seq in range(max(len(a), len(b))):
         one = a[seq] if seq < len(a) else None
         other = b[seq] if seq < len(b) else None
         if one != other:
-            return Parting(seq, one, other)
+            return Divergence(seq, one, other)
     return None
 
 
-def _pair(a: RunStore, b: RunStore, sample: tuple[str, int], one: Record | None, other: Record | None) -> Pair:
+def _pair(a: RunStore, b: RunStore, sample: tuple[str, int], one: Record | None, other: Record | None) -> SamplePair:
     if one is None or other is None:
-        return Pair(*sample, one, other, "missing")
-    parted = None if one.events == other.events else parting(a.lines("events", one.key), b.lines("events", other.key))
-    return Pair(*sample, one, other, _difference(one, other), parted)
+        return SamplePair(*sample, one, other, "missing")
+    divergence = None if one.events == other.events else first_divergence(a.lines("events", one.key), b.lines("events", other.key))
+    return SamplePair(*sample, one, other, _difference(one, other), divergence)
 
 
 def _difference(one: Record, other: Record) -> Difference:

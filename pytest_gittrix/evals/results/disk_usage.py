@@ -14,7 +14,7 @@ from pathlib import Path
 from pytest_gittrix.clock.clock import Clock, SystemClock
 from pytest_gittrix.durations import parse_instant
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
-from pytest_gittrix.evals.results.store import MANIFEST, RunStore, belongs
+from pytest_gittrix.evals.results.store import MANIFEST, RunStore, belongs_to_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ def prune(directory: Path, *, older: timedelta, dry_run: bool = False, clock: Cl
     before = (clock or SystemClock()).now() - older
     found = []
     for store in runs_below(directory):
-        told = usage(store)
-        if told.began is None or told.began >= before:
+        found_usage = usage(store)
+        if found_usage.began is None or found_usage.began >= before:
             continue
         with ExitStack() as held:
             try:
@@ -92,23 +92,23 @@ def prune(directory: Path, *, older: timedelta, dry_run: bool = False, clock: Cl
                 continue
             if not dry_run:
                 _remove(store.path)
-            found.append(told)
+            found.append(found_usage)
     return found
 
 
 def _remove(path: Path) -> None:
-    """What belongs to the run, its manifest last so that one that was killed is found again; what somebody put beside it stays."""
+    """What belongs_to_run to the run, its manifest last so that one that was killed is found again; what somebody put beside it stays."""
     try:
-        for name in sorted(filter(belongs, os.listdir(path)), key=lambda name: (name == MANIFEST, name)):
-            place = path / name
-            if place.is_dir() and not place.is_symlink():
-                shutil.rmtree(place)
+        for name in sorted(filter(belongs_to_run, os.listdir(path)), key=lambda name: (name == MANIFEST, name)):
+            path_of_it = path / name
+            if path_of_it.is_dir() and not path_of_it.is_symlink():
+                shutil.rmtree(path_of_it)
             else:
-                place.unlink()
+                path_of_it.unlink()
         with suppress(OSError):
             path.rmdir()
     except OSError as problem:
-        raise AdapterUnavailable(f"{path} cannot be removed: {problem.strerror}.", fix="See to whom it belongs.") from None
+        raise AdapterUnavailable(f"{path} cannot be removed: {problem.strerror}.", fix="See to whom it belongs_to_run.") from None
 
 
 def _began(store: RunStore) -> datetime | None:

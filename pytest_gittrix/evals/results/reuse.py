@@ -19,7 +19,7 @@ from pytest_gittrix.git.environment import run_git
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ReuseDecision:
     """What was decided about a sample.
 
     Attributes:
@@ -31,7 +31,7 @@ class Choice:
     why: str
 
 
-def reuse(store: RunStore, other: Path, wanted: Mapping[tuple[str, int], str]) -> dict[tuple[str, int], Choice]:
+def reuse(store: RunStore, other: Path, wanted: Mapping[tuple[str, int], str]) -> dict[tuple[str, int], ReuseDecision]:
     """Take over what is the same.
 
     Args:
@@ -49,17 +49,17 @@ def reuse(store: RunStore, other: Path, wanted: Mapping[tuple[str, int], str]) -
     if source.path == store.path:
         raise InvalidInput(f"{other} is the run itself.", fix="Give another run by --from, or go on with this one by --resume.")
     theirs, ours = source.manifest(), store.manifest()
-    choices: dict[tuple[str, int], Choice] = {}
+    choices: dict[tuple[str, int], ReuseDecision] = {}
     taken: list[Record] = []
     for (id_, epoch), key in wanted.items():
         record = source.record(key) if source.has(key) else None
         if record is not None and record.outcome != RETRIED:
             taken.append(record)
-            choices[id_, epoch] = Choice(True, "its inputs are the same")
+            choices[id_, epoch] = ReuseDecision(True, "its inputs are the same")
         elif record is not None:
-            choices[id_, epoch] = Choice(False, f"it ended in {RETRIED} there")
+            choices[id_, epoch] = ReuseDecision(False, f"it ended in {RETRIED} there")
         else:
-            choices[id_, epoch] = Choice(False, _why(theirs, ours, id_, epoch))
+            choices[id_, epoch] = ReuseDecision(False, _why(theirs, ours, id_, epoch))
     take_over(store, source, taken)
     return choices
 

@@ -1,4 +1,4 @@
-"""A run on disk: a manifest, one record for each sample, and what belongs to it beside it.
+"""A run on disk: a manifest, one record for each sample, and what belongs_to_run to it beside it.
 
 A record is written last and in one step, so a sample whose record is there is there whole, and a kill loses at most the sample in flight.
 Layout: ``manifest.json``, ``samples/<key>.json``, ``events/<key>.jsonl``, ``timing/<key>.jsonl``, ``patches/<key>.diff``,
@@ -28,19 +28,19 @@ from pytest_gittrix.evals.results.run_repository import ObjectStore
 from pytest_gittrix.os_level.files import write_file
 
 PARTS: Final = {"events": ".jsonl", "timing": ".jsonl", "patches": ".diff", "transcripts": ".jsonl"}
-"""What belongs to a sample beside its record, with the ends of the files' names."""
+"""What belongs_to_run to a sample beside its record, with the ends of the files' names."""
 
 MANIFEST: Final = "manifest.json"
-_WRITTEN_OF_IT: Final = (MANIFEST, "report.html", "summary.md", "junit.xml", ".test-run")
+_WRITTEN_LATER: Final = (MANIFEST, "report.html", "summary.md", "junit.xml", ".test-run")
 _KEY: Final = re.compile(rf"[0-9a-f]{{{KEY_SIZE}}}")
 
 
 @dataclass(frozen=True)
-class Belongings:
+class Artifacts:
     """What is kept beside a record.
 
     Attributes:
-        events: the event log, as ``lines`` gives it; no wall time is in it.
+        events: the event log, as ``json_lines`` gives it; no wall time is in it.
         timing: when things happened and how long they took.
         patch: from base to final, as ``git apply`` takes it.
         transcript: what the agent did, one mapping a step.
@@ -83,7 +83,7 @@ class RunStore:
     @classmethod
     def prepare(cls, path: str | os.PathLike[str]) -> RunStore:
         """Make the directory of a run that is none before ``write_manifest``. Raises as ``create``."""
-        store = cls(_place(path))
+        store = cls(_run_path(path))
         if store.exists:
             raise InvalidInput(
                 f"{store.path} holds a run already.",
@@ -91,7 +91,7 @@ class RunStore:
                 fix="Go on with it by --resume, or give another --out.",
             )
         try:
-            if store.path.is_dir() and any(not _is_begun(name) for name in os.listdir(store.path)):
+            if store.path.is_dir() and any(not _is_left_by_preparing(name) for name in os.listdir(store.path)):
                 raise InvalidInput(f"{store.path} is not empty.", why="A run is kept by itself.", fix="Give a directory of its own.")
             for part in ("samples", *PARTS):
                 (store.path / part).mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ class RunStore:
         Raises:
             InvalidInput: there is none.
         """
-        store = cls(_place(path))
+        store = cls(_run_path(path))
         if store.exists:
             return store
         raise InvalidInput(
@@ -136,7 +136,7 @@ class RunStore:
         Raises:
             AdapterUnavailable: another process holds it, or the disk refused.
         """
-        lock = FileLock(_place(self.path) / ".lock", blocking=False)
+        lock = FileLock(_run_path(self.path) / ".lock", blocking=False)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock.acquire()
@@ -211,29 +211,29 @@ class RunStore:
                 return record
         raise InvalidInput(f"{self.path} has no sample of {id_!r}, epoch {epoch}.", fix="`gittrix eval show RUN` lists them.")
 
-    def save(self, record: Record, belongings: Belongings) -> None:
-        """Keep a sample: what belongs to it first, the record last.
+    def save(self, record: Record, artifacts: Artifacts) -> None:
+        """Keep a sample: what belongs_to_run to it first, the record last.
 
         Raises:
             AdapterUnavailable: the disk refused; there is no record then.
         """
-        timing = b"".join(json.dumps(line, sort_keys=True).encode() + b"\n" for line in belongings.timing)
+        timing = b"".join(json.dumps(line, sort_keys=True).encode() + b"\n" for line in artifacts.timing)
         try:
-            self.objects.add_packs(belongings.packs)
-            self.objects.add(belongings.objects or {})
-            self.objects.point(f"{self.name}/{record.id}/{record.epoch}", belongings.references or {})
+            self.objects.add_packs(artifacts.packs)
+            self.objects.add(artifacts.objects or {})
+            self.objects.point(f"{self.name}/{record.id}/{record.epoch}", artifacts.references or {})
             # Nobody looks at these before there is a record, so they need not appear in one step.
-            self._put("events", record.key, belongings.events)
+            self._put("events", record.key, artifacts.events)
             self._put("timing", record.key, timing)
-            self._put("patches", record.key, belongings.patch)
-            self._put("transcripts", record.key, lines(belongings.transcript))
+            self._put("patches", record.key, artifacts.patch)
+            self._put("transcripts", record.key, json_lines(artifacts.transcript))
             points.reached("eval:record-ready")
             write_file(self._file("samples", record.key), record.encode())
         except OSError as problem:
             raise _refused(self.path, problem) from None
 
     def save_record(self, record: Record) -> None:
-        """Keep a record alone, whose belongings are there. Raises AdapterUnavailable as ``save``."""
+        """Keep a record alone, whose artifacts are there. Raises AdapterUnavailable as ``save``."""
         try:
             write_file(self._file("samples", record.key), record.encode())
         except OSError as problem:
@@ -253,7 +253,7 @@ class RunStore:
             os.replace(file, f"{file}.aside")
 
     def part(self, part: str, key: str) -> bytes:
-        """The bytes of what belongs to a sample; empty if there is none.
+        """The bytes of what belongs_to_run to a sample; empty if there is none.
 
         Args:
             part: one of ``PARTS``.
@@ -294,22 +294,22 @@ class RunStore:
                 yield os.path.relpath(path, self.path), os.lstat(path).st_size
 
 
-def belongs(name: str) -> bool:
+def belongs_to_run(name: str) -> bool:
     """Whether something of that name in the directory of a run is the run's."""
-    return _is_begun(name) or name in _WRITTEN_OF_IT
+    return _is_left_by_preparing(name) or name in _WRITTEN_LATER
 
 
-def _is_begun(name: str) -> bool:
+def _is_left_by_preparing(name: str) -> bool:
     """Whether a run that was killed while its directory was made may have left something of that name."""
     return name in (".lock", "samples", "objects.git", *PARTS) or name.startswith("tmp_")
 
 
-def lines(items: Sequence[Mapping[str, Any]]) -> bytes:
+def json_lines(items: Sequence[Mapping[str, Any]]) -> bytes:
     """Mappings as lines of canonical JSON."""
     return b"".join(canonical(item) + b"\n" for item in items)
 
 
-def _place(path: str | os.PathLike[str]) -> Path:
+def _run_path(path: str | os.PathLike[str]) -> Path:
     text = os.fspath(path)
     if not text or "\0" in text:
         raise InvalidInput(f"{text!r} is no path of a run.", fix="Give the path of a directory.")

@@ -22,7 +22,7 @@ from pytest_gittrix.confine.choose import toolchain
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.evals.inputs.identity import Json
 from pytest_gittrix.evals.runs.launch import Finished, succeeded
-from pytest_gittrix.evals.runs.toolbox import Desk, OutOfTime
+from pytest_gittrix.evals.runs.toolbox import OutOfTime, Toolbox
 from pytest_gittrix.evals.runs.transcript import Mismatch
 
 PYTHON: Final = "python:"
@@ -49,7 +49,7 @@ class Agent(Protocol):
     def readable(self) -> tuple[Path, ...]:
         """Files and directories outside the workspace that its program needs."""
 
-    def work(self, desk: Desk) -> int | None:
+    def work(self, toolbox: Toolbox) -> int | None:
         """Do the task; gives the exit status, None for an agent that is no program.
 
         Raises:
@@ -98,9 +98,9 @@ class CommandAgent:
         files = {Path(word) for word in self.argv if _is_ours(word)}
         return tuple(sorted(file for file in files if not any(file.is_relative_to(place) for place in shown)))
 
-    def work(self, desk: Desk) -> int | None:
+    def work(self, toolbox: Toolbox) -> int | None:
         """Run it."""
-        done: Finished = desk.whole({"argv": self.shown}, lambda: self._run(desk))
+        done: Finished = toolbox.run_as_one_step({"argv": self.shown}, lambda: self._run(toolbox))
         if done.timed_out:
             raise OutOfTime
         if done.code != 0:
@@ -108,13 +108,13 @@ class CommandAgent:
             raise AgentFailed(f"the agent ended with {how}", done.code)
         return done.code
 
-    def _run(self, desk: Desk) -> tuple[Finished, dict[str, Any]]:
-        return desk.program(self.argv, desk.task.encode(errors="surrogatepass"), None)
+    def _run(self, toolbox: Toolbox) -> tuple[Finished, dict[str, Any]]:
+        return toolbox.program(self.argv, toolbox.task.encode(errors="surrogatepass"), None)
 
 
 @dataclass(frozen=True)
 class CallableAgent:
-    """A Python function of a ``Desk``. It is not ended when its time is up: it finds that out at the next program it runs.
+    """A Python function of a ``Toolbox``. It is not ended when its time is up: it finds that out at the next program it runs.
 
     Attributes:
         spec: ``module:name`` or ``file.py:name``, the file absolute.
@@ -130,13 +130,13 @@ class CallableAgent:
         agent.function()
         return agent
 
-    def function(self) -> Callable[[Desk], object]:
+    def function(self) -> Callable[[Toolbox], object]:
         """The function. Raises InvalidInput if there is none."""
         module, _, name = self.spec.rpartition(":")
-        found: Callable[[Desk], object] | None = getattr(load(module), name, None) if module and name else None
+        found: Callable[[Toolbox], object] | None = getattr(load(module), name, None) if module and name else None
         if found is None or not callable(found):
             raise InvalidInput(
-                f"{self.spec!r} is no function.", why="It is called with a Desk for each sample.", fix="Give python:module:name."
+                f"{self.spec!r} is no function.", why="It is called with a Toolbox for each sample.", fix="Give python:module:name."
             )
         return found
 
@@ -153,17 +153,17 @@ class CallableAgent:
         """Nothing: it runs in this process."""
         return ()
 
-    def work(self, desk: Desk) -> int | None:
+    def work(self, toolbox: Toolbox) -> int | None:
         """Call it."""
         function = self.function()
         try:
-            function(desk)
+            function(toolbox)
         except (AdapterUnavailable, AgentFailed, KeyboardInterrupt, Mismatch, OutOfTime):
             raise
         except BaseException as problem:  # also SystemExit, which would end the run with the status that the agent likes
             first = (str(problem).splitlines() or [""])[0]
             raise AgentFailed(f"the agent raised {type(problem).__name__}: {first}") from problem
-        if not desk.time_left:
+        if not toolbox.time_left:
             raise OutOfTime
         return None
 
@@ -182,11 +182,11 @@ class GoldAgent:
         """Nothing: the patch comes by standard input."""
         return ()
 
-    def work(self, desk: Desk) -> int | None:
+    def work(self, toolbox: Toolbox) -> int | None:
         """Apply the patch."""
-        if desk.gold is None:
+        if toolbox.gold is None:
             raise AgentFailed("the case has no gold patch")
-        done = desk.run(["git", "apply", "--whitespace=nowarn"], stdin=desk.gold.read_bytes())
+        done = toolbox.run(["git", "apply", "--whitespace=nowarn"], stdin=toolbox.gold.read_bytes())
         if not succeeded(done):
             raise AgentFailed("the gold patch does not apply")
         return None
@@ -206,7 +206,7 @@ class NopAgent:
         """Nothing."""
         return ()
 
-    def work(self, desk: Desk) -> int | None:  # noqa: ARG002  (part of the protocol)
+    def work(self, toolbox: Toolbox) -> int | None:  # noqa: ARG002  (part of the protocol)
         """Nothing."""
         return None
 

@@ -17,7 +17,7 @@ from pytest_gittrix.evals.inputs.sample_record import CheckResult
 from pytest_gittrix.evals.inputs.suite import Case, Check
 from pytest_gittrix.evals.runs.agents import load
 from pytest_gittrix.evals.runs.launch import Finished, succeeded
-from pytest_gittrix.evals.runs.pytest_check import Put
+from pytest_gittrix.evals.runs.pytest_check import PytestCheck
 from pytest_gittrix.evals.runs.toolbox import Launch
 from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.repository import Repository
@@ -56,7 +56,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Means:
+class CheckContext:
     """What a check can use.
 
     Attributes:
@@ -78,7 +78,7 @@ class Means:
         )
 
 
-def judge(check: Check, result: Result, means: Means) -> tuple[CheckResult, Finished | None]:
+def run_check(check: Check, result: Result, context: CheckContext) -> tuple[CheckResult, Finished | None]:
     """Put one check to a result.
 
     Returns:
@@ -89,13 +89,13 @@ def judge(check: Check, result: Result, means: Means) -> tuple[CheckResult, Fini
     """
     match check.kind:
         case "command":
-            return _by_program(check, result, means.run(result.case, [*check.command]))
+            return _by_program(check, result, context.run(result.case, [*check.command]))
         case "pytest":
-            return _by_pytest(check, result, means)
+            return _by_pytest(check, result, context)
         case "tree":
             return _by_tree(check, result), None
         case "diff":
-            return _by_diff(check, result, means), None
+            return _by_diff(check, result, context), None
         case "function":
             return _by_function(check, result), None
 
@@ -107,10 +107,10 @@ def _by_program(check: Check, _result: Result, done: Finished) -> tuple[CheckRes
     return CheckResult(check.kind, succeeded(done), "" if succeeded(done) else how), done
 
 
-def _by_pytest(check: Check, result: Result, means: Means) -> tuple[CheckResult, Finished]:
+def _by_pytest(check: Check, result: Result, context: CheckContext) -> tuple[CheckResult, Finished]:
     assert check.path is not None
-    run = partial(means.run, result.case, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
-    wrong, done = Put(run, means.scratch, means.home)(check.path)
+    run = partial(context.run, result.case, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    wrong, done = PytestCheck(run, context.scratch, context.home)(check.path)
     return CheckResult(check.kind, not wrong, wrong), done
 
 
@@ -122,10 +122,10 @@ def _by_tree(check: Check, result: Result) -> CheckResult:
     return CheckResult(check.kind, not wrong, _listed(wrong))
 
 
-def _by_diff(check: Check, result: Result, means: Means) -> CheckResult:
+def _by_diff(check: Check, result: Result, context: CheckContext) -> CheckResult:
     assert check.path is not None
     repository = result.repository
-    wanted = patched_tree(repository, result.before, check.path, means.scratch)
+    wanted = patched_tree(repository, result.before, check.path, context.scratch)
     if wanted == repository.tree(result.commit):
         return CheckResult(check.kind, True)
     return CheckResult(check.kind, False, _listed(sorted(changed_paths(repository.trees.read, wanted, repository.tree(result.commit)))))

@@ -1,4 +1,4 @@
-"""What happened in a sample, in order: the session's own events and the run's, without anything that is never the same twice.
+"""What happened in a sample, in order: the session's added events and the run's, without anything that is never the same twice.
 
 Times are ticks of the sample's clock; paths are told from the sample's directory. Real times go beside it. Must not know what events mean.
 """
@@ -17,37 +17,37 @@ from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.os_level.process_tree import seconds
 from pytest_gittrix.record.eventlog.events import Event
 
-# How a pack is compressed is the machine's own affair, and so is its name.
+# How a pack is compressed is the machine's added affair, and so is its name.
 _PASSING: Final = frozenset({"pack"})
 
 
-class Tape:
+class EventRecorder:
     """Made for one sample.
 
     Args:
-        place: the sample's directory, which is told as ``/``.
+        directory: the sample's directory, which is told as ``/``.
 
     Attributes:
         timing: what is never the same twice: when it began, and how many milliseconds each phase took.
     """
 
-    def __init__(self, place: Path) -> None:
-        self._place = str(place)
+    def __init__(self, directory: Path) -> None:
+        self._directory = str(directory)
         self._stored = 0
-        self._own: list[tuple[int, str, Mapping[str, Any]]] = []
+        self._added: list[tuple[int, str, Mapping[str, Any]]] = []
         self.timing: list[dict[str, Any]] = [{"began": format_instant(SystemClock().now())}]
 
     def follow(self, session: UserSession) -> None:
-        """From now on the run's own events stand between those of a session, as they are stored."""
+        """From now on the run's added events stand between those of a session, as they are stored."""
         self._stored = len(session.history())
-        session.subscribe(self._heard)
+        session.subscribe(self._receive)
 
-    def _heard(self, event: Event) -> None:
+    def _receive(self, event: Event) -> None:
         self._stored += event.seq >= 0
 
-    def put(self, kind: str, data: Mapping[str, Any]) -> None:
+    def add(self, kind: str, data: Mapping[str, Any]) -> None:
         """Write down an event of the run."""
-        self._own.append((self._stored, kind, data))
+        self._added.append((self._stored, kind, data))
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
@@ -62,30 +62,30 @@ class Tape:
         """All events as the lines of the sample's log.
 
         Args:
-            history: the session's own.
+            history: the session's added.
             start: the instant that ticks (nanoseconds) are counted from.
         """
         first = ns_of(start)
         found: list[dict[str, Any]] = []
-        own = list(self._own)
+        added = list(self._added)
         for number, event in enumerate([*history, None]):
-            while own and own[0][0] <= number:
-                _, kind, data = own.pop(0)
+            while added and added[0][0] <= number:
+                _, kind, data = added.pop(0)
                 found.append({"actor": "eval", "data": dict(data), "kind": kind, "tick": found[-1]["tick"] if found else 0})
             if event is not None:
-                data = {key: self._told(value) for key, value in event.data.items() if key not in _PASSING}
+                data = {key: self._without_directory(value) for key, value in event.data.items() if key not in _PASSING}
                 found.append({"actor": event.actor, "data": data, "kind": event.type, "tick": event.ts - first})
-        found += [{"actor": "eval", "data": dict(data), "kind": kind, "tick": found[-1]["tick"] if found else 0} for _, kind, data in own]
+        found += [{"actor": "eval", "data": dict(data), "kind": kind, "tick": found[-1]["tick"] if found else 0} for _, kind, data in added]
         return [{"seq": seq, **line} for seq, line in enumerate(found)]
 
-    def _told(self, value: Any) -> Any:
+    def _without_directory(self, value: Any) -> Any:
         match value:
             case str():
-                return value.replace(self._place, "")
+                return value.replace(self._directory, "")
             case dict():
-                return {key: self._told(item) for key, item in value.items()}
+                return {key: self._without_directory(item) for key, item in value.items()}
             case list() | tuple():
-                return [self._told(item) for item in value]
+                return [self._without_directory(item) for item in value]
             case float():
                 return str(value)
         return value

@@ -23,7 +23,7 @@ DASK: Final = "dask"
 NAMES: Final = ("local", DASK)
 
 
-class HereExecutor(Executor):
+class InProcessExecutor(Executor):
     """Does each job at once, in this process."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -39,7 +39,7 @@ class HereExecutor(Executor):
 def local(workers: int) -> Executor:
     """This process for one worker, processes of their own for more."""
     if workers == 1:
-        return HereExecutor()
+        return InProcessExecutor()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["pytest_gittrix.evals.runs.worker"])
     return ProcessPoolExecutor(workers, mp_context=context, initializer=begin_worker)

@@ -17,7 +17,7 @@ from pytest_gittrix.evals.results.manifest import PINNED
 from pytest_gittrix.evals.runs.work_dirs import MARK
 from pytest_gittrix.git.environment import hermetic_env
 
-__all__ = ["Finished", "Launcher", "succeeded", "surroundings"]
+__all__ = ["Finished", "Launcher", "program_environment", "succeeded"]
 
 WORKSPACE: Final = "/workspace"
 """Where a jail shows every workspace, so that paths in outputs are the same in each sample."""
@@ -79,7 +79,7 @@ def succeeded(done: Finished) -> bool:
     return done.code == 0 and not done.timed_out
 
 
-def surroundings(
+def program_environment(
     home: Path, clock: FrozenClock, *, path: str | None, passed: Mapping[str, str], told: Mapping[str, str], mark: str
 ) -> dict[str, str]:
     """The environment of a program: hermetic, pinned, with the clock.

@@ -76,7 +76,7 @@ main()
 
 
 @dataclass(frozen=True)
-class Put:
+class PytestCheck:
     """How a test file is put to a result.
 
     Attributes:

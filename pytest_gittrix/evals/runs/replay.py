@@ -15,13 +15,13 @@ from pytest_gittrix.evals.inputs.sample_record import Record
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.runs.agents import AgentFailed
 from pytest_gittrix.evals.runs.launch import Finished
-from pytest_gittrix.evals.runs.toolbox import Desk, OutOfTime
-from pytest_gittrix.evals.runs.transcript import Script, Step, data_of
+from pytest_gittrix.evals.runs.toolbox import OutOfTime, Toolbox
+from pytest_gittrix.evals.runs.transcript import ExpectedTranscript, Step, data_of
 from pytest_gittrix.git.tree import SUBMODULE, SYMLINK
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedSample:
     """A sample of another run, to be done again.
 
     Attributes:
@@ -35,7 +35,7 @@ class Recorded:
     steps: tuple[Step, ...]
 
     @classmethod
-    def of(cls, run: Path, id_: str, epoch: int) -> Recorded:
+    def of(cls, run: Path, id_: str, epoch: int) -> RecordedSample:
         """Find it.
 
         Raises:
@@ -66,7 +66,7 @@ class ReplayAgent:
         recorded: the sample.
     """
 
-    recorded: Recorded
+    recorded: RecordedSample
 
     @property
     def identity(self) -> Mapping[str, Json]:
@@ -79,21 +79,21 @@ class ReplayAgent:
         """Nothing."""
         return ()
 
-    def work(self, desk: Desk) -> int | None:
+    def work(self, toolbox: Toolbox) -> int | None:
         """Do each step."""
         code: int | None = None
         for step in self.recorded.steps:
             match step["do"]:
                 case "run":
-                    desk.run(step["argv"], stdin=data_of(step["fed"]) if "fed" in step else b"")
+                    toolbox.run(step["argv"], stdin=data_of(step["fed"]) if "fed" in step else b"")
                 case "write":
-                    desk.write(step["path"], data_of(step))
+                    toolbox.write(step["path"], data_of(step))
                 case "delete":
-                    desk.delete(step["path"])
+                    toolbox.delete(step["path"])
                 case "note":
-                    desk.note(step["role"], step["text"])
+                    toolbox.note(step["role"], step["text"])
                 case "agent":
-                    code = self._as_it_was_left(desk, step)
+                    code = self._replay_program(toolbox, step)
         # A function that failed left nothing but what it had done before.
         if self.recorded.record.outcome == "agent_error":
             raise AgentFailed(self.recorded.record.reason, self.recorded.record.exit)
@@ -101,22 +101,22 @@ class ReplayAgent:
             raise OutOfTime
         return code
 
-    def _as_it_was_left(self, desk: Desk, step: Step) -> int | None:
+    def _replay_program(self, toolbox: Toolbox, step: Step) -> int | None:
         """A program that cannot be looked into: leave what it left, and end as it ended."""
-        done: Finished = desk.whole({"argv": step["argv"]}, lambda: self._put(desk, step))
+        done: Finished = toolbox.run_as_one_step({"argv": step["argv"]}, lambda: self._restore_files(toolbox, step))
         return done.code
 
-    def _put(self, desk: Desk, step: Step) -> tuple[Finished, Step]:
+    def _restore_files(self, toolbox: Toolbox, step: Step) -> tuple[Finished, Step]:
         objects = RunStore(self.recorded.run).objects
         before, after = objects.tree(self.recorded.record.base), objects.tree(self.recorded.record.final)
         try:
             for path in sorted({*before, *after} - {path for path in before if before[path] == after.get(path)}, reverse=True):
-                place = desk.path / path
-                if path in before and os.path.lexists(place):
-                    place.unlink()
+                file = toolbox.path / path
+                if path in before and os.path.lexists(file):
+                    file.unlink()
             for path, entry in after.items():
                 if before.get(path) != entry and entry.mode != SUBMODULE:
-                    _put_file(desk.path / path, objects.read(entry.id)[1], entry.mode)
+                    _put_file(toolbox.path / path, objects.read(entry.id)[1], entry.mode)
         except (OSError, GittrixError) as problem:
             raise AgentFailed(f"what was recorded cannot be put back: {problem}".splitlines()[0]) from problem
         told: dict[str, Any] = {name: step[name] for name in ("exit", "signal", "output", "stdout", "stderr", "timed_out", "truncated")}
@@ -124,15 +124,15 @@ class ReplayAgent:
         return Finished(step["exit"], step["signal"], stdout, stderr, step["timed_out"], step["truncated"]), told
 
 
-def _put_file(place: Path, data: bytes, mode: int) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
+def _put_file(path: Path, data: bytes, mode: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     if mode == SYMLINK:
-        os.symlink(data, os.fsencode(place))
+        os.symlink(data, os.fsencode(path))
         return
-    place.write_bytes(data)
-    place.chmod(mode & 0o777)
+    path.write_bytes(data)
+    path.chmod(mode & 0o777)
 
 
-def script_of(recorded: Recorded, *, lenient: bool) -> Script:
+def expected_transcript(recorded: RecordedSample, *, lenient: bool) -> ExpectedTranscript:
     """What the actions of a replay are held against."""
-    return Script(recorded.steps, "lenient" if lenient else "strict")
+    return ExpectedTranscript(recorded.steps, "lenient" if lenient else "strict")

@@ -8,7 +8,7 @@ from pathlib import Path
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.inputs.sample_record import Record
 from pytest_gittrix.evals.inputs.suite import Suite
-from pytest_gittrix.evals.results.compare import Pair, compare
+from pytest_gittrix.evals.results.compare import SamplePair, compare
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.runs.run import Options, run_suite
 from pytest_gittrix.git.tree import SUBMODULE, SYMLINK
@@ -16,7 +16,7 @@ from pytest_gittrix.git.tree import SUBMODULE, SYMLINK
 
 def replay_sample(
     store: RunStore, id_: str, epoch: int, scratch: Path, *, suite: Path | None = None, lenient: bool = False
-) -> tuple[RunStore, Pair]:
+) -> tuple[RunStore, SamplePair]:
     """Do a sample again from its transcript.
 
     Args:

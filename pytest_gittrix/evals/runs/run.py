@@ -23,13 +23,13 @@ from pytest_gittrix.evals.inputs.identity import Json
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record, digest, tally
 from pytest_gittrix.evals.inputs.suite import Suite
 from pytest_gittrix.evals.results.manifest import Manifest, core_of, host
-from pytest_gittrix.evals.results.reuse import Choice, reuse
+from pytest_gittrix.evals.results.reuse import ReuseDecision, reuse
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.runs.agents import Agent, agent_of
 from pytest_gittrix.evals.runs.executors import Factory, local
 from pytest_gittrix.evals.runs.shards import Shard
 from pytest_gittrix.evals.runs.work_dirs import owners, scratch_root, sweep
-from pytest_gittrix.evals.runs.worker import Done, Job, Setting, broken, execute, leave
+from pytest_gittrix.evals.runs.worker import Job, JobResult, Setting, execute, record_failure, remove_work_dirs
 from pytest_gittrix.os_level.process_tree import KILL_WAIT, pause, process, seconds, signal_process
 
 _NAP = 0.005
@@ -92,7 +92,7 @@ class Progress:
 
     done: int
     total: int
-    last: Done | None = None
+    last: JobResult | None = None
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Summary:
     store: RunStore
     manifest: Manifest
     records: tuple[Record, ...]
-    reused: Mapping[tuple[str, int], Choice] = field(default_factory=dict)
+    reused: Mapping[tuple[str, int], ReuseDecision] = field(default_factory=dict)
     already: int = 0
     swept: tuple[str, ...] = ()
 
@@ -324,13 +324,13 @@ class _Dispatch:
             while self._waiting or self._suspects:
                 self._with_one_executor()
         finally:
-            leave()
+            remove_work_dirs()
             if self._setting is not None:
                 sweep(self._setting.scratch)
 
     def _with_one_executor(self) -> None:
         """Until all are done or the executor breaks. What was under way then is done one by one, to see whose doing it was."""
-        under_way: dict[Future[Done], Job] = {}
+        under_way: dict[Future[JobResult], Job] = {}
         queue, most = (self._suspects, 1) if self._suspects else (self._waiting, self._workers * _AHEAD)
         executor = self._factory(self._workers)
         try:
@@ -352,7 +352,7 @@ class _Dispatch:
             raise
         executor.shutdown()
 
-    def _finished(self, future: Future[Done], job: Job) -> None:
+    def _finished(self, future: Future[JobResult], job: Job) -> None:
         problem = future.exception()
         if problem is None:
             self._left -= 1
@@ -371,7 +371,7 @@ class _Dispatch:
             return False
         if died > job.setting.retries + 1:
             self._left -= 1
-            self._tell(broken(job, reason))
+            self._tell(record_failure(job, reason))
             return False
         return True
 
@@ -393,5 +393,5 @@ class _Dispatch:
             pause(_NAP)
         sweep(setting.scratch)
 
-    def _tell(self, last: Done | None) -> None:
+    def _tell(self, last: JobResult | None) -> None:
         self._watch(Progress(self._total - self._left, self._total, last))

@@ -23,18 +23,18 @@ from pytest_gittrix.confine.choose import Confinement
 from pytest_gittrix.engine.operations.review import Review, file_changes
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, BaselineConflict, DurableLocked, PathCollision, PromoteFailed, WriteRejected
-from pytest_gittrix.evals.inputs.case_repo import BRANCH, contents_of, durable_of, patch_contents
+from pytest_gittrix.evals.inputs.case_repo import BRANCH, contents_of, durable_arguments, patch_contents
 from pytest_gittrix.evals.inputs.identity import digest_bytes, session_id
 from pytest_gittrix.evals.inputs.sample_record import CheckResult, Outcome, Record
 from pytest_gittrix.evals.inputs.suite import Case
 from pytest_gittrix.evals.results.run_repository import new_objects
-from pytest_gittrix.evals.results.store import Belongings, lines
+from pytest_gittrix.evals.results.store import Artifacts, json_lines
 from pytest_gittrix.evals.runs.agents import Agent, AgentFailed, GoldAgent
-from pytest_gittrix.evals.runs.checks import Means, Result, judge
-from pytest_gittrix.evals.runs.event_recorder import Tape
-from pytest_gittrix.evals.runs.launch import Launcher, surroundings
-from pytest_gittrix.evals.runs.toolbox import Desk, OutOfTime, finished_fields
-from pytest_gittrix.evals.runs.transcript import Mismatch, Script
+from pytest_gittrix.evals.runs.checks import CheckContext, Result, run_check
+from pytest_gittrix.evals.runs.event_recorder import EventRecorder
+from pytest_gittrix.evals.runs.launch import Launcher, program_environment
+from pytest_gittrix.evals.runs.toolbox import OutOfTime, Toolbox, finished_fields
+from pytest_gittrix.evals.runs.transcript import ExpectedTranscript, Mismatch
 from pytest_gittrix.git.patch import patch_bytes
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.repository import Repository, require_head
@@ -49,7 +49,7 @@ _REFUSALS: Final = (PathCollision, PromoteFailed, WriteRejected)
 
 
 @dataclass(frozen=True)
-class Order:
+class SampleSpec:
     """A sample to be done.
 
     Attributes:
@@ -64,7 +64,7 @@ class Order:
         path: where programs are looked for.
         timeout: seconds that the agent has.
         trees: whether the tree after each step is written down.
-        script: what the agent's steps are held against.
+        expected: what the agent's steps are held against.
     """
 
     case: Case
@@ -78,12 +78,12 @@ class Order:
     path: str | None
     timeout: float
     trees: bool = False
-    script: Script | None = None
+    expected: ExpectedTranscript | None = None
 
 
 @dataclass
-class _End:
-    """What is known of the end so far."""
+class _Ending:
+    """What is known of the ending so far."""
 
     outcome: Outcome = "fail"
     reason: str = ""
@@ -98,37 +98,37 @@ class Sample:
     """One sample being done. Made and used by ``do``.
 
     Args:
-        order: what is to be done.
-        place: an empty directory for it, removed by the caller.
+        spec: what is to be done.
+        directory: an empty directory for it, removed by the caller.
         mark: what its programs are known by.
         templates: where prepared histories are.
         cache: where unpacked repositories are.
     """
 
-    def __init__(self, order: Order, place: Path, mark: str, *, templates: Templates, cache: Path) -> None:
-        self._order = order
-        self._case = order.case
-        self._place = place
+    def __init__(self, spec: SampleSpec, directory: Path, mark: str, *, templates: Templates, cache: Path) -> None:
+        self._spec = spec
+        self._case = spec.case
+        self._directory = directory
         self._mark = mark
         self._templates = templates
         self._cache = cache
-        self._tape = Tape(place)
-        self._end = _End()
-        self._desk: Desk | None = None
+        self._recorder = EventRecorder(directory)
+        self._ending = _Ending()
+        self._toolbox: Toolbox | None = None
         self._packs: tuple[str, ...] = ()
         self._head = ""
 
-    def do(self) -> tuple[Record, Belongings]:
+    def do(self) -> tuple[Record, Artifacts]:
         """Do it. Whatever is no doing of the agent's is raised as it is."""
-        case, order = self._case, self._order
+        case, spec = self._case, self._spec
         ephemeral = LocalEphemeral(kind=case.workspace, history=case.history)
         with self._timed("open"):
             world = World.open(
-                self._place / "world",
-                **durable_of(case, self._cache),
+                self._directory / "world",
+                **durable_arguments(case, self._cache),
                 branch=BRANCH,
                 workspace=ephemeral,
-                epoch=order.instant,
+                epoch=spec.instant,
                 templates=self._templates,
                 sweep_interval=None,
                 separate_files=case.drift is not None,
@@ -136,63 +136,63 @@ class Sample:
             )
         with world:
             self._packs = _packs_of(self._repository(world))
-            session = world.start(case.task, id=session_id(order.seed))
+            session = world.start(case.task, id=session_id(spec.seed))
             self._head = self._durable_head(world)
-            self._tape.follow(session)
+            self._recorder.follow(session)
             points.reached("eval:session-started")
             with self._timed("agent"):
                 worked = self._work(world, session)
             try:
                 with self._timed("review"):
-                    review = self._reviewed(session)
+                    review = self._review_work(session)
                     patch = patch_bytes(file_changes(review.snapshot))
             except WriteRejected as refusal:
-                return self._unreviewable(world, session, "refused", refusal.fact)
+                return self._record_unreviewable(world, session, "refused", refusal.fact)
             except AdapterUnavailable:
                 # Otherwise an agent that fails could have itself left out of every rate, by locking its own workspace.
                 locked = _locked(session.workspace_path)
                 if not locked:
                     raise
-                return self._unreviewable(world, session, "agent_error", locked)
+                return self._record_unreviewable(world, session, "agent_error", locked)
             left_out = {"left_out": sorted(review.refused)} if review.refused else {}
-            self._tape.put("review.done", {"files": len(review.changes), "tree": review.tree, **left_out})
+            self._recorder.add("review.done", {"files": len(review.changes), "tree": review.tree, **left_out})
             if worked and self._allowed(review):
                 with self._timed("promote"):
                     landed = self._promote(session, review)
                 if landed:
                     with self._timed("check"):
                         self._check(world)
-            self._tape.put("sample.done", {"outcome": self._end.outcome, "reason": self._end.reason})
-            return self._written(world, session, review, patch)
+            self._recorder.add("sample.done", {"outcome": self._ending.outcome, "reason": self._ending.reason})
+            return self._record_of(world, session, review, patch)
 
     # The agent -----------------------------------------------------------------------------------------------------------------
 
     def _work(self, world: World, session: UserSession) -> bool:
-        """Whether the agent came to an end of its own."""
+        """Whether the agent came to an ending of its own."""
         self._drift(world, "after-start")
-        order, end = self._order, self._end
+        spec, ending = self._spec, self._ending
         try:
-            desk = self._desk = self._made_desk(world, session)
-            end.exit = order.agent.work(desk)
-            desk.finish()
+            toolbox = self._toolbox = self._make_toolbox(world, session)
+            ending.exit = spec.agent.work(toolbox)
+            toolbox.finish()
         except AgentFailed as failed:
-            end.outcome, end.reason, end.exit = "agent_error", self._line(str(failed)), failed.exit
+            ending.outcome, ending.reason, ending.exit = "agent_error", self._line(str(failed)), failed.exit
         except Mismatch as mismatch:
-            end.outcome, end.reason = "agent_error", self._line(f"the replay went another way: {mismatch}")
+            ending.outcome, ending.reason = "agent_error", self._line(f"the replay went another way: {mismatch}")
         except OutOfTime:
-            end.outcome, end.reason = "timeout", f"the agent's {order.timeout:g} s were up"
+            ending.outcome, ending.reason = "timeout", f"the agent's {spec.timeout:g} s were up"
         if self._durable_head(world) != self._head:
-            end.outcome, end.reason = "agent_error", "durable moved behind the run's back"
-        self._tape.put("agent.done", {"exit": end.exit, "outcome": "" if end.outcome == "fail" else end.outcome})
+            ending.outcome, ending.reason = "agent_error", "durable moved behind the run's back"
+        self._recorder.add("agent.done", {"exit": ending.exit, "outcome": "" if ending.outcome == "fail" else ending.outcome})
         points.reached("eval:agent-done")
-        if end.outcome == "fail":
+        if ending.outcome == "fail":
             self._drift(world, "before-promote")
-        return end.outcome == "fail"
+        return ending.outcome == "fail"
 
-    def _made_desk(self, world: World, session: UserSession) -> Desk:
-        order, case = self._order, self._case
-        home = self._place / "home"
-        launch = Launcher(session.workspace_path or self._place, home, order.confinement, order.agent.readable)
+    def _make_toolbox(self, world: World, session: UserSession) -> Toolbox:
+        spec, case = self._spec, self._case
+        home = self._directory / "home"
+        launch = Launcher(session.workspace_path or self._directory, home, spec.confinement, spec.agent.readable)
 
         def variables() -> Mapping[str, str]:
             file = home / ".task"
@@ -201,31 +201,31 @@ class Sample:
             file.chmod(0o444)
             told = {
                 "GITTRIX_CASE": case.id,
-                "GITTRIX_EPOCH": str(order.epoch),
-                "GITTRIX_SEED": order.seed,
+                "GITTRIX_EPOCH": str(spec.epoch),
+                "GITTRIX_SEED": spec.seed,
                 "GITTRIX_TASK_FILE": str(file),
             }
             return session.for_agent().environment(self._variables(world, home, told))
 
-        return Desk(
+        return Toolbox(
             session.for_agent(),
             task=case.task,
-            seed=order.seed,
+            seed=spec.seed,
             case=case.id,
-            epoch=order.epoch,
-            gold=case.gold if isinstance(order.agent, GoldAgent) else None,
-            surroundings=variables,
+            epoch=spec.epoch,
+            gold=case.gold if isinstance(spec.agent, GoldAgent) else None,
+            make_environment=variables,
             launch=launch,
-            timeout=order.timeout,
+            timeout=spec.timeout,
             most_output=case.output,
             base=session.history()[0].data["baseline"],
-            tree=(lambda: self._reviewed(session).tree) if order.trees else None,
-            script=order.script,
+            tree=(lambda: self._review_work(session).tree) if spec.trees else None,
+            expected=spec.expected,
         )
 
     def _variables(self, world: World, home: Path, told: Mapping[str, str]) -> dict[str, str]:
-        order = self._order
-        return surroundings(home, world.clock, path=order.path, passed=order.passed, told=told, mark=self._mark)
+        spec = self._spec
+        return program_environment(home, world.clock, path=spec.path, passed=spec.passed, told=told, mark=self._mark)
 
     def _drift(self, world: World, at: str) -> None:
         drift = self._case.drift
@@ -235,13 +235,13 @@ class Sample:
             changes: Contents = contents_of(drift.files)
         else:
             assert drift.patch is not None
-            changes = patch_contents(self._repository(world), world.durable.head(), drift.patch, self._place)
+            changes = patch_contents(self._repository(world), world.durable.head(), drift.patch, self._directory)
         self._head = world.rival.commit(changes, worktree=True)
-        self._tape.put("durable.drifted", {"commit": self._head})
+        self._recorder.add("durable.drifted", {"commit": self._head})
 
     # What became of it ---------------------------------------------------------------------------------------------------------
 
-    def _reviewed(self, session: UserSession) -> Review:
+    def _review_work(self, session: UserSession) -> Review:
         """The work without what tools leave behind."""
         review = session.review()
         excluded = frozenset(self._case.review.exclude)
@@ -258,107 +258,107 @@ class Sample:
         if rule.allow:
             denied += [path for path in review.changes if not any(fnmatchcase(path, pattern) for pattern in rule.allow)]
         if denied:
-            self._end.outcome, self._end.reason = "refused", f"{denied[0]} may not be touched"
+            self._ending.outcome, self._ending.reason = "refused", f"{denied[0]} may not be touched"
         return not denied
 
     def _promote(self, session: UserSession, review: Review) -> bool:
         """Whether there is a result to check: the promoted commit, or durable as it is where nothing was changed."""
-        end = self._end
-        end.head = self._head
+        ending = self._ending
+        ending.head = self._head
         if not review.changes:
             return True
         try:
-            end.promoted = session.promote(review, strategy="commit", on_overlap=self._case.on_overlap).sha
+            ending.promoted = session.promote(review, strategy="commit", on_overlap=self._case.on_overlap).sha
         except BaselineConflict as conflict:
-            end.outcome, end.reason = "conflict", self._line(f"durable changed {', '.join(conflict.conflicting_files)}")
-            end.conflict = {path: str(conflict.kinds.get(path, "path")) for path in conflict.conflicting_files}
-            self._tape.put("promote.refused", {"conflict": end.conflict})
+            ending.outcome, ending.reason = "conflict", self._line(f"durable changed {', '.join(conflict.conflicting_files)}")
+            ending.conflict = {path: str(conflict.kinds.get(path, "path")) for path in conflict.conflicting_files}
+            self._recorder.add("promote.refused", {"conflict": ending.conflict})
         except DurableLocked:
             raise
         except _REFUSALS as refusal:
-            end.outcome, end.reason = "refused", self._line(refusal.fact)
+            ending.outcome, ending.reason = "refused", self._line(refusal.fact)
         points.reached("eval:promoted")
-        return bool(end.promoted)
+        return bool(ending.promoted)
 
     def _check(self, world: World) -> None:
-        end, case = self._end, self._case
-        commit = end.promoted or end.head
-        result = Result(case, world.durable.path, self._repository(world), end.head, commit)
+        ending, case = self._ending, self._case
+        commit = ending.promoted or ending.head
+        result = Result(case, world.durable.path, self._repository(world), ending.head, commit)
         # By names that nobody knows beforehand: an agent that is not confined could have put something there.
-        home, scratch = (Path(tempfile.mkdtemp(prefix="check-", dir=self._place)) for _ in range(2))
+        home, scratch = (Path(tempfile.mkdtemp(prefix="check-", dir=self._directory)) for _ in range(2))
         # The case itself is not shown: what is checked is the agent's code, and it would find the solution there.
-        launch = Launcher(world.durable.path, home, self._order.confinement, (scratch,))
-        means = Means(launch, lambda: self._variables(world, home, {}), scratch, home)
+        launch = Launcher(world.durable.path, home, self._spec.confinement, (scratch,))
+        context = CheckContext(launch, lambda: self._variables(world, home, {}), scratch, home)
         for check in case.checks:
-            found, done = judge(check, result, means)
+            found, done = run_check(check, result, context)
             found = replace(found, detail=self._line(found.detail))
-            end.checks.append(found)
-            self._tape.put("check.done", {"kind": found.kind, "ok": found.ok, "detail": found.detail})
+            ending.checks.append(found)
+            self._recorder.add("check.done", {"kind": found.kind, "ok": found.ok, "detail": found.detail})
             if done is not None:
-                self._tape.timing.append({"check": found.kind, **finished_fields(done)})
-        wrong = [check for check in end.checks if not check.ok]
-        end.outcome = "fail" if wrong else "pass"
-        end.reason = self._line("; ".join(f"{check.kind}: {check.detail}" for check in wrong))
+                self._recorder.timing.append({"check": found.kind, **finished_fields(done)})
+        wrong = [check for check in ending.checks if not check.ok]
+        ending.outcome = "fail" if wrong else "pass"
+        ending.reason = self._line("; ".join(f"{check.kind}: {check.detail}" for check in wrong))
 
     # Writing it down -----------------------------------------------------------------------------------------------------------
 
-    def _unreviewable(self, world: World, session: UserSession, outcome: Outcome, reason: str) -> tuple[Record, Belongings]:
+    def _record_unreviewable(self, world: World, session: UserSession, outcome: Outcome, reason: str) -> tuple[Record, Artifacts]:
         """What the agent left is more than any review takes (too deep, too large, too much of it), or it left nothing."""
-        end = self._end
-        if end.outcome == "fail":
-            end.outcome, end.reason = outcome, self._line(reason)
-        self._tape.put("sample.done", {"outcome": end.outcome, "reason": end.reason})
-        told = self._tape.events(world.gittrix.history(session.id), self._order.instant)
-        events = lines(told)
+        ending = self._ending
+        if ending.outcome == "fail":
+            ending.outcome, ending.reason = outcome, self._line(reason)
+        self._recorder.add("sample.done", {"outcome": ending.outcome, "reason": ending.reason})
+        told = self._recorder.events(world.gittrix.history(session.id), self._spec.instant)
+        events = json_lines(told)
         base = session.history()[0].data["baseline"]
-        record = replace(self._begun(session), base=base, events=digest_bytes(events), event_count=len(told))
-        transcript = self._desk.steps if self._desk is not None else []
-        return record, Belongings(events, self._tape.timing, b"", transcript, self._packs, {}, {"base": base})
+        record = replace(self._base_record(session), base=base, events=digest_bytes(events), event_count=len(told))
+        transcript = self._toolbox.steps if self._toolbox is not None else []
+        return record, Artifacts(events, self._recorder.timing, b"", transcript, self._packs, {}, {"base": base})
 
-    def _begun(self, session: UserSession) -> Record:
+    def _base_record(self, session: UserSession) -> Record:
         """The record with what is known whatever became of the work."""
-        order, case, end = self._order, self._case, self._end
+        spec, case, ending = self._spec, self._case, self._ending
         return Record(
-            key=order.key,
+            key=spec.key,
             id=case.id,
-            epoch=order.epoch,
-            seed=order.seed,
+            epoch=spec.epoch,
+            seed=spec.seed,
             case=case.digest,
             session=session.id,
-            outcome=end.outcome,
-            reason=end.reason,
-            exit=end.exit,
+            outcome=ending.outcome,
+            reason=ending.reason,
+            exit=ending.exit,
         )
 
-    def _written(self, world: World, session: UserSession, review: Review, patch: bytes) -> tuple[Record, Belongings]:
-        end = self._end
+    def _record_of(self, world: World, session: UserSession, review: Review, patch: bytes) -> tuple[Record, Artifacts]:
+        ending = self._ending
         repository = self._repository(world)
-        told = self._tape.events(world.gittrix.history(session.id), self._order.instant)
-        events = lines(told)
+        told = self._recorder.events(world.gittrix.history(session.id), self._spec.instant)
+        events = json_lines(told)
         objects = dict(review.snapshot.objects)
         references = {"base": review.baseline, "final": review.tree}
-        if end.promoted:
-            objects |= new_objects(repository.objects.read, end.promoted, review.baseline)
-            references["promoted"] = end.promoted
+        if ending.promoted:
+            objects |= new_objects(repository.objects.read, ending.promoted, review.baseline)
+            references["promoted"] = ending.promoted
         record = replace(
-            self._begun(session),
+            self._base_record(session),
             base=review.baseline,
             final=review.tree,
-            head=end.head,
-            promoted=end.promoted,
-            tree=repository.tree(end.promoted) if end.promoted else "",
+            head=ending.head,
+            promoted=ending.promoted,
+            tree=repository.tree(ending.promoted) if ending.promoted else "",
             files=tuple(sorted(review.changes)),
-            conflict=end.conflict,
-            checks=tuple(end.checks),
+            conflict=ending.conflict,
+            checks=tuple(ending.checks),
             events=digest_bytes(events),
             event_count=len(told),
         )
-        transcript = self._desk.steps if self._desk is not None else []
-        return record, Belongings(events, self._tape.timing, patch, transcript, self._packs, objects, references)
+        transcript = self._toolbox.steps if self._toolbox is not None else []
+        return record, Artifacts(events, self._recorder.timing, patch, transcript, self._packs, objects, references)
 
     def _line(self, text: str) -> str:
-        """A reason on one line that is not too long and the same each time; its end says as much as its beginning."""
-        line = _ADDRESS.sub("0x…", " ".join(text.replace(str(self._place), "").split()))
+        """A reason on one line that is not too long and the same each time; its ending says as much as its beginning."""
+        line = _ADDRESS.sub("0x…", " ".join(text.replace(str(self._directory), "").split()))
         return line if len(line) <= _REASON else f"{line[: _REASON // 3]} … {line[-_REASON * 2 // 3 :]}"
 
     def _repository(self, world: World) -> Repository:
@@ -371,7 +371,7 @@ class Sample:
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
-        with self._tape.timed(phase):
+        with self._recorder.timed(phase):
             yield
 
 

@@ -15,7 +15,7 @@ from pytest_gittrix.engine.agents.agent_session import AgentSession
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.evals.inputs.identity import digest_bytes
 from pytest_gittrix.evals.runs.launch import Finished
-from pytest_gittrix.evals.runs.transcript import Script, Step, begin, data_fields
+from pytest_gittrix.evals.runs.transcript import ExpectedTranscript, Step, begin, data_fields
 from pytest_gittrix.os_level.process_tree import seconds
 
 Launch = Callable[..., Finished]
@@ -26,7 +26,7 @@ class OutOfTime(Exception):
     """The agent's time is up."""
 
 
-class Desk:
+class Toolbox:
     """Made anew for each sample, and handed to the agent.
 
     Args:
@@ -36,13 +36,13 @@ class Desk:
         case: id of the case.
         epoch: which repetition.
         gold: the case's own solution, if it has one; for the agent ``gold``.
-        surroundings: makes the environment of programs, when there is one to run.
+        make_environment: makes the environment of programs, when there is one to run.
         launch: runs programs in the workspace.
         timeout: seconds that the agent has.
         most_output: bytes that are kept of one program's output.
         base: the commit it starts from.
         tree: gives the tree of the workspace, to be written down after each step.
-        script: a transcript that this one is held against.
+        expected: a transcript that this one is held against.
 
     Attributes:
         steps: what was done, in order.
@@ -57,13 +57,13 @@ class Desk:
         case: str,
         epoch: int,
         gold: Path | None,
-        surroundings: Callable[[], Mapping[str, str]],
+        make_environment: Callable[[], Mapping[str, str]],
         launch: Launch,
         timeout: float,
         most_output: int,
         base: str,
         tree: Callable[[], str] | None = None,
-        script: Script | None = None,
+        expected: ExpectedTranscript | None = None,
     ) -> None:
         self.session = session
         self.task = task
@@ -71,15 +71,15 @@ class Desk:
         self.case = case
         self.epoch = epoch
         self.gold = gold
-        self._surroundings = surroundings
+        self._make_environment = make_environment
         self.most_output = most_output
         self.steps: list[Step] = [begin(base, task)]
         self._launch = launch
         self._deadline = seconds() + timeout
         self._tree = tree
-        self._script = script
-        if script is not None:
-            script.starts(self.steps[0])
+        self._expected = expected
+        if expected is not None:
+            expected.check_start(self.steps[0])
 
     @property
     def path(self) -> Path:
@@ -103,7 +103,7 @@ class Desk:
     @cached_property
     def environment(self) -> dict[str, str]:
         """The variables of programs: hermetic, with the clock, the task's file and the seed."""
-        return dict(self._surroundings())
+        return dict(self._make_environment())
 
     @property
     def time_left(self) -> float:
@@ -126,23 +126,23 @@ class Desk:
             CapabilityMissing: the workspace has no files to work on.
             transcript.Mismatch: it is not what was recorded.
         """
-        fed = stdin.encode() if isinstance(stdin, str) else stdin
-        step: Step = {"do": "run", "argv": _words(argv), "stdin": digest_bytes(fed)}
-        if fed:
-            step |= {"fed": data_fields(fed)}
-        done: Finished = self._done(step, lambda: self.program(step["argv"], fed, timeout))
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        step: Step = {"do": "run", "argv": _words(argv), "stdin": digest_bytes(data)}
+        if data:
+            step |= {"data": data_fields(data)}
+        done: Finished = self._record_step(step, lambda: self.program(step["argv"], data, timeout))
         if done.timed_out and not self.time_left:
             raise OutOfTime
         return done
 
-    def program(self, argv: Sequence[str], fed: bytes, timeout: float | None) -> tuple[Finished, Step]:
+    def program(self, argv: Sequence[str], data: bytes, timeout: float | None) -> tuple[Finished, Step]:
         """Run a program without writing it down; gives how it ended, also as fields of a step. Raises as ``run``."""
         self._require_files()
         left = self.time_left
         if not left:
             raise OutOfTime
         given = left if timeout is None else min(timeout, left)
-        done = self._launch(argv, environment=self.environment, stdin=fed, timeout=given, most_output=self.most_output)
+        done = self._launch(argv, environment=self.environment, stdin=data, timeout=given, most_output=self.most_output)
         return done, finished_fields(done)
 
     def read(self, path: str) -> bytes:
@@ -152,39 +152,43 @@ class Desk:
     def write(self, path: str, data: bytes | str) -> None:
         """Create or replace a file; see ``AgentSession.write``, which also says what is raised."""
         raw = data.encode() if isinstance(data, str) else data
-        self._done({"do": "write", "path": path, **data_fields(raw)}, _telling(lambda: self.session.write(path, raw)))
+        self._record_step({"do": "write", "path": path, **data_fields(raw)}, _without_result(lambda: self.session.write(path, raw)))
 
     def delete(self, path: str) -> None:
         """Delete a file; see ``AgentSession.delete``, which also says what is raised."""
-        self._done({"do": "delete", "path": path}, _telling(lambda: self.session.delete(path)))
+        self._record_step({"do": "delete", "path": path}, _without_result(lambda: self.session.delete(path)))
 
     def note(self, role: str, text: str) -> None:
         """Write down what was said, by ``user``, ``assistant`` or whoever; it changes nothing and is not held against anything."""
         self.steps.append({"do": "note", "role": role, "text": text[: self.most_output]})
 
-    def whole(self, step: Step, act: Callable[[], tuple[Any, Step]]) -> Any:
+    def run_as_one_step(self, step: Step, act: Callable[[], tuple[Any, Step]]) -> Any:
         """One action that stands for all an agent does: ``act`` gives what came of it, and fields to write down."""
-        return self._done({"do": "agent", **step}, act)
+        return self._record_step({"do": "agent", **step}, act)
 
     def finish(self) -> None:
         """See that nothing recorded is left. Raises ``transcript.Mismatch``."""
-        if self._script is not None:
-            self._script.ends()
+        if self._expected is not None:
+            self._expected.check_end()
 
-    def _done(self, step: Step, act: Callable[[], tuple[Any, Step]]) -> Any:
-        if self._script is not None:
-            self._script.asked(step)
+    def _record_step(self, step: Step, act: Callable[[], tuple[Any, Step]]) -> Any:
+        if self._expected is not None:
+            self._expected.check_action(step)
         value, found = act()
         step |= found
         step["tree"] = self._tree() if self._tree is not None else None
         step["step"] = sum(1 for one in self.steps if "step" in one) + 1
         self.steps.append(step)
-        if self._script is not None:
-            self._script.found(step)
+        if self._expected is not None:
+            self._expected.check_result(step)
         return value
 
 
-def _telling(act: Callable[[], None]) -> Callable[[], tuple[None, Step]]:
+Desk = Toolbox
+"""The earlier name of ``Toolbox``."""
+
+
+def _without_result(act: Callable[[], None]) -> Callable[[], tuple[None, Step]]:
     def acted() -> tuple[None, Step]:
         act()
         return None, {}

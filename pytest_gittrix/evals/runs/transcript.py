@@ -18,8 +18,8 @@ Mode = Literal["strict", "lenient"]
 ACTIONS: Final = ("run", "write", "delete", "agent")
 """What changes files. ``note`` says something, ``begin`` says what the transcript is of."""
 
-_ASKED: Final = ("do", "argv", "stdin", "path", "data", "data_b64")
-_FOUND: Final = ("exit", "output", "tree")
+_ACTION: Final = ("do", "argv", "stdin", "path", "data", "data_b64")
+_RESULT: Final = ("exit", "output", "tree")
 _MOST_SHOWN: Final = 300
 
 
@@ -47,12 +47,12 @@ def data_of(step: Mapping[str, Any]) -> bytes:
     return str(step["data"]).encode()
 
 
-class Script:
+class ExpectedTranscript:
     """A transcript that actions are held against, one by one.
 
     Args:
         steps: the transcript.
-        mode: ``strict`` compares what was asked and what came of it; ``lenient`` what was asked alone.
+        mode: ``strict`` compares what was check_action and what came of it; ``lenient`` what was check_action alone.
     """
 
     def __init__(self, steps: Sequence[Step], mode: Mode = "strict") -> None:
@@ -60,33 +60,33 @@ class Script:
         self.first = next((step for step in steps if step["do"] == "begin"), None)
         self._mode = mode
         self._at = 0
-        self._parted: Mismatch | None = None
+        self._mismatch: Mismatch | None = None
 
-    def starts(self, first: Step) -> None:
+    def check_start(self, first: Step) -> None:
         """Hold the start of a sample against the transcript's. Raises Mismatch."""
         if self._mode == "strict" and self.first is not None and self.first != first:
             key = next(name for name in ("base", "task") if self.first.get(name) != first.get(name))
             raise Mismatch(f"the {key} is {first.get(key)}, and {self.first.get(key)} was recorded")
 
-    def asked(self, step: Step) -> None:
+    def check_action(self, step: Step) -> None:
         """Hold what is about to be done against the next step. Raises Mismatch."""
         if self._at >= len(self.steps):
-            raise self._part(f"step {self._at + 1}: {_shown(step, _ASKED)}, and no further step was recorded")
-        self._compare(step, _ASKED)
+            raise self._remember(f"step {self._at + 1}: {_shown(step, _ACTION)}, and no further step was recorded")
+        self._compare(step, _ACTION)
 
-    def found(self, step: Step) -> None:
+    def check_result(self, step: Step) -> None:
         """Hold what came of it against the same step, and go on. Raises Mismatch."""
         if self._mode == "strict":
-            self._compare(step, _FOUND)
+            self._compare(step, _RESULT)
         self._at += 1
 
-    def ends(self) -> None:
+    def check_end(self) -> None:
         """See that nothing recorded is left, and that no mismatch was passed over in silence. Raises Mismatch."""
-        if self._parted is not None:
-            raise self._parted
+        if self._mismatch is not None:
+            raise self._mismatch
         left = len(self.steps) - self._at
         if left:
-            raise Mismatch(f"{left} recorded steps were not done; the first is {_shown(self.steps[self._at], _ASKED)}")
+            raise Mismatch(f"{left} recorded steps were not done; the first is {_shown(self.steps[self._at], _ACTION)}")
 
     def _compare(self, step: Step, names: Sequence[str]) -> None:
         recorded = self.steps[self._at]
@@ -94,12 +94,12 @@ class Script:
             now, then = step.get(name), recorded.get(name)
             # A tree that was not taken on one of the sides tells nothing.
             if now != then and not (name == "tree" and None in (now, then)):
-                told = f"step {self._at + 1} ({_shown(recorded, _ASKED)}): {name} is {_cut(now)}, and {_cut(then)} was recorded"
-                raise self._part(told)
+                message = f"step {self._at + 1} ({_shown(recorded, _ACTION)}): {name} is {_cut(now)}, and {_cut(then)} was recorded"
+                raise self._remember(message)
 
-    def _part(self, told: str) -> Mismatch:
-        self._parted = self._parted or Mismatch(told)
-        return self._parted
+    def _remember(self, message: str) -> Mismatch:
+        self._mismatch = self._mismatch or Mismatch(message)
+        return self._mismatch
 
 
 def _shown(step: Mapping[str, Any], names: Sequence[str]) -> str:

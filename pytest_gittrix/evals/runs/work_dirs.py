@@ -40,7 +40,7 @@ _OURS: Final = re.compile(r"(?:\.new-)?[0-9]+-[0-9a-f]{12}|\.dead-(?:[0-9]+-[0-9
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class WorkDir:
     """A directory that this process owns.
 
     Attributes:
@@ -51,12 +51,12 @@ class Lease:
     path: Path
     mark: str
 
-    def room(self) -> Path:
+    def make_sample_dir(self) -> Path:
         """An empty directory in it, for one sample; what the one before left there is removed."""
         self.clear()
-        place = self.path / "sample"
-        place.mkdir()
-        return place
+        path = self.path / "sample"
+        path.mkdir()
+        return path
 
     def clear(self) -> None:
         """Remove what a sample left."""
@@ -105,7 +105,7 @@ def scratch_root(given: str | os.PathLike[str] | None = None) -> Path:
     return Path(os.path.realpath(root))
 
 
-def take(root: Path, run: str, *, clock: Clock | None = None, ttl: timedelta = TTL) -> Lease:
+def make_work_dir(root: Path, run: str, *, clock: Clock | None = None, ttl: timedelta = TTL) -> WorkDir:
     """Make a directory that this process owns.
 
     Args:
@@ -118,24 +118,24 @@ def take(root: Path, run: str, *, clock: Clock | None = None, ttl: timedelta = T
         AdapterUnavailable: the disk refused.
     """
     name = f"{os.getpid()}-{secrets.token_hex(6)}"
-    fresh, place = root / (_NEW + name), root / name
+    fresh, path = root / (_NEW + name), root / name
     now = (clock or SystemClock()).now_ns()
     note = {**Owner.current().to_json(), "run": run, "expires_ns": now + ttl // timedelta(microseconds=1) * 1000}
     try:
         fresh.mkdir(mode=0o700)
         write_file(str(fresh / _NOTE), json.dumps(note, sort_keys=True).encode())
         points.reached("eval:lease-written")
-        os.rename(fresh, place)
+        os.rename(fresh, path)
     except OSError as problem:
-        raise AdapterUnavailable(f"{place} cannot be made: {problem.strerror}.", fix="Make room, or give another --scratch.") from None
-    return Lease(place, name)
+        raise AdapterUnavailable(f"{path} cannot be made: {problem.strerror}.", fix="Make room, or give another --scratch.") from None
+    return WorkDir(path, name)
 
 
 def owners(root: Path) -> dict[str, tuple[Owner, str]]:
     """Who owns which directory below a root, and for which run."""
     found = {}
-    for name in _names(root):
-        note = _note(root / name)
+    for name in _work_dir_names(root):
+        note = _owner_of(root / name)
         if note is not None:
             found[name] = (note[0], str(note[1].get("run", "")))
     return found
@@ -151,7 +151,7 @@ def sweep(root: Path, *, clock: Clock | None = None) -> Swept:
     now = (clock or SystemClock()).now_ns()
     removed: list[str] = []
     ended: list[int] = []
-    for name in _names(root):
+    for name in _work_dir_names(root):
         if name.startswith(_DEAD):
             _remove(root / name)
         elif _is_dead(root / name, now):
@@ -167,7 +167,7 @@ def sweep(root: Path, *, clock: Clock | None = None) -> Swept:
     return Swept(tuple(removed), tuple(ended))
 
 
-def _names(root: Path) -> list[str]:
+def _work_dir_names(root: Path) -> list[str]:
     try:
         names = sorted(os.listdir(root))
     except FileNotFoundError:
@@ -175,12 +175,12 @@ def _names(root: Path) -> list[str]:
     return [name for name in names if _OURS.fullmatch(name) and (root / name).is_dir() and not (root / name).is_symlink()]
 
 
-def _is_dead(place: Path, now: int) -> bool:
-    note = _note(place)
+def _is_dead(path: Path, now: int) -> bool:
+    note = _owner_of(path)
     if note is None:
         # Made and not yet named by somebody who lives, or by somebody who was killed between the two.
         with suppress(OSError):
-            return place.lstat().st_mtime_ns + TTL // timedelta(microseconds=1) * 1000 < now
+            return path.lstat().st_mtime_ns + TTL // timedelta(microseconds=1) * 1000 < now
         return False
     owner, fields = note
     alive = owner.alive()
@@ -190,9 +190,9 @@ def _is_dead(place: Path, now: int) -> bool:
     return not alive
 
 
-def _note(place: Path) -> tuple[Owner, dict[str, Any]] | None:
+def _owner_of(path: Path) -> tuple[Owner, dict[str, Any]] | None:
     try:
-        fields = json.loads((place / _NOTE).read_bytes())
+        fields = json.loads((path / _NOTE).read_bytes())
         return Owner.from_json(fields), fields
     except (OSError, ValueError, InvalidInput):
         return None

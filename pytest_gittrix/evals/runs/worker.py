@@ -23,11 +23,11 @@ from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.evals.inputs.identity import digest_bytes, sample_seed, session_id
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Outcome, Record
 from pytest_gittrix.evals.inputs.suite import Case
-from pytest_gittrix.evals.results.store import Belongings, RunStore
+from pytest_gittrix.evals.results.store import Artifacts, RunStore
 from pytest_gittrix.evals.runs.agents import Agent, agent_of
-from pytest_gittrix.evals.runs.replay import Recorded, ReplayAgent, script_of
-from pytest_gittrix.evals.runs.sample import Order, Sample
-from pytest_gittrix.evals.runs.work_dirs import MARK, Lease, take
+from pytest_gittrix.evals.runs.replay import RecordedSample, ReplayAgent, expected_transcript
+from pytest_gittrix.evals.runs.sample import Sample, SampleSpec
+from pytest_gittrix.evals.runs.work_dirs import MARK, WorkDir, make_work_dir
 from pytest_gittrix.os_level.process_tree import AgentTree, seconds
 from pytest_gittrix.testing.repos.templates import Templates
 
@@ -88,7 +88,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Done:
+class JobResult:
     """How a job ended.
 
     Attributes:
@@ -108,7 +108,7 @@ class Done:
     ms: float
 
 
-def execute(job: Job) -> Done:
+def execute(job: Job) -> JobResult:
     """Do a job and keep its record; one that is there already stays.
 
     Raises:
@@ -118,45 +118,45 @@ def execute(job: Job) -> Done:
     began = seconds()
     if store.has(job.key):
         found = store.record(job.key)
-        return Done(job.key, found.id, found.epoch, found.outcome, found.reason, 0)
+        return JobResult(job.key, found.id, found.epoch, found.outcome, found.reason, 0)
     attempt = 0
     while True:
-        record, belongings, finish = _attempt(job)
+        record, artifacts, finish = _attempt(job)
         try:
             if _orphaned.is_set():
                 # The agent did not end by itself then: it was ended, and that is no result.
                 threading.Event().wait()
             if record.outcome != RETRIED or attempt >= job.setting.retries:
-                store.save(record, belongings)
-                return Done(job.key, record.id, record.epoch, record.outcome, record.reason, (seconds() - began) * 1000)
+                store.save(record, artifacts)
+                return JobResult(job.key, record.id, record.epoch, record.outcome, record.reason, (seconds() - began) * 1000)
         finally:
             finish()
         attempt += 1
 
 
-def broken(job: Job, reason: str) -> Done:
+def record_failure(job: Job, reason: str) -> JobResult:
     """Keep a record of a sample that could not be done at all, so that it is not lost from sight."""
     store = RunStore(job.setting.store)
     record = _infra_error(job, reason)
-    store.save(record, Belongings())
-    return Done(job.key, record.id, record.epoch, record.outcome, record.reason, 0)
+    store.save(record, Artifacts())
+    return JobResult(job.key, record.id, record.epoch, record.outcome, record.reason, 0)
 
 
-def _attempt(job: Job) -> tuple[Record, Belongings, Callable[[], None]]:
+def _attempt(job: Job) -> tuple[Record, Artifacts, Callable[[], None]]:
     try:
-        bench = _bench(job.setting.scratch, job.setting.store)
+        state = _worker_state(job.setting.scratch, job.setting.store)
         with _pinned_umask():
-            place = bench.lease.room()
-            sample = Sample(_order(job), place, bench.lease.mark, templates=bench.templates, cache=job.setting.scratch / "cases")
-            record, belongings = sample.do()
+            directory = state.work_dir.make_sample_dir()
+            sample = Sample(_spec_of(job), directory, state.work_dir.mark, templates=state.templates, cache=job.setting.scratch / "cases")
+            record, artifacts = sample.do()
     except Exception as problem:  # noqa: BLE001  (whatever it is, the agent did not do it, and the sample is not dropped)
         first = (str(problem).splitlines() or [""])[0]
         timing = {"traceback": "".join(traceback.format_exception(problem))}
-        return _infra_error(job, f"{type(problem).__name__}: {first}"[:_REASON]), Belongings(timing=[timing]), _nothing
-    return record, belongings, bench.lease.clear
+        return _infra_error(job, f"{type(problem).__name__}: {first}"[:_REASON]), Artifacts(timing=[timing]), _do_nothing
+    return record, artifacts, state.work_dir.clear
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     pass
 
 
@@ -189,14 +189,14 @@ def _infra_error(job: Job, reason: str) -> Record:
     )
 
 
-def _order(job: Job) -> Order:
+def _spec_of(job: Job) -> SampleSpec:
     setting, case = job.setting, job.case
-    recorded = Recorded.of(setting.replay, case.id, job.epoch) if setting.replay is not None else None
+    recorded = RecordedSample.of(setting.replay, case.id, job.epoch) if setting.replay is not None else None
     agent = job.agent or (agent_of(setting.agent) if setting.agent else None)
     if agent is None:
         assert recorded is not None
         agent = ReplayAgent(recorded)
-    return Order(
+    return SampleSpec(
         case=case,
         epoch=job.epoch,
         key=job.key,
@@ -208,7 +208,7 @@ def _order(job: Job) -> Order:
         path=os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]),
         timeout=(case.timeout_ms if setting.timeout_ms is None else setting.timeout_ms) / 1000,
         trees=setting.record or recorded is not None,
-        script=None if recorded is None else script_of(recorded, lenient=setting.lenient),
+        expected=None if recorded is None else expected_transcript(recorded, lenient=setting.lenient),
     )
 
 
@@ -216,33 +216,33 @@ def _order(job: Job) -> Order:
 
 
 @dataclass(frozen=True)
-class _Bench:
+class _WorkerState:
     """Where this process does samples."""
 
-    lease: Lease
+    work_dir: WorkDir
     templates: Templates
 
 
 _umasks: list[int] = []
 _umasks_lock = threading.Lock()
 _orphaned = threading.Event()
-_benches: dict[tuple[int, int, str], _Bench] = {}
+_worker_states: dict[tuple[int, int, str], _WorkerState] = {}
 
 
-def _bench(scratch: Path, run: Path) -> _Bench:
-    # By process, since who forks has taken no lease for its child; by thread, since one directory is for one sample at a time.
+def _worker_state(scratch: Path, run: Path) -> _WorkerState:
+    # By process, since who forks has taken no work_dir for its child; by thread, since one directory is for one sample at a time.
     key = os.getpid(), threading.get_ident(), str(scratch)
-    if key not in _benches:
-        lease = take(scratch, str(run))
-        _benches[key] = _Bench(lease, Templates(lease.path / "templates"))
-        atexit.register(leave)
-    return _benches[key]
+    if key not in _worker_states:
+        work_dir = make_work_dir(scratch, str(run))
+        _worker_states[key] = _WorkerState(work_dir, Templates(work_dir.path / "templates"))
+        atexit.register(remove_work_dirs)
+    return _worker_states[key]
 
 
-def leave() -> None:
+def remove_work_dirs() -> None:
     """Remove the directories that this process did samples in."""
-    for key in [key for key in _benches if key[0] == os.getpid()]:
-        _benches.pop(key).lease.release()
+    for key in [key for key in _worker_states if key[0] == os.getpid()]:
+        _worker_states.pop(key).work_dir.release()
 
 
 def begin_worker() -> None:
@@ -259,6 +259,6 @@ def _end_with_parent() -> None:
         return
     connection.wait([parent.sentinel])
     _orphaned.set()
-    for bench in [*_benches.values()]:
-        AgentTree(None, mark=bench.lease.mark, variable=MARK).end(grace=0, poll=0.01)
+    for state in [*_worker_states.values()]:
+        AgentTree(None, mark=state.work_dir.mark, variable=MARK).end(grace=0, poll=0.01)
     os._exit(1)

@@ -21,7 +21,7 @@ _ROOM: Final = 200
 
 
 @dataclass(frozen=True)
-class Row:
+class SampleRow:
     """One sample.
 
     Attributes:
@@ -44,7 +44,7 @@ class Row:
         return f"{self.sample}: {self.outcome}"
 
 
-def summary(heading: str, facts: Sequence[str], rows: Sequence[Row], room: int) -> str:
+def summary(heading: str, facts: Sequence[str], rows: Sequence[SampleRow], room: int) -> str:
     """A table in Markdown that is not longer than its room; what is cut is told.
 
     Args:
@@ -72,7 +72,7 @@ def summary(heading: str, facts: Sequence[str], rows: Sequence[Row], room: int) 
     return text + "".join(lines) + (_CUT.format(left=left) if left else "\n")
 
 
-def append_summary(file: Path, heading: str, facts: Sequence[str], rows: Sequence[Row]) -> str:
+def append_summary(file: Path, heading: str, facts: Sequence[str], rows: Sequence[SampleRow]) -> str:
     """Add the table to the summary of the step.
 
     Args:
@@ -94,7 +94,7 @@ def append_summary(file: Path, heading: str, facts: Sequence[str], rows: Sequenc
     return "" if text else "the summary of the step is full"
 
 
-def errors_of(rows: Iterable[Row]) -> list[str]:
+def errors_of(rows: Iterable[SampleRow]) -> list[str]:
     """Workflow commands for what did not pass: at most ``MOST_ERRORS`` errors, and one notice for the rest."""
     wrong = [row for row in rows if row.outcome != "pass"]
     lines = [

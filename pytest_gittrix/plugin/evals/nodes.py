@@ -14,9 +14,9 @@ import pytest
 
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.evals.inputs.sample_record import RETRIED
-from pytest_gittrix.plugin.evals.joined import Finding, Joined, TestRun
 from pytest_gittrix.plugin.evals.outcome import EvalSample
-from pytest_gittrix.plugin.evals.plan import Chosen, EvalOptions, Plan, forget, plan_of
+from pytest_gittrix.plugin.evals.plan import ChosenSample, EvalOptions, Plan, forget_suites, plan_of
+from pytest_gittrix.plugin.evals.shared_run import SampleResult, SharedRun, TestRun
 
 MARKER: Final = "gittrix_eval"
 FIXTURE: Final = "gittrix_eval"
@@ -45,7 +45,7 @@ def generate(metafunc: pytest.Metafunc, options: EvalOptions) -> None:
     config = metafunc.config
     if not config.pluginmanager.has_plugin(MARKER):
         config.pluginmanager.register(_Judge(), MARKER)
-        config.add_cleanup(forget)
+        config.add_cleanup(forget_suites)
     arguments: dict[str, Any] = {}
     for mark in metafunc.definition.iter_markers(MARKER):
         if mark.args:
@@ -68,7 +68,7 @@ def sample_of(request: pytest.FixtureRequest, options: EvalOptions) -> EvalSampl
         pytest.fail.Exception: the test has no marker, the run cannot be made or joined, or the sample could not be run.
     """
     chosen = getattr(request, "param", None)
-    if not isinstance(chosen, Chosen):
+    if not isinstance(chosen, ChosenSample):
         pytest.fail(f"gittrix_eval is for tests with @pytest.mark.{MARKER}(suite=..., agent=...).", pytrace=False)
     config, node = request.config, request.node
     runs = _runs(config, options, request.session)
@@ -89,7 +89,7 @@ def sample_of(request: pytest.FixtureRequest, options: EvalOptions) -> EvalSampl
     return sample
 
 
-def _properties(found: Finding) -> list[tuple[str, object]]:
+def _properties(found: SampleResult) -> list[tuple[str, object]]:
     record = found.record
     told: dict[str, object] = {
         OUTCOME: record.outcome,
@@ -135,15 +135,15 @@ class _Runs:
 
     def __init__(self, test_run: TestRun, plans: list[Plan]) -> None:
         self.test_run = test_run
-        self._found: dict[int, Joined | GittrixError] = {}
+        self._found: dict[int, SharedRun | GittrixError] = {}
         # In the order of the tests, which is the same in all processes; so each process finds the same run at the same place.
         for plan in plans:
             try:
-                self._found[id(plan)] = Joined(plan, test_run)
+                self._found[id(plan)] = SharedRun(plan, test_run)
             except GittrixError as problem:
                 self._found[id(plan)] = problem
 
-    def of(self, plan: Plan) -> Joined:
+    def of(self, plan: Plan) -> SharedRun:
         """The run of a plan. Raises GittrixError if it cannot be made or joined."""
         found = self._found[id(plan)]
         if isinstance(found, GittrixError):
@@ -153,7 +153,7 @@ class _Runs:
     def leave(self) -> None:
         """Leave them all."""
         for found in self._found.values():
-            if isinstance(found, Joined):
+            if isinstance(found, SharedRun):
                 found.leave()
 
 
@@ -161,7 +161,7 @@ def _runs(config: pytest.Config, options: EvalOptions, session: pytest.Session) 
     if _RUNS not in config.stash:
         callspecs = [getattr(item, "callspec", None) for item in session.items]
         chosen = [callspec.params[FIXTURE] for callspec in callspecs if callspec is not None and FIXTURE in callspec.params]
-        plans = {id(one.plan): one.plan for one in chosen if isinstance(one, Chosen)}
+        plans = {id(one.plan): one.plan for one in chosen if isinstance(one, ChosenSample)}
         runs = config.stash[_RUNS] = _Runs(_test_run(config, options), [*plans.values()])
         config.add_cleanup(runs.leave)
     return config.stash[_RUNS]

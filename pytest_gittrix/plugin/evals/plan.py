@@ -18,11 +18,11 @@ from pytest_gittrix.evals.inputs.suite import Case, Suite
 from pytest_gittrix.evals.results.manifest import core_of
 from pytest_gittrix.evals.runs.agents import Agent, CallableAgent, agent_of
 from pytest_gittrix.evals.runs.shards import Shard
-from pytest_gittrix.evals.runs.toolbox import Desk
+from pytest_gittrix.evals.runs.toolbox import Toolbox
 
 ARGUMENTS: Final[Mapping[str, str]] = {
     "suite": "the path of a suite's directory, from the test's file",
-    "agent": "a command, gold, nop or python:module:function as a text, or a function of a Desk",
+    "agent": "a command, gold, nop or python:module:function as a text, or a function of a Toolbox",
     "epochs": "a whole number from 1",
     "seed": "a whole number from 0",
     "confine": "auto, off, guard or jail",
@@ -69,15 +69,15 @@ class FunctionAgent(CallableAgent):
         given: the function.
     """
 
-    given: Callable[[Desk], object]
+    given: Callable[[Toolbox], object]
 
     @classmethod
-    def of_function(cls, given: Callable[[Desk], object]) -> FunctionAgent:
+    def of_function(cls, given: Callable[[Toolbox], object]) -> FunctionAgent:
         """Of a function, or anything that can be called."""
         code = inspect.unwrap(given) if inspect.isroutine(given) else type(given)
         return cls(f"{inspect.getsourcefile(code) or ''}:{getattr(code, '__qualname__', '')}", given)
 
-    def function(self) -> Callable[[Desk], object]:
+    def function(self) -> Callable[[Toolbox], object]:
         """The function."""
         return self.given
 
@@ -126,14 +126,14 @@ class Plan:
         )
 
     @property
-    def chosen(self) -> list[Chosen]:
+    def chosen(self) -> list[ChosenSample]:
         """The samples, one by one."""
         cases = {case.id: case for case in self.suite.cases}
-        return [Chosen(self, cases[id_], epoch) for id_, epoch in self.samples]
+        return [ChosenSample(self, cases[id_], epoch) for id_, epoch in self.samples]
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenSample:
     """One sample, which one test node is about.
 
     Attributes:
@@ -194,7 +194,7 @@ def _suite(path: str) -> Suite:
     return _read(path)
 
 
-def forget() -> None:
+def forget_suites() -> None:
     """Read suites anew."""
     _read.cache_clear()
 

@@ -109,10 +109,10 @@ def test_a_confined_agent_sees_neither_the_solution_nor_durable_nor_the_run(tmp_
 
 def test_a_function_gets_task_seed_files_and_programs(tmp_path: Path) -> None:
     body = """
-    done = desk.run(['sh', '-c', 'cat; echo $GITTRIX_CASE; cat app.py'], stdin='hello ')
-    desk.note('assistant', 'thinking')
-    desk.write('out.txt', f'{desk.task}|{desk.case}|{desk.epoch}|{len(desk.seed)}|{done.stdout.decode()}|{done.code}')
-    desk.delete('README.md')
+    done = toolbox.run(['sh', '-c', 'cat; echo $GITTRIX_CASE; cat app.py'], stdin='hello ')
+    toolbox.note('assistant', 'thinking')
+    toolbox.write('out.txt', f'{toolbox.task}|{toolbox.case}|{toolbox.epoch}|{len(toolbox.seed)}|{done.stdout.decode()}|{done.code}')
+    toolbox.delete('README.md')
     """
     summary = ran(suite(tmp_path), tmp_path, agent_file(tmp_path, body))
     (record,) = summary.records
@@ -147,7 +147,7 @@ def test_an_agent_is_the_same_wherever_it_is_and_another_when_it_changes(tmp_pat
     assert [agent_of(spec).identity for spec in moved] == [agent_of(spec).identity for spec in (command, function)]
 
     before = [agent_of(spec).identity for spec in moved]
-    write(tmp_path / "b", {"agent_program.py": "pass  # now\n", "agent.py": "def work(desk):\n    return 1\n"})
+    write(tmp_path / "b", {"agent_program.py": "pass  # now\n", "agent.py": "def work(toolbox):\n    return 1\n"})
     assert all(agent_of(spec).identity != old for spec, old in zip(moved, before, strict=True))
 
 

@@ -26,7 +26,7 @@ def tried(root: Path, agent: str, **changed: object) -> Record:
 
 def writing(root: Path, path: str, text: str) -> str:
     """An agent that writes one file."""
-    return agent_file(root, f"desk.write({path!r}, {text!r})")
+    return agent_file(root, f"toolbox.write({path!r}, {text!r})")
 
 
 def jailed() -> str:
@@ -126,13 +126,13 @@ def test_jailed_code_under_test_does_not_find_the_solution(tmp_path: Path) -> No
     names = [name for place, _, names in os.walk("/") if not place.startswith(("/proc", "/sys")) for name in names]
     VERSION = 2 if "gold.patch" in names or "case.toml" in names else 3
     """
-    record = tried(tmp_path, agent_file(tmp_path, f"import textwrap\ndesk.write('app.py', textwrap.dedent({code!r}))"), confine=jailed())
+    record = tried(tmp_path, agent_file(tmp_path, f"import textwrap\ntoolbox.write('app.py', textwrap.dedent({code!r}))"), confine=jailed())
 
     assert (record.outcome, record.reason) == ("fail", "pytest: status 1")
 
 
 def test_the_solution_is_on_nobodys_desk_but_the_gold_agents(tmp_path: Path) -> None:
-    assert tried(tmp_path, agent_file(tmp_path, "assert desk.gold is None")).outcome == "fail"
+    assert tried(tmp_path, agent_file(tmp_path, "assert toolbox.gold is None")).outcome == "fail"
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_an_agent_that_takes_its_workspace_away_is_counted(tmp_path: Path, body:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 @pytest.mark.parametrize(("path", "locked"), [("app.py", "app.py"), ("tests", "tests"), (".", "its workspace")])
 def test_an_agent_that_locks_its_workspace_is_counted(tmp_path: Path, path: str, locked: str) -> None:
-    record = tried(tmp_path, agent_file(tmp_path, f"(desk.path / {path!r}).chmod(0)"))
+    record = tried(tmp_path, agent_file(tmp_path, f"(toolbox.path / {path!r}).chmod(0)"))
 
     assert (record.outcome, record.reason) == ("agent_error", f"the agent locked {locked}")
     assert left_in(tmp_path / "scratch") == []
@@ -172,7 +172,7 @@ def test_what_an_agent_left_where_checks_work_changes_nothing(tmp_path: Path) ->
 
 def test_a_program_in_the_result_is_not_taken_for_one_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", ".:bin::/usr/bin:/bin")
-    body = "for name in ('grep', 'bin/grep'):\n    desk.write(name, '#!/bin/sh\\n')\n    (desk.path / name).chmod(0o755)\n"
+    body = "for name in ('grep', 'bin/grep'):\n    toolbox.write(name, '#!/bin/sh\\n')\n    (toolbox.path / name).chmod(0o755)\n"
     place = suite(tmp_path, more='[check]\ncommand = ["grep", "-q", "VERSION = 2", "app.py"]\n')
 
     (record,) = ran(place, tmp_path, agent_file(tmp_path, body)).records
@@ -199,9 +199,9 @@ def test_no_exception_ends_the_run_in_the_middle(tmp_path: Path, agent: str, che
 
 def test_a_replay_fails_an_agent_that_hides_an_extra_step(tmp_path: Path) -> None:
     place = suite(tmp_path)
-    step = "desk.write('app.py', 'VERSION = 2\\n')\n"
+    step = "toolbox.write('app.py', 'VERSION = 2\\n')\n"
     ran(place, tmp_path, agent_file(tmp_path, step), record=True)
-    hiding = agent_file(tmp_path / "b", f"{step}try:\n    desk.run(['true'])\nexcept Exception:\n    pass\n")
+    hiding = agent_file(tmp_path / "b", f"{step}try:\n    toolbox.run(['true'])\nexcept Exception:\n    pass\n")
 
     (record,) = ran(place, tmp_path, hiding, out=tmp_path / "again", replay=tmp_path / "run").records
 

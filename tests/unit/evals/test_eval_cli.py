@@ -12,7 +12,7 @@ from support.evals import SOLVES, agent_file, suite, write
 
 from pytest_gittrix.cli.evals_output import watching
 from pytest_gittrix.evals.runs.run import Progress
-from pytest_gittrix.evals.runs.worker import Done
+from pytest_gittrix.evals.runs.worker import JobResult
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_samples_that_did_not_pass_are_told_with_their_reasons(cli: Cli) -> None
 
 @pytest.mark.parametrize(("least", "status"), [("50", 0), ("51", 1)])
 def test_too_few_passes_end_with_one(cli: Cli, least: str, status: int) -> None:
-    agent = agent_file(cli.root, "desk.write('app.py', 'VERSION = 2\\n' if desk.case == 'one' else '')")
+    agent = agent_file(cli.root, "toolbox.write('app.py', 'VERSION = 2\\n' if toolbox.case == 'one' else '')")
 
     ran = cli(*run(cli, suite(cli.root, "one", "two"), "a", "--fail-under", least, agent=agent))
 
@@ -116,8 +116,8 @@ def test_compare_ends_as_the_runs_compare(cli: Cli, other: str, status: int) -> 
     body = f"""
     from pathlib import Path
     way = Path({str(cli.root / "way")!r}).read_text()
-    desk.write("app.py", "VERSION = 2\\n" if way != "flips" else "")
-    desk.write("way", way if way == "tree" else "")
+    toolbox.write("app.py", "VERSION = 2\\n" if way != "flips" else "")
+    toolbox.write("way", way if way == "tree" else "")
     """
     agent = agent_file(cli.root, body)
     write(cli.root, {"way": "same"})
@@ -149,7 +149,7 @@ def test_a_replay_ends_with_zero_and_keeps_the_files(cli: Cli) -> None:
 
 def test_a_suite_is_found_deterministic_or_not(cli: Cli) -> None:
     place = suite(cli.root)
-    random = agent_file(cli.root, "import os\ndesk.write('app.py', os.urandom(4).hex())")
+    random = agent_file(cli.root, "import os\ntoolbox.write('app.py', os.urandom(4).hex())")
 
     assert cli("eval", "check-determinism", str(place), "--agent", SOLVES, "--confine", "off").status == 0
     ran = cli("eval", "check-determinism", str(place), "--agent", random, "--confine", "off")
@@ -249,8 +249,8 @@ def test_on_a_terminal_a_live_table_shows_what_was_done_last(monkeypatch: pytest
     monkeypatch.setattr(sys, "stderr", terminal)
     with watching("puzzles", quiet=False) as watch:
         watch(Progress(0, 2))
-        watch(Progress(1, 2, Done("k", "fix-it", 0, "pass", "", 12.3)))
-        watch(Progress(2, 2, Done("k", "[red]odd", 1, "agent_error", "", 4)))
+        watch(Progress(1, 2, JobResult("k", "fix-it", 0, "pass", "", 12.3)))
+        watch(Progress(2, 2, JobResult("k", "[red]odd", 1, "agent_error", "", 4)))
 
     for part in ("puzzles", "fix-it #0", "pass 1", "[red]odd #1", "agent_error 1", "2/2"):
         assert part in terminal.shown
@@ -260,6 +260,6 @@ def test_nobody_watching_gets_no_live_table(monkeypatch: pytest.MonkeyPatch) -> 
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     with watching("puzzles", quiet=True) as watch:
-        watch(Progress(1, 2, Done("k", "fix-it", 0, "pass", "", 12.3)))
+        watch(Progress(1, 2, JobResult("k", "fix-it", 0, "pass", "", 12.3)))
 
     assert terminal.shown == ""

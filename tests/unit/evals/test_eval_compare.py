@@ -12,7 +12,7 @@ from support.evals import SOLVES, agent_file, ran, suite
 from pytest_gittrix.evals.inputs.sample_record import Record
 from pytest_gittrix.evals.inputs.suite import Suite
 from pytest_gittrix.evals.results import summary as rates_module
-from pytest_gittrix.evals.results.compare import compare, parting
+from pytest_gittrix.evals.results.compare import compare, first_divergence
 from pytest_gittrix.evals.results.summary import rates, sign_test
 from pytest_gittrix.evals.runs.determinism import check_determinism
 from pytest_gittrix.evals.runs.run import Summary
@@ -29,7 +29,7 @@ def twice(tmp_path: Path, body: str) -> tuple[Summary, Summary]:
 
 
 def test_equal_runs_compare_as_the_same(tmp_path: Path) -> None:
-    one, other = twice(tmp_path, "desk.write('app.py', 'VERSION = 2\\n')")
+    one, other = twice(tmp_path, "toolbox.write('app.py', 'VERSION = 2\\n')")
 
     found = compare(one.store, other.store)
 
@@ -38,21 +38,21 @@ def test_equal_runs_compare_as_the_same(tmp_path: Path) -> None:
 
 
 def test_a_flip_is_told_with_the_event_where_the_ways_part(tmp_path: Path) -> None:
-    one, other = twice(tmp_path, "desk.write('app.py', 'VERSION = 2\\n' if turn == 'first' or desk.case == 'b' else 'oops')")
+    one, other = twice(tmp_path, "toolbox.write('app.py', 'VERSION = 2\\n' if turn == 'first' or toolbox.case == 'b' else 'oops')")
 
     found = compare(one.store, other.store)
     (pair,) = [pair for pair in found.pairs if pair.difference != "same"]
 
     assert found.code == 1
     assert (pair.id, pair.flip, found.worse, found.better) == ("a", "pass -> fail", (pair,), ())
-    assert pair.parting is not None
-    assert pair.parting.a is not None
-    assert pair.parting.a["kind"] == "review.done"
-    assert str(pair.parting).startswith(f"event {pair.parting.seq}: review.done (files 1, tree ")
+    assert pair.divergence is not None
+    assert pair.divergence.a is not None
+    assert pair.divergence.a["kind"] == "review.done"
+    assert str(pair.divergence).startswith(f"event {pair.divergence.seq}: review.done (files 1, tree ")
 
 
 def test_the_same_outcome_by_another_tree_is_told_as_that(tmp_path: Path) -> None:
-    one, other = twice(tmp_path, "desk.write('app.py', 'VERSION = 2\\n')\ndesk.write('log', turn)")
+    one, other = twice(tmp_path, "toolbox.write('app.py', 'VERSION = 2\\n')\ntoolbox.write('log', turn)")
 
     found = compare(one.store, other.store)
 
@@ -61,7 +61,9 @@ def test_the_same_outcome_by_another_tree_is_told_as_that(tmp_path: Path) -> Non
 
 
 def test_the_same_tree_by_another_way_is_told_as_that(tmp_path: Path) -> None:
-    one, other = twice(tmp_path, "if turn == 'second':\n    desk.write('app.py', 'VERSION = 9\\n')\ndesk.write('app.py', 'VERSION = 2\\n')")
+    one, other = twice(
+        tmp_path, "if turn == 'second':\n    toolbox.write('app.py', 'VERSION = 9\\n')\ntoolbox.write('app.py', 'VERSION = 2\\n')"
+    )
 
     found = compare(one.store, other.store)
 
@@ -92,7 +94,7 @@ def test_a_sample_that_only_one_of_them_has_is_a_difference(tmp_path: Path) -> N
 
 
 def test_an_infra_error_is_a_changed_outcome_and_no_flip(tmp_path: Path) -> None:
-    one, other = twice(tmp_path, "desk.write('app.py', 'VERSION = 2\\n')")
+    one, other = twice(tmp_path, "toolbox.write('app.py', 'VERSION = 2\\n')")
     record = other.records[0]
     other.store.save_record(replace(record, outcome="infra_error"))
 
@@ -105,8 +107,8 @@ def test_an_infra_error_is_a_changed_outcome_and_no_flip(tmp_path: Path) -> None
 def test_logs_part_where_one_is_over() -> None:
     lines = [{"seq": n, "kind": "x", "data": {}} for n in range(3)]
 
-    assert parting(lines, lines) is None
-    parted = parting(lines, lines[:2])
+    assert first_divergence(lines, lines) is None
+    parted = first_divergence(lines, lines[:2])
     assert parted is not None
     assert (parted.seq, parted.b) == (2, None)
     assert "nothing" in str(parted)
@@ -116,12 +118,12 @@ def test_a_suite_that_is_run_twice_names_what_is_not_the_same(tmp_path: Path) ->
     from support.evals import options
 
     good = check_determinism(Suite.load(suite(tmp_path, "a")), options(tmp_path, SOLVES, out=tmp_path / "good"))
-    body = "import os\ndesk.write('app.py', 'VERSION = 2\\n')\ndesk.write('random', os.urandom(8).hex())"
+    body = "import os\ntoolbox.write('app.py', 'VERSION = 2\\n')\ntoolbox.write('random', os.urandom(8).hex())"
     bad = check_determinism(Suite.load(suite(tmp_path, "a")), options(tmp_path, agent_file(tmp_path, body), out=tmp_path / "bad"))
     again = check_determinism(Suite.load(suite(tmp_path, "a")), options(tmp_path, SOLVES, out=tmp_path / "bad"))
 
     assert (good.code, bad.code, again.code) == (0, 2, 0)
-    assert bad.pairs[0].parting is not None
+    assert bad.pairs[0].divergence is not None
 
 
 # Rates -----------------------------------------------------------------------------------------------------------------------------

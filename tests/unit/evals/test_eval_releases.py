@@ -15,7 +15,7 @@ from support.git import git
 
 from pytest_gittrix.cli.main import main
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
-from pytest_gittrix.evals.inputs.releases import Expected, Made, Release, expected_of, make_releases, surprises, write_suite
+from pytest_gittrix.evals.inputs.releases import Expected, Release, ReleaseSuite, expected_of, make_releases, surprises, write_suite
 from pytest_gittrix.evals.inputs.wheels import Pin, Pins, fetch, read
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.testing.repos.history import Executable
@@ -37,8 +37,8 @@ FILES: Mapping[str, Mapping[str, str]] = {
     "2.0": {"sums/__init__.py": '"""Sums."""\n', "sums/add.py": "def add(*all):\n    return sum(all)\n", "sums/more.py": "ä = 1\n"},
 }
 APPLIES_WHAT_IT_IS_TOLD = """
-    patch = desk.task.partition("```diff\\n")[2].rpartition("```")[0]
-    done = desk.run(["git", "apply", "--whitespace=nowarn"], stdin=patch)
+    patch = toolbox.task.partition("```diff\\n")[2].rpartition("```")[0]
+    done = toolbox.run(["git", "apply", "--whitespace=nowarn"], stdin=patch)
     assert done.code == 0, done.stderr
 """
 
@@ -71,7 +71,7 @@ def special(path: str, mode: int) -> zipfile.ZipInfo:
     return member
 
 
-def made(root: Path, name: str = "suite") -> Made:
+def made(root: Path, name: str = "suite") -> ReleaseSuite:
     """A suite of all releases."""
     releases = [Release(version, read(wheel(root / "wheels", version), "sums", version)) for version in VERSIONS]
     return write_suite(Pins.of("sums", [Pin(version) for version in VERSIONS]), releases, root / name)
@@ -126,10 +126,10 @@ def test_who_applies_exactly_what_is_told_meets_what_was_foreseen(tmp_path: Path
 def test_who_does_nothing_or_half_or_more_than_was_told_does_not_pass(tmp_path: Path) -> None:
     suite = made(tmp_path)
     half = """
-        patch = desk.task.partition("```diff\\n")[2].rpartition("```")[0]
-        desk.run(["git", "apply", "--whitespace=nowarn", "--include=*/METADATA"], stdin=patch)
+        patch = toolbox.task.partition("```diff\\n")[2].rpartition("```")[0]
+        toolbox.run(["git", "apply", "--whitespace=nowarn", "--include=*/METADATA"], stdin=patch)
     """
-    more = APPLIES_WHAT_IT_IS_TOLD + '    desk.write("mine.txt", "mine")\n'
+    more = APPLIES_WHAT_IT_IS_TOLD + '    toolbox.write("mine.txt", "mine")\n'
     outcomes = {}
     for name, agent in (
         ("nop", "nop"),
@@ -164,9 +164,9 @@ def test_an_agent_sees_the_past_and_not_what_is_to_come(tmp_path: Path) -> None:
     suite = made(tmp_path).suite
     later = said("-C", str(suite.directory / "history.git"), "rev-parse", "HEAD~1")
     looks = f"""
-        seen = desk.run(["git", "log", "--all", "--format=%s"]).stdout.decode().splitlines()
+        seen = toolbox.run(["git", "log", "--all", "--format=%s"]).stdout.decode().splitlines()
         assert seen == ["sums 1.1", "sums 1.0"], seen
-        assert desk.run(["git", "cat-file", "-e", "{later}"]).code != 0, "it is there"
+        assert toolbox.run(["git", "cat-file", "-e", "{later}"]).code != 0, "it is there"
     """
 
     record = ran(suite.directory, tmp_path, agent_file(tmp_path, looks), only=("sums-1.2-over",)).records[0]

@@ -12,14 +12,14 @@ from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.results.compare import compare
 from pytest_gittrix.evals.runs.rerun import keep_files, replay_sample
 from pytest_gittrix.evals.runs.run import Summary
-from pytest_gittrix.evals.runs.transcript import Mismatch, Script, data_fields, data_of
+from pytest_gittrix.evals.runs.transcript import ExpectedTranscript, Mismatch, data_fields, data_of
 
 STEPS = """
-desk.run(['sh', '-c', 'cat > made.txt'], stdin='by hand')
-desk.write('app.py', 'VERSION = 2\\n')
-desk.run(['chmod', '+x', 'app.py'])
-desk.write('raw.bin', b'\\xff\\x00')
-desk.delete('README.md')
+toolbox.run(['sh', '-c', 'cat > made.txt'], stdin='by hand')
+toolbox.write('app.py', 'VERSION = 2\\n')
+toolbox.run(['chmod', '+x', 'app.py'])
+toolbox.write('raw.bin', b'\\xff\\x00')
+toolbox.delete('README.md')
 """
 
 
@@ -35,7 +35,7 @@ def test_a_replay_comes_to_the_same_digest_without_the_agent(tmp_path: Path, kin
         "links": lambda: "sh -c 'ln -s app.py link; mkdir -p d; mv README.md d/; echo \"#!/bin/sh\" > run.sh; chmod +x run.sh'",
         "fails": lambda: "sh -c 'echo half > app.py; exit 4'",
         "late": lambda: command_file(tmp_path / "agent", "import time\nopen('app.py', 'w').write('slow')\ntime.sleep(600)\n"),
-        "raises": lambda: agent_file(tmp_path / "agent", "desk.write('app.py', 'x')\nraise KeyError('gone')"),
+        "raises": lambda: agent_file(tmp_path / "agent", "toolbox.write('app.py', 'x')\nraise KeyError('gone')"),
     }
     first = ran(suite(tmp_path), tmp_path, agents[kind](), record=True, timeout_ms=2000 if kind == "late" else None)
     for file in (tmp_path / "agent").glob("*"):
@@ -51,7 +51,7 @@ def test_a_replay_comes_to_the_same_digest_without_the_agent(tmp_path: Path, kin
 def test_a_step_that_comes_out_otherwise_stops_a_strict_replay_with_both_sides(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     write(tmp_path, {"marker": "one"})
-    agent = agent_file(tmp_path, f"desk.run(['cat', '{marker}'])\ndesk.write('app.py', 'VERSION = 2\\n')")
+    agent = agent_file(tmp_path, f"toolbox.run(['cat', '{marker}'])\ntoolbox.write('app.py', 'VERSION = 2\\n')")
     first = ran(suite(tmp_path), tmp_path, agent, record=True)
     marker.write_text("two")
 
@@ -69,15 +69,15 @@ def test_a_step_that_comes_out_otherwise_stops_a_strict_replay_with_both_sides(t
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ("desk.write('app.py', 'VERSION = 9')", "data is 'VERSION = 9', and 'VERSION = 2\\n' was recorded"),
-        ("desk.write('other.py', '')", "path is 'other.py'"),
-        ("desk.run(['true'])", "do is 'run', and 'write' was recorded"),
-        ("desk.write('app.py', 'VERSION = 2\\n')\ndesk.delete('app.py')", "no further step was recorded"),
+        ("toolbox.write('app.py', 'VERSION = 9')", "data is 'VERSION = 9', and 'VERSION = 2\\n' was recorded"),
+        ("toolbox.write('other.py', '')", "path is 'other.py'"),
+        ("toolbox.run(['true'])", "do is 'run', and 'write' was recorded"),
+        ("toolbox.write('app.py', 'VERSION = 2\\n')\ntoolbox.delete('app.py')", "no further step was recorded"),
         ("pass", "1 recorded steps were not done"),
     ],
 )
 def test_an_agent_is_held_against_what_was_recorded(tmp_path: Path, body: str, told: str) -> None:
-    agent = agent_file(tmp_path / "agent", "desk.write('app.py', 'VERSION = 2\\n')")
+    agent = agent_file(tmp_path / "agent", "toolbox.write('app.py', 'VERSION = 2\\n')")
     assert ran(suite(tmp_path), tmp_path, agent, record=True).records[0].outcome == "pass"
 
     (record,) = replayed(tmp_path, agent_file(tmp_path / "agent", body)).records
@@ -146,14 +146,14 @@ def test_a_replay_is_done_as_the_run_was_that_it_replays(tmp_path: Path) -> None
 
 def test_a_script_compares_trees_only_where_both_sides_have_one() -> None:
     recorded = [{"do": "begin", "base": "b", "task": "t"}, {"do": "run", "argv": ["x"], "exit": 0, "output": "o", "tree": None}]
-    script = Script(recorded)
+    expected = ExpectedTranscript(recorded)
 
     step = {"do": "run", "argv": ["x"], "exit": 0, "output": "o", "tree": "123"}
-    script.asked(step)
-    script.found(step)
-    script.ends()
+    expected.check_action(step)
+    expected.check_result(step)
+    expected.check_end()
     with pytest.raises(Mismatch, match="the task is u"):
-        Script(recorded).starts({"do": "begin", "base": "b", "task": "u"})
+        ExpectedTranscript(recorded).check_start({"do": "begin", "base": "b", "task": "u"})
 
 
 @pytest.mark.parametrize("data", [b"", b"text", "ü".encode(), b"\xff\x00"])

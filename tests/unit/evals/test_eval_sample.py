@@ -32,7 +32,7 @@ def test_work_that_is_right_is_promoted_and_passes(tmp_path: Path) -> None:
 
 
 def test_work_that_is_wrong_fails_with_the_reason_of_the_check(tmp_path: Path) -> None:
-    record = only(ran(suite(tmp_path), tmp_path, agent_file(tmp_path, "desk.write('app.py', 'VERSION = 3')")))
+    record = only(ran(suite(tmp_path), tmp_path, agent_file(tmp_path, "toolbox.write('app.py', 'VERSION = 3')")))
 
     assert (record.outcome, record.reason) == ("fail", "function: AssertionError: the version is not 2")
     assert record.promoted
@@ -82,7 +82,7 @@ def test_drift_elsewhere_is_under_the_promoted_commit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rule", ['deny = ["tests/*"]', 'allow = ["app.py"]'])
 def test_a_review_that_says_no_refuses(tmp_path: Path, rule: str) -> None:
-    agent = agent_file(tmp_path, "desk.write('app.py', 'VERSION = 2\\n')\ndesk.write('tests/test_app.py', '')")
+    agent = agent_file(tmp_path, "toolbox.write('app.py', 'VERSION = 2\\n')\ntoolbox.write('tests/test_app.py', '')")
 
     record = only(ran(suite(tmp_path, more=f"[review]\n{rule}\n"), tmp_path, agent))
 
@@ -163,7 +163,7 @@ def test_an_agent_that_gets_at_durable_is_found_out(tmp_path: Path) -> None:
 
 
 def test_a_function_finds_out_that_its_time_is_up_at_the_next_program(tmp_path: Path) -> None:
-    agent = agent_file(tmp_path, "desk.run(['sleep', '600'])\nraise AssertionError('went on')")
+    agent = agent_file(tmp_path, "toolbox.run(['sleep', '600'])\nraise AssertionError('went on')")
 
     assert only(ran(suite(tmp_path), tmp_path, agent, timeout_ms=300)).outcome == "timeout"
 
@@ -182,13 +182,13 @@ def test_what_is_nobodys_doing_is_an_infra_error_that_is_tried_again_and_kept(tm
 
 def test_what_tools_leave_behind_is_no_part_of_the_result(tmp_path: Path) -> None:
     body = """
-    desk.write('app.py', 'VERSION = 2\\n')
+    toolbox.write('app.py', 'VERSION = 2\\n')
     for name in ('__pycache__/app.pyc', 'deep/.pytest_cache/x', '.ruff_cache/y'):
-        (desk.path / name).parent.mkdir(parents=True, exist_ok=True)
-        (desk.path / name).write_text('junk')
+        (toolbox.path / name).parent.mkdir(parents=True, exist_ok=True)
+        (toolbox.path / name).write_text('junk')
     """
     with_junk = only(ran(suite(tmp_path), tmp_path, agent_file(tmp_path, body)))
-    without = only(ran(suite(tmp_path / "b"), tmp_path / "b", agent_file(tmp_path / "b", "desk.write('app.py', 'VERSION = 2\\n')")))
+    without = only(ran(suite(tmp_path / "b"), tmp_path / "b", agent_file(tmp_path / "b", "toolbox.write('app.py', 'VERSION = 2\\n')")))
 
     assert with_junk.files == ("app.py",)
     assert (with_junk.final, with_junk.tree) == (without.final, without.tree)
@@ -206,8 +206,8 @@ CHECKS = [
 @pytest.mark.parametrize(("check", "extra"), CHECKS, ids=lambda value: value.split()[0] if isinstance(value, str) else "")
 def test_each_kind_of_check_tells_right_from_wrong(tmp_path: Path, check: str, extra: dict[str, str]) -> None:
     place = suite(tmp_path, more=f"[check]\n{check}\n", extra=extra)
-    right = agent_file(tmp_path / "good", "desk.write('app.py', 'VERSION = 2\\n')")
-    wrong = agent_file(tmp_path / "bad", "desk.write('app.py', 'VERSION = 3\\n')")
+    right = agent_file(tmp_path / "good", "toolbox.write('app.py', 'VERSION = 2\\n')")
+    wrong = agent_file(tmp_path / "bad", "toolbox.write('app.py', 'VERSION = 3\\n')")
 
     good, bad = (only(ran(place, tmp_path, agent, out=tmp_path / name)) for name, agent in (("right", right), ("wrong", wrong)))
 
@@ -244,7 +244,7 @@ def test_an_agent_works_in_each_kind_of_workspace_that_has_files(tmp_path: Path,
 
 def test_a_lazy_workspace_is_for_functions_and_a_command_is_told(tmp_path: Path) -> None:
     place = suite(tmp_path, more='workspace = "lazy"\n')
-    by_function = only(ran(place, tmp_path, agent_file(tmp_path, "desk.write('app.py', 'VERSION = 2\\n')")))
+    by_function = only(ran(place, tmp_path, agent_file(tmp_path, "toolbox.write('app.py', 'VERSION = 2\\n')")))
     by_command = only(ran(place, tmp_path, SOLVES, out=tmp_path / "other"))
 
     assert by_function.outcome == "pass"

@@ -86,7 +86,7 @@ def test_a_merge_that_is_cut_short_is_no_run_and_can_be_done_again(tmp_path: Pat
 
 def test_two_results_for_one_sample_are_not_merged(tmp_path: Path) -> None:
     place = suite(tmp_path, "a")
-    agent = agent_file(tmp_path, "import os\ndesk.write('app.py', os.urandom(4).hex())")
+    agent = agent_file(tmp_path, "import os\ntoolbox.write('app.py', os.urandom(4).hex())")
     one, other = (ran(place, tmp_path, agent, out=tmp_path / name) for name in ("one", "other"))
 
     with pytest.raises(InvalidInput, match="different results for 'a', epoch 0"):

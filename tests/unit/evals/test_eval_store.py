@@ -178,7 +178,7 @@ def test_a_disk_that_refuses_leaves_no_record(tmp_path: Path) -> None:
 
 def test_progress_counts_every_sample_once(tmp_path: Path) -> None:
     told: list[Progress] = []
-    agent = agent_file(tmp_path, "desk.write('app.py', 'VERSION = 2\\n')")
+    agent = agent_file(tmp_path, "toolbox.write('app.py', 'VERSION = 2\\n')")
 
     run_suite(Suite.load(suite(tmp_path, "a", "b")), options(tmp_path, agent, epochs=2), watch=told.append)
 

@@ -17,7 +17,7 @@ from support.evals import write
 
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.errors import AdapterUnavailable
-from pytest_gittrix.evals.runs.work_dirs import MARK, TTL, owners, scratch_root, sweep, take
+from pytest_gittrix.evals.runs.work_dirs import MARK, TTL, make_work_dir, owners, scratch_root, sweep
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.process_tree import process
 
@@ -25,20 +25,20 @@ OWNER = """
 import os, subprocess, sys
 from pathlib import Path
 from pytest_gittrix.evals.runs.work_dirs import MARK, take
-lease = take(Path(sys.argv[1]), "run")
-(lease.path / "work").mkdir()
-(lease.path / "work" / "locked").mkdir(mode=0o500)
+work_dir = take(Path(sys.argv[1]), "run")
+(work_dir.path / "work").mkdir()
+(work_dir.path / "work" / "locked").mkdir(mode=0o500)
 command = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
-agent = subprocess.Popen(command, env={**os.environ, MARK: lease.mark}, start_new_session=True, stdout=subprocess.PIPE)
+agent = subprocess.Popen(command, env={**os.environ, MARK: work_dir.mark}, start_new_session=True, stdout=subprocess.PIPE)
 agent.stdout.readline()
-print(lease.path.name, agent.pid, flush=True)
+print(work_dir.path.name, agent.pid, flush=True)
 sys.stdin.read()
 """
 
 
 @contextmanager
 def owner(root: Path) -> Iterator[tuple[subprocess.Popen[str], str, int]]:
-    """A process with a lease and an agent: itself, the name of the directory, and the agent's pid."""
+    """A process with a work_dir and an agent: itself, the name of the directory, and the agent's pid."""
     command = [sys.executable, "-c", OWNER, str(root)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as started:
         assert started.stdout is not None
@@ -56,14 +56,14 @@ def alive(pid: int) -> bool:
 
 def test_a_lease_says_whose_it_is_and_goes_when_it_is_released(tmp_path: Path) -> None:
     root = scratch_root(tmp_path / "scratch")
-    lease = take(root, "runs/a")
+    work_dir = make_work_dir(root, "runs/a")
 
-    assert owners(root) == {lease.path.name: (Owner.current(), "runs/a")}
-    room = lease.room()
+    assert owners(root) == {work_dir.path.name: (Owner.current(), "runs/a")}
+    room = work_dir.make_sample_dir()
     (room / "file").write_text("x")
-    assert not (lease.room() / "file").exists()
+    assert not (work_dir.make_sample_dir() / "file").exists()
 
-    lease.release()
+    work_dir.release()
     assert list(root.iterdir()) == []
 
 
@@ -99,23 +99,23 @@ def test_a_living_owner_is_never_touched(tmp_path: Path) -> None:
 def test_an_owner_elsewhere_is_given_its_time(tmp_path: Path) -> None:
     root = scratch_root(tmp_path / "scratch")
     clock = FrozenClock(separate_files=False)
-    lease = take(root, "run", clock=clock, ttl=timedelta(hours=2))
-    note = lease.path / "owner.json"
+    work_dir = make_work_dir(root, "run", clock=clock, ttl=timedelta(hours=2))
+    note = work_dir.path / "owner.json"
     note.write_text(json.dumps({**json.loads(note.read_text()), "host": "another-machine"}))
 
     clock.advance(hours=1)
     assert sweep(root, clock=clock).removed == ()
     clock.advance(hours=2)
-    assert sweep(root, clock=clock).removed == (lease.path.name,)
+    assert sweep(root, clock=clock).removed == (work_dir.path.name,)
 
 
 def test_an_owner_of_an_earlier_boot_is_dead(tmp_path: Path) -> None:
     root = scratch_root(tmp_path / "scratch")
-    lease = take(root, "run")
-    note = lease.path / "owner.json"
+    work_dir = make_work_dir(root, "run")
+    note = work_dir.path / "owner.json"
     note.write_text(json.dumps({**json.loads(note.read_text()), "boot_id": "00000000-0000-0000-0000-000000000000"}))
 
-    assert sweep(root).removed == (lease.path.name,)
+    assert sweep(root).removed == (work_dir.path.name,)
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "[]", '{"pid": "x"}'])

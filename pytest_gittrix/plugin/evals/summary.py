@@ -17,7 +17,7 @@ from pytest_gittrix.evals.inputs.sample_record import RETRIED, Record, digest, t
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.summary import Rates, rates
 from pytest_gittrix.evals.runs.work_dirs import scratch_root, sweep
-from pytest_gittrix.plugin.evals.github import Row, append_summary, errors_of
+from pytest_gittrix.plugin.evals.github import SampleRow, append_summary, errors_of
 from pytest_gittrix.plugin.evals.nodes import BY_OUTCOME, JUDGED, KEY, RUN
 
 GITHUB: Final = "GITHUB_STEP_SUMMARY"
@@ -26,7 +26,7 @@ _SHORT: Final = 12
 
 
 @dataclass(frozen=True)
-class Ended:
+class EvalRun:
     """A run, as far as the tests of this session had to do with it.
 
     Attributes:
@@ -73,7 +73,7 @@ class Ended:
         return not self.missing and not self.rates.left_out
 
 
-def runs_of(reports: Iterable[Any], root: Path, fail_under: float | None) -> list[Ended]:
+def runs_of(reports: Iterable[Any], root: Path, fail_under: float | None) -> list[EvalRun]:
     """The runs that reports lead to, by their directories.
 
     Args:
@@ -90,17 +90,17 @@ def runs_of(reports: Iterable[Any], root: Path, fail_under: float | None) -> lis
     return [_ended(shown, root, places, fail_under) for shown, places in sorted(found.items())]
 
 
-def _ended(shown: str, root: Path, places: dict[str, tuple[str, int]], fail_under: float | None) -> Ended:
+def _ended(shown: str, root: Path, places: dict[str, tuple[str, int]], fail_under: float | None) -> EvalRun:
     store = RunStore(root / shown)
     records = []
     for key in places:
         with suppress(GittrixError):
             records.append(store.record(key))
     ordered = tuple(sorted(records, key=lambda record: (record.id, record.epoch)))
-    return Ended(store, shown, ordered, rates(ordered), len(places) - len(ordered), places, fail_under)
+    return EvalRun(store, shown, ordered, rates(ordered), len(places) - len(ordered), places, fail_under)
 
 
-def properties(run: Ended) -> dict[str, str]:
+def properties(run: EvalRun) -> dict[str, str]:
     """What JUnit has of a run as a whole."""
     told = {"digest": run.digest, "directory": run.shown, "samples": str(len(run.records))}
     with suppress(GittrixError):
@@ -112,7 +112,7 @@ def properties(run: Ended) -> dict[str, str]:
     return {f"gittrix_eval.{run.store.name}.{name}": value for name, value in told.items()}
 
 
-def lines(run: Ended) -> list[tuple[str, str]]:
+def terminal_lines(run: EvalRun) -> list[tuple[str, str]]:
     """What the terminal shows of a run, with the colour each line may have."""
     counts = ", ".join(f"{count} {outcome}" for outcome, count in run.counts.items())
     samples = "1 sample" if len(run.records) == 1 else f"{len(run.records)} samples"
@@ -135,13 +135,13 @@ def lines(run: Ended) -> list[tuple[str, str]]:
     return told
 
 
-def _gate(run: Ended) -> str:
+def _gate(run: EvalRun) -> str:
     if run.fail_under is None:
         return ""
     return f", {'less than' if run.is_short else 'and no less than'} the {run.fail_under:g}% that must pass"
 
 
-def write_page(run: Ended) -> str:
+def write_page(run: EvalRun) -> str:
     """Write the page of a run, and say where it is or why there is none."""
     from pytest_gittrix.report.eval_report import NAME, write_report
 
@@ -154,22 +154,24 @@ def write_page(run: Ended) -> str:
     return f"report {os.path.join(run.shown, NAME)}"
 
 
-def tell_github(run: Ended, file: Path) -> list[str]:
+def write_github_summary(run: EvalRun, file: Path) -> list[str]:
     """Add to the summary of the step.
 
     Returns:
         Lines to print: annotations, and what went wrong.
     """
     rows = [
-        Row(f"{record.id} #{record.epoch}", record.outcome, record.reason, *run.places[record.key])
+        SampleRow(f"{record.id} #{record.epoch}", record.outcome, record.reason, *run.places[record.key])
         for record in sorted(run.records, key=lambda record: record.outcome == "pass")
     ]
-    facts = [text for text, _ in lines(run)]
+    facts = [text for text, _ in terminal_lines(run)]
     problem = append_summary(file, f"gittrix eval: {run.shown}", facts, rows)
     return [*errors_of(rows), *([f"gittrix: {problem}"] if problem else [])]
 
 
-def conclude(session: Any, reports: Sequence[Any], terminal: Any, fail_under: float | None) -> list[tuple[str, list[tuple[str, str]]]]:
+def summarise_evals(
+    session: Any, reports: Sequence[Any], terminal: Any, fail_under: float | None
+) -> list[tuple[str, list[tuple[str, str]]]]:
     """Write what is to be written, decide the exit status, and give what the terminal shows: titles and lines.
 
     Args:
@@ -186,9 +188,9 @@ def conclude(session: Any, reports: Sequence[Any], terminal: Any, fail_under: fl
                 junit.add_global_property(name, value)
     sections = []
     for run in runs:
-        told = [*lines(run), (write_page(run), "")]
+        told = [*terminal_lines(run), (write_page(run), "")]
         if os.environ.get(GITHUB):
-            told += [(line, "") for line in tell_github(run, Path(os.environ[GITHUB]))]
+            told += [(line, "") for line in write_github_summary(run, Path(os.environ[GITHUB]))]
         sections.append((f"gittrix eval: {run.store.name}", told))
     with suppress(GittrixError):
         sweep(scratch_root())  # a worker that was killed has left its directory
@@ -198,7 +200,7 @@ def conclude(session: Any, reports: Sequence[Any], terminal: Any, fail_under: fl
     return sections
 
 
-def _decide(session: Any, runs: Sequence[Ended], terminal: Any) -> str:
+def _decide(session: Any, runs: Sequence[EvalRun], terminal: Any) -> str:
     """The exit status, where the pass rate has a say in it."""
     if all(run.fail_under is None for run in runs):
         return ""

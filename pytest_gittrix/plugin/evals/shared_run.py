@@ -27,9 +27,9 @@ from pytest_gittrix.evals.results.manifest import Manifest, host
 from pytest_gittrix.evals.results.reuse import reuse
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.runs.work_dirs import scratch_root, sweep
-from pytest_gittrix.evals.runs.worker import Job, Setting, execute, leave
+from pytest_gittrix.evals.runs.worker import Job, Setting, execute, remove_work_dirs
 from pytest_gittrix.os_level.files import write_file
-from pytest_gittrix.plugin.evals.plan import Chosen, Plan
+from pytest_gittrix.plugin.evals.plan import ChosenSample, Plan
 
 RUNS: Final = "runs"
 """Where runs are kept, below the root directory of the tests, unless another place is asked for."""
@@ -65,7 +65,7 @@ class TestRun:
 
 
 @dataclass(frozen=True)
-class Finding:
+class SampleResult:
     """What came of one sample.
 
     Attributes:
@@ -79,7 +79,7 @@ class Finding:
     origin: str
 
 
-class Joined:
+class SharedRun:
     """A run that this process writes to.
 
     Args:
@@ -114,7 +114,7 @@ class Joined:
             confine=level.level,
         )
 
-    def find(self, chosen: Chosen) -> Finding:
+    def find(self, chosen: ChosenSample) -> SampleResult:
         """The result of a sample: as it is there, as another run has it, or by doing it now.
 
         Raises:
@@ -125,17 +125,17 @@ class Joined:
         key = self.keys[sample]
         record = self._there(key)
         if record is not None:
-            return Finding(record, 0, "already there")
+            return SampleResult(record, 0, "already there")
         if self._test_run.reuse is not None:
             choice = reuse(self.store, self._test_run.reuse, {sample: key})[sample]
             if choice.reused:
-                return Finding(self.store.record(key), 0, f"taken over: {choice.why}")
+                return SampleResult(self.store.record(key), 0, f"taken over: {choice.why}")
         done = execute(Job(self._setting, chosen.case, chosen.epoch, key, self._plan.agent))
-        return Finding(self.store.record(key), done.ms, "run")
+        return SampleResult(self.store.record(key), done.ms, "run")
 
     def leave(self) -> None:
         """Remove where this process worked, and let others have the run."""
-        leave()
+        remove_work_dirs()
         self._held.close()
 
     def _there(self, key: str) -> Record | None:

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 from pytest_gittrix.conformance.base.clause import PROPERTY
 
 
-class Ending(NamedTuple):
+class TerminalSection(NamedTuple):
     """A section of the terminal's summary: its title, and lines with the colour each may have."""
 
     title: str
     lines: Sequence[tuple[str, str]]
 
 
-def conclude(session: Any, reports: Sequence[Any], terminal: Any, options: Any) -> tuple[Ending, ...]:
+def finish_run(session: Any, reports: Sequence[Any], terminal: Any, options: Any) -> tuple[TerminalSection, ...]:
     """Write what was asked for, and decide the exit status.
 
     Args:
@@ -31,15 +31,15 @@ def conclude(session: Any, reports: Sequence[Any], terminal: Any, options: Any) 
     clauses = [report for report in reports if any(name == PROPERTY for name, _ in report.user_properties)]
     endings = _of_clauses(session, clauses, terminal, options) if clauses else []
     if len(clauses) < len(reports):
-        from pytest_gittrix.plugin.evals.conclusion import conclude as conclude_evals
+        from pytest_gittrix.plugin.evals.summary import summarise_evals as conclude_evals
 
         known = {id(report) for report in clauses}
         evals = [report for report in reports if id(report) not in known]
-        endings += [Ending(*told) for told in conclude_evals(session, evals, terminal, options.eval_fail_under)]
+        endings += [TerminalSection(*told) for told in conclude_evals(session, evals, terminal, options.eval_fail_under)]
     return tuple(endings)
 
 
-def _of_clauses(session: Any, reports: Sequence[Any], terminal: Any, options: Any) -> list[Ending]:
+def _of_clauses(session: Any, reports: Sequence[Any], terminal: Any, options: Any) -> list[TerminalSection]:
     """Write the reports that were asked for, and fail a run in which a promise was broken without a test that failed."""
     from pytest_gittrix.conformance.report import summarise_clauses
     from pytest_gittrix.conformance.report_files import is_own_file, write_files
@@ -54,4 +54,4 @@ def _of_clauses(session: Any, reports: Sequence[Any], terminal: Any, options: An
         terminal.write_line(problem, red=True)
     if session.exitstatus == 0 and (problems or not all(system.is_kept for system in systems)):
         session.exitstatus = 1
-    return [Ending(f"gittrix conformance: {system.name}", [*summary(system)]) for system in systems]
+    return [TerminalSection(f"gittrix conformance: {system.name}", [*summary(system)]) for system in systems]

@@ -1,4 +1,4 @@
-"""The hooks a ``conftest.py`` or another plugin can implement. pytest loads this in every run, so it imports nothing."""
+"""The hooks that a ``conftest.py`` or another plugin can implement. pytest loads this in every run, so it imports nothing."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def pytest_gittrix_git_env(config: pytest.Config, env: dict[str, str]) -> None:
             env["GIT_ALLOW_PROTOCOL"] = "file:ssh"
 
     Args:
-        config: of this run.
-        env: every variable, by name.
+        config: the configuration of this run.
+        env: the variables by name.
     """
 
 
 def pytest_gittrix_world(config: pytest.Config, world: World) -> None:
-    """Act on a world that has just been opened, before the test or the example has it.
+    """Prepare a world that has just been opened, before the test or the example gets it.
 
     In ``conftest.py``, to give every durable repository of a test run a protected file::
 
@@ -37,6 +37,6 @@ def pytest_gittrix_world(config: pytest.Config, world: World) -> None:
             world.durable.commit({"CODEOWNERS": "* @maintainers\\n"}, message="owners")
 
     Args:
-        config: of this run.
-        world: open; the fixtures of the test show the same one.
+        config: the configuration of this run.
+        world: the open world, which the fixtures of the test show.
     """

@@ -1,7 +1,7 @@
-"""What pytest sees: options, marker, fixtures, report sections.
+"""The pytest plugin: its hooks, options, markers, fixtures and report sections.
 
-pytest imports this in every run of every project that has the package installed, so everything else is imported by the function that needs
-it. It holds no logic of its own.
+pytest imports this module in every run of every project that has the package installed, so each function imports what it needs. The logic
+is in other modules.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _CONFIG = pytest.StashKey["GittrixConfig"]()
 _WORLDS = pytest.StashKey["Worlds"]()
 _FAILED = pytest.StashKey[bool]()
 _LEAKED = pytest.StashKey[list[str]]()
-_ENDINGS: pytest.StashKey[tuple[TerminalSection, ...]] = pytest.StashKey()
-_OURS = frozenset({"gittrix_clause", "gittrix_eval_run"})  # clauses.PROPERTY and nodes.RUN, which are too dear to load in every run
+_SECTIONS: pytest.StashKey[tuple[TerminalSection, ...]] = pytest.StashKey()
+_OURS = frozenset({"gittrix_clause", "gittrix_eval_run"})  # clause.PROPERTY and nodes.RUN, whose modules are too slow to load in every run
 _WORKER_KEY = "gittrix_leaked"
 
 
@@ -57,14 +57,14 @@ __getattr__ = door(
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Declare our hooks."""
+    """Declare the hooks of the plugin."""
     from pytest_gittrix import hookspecs
 
     pluginmanager.add_hookspecs(hookspecs)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare our options."""
+    """Declare the options of the plugin."""
     from pytest_gittrix.plugin.config import add_options
 
     add_options(parser)
@@ -92,7 +92,7 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Say what is in force, to those who gave an option or asked for details."""
+    """Show the options in force if one was given or pytest is verbose."""
     if config.get_verbosity() <= 0 and not _given(config):
         return None
     from pytest_gittrix.plugin.header import header
@@ -101,12 +101,12 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave the cases of a suite of evals alone: tests in them are for what agents make."""
+    """Do not collect the cases of an eval suite: the tests in them check the work of agents."""
     return True if collection_path.name == "cases" and collection_path.with_name("suite.toml").is_file() else None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make a test of an eval one test for each sample."""
+    """Make a test with the eval marker one test for each sample."""
     if metafunc.definition.get_closest_marker("gittrix_eval") is not None:
         from pytest_gittrix.plugin.evals.nodes import generate
 
@@ -115,7 +115,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the world of a test that fails, once; when the test is over, keep its worlds or remove them."""
+    """Show the world of a failing test once; after the test, keep its worlds or remove them."""
     report = yield
     worlds = item.config.stash.get(_WORLDS, None)
     if worlds is None or not worlds.opened:
@@ -135,8 +135,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Delete what was removed, and hand on to the summary, and to JUnit, what only this process knows."""
-    _conclude(session)
+    """Finish clauses and evals, delete removed worlds, and send the controller what only this process knows."""
+    _finish_run(session)
     worlds = session.config.stash.get(_WORLDS, None)
     if worlds is None:
         return
@@ -148,21 +148,21 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell a worker of xdist where the tests' root is."""
+    """Send a worker of xdist the root directory of the tests."""
     node.workerinput["gittrix_root"] = str(node.config.rootpath)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Take over what a worker of xdist handed on."""
+    """Receive what a worker of xdist sent."""
     _remember_leaked(node.config, getattr(node, "workeroutput", {}).get(_WORKER_KEY, ()))
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Tell what became of clauses and evals; warn of an environment that leads git commands of the tests to somebody's real repository."""
-    for ending in config.stash.get(_ENDINGS, ()):
-        terminalreporter.section(ending.title)
-        for line, colour in ending.lines:
+    """Show the results of clauses and evals; warn of an environment that directs the tests' git commands to a real repository."""
+    for section in config.stash.get(_SECTIONS, ()):
+        terminalreporter.section(section.title)
+        for line, colour in section.lines:
             terminalreporter.write_line(line, **({colour: True} if colour else {}))
     leaked = config.stash.get(_LEAKED, [])
     if leaked:
@@ -181,14 +181,14 @@ def pytest_assertrepr_compare(op: str, left: object, right: object) -> list[str]
 
 @pytest.fixture(scope="session")
 def gittrix_worlds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Worlds:
-    """Opens one fresh world per Hypothesis example: ``with gittrix_worlds.open(files=...) as world:``.
+    """Opens a fresh world for each Hypothesis example: ``with gittrix_worlds.open(files=...) as world:``.
 
     It has session scope, so Hypothesis accepts it. Its worlds do not freeze the test process. Their arguments are those of ``World.open``;
     the marker does not reach them.
     """
     config = request.config
     if _WORLDS in config.stash:
-        return config.stash[_WORLDS]  # a test is run again after the last one: its directories are not to be used twice
+        return config.stash[_WORLDS]  # a plugin reruns a test after the last one: do not use its directories twice
 
     from pytest_gittrix.plugin.fixtures import Worlds
 
@@ -440,8 +440,8 @@ def _remember_leaked(config: pytest.Config, names: Any) -> None:
     known += [name for name in names if name not in known]
 
 
-def _conclude(session: pytest.Session) -> None:
-    """Put together what clauses and evals found out."""
+def _finish_run(session: pytest.Session) -> None:
+    """Summarise clauses and evals."""
     terminal = session.config.pluginmanager.get_plugin("terminalreporter")
     if terminal is None or hasattr(session.config, "workerinput"):  # the controller of xdist has the reports of all its workers
         return
@@ -449,7 +449,7 @@ def _conclude(session: pytest.Session) -> None:
     if reports:
         from pytest_gittrix.plugin.run_end import finish_run
 
-        session.config.stash[_ENDINGS] = finish_run(session, reports, terminal, _resolved(session.config))
+        session.config.stash[_SECTIONS] = finish_run(session, reports, terminal, _resolved(session.config))
 
 
 def _is_ours(report: object) -> bool:

@@ -1,7 +1,7 @@
-"""What ``assert a == b`` says about trees and fingerprints: which paths differ, and how.
+"""The explanation of a failed ``assert a == b`` of trees and fingerprints: which paths differ, and how.
 
-pytest asks about every failed comparison of every test, so ``explain`` looks at types by name before anything else. It imports nothing of
-the package: whoever has such a value has loaded what it needs.
+pytest calls ``explain`` for every failed comparison of every test, so it first looks at the names of types. It imports nothing of the
+package: a test with such a value has loaded its module.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _SHOWN = 40
 
 
 def explain(operator: str, left: object, right: object) -> list[str] | None:
-    """The lines pytest should show for ``assert left <operator> right``, or None where this module has nothing better to say."""
+    """The lines that pytest shows for ``assert left <operator> right``; None leaves the explanation to pytest."""
     if operator != "==":
         return None
     if type(left).__module__ == _FINGERPRINTS and type(left) is type(right):
@@ -27,7 +27,7 @@ def explain(operator: str, left: object, right: object) -> list[str] | None:
 
 
 def _is_tree(left: Mapping[Any, Any], right: Mapping[Any, Any]) -> bool:
-    # None is what a deletion is in a mapping of changes.
+    # A mapping of changes has None for a deletion.
     values = [*left.values(), *right.values()]
     kinds = {type(value).__module__ for value in values if value is not None}
     return kinds == {_TREES}

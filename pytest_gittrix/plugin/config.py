@@ -1,7 +1,7 @@
-"""What a run and a test ask for: the options, resolved once into one frozen object, and the marker.
+"""The options of a test run, resolved once into one frozen object, and the arguments of the marker.
 
-An option is looked for on the command line, then in the environment, then in the pytest configuration; the first that has it wins. pytest
-loads this in every run, so it imports little. It must not know how a world is made.
+An option is looked for on the command line, then in the environment, then in the pytest configuration; the first one wins. pytest loads
+this module in every run, so it imports little.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Option:
 
     Attributes:
         name: the last part of all three.
-        default: as text.
-        help: one line.
+        default: the default value as text.
+        help: the help text, one line.
         choices: the values it takes, where they can be listed.
-        repeatable: it takes several values: as several flags, as a variable like PATH, as lines of the configuration.
-        switch: on the command line it stands alone, and means ``yes``.
+        repeatable: whether it takes several values: as several flags, as a variable like PATH, or as lines of the configuration.
+        switch: whether the flag takes no value and means ``yes``.
     """
 
     name: str
@@ -53,22 +53,22 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """On the command line."""
+        """The flag of the command line."""
         return f"--gittrix-{self.name}"
 
     @property
     def variable(self) -> str:
-        """In the environment."""
+        """The environment variable."""
         return f"PYTEST_GITTRIX_{self.attribute.upper()}"
 
     @property
     def ini(self) -> str:
-        """In the pytest configuration; also the attribute of ``config.option``."""
+        """The key in the pytest configuration; also the attribute of ``config.option``."""
         return f"gittrix_{self.attribute}"
 
     @property
     def attribute(self) -> str:
-        """Its name in Python."""
+        """The name in Python."""
         return self.name.replace("-", "_")
 
 
@@ -94,7 +94,7 @@ OPTIONS: Final = (
 
 @dataclass(frozen=True)
 class Setting:
-    """An option's value as text, and where it was found. Several values have a line each."""
+    """The value of an option as text, and where it was found. Several values are on a line each."""
 
     option: Option
     text: str
@@ -102,30 +102,30 @@ class Setting:
 
     @property
     def given(self) -> bool:
-        """Whether somebody asked for it."""
+        """Whether the value was given, and is not the default."""
         return self.origin != "default"
 
 
 @dataclass(frozen=True)
 class GittrixConfig:
-    """The options of one run.
+    """The resolved options of a run.
 
     Attributes:
-        epoch: where clocks start; aware.
+        epoch: the aware instant that clocks start at.
         freeze: ``wall``, ``all`` or ``none``.
-        workspace: kind of workspace, unless a test's marker names another.
+        workspace: the kind of workspace, unless a test's marker names another.
         keep: ``failed``, ``all`` or ``none``.
-        artifacts: where bundles of failed tests go, if anywhere; absolute.
+        artifacts: the absolute path of the directory for bundles of failed tests; None for no bundles.
         git: absolute path of the git program, or the plain name if PATH is to decide.
         profile: ``quick``, ``default`` or ``soak``.
         system: the session system under test, if one was named.
-        conformance_report: where reports on the conformance clauses go; absolute.
-        eval_run: where the eval run is kept; absolute.
+        conformance_report: the absolute paths of the reports on the conformance clauses.
+        eval_run: the absolute path of the eval run's directory.
         eval_resume: ``yes`` or ``no``.
-        eval_from: the run that samples are taken over from; absolute.
-        eval_seed: instead of the markers'.
-        eval_epochs: instead of the markers'.
-        eval_shard: which part of the samples is run.
+        eval_from: the absolute path of the run that samples are taken over from.
+        eval_seed: the seed that replaces those of the markers.
+        eval_epochs: the number of epochs that replaces those of the markers.
+        eval_shard: the part of the samples that is run.
         eval_fail_under: percentage of the samples that must pass.
     """
 
@@ -186,14 +186,14 @@ def resolve(config: pytest.Config) -> GittrixConfig:
     return GittrixConfig(**{setting.option.attribute: _value(setting, config) for setting in settings(config)})
 
 
-def put_in_force(config: pytest.Config, asked: GittrixConfig) -> None:
-    """Have the engine, its children and state machines do as was asked, until the run is over."""
-    _use_git(config, asked.git)
-    # Where nobody asked for a profile, how much is tried is for Hypothesis to say.
+def put_in_force(config: pytest.Config, options: GittrixConfig) -> None:
+    """Apply the options to the engine, its child processes and state machines, until the run is over."""
+    _use_git(config, options.git)
+    # Without a requested profile, the settings of Hypothesis decide how much is tried.
     if any(setting.given and setting.option.name == "profile" for setting in settings(config)):
         from pytest_gittrix.testing.profiles import choose
 
-        before = choose(asked.profile)
+        before = choose(options.profile)
 
         def restore() -> None:
             choose(before)
@@ -202,7 +202,7 @@ def put_in_force(config: pytest.Config, asked: GittrixConfig) -> None:
 
 
 def _use_git(config: pytest.Config, git: str) -> None:
-    """Have the engine and every child process find the git that was asked for."""
+    """Make the engine and every child process use the requested git."""
     if not os.path.isabs(git):
         return
     from pytest_gittrix.git.environment import git_binary, git_version
@@ -259,7 +259,7 @@ def _artifacts(setting: Setting, config: pytest.Config) -> Path | None:
 
 
 def _path(setting: Setting, text: str, config: pytest.Config) -> Path:
-    """A relative path is beside the configuration that has it, or from where pytest was started."""
+    """Make a path absolute. A relative one counts from the configuration file that has it, or from where pytest was started."""
     beside = config.inipath.parent if config.inipath and setting.origin.startswith(setting.option.ini) else config.invocation_params.dir
     return Path(os.path.abspath(beside / text))
 

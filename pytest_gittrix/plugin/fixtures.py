@@ -1,7 +1,4 @@
-"""What the fixtures wrap: context managers that work as well inside ``@given``, state machines and scripts.
-
-Must know neither pytest nor its options: those are given by the plugin.
-"""
+"""The context managers behind the fixtures, which also work inside ``@given``, state machines and scripts."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from pytest_gittrix.workspaces.workspace import Trash, Workspace
 if TYPE_CHECKING:
     from pytest_gittrix.git.tree import Changes
 
-# Any of these moves a git command to another repository than the one it was pointed at, ``-C`` and working directory notwithstanding.
+# Each of these directs git commands to another repository, whatever ``-C`` and the working directory say.
 LOCATING: Final = (
     "GIT_DIR",
     "GIT_WORK_TREE",
@@ -39,13 +36,13 @@ _TRASH_LIMIT: Final = 100
 
 @dataclass(eq=False)
 class Opened:
-    """A world and what became of it.
+    """A world that was opened.
 
     Attributes:
-        world: it.
+        world: the world.
         path: its directory.
-        closed: it is no longer in use.
-        failed: the block that used it raised.
+        closed: whether its block has ended.
+        failed: whether its block raised.
     """
 
     world: World
@@ -55,14 +52,14 @@ class Opened:
 
 
 class Worlds:
-    """Opens worlds, each in a fresh directory below one, and clears them away.
+    """Opens worlds, each in a fresh directory, and removes them.
 
     Args:
-        directory: where; made when needed.
-        shared: where templates are kept, which several processes may share; ``directory`` by default.
-        defaults: arguments of ``World.open`` for worlds that are opened without them.
-        prepare: called with each world before anyone else has it.
-        keep_all: let :meth:`open` remove nothing.
+        directory: the parent of the worlds' directories; made when needed.
+        shared: the directory of templates, which several processes may share; ``directory`` by default.
+        defaults: default arguments of ``World.open``.
+        prepare: called with each world before its user gets it.
+        keep_all: whether :meth:`open` leaves all worlds on disk.
 
     Attributes:
         opened: the worlds since the last :meth:`settle` that are still on disk.
@@ -134,11 +131,11 @@ class Worlds:
 
     def _keep_only_failed(self, latest: Opened) -> None:
         earlier = [one for one in self.opened if one.closed and one.failed and one is not latest]
-        for needless in earlier if latest.failed else [latest]:
-            self.discard(needless)
+        for superfluous in earlier if latest.failed else [latest]:
+            self.discard(superfluous)
 
     def settle(self, *, keep: bool) -> None:
-        """Forget the worlds that are closed; remove them too, unless they are to be kept."""
+        """Forget the closed worlds, and remove them unless ``keep`` is set."""
         for one in [one for one in self.opened if one.closed]:
             if keep:
                 self.opened.remove(one)
@@ -146,7 +143,7 @@ class Worlds:
                 self.discard(one)
 
     def discard(self, opened: Opened) -> None:
-        """Remove a world: out of the way at once, from the disk when there is time."""
+        """Remove a world: rename it at once, and delete its files later."""
         self.opened.remove(opened)
         self._trash.discard(str(opened.path))
         self._thrown += 1
@@ -154,13 +151,13 @@ class Worlds:
             self._trash.empty_soon()
 
     def close(self) -> None:
-        """Delete what was removed."""
+        """Delete the files of the removed worlds."""
         self._trash.wait()
         self._trash.empty()
 
 
 def _is_verdict(error: BaseException) -> bool:
-    """Whether an exception says that the test failed, and not that it is skipped or that Hypothesis wants another example."""
+    """Whether an exception fails the test, and does not skip it or request another example of Hypothesis."""
     return type(error).__module__.partition(".")[0] != "hypothesis" and type(error).__name__ != "Skipped"
 
 
@@ -191,7 +188,7 @@ class Ephemeral:
 
 @contextmanager
 def ephemeral(world: World) -> Iterator[Ephemeral]:
-    """A workspace of the world's durable repository at its head, of the world's kind, that no session knows of."""
+    """A workspace of the world's kind, at the head of its durable repository, without a session."""
     directory = world.path / "ephemeral"
     kind = world.gittrix.ephemeral.kind
     durable = world.gittrix.durable
@@ -213,11 +210,11 @@ def ephemeral(world: World) -> Iterator[Ephemeral]:
 
 
 class Environment(Mapping[str, str]):
-    """The environment of a world as it was when this was made, but for dates, which are always those of its clock. Read-only.
+    """A read-only copy of a world's environment, whose dates follow the world's clock.
 
     Args:
-        world: it.
-        adjust: called once with all the variables, to change them in place.
+        world: the world.
+        adjust: called once with all variables, to change them in place.
     """
 
     def __init__(self, world: World, adjust: Callable[[dict[str, str]], object] | None = None) -> None:
@@ -244,6 +241,6 @@ class Environment(Mapping[str, str]):
 
 @contextmanager
 def race(world: World, env: Mapping[str, str] | None = None) -> Iterator[Race]:
-    """Control over interleavings of whatever acts on the world; ``env`` is what its ``env`` is built on, the world's own by default."""
+    """Control over interleavings of the actors on a world; their environment is ``env``, by default that of the world."""
     with Race(world.path / "race", lambda: world.env if env is None else env) as control:
         yield control

@@ -1,4 +1,4 @@
-"""The line at the top of a run. It must not know pytest."""
+"""The header line of a test run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def header(options: GittrixConfig) -> str:
-    """What gittrix fixtures would use in this run."""
+    """The header: the version of git and the options that are in force."""
     try:
         git = ".".join(map(str, git_version()))
     except GittrixError as problem:

@@ -1,4 +1,4 @@
-"""The end of a run: what clauses and evals found out, and the files that were asked for. Must not know pytest's hooks."""
+"""The end of a test run with clauses or evals: the terminal's summary, the requested files, and the exit status."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from pytest_gittrix.conformance.base.clause import PROPERTY
 
 
 class TerminalSection(NamedTuple):
-    """A section of the terminal's summary: its title, and lines with the colour each may have."""
+    """A section of the terminal's summary: its title, and its lines, each with a colour or an empty text."""
 
     title: str
     lines: Sequence[tuple[str, str]]
 
 
 def finish_run(session: Any, reports: Sequence[Any], terminal: Any, options: Any) -> tuple[TerminalSection, ...]:
-    """Write what was asked for, and decide the exit status.
+    """Write the requested reports, and decide the exit status.
 
     Args:
-        session: pytest's.
-        reports: of all phases, of tests that are ours.
-        terminal: the reporter.
+        session: pytest's session.
+        reports: the reports of all phases of the tests of clauses and evals.
+        terminal: pytest's terminal reporter.
         options: a ``GittrixConfig``.
 
     Returns:
-        What the terminal shows.
+        The sections of the terminal's summary.
     """
     clauses = [report for report in reports if any(name == PROPERTY for name, _ in report.user_properties)]
-    endings = _of_clauses(session, clauses, terminal, options) if clauses else []
+    sections = _clause_sections(session, clauses, terminal, options) if clauses else []
     if len(clauses) < len(reports):
         from pytest_gittrix.plugin.evals.summary import summarise_evals as conclude_evals
 
         known = {id(report) for report in clauses}
         evals = [report for report in reports if id(report) not in known]
-        endings += [TerminalSection(*told) for told in conclude_evals(session, evals, terminal, options.eval_fail_under)]
-    return tuple(endings)
+        sections += [TerminalSection(*section) for section in conclude_evals(session, evals, terminal, options.eval_fail_under)]
+    return tuple(sections)
 
 
-def _of_clauses(session: Any, reports: Sequence[Any], terminal: Any, options: Any) -> list[TerminalSection]:
-    """Write the reports that were asked for, and fail a run in which a promise was broken without a test that failed."""
+def _clause_sections(session: Any, reports: Sequence[Any], terminal: Any, options: Any) -> list[TerminalSection]:
+    """Write the requested reports, and fail a run in which a promise was broken although no test failed."""
     from pytest_gittrix.conformance.report import summarise_clauses
     from pytest_gittrix.conformance.report_files import is_own_file, write_files
     from pytest_gittrix.conformance.text_report import summary

@@ -1,6 +1,6 @@
-"""What a failed test's world says about itself: a few short sections for the report, and a bundle of files for later.
+"""The world of a failed test as short sections of pytest's report, and as a bundle of files.
 
-Everything is read from the disk, past the engine, so that looking changes nothing: no event, no sweep, no lock. It must not know pytest.
+Everything is read from the disk, without the engine, so that reading changes nothing: no event, no sweep, no lock.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _FROM_THE_END = frozenset({"gittrix durable log", "gittrix session events"})
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Where to look.
+    """The paths of a world that the sections are read from.
 
     Attributes:
-        durable: the repository.
+        durable: the durable repository.
         branch: its branch.
-        store: directory of the sessions.
-        clock: what the test moved.
+        store: the directory of the sessions.
+        clock: the clock of the test.
     """
 
     durable: Path
@@ -61,13 +61,13 @@ class Scene:
 
 
 def explain_failure(worlds: Sequence[Opened], nodeid: str, *, kept: bool, artifacts: Path | None) -> list[tuple[str, str]]:
-    """The sections for a failed test's report.
+    """The sections of a failed test's report.
 
     Args:
-        worlds: those it used; the last is shown.
-        nodeid: of the test.
+        worlds: the worlds of the test; the last one is shown.
+        nodeid: the node id of the test.
         kept: whether its worlds stay on disk.
-        artifacts: where to put a bundle too, if anywhere.
+        artifacts: the directory for a bundle, if one is wanted.
     """
     scene = Scene.of(worlds[-1].world)
     where = [f"kept in {worlds[-1].path}"] if kept else ["not kept; --gittrix-keep=failed keeps the worlds of failed tests"]
@@ -83,7 +83,7 @@ def explain_failure(worlds: Sequence[Opened], nodeid: str, *, kept: bool, artifa
 
 
 def slug(nodeid: str) -> str:
-    """A node id as the name of one directory, different for different ids."""
+    """Make a node id the name of a directory; different ids have different names."""
     name = re.sub(r"[^A-Za-z0-9_.]+", "-", nodeid).strip("-.")
     if len(name) <= _LONGEST_NAME and re.fullmatch(r"[A-Za-z0-9_./:]+", nodeid):
         return name
@@ -91,7 +91,7 @@ def slug(nodeid: str) -> str:
 
 
 def sections(scene: Scene) -> list[tuple[str, str]]:
-    """Title and text of each section, shortened; what cannot be read says why instead."""
+    """The title and the shortened text of each section; a section that cannot be read says why."""
     readers: Mapping[str, Callable[[Scene], list[str]]] = {
         "gittrix durable log": durable_log,
         "gittrix session events": session_events,
@@ -102,7 +102,7 @@ def sections(scene: Scene) -> list[tuple[str, str]]:
 
 
 def write_bundle(scene: Scene, directory: Path) -> None:
-    """Put everything into files below ``directory``, in full; what was there before is replaced.
+    """Write all files of the bundle into a directory, which is replaced.
 
     ``durable.log``, ``clock.txt``, and for each session ``<id>/events.jsonl`` as stored and, if it is active, ``<id>/changes.patch`` for
     ``git apply``.
@@ -128,7 +128,7 @@ def write_bundle(scene: Scene, directory: Path) -> None:
 
 
 def durable_log(scene: Scene) -> list[str]:
-    """Durable's branch, newest commit last: short id, time, author, subject."""
+    """The commits of durable's branch, newest last: short id, time, author, subject."""
     with Repository.open(scene.durable) as repository:
         head = repository.head(branch_ref(scene.branch))
         commits = list(repository.log(head, limit=1000)) if head else []
@@ -141,7 +141,7 @@ def _commit_line(commit: Commit) -> str:
 
 
 def session_events(scene: Scene) -> list[str]:
-    """Every session's events, oldest first, one a line."""
+    """The events of every session, oldest first, one a line."""
     store = Store(scene.store)
     lines: list[str] = []
     for id_ in store.ids():
@@ -164,12 +164,12 @@ def _short(value: Any) -> str:
 
 
 def clock_lines(scene: Scene) -> list[str]:
-    """What the clock shows, and how far the test moved it."""
+    """The time of the clock, and how far the test moved it."""
     return [format_instant(scene.clock.now()), f"advanced by {scene.clock.elapsed_ns / 1e9:,.6f} s, skews not counted"]
 
 
 def patches(scene: Scene) -> Iterator[tuple[str, bytes]]:
-    """Of each session whose workspace stands: its id, and its difference from the baseline as a patch. A member's has no baseline."""
+    """The id of each session with a workspace, and the changes since its baseline as a patch. Members' sessions have no baseline."""
     store = Store(scene.store)
     for state in store.scan()[0]:
         if state.life is None and state.workspace is not None and state.workspace_present and os.path.isdir(state.workspace):
@@ -196,7 +196,7 @@ def _lines(raw: bytes) -> list[str]:
 
 
 def _printable(line: str) -> str:
-    """A line that any terminal, file and process can take: no control character, nothing that is not Unicode."""
+    """Escape control characters and invalid Unicode, so that any terminal, file and process can take the line."""
     clean = line.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace").expandtabs(4)
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in clean)
 

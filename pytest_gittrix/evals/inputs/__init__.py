@@ -1,1 +1,1 @@
-"""What an eval run is made from: suites, cases, repositories, and the identity of each."""
+"""The inputs of an eval run: suites, cases, repositories, and the identity of each."""

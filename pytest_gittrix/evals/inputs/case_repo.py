@@ -1,7 +1,6 @@
 """The durable repository of a case, from files, a git bundle or a repository of this machine; and patches as trees.
 
-The same case gives the same commit ids wherever it is laid out. What git has to unpack is unpacked once and kept under the case's digest.
-Must not know what a sample is.
+The same case gives the same commit ids on every machine. What git has to unpack is unpacked once and cached under the case's digest.
 """
 
 from __future__ import annotations
@@ -23,22 +22,22 @@ from pytest_gittrix.testing.repos.history import Content, Contents, Executable, 
 
 BRANCH = "main"
 ANY_OBJECT = "git -c uploadpack.allowAnySHA1InWant=true upload-pack"
-"""What a fetch is answered by, so that it can ask for whatever is there, by its id."""
+"""The program that answers a fetch; with it a fetch can ask for any object by its id."""
 
 
 def durable_arguments(case: Case, cache: Path) -> dict[str, Any]:
-    """What ``World.open`` needs to make the durable repository of a case.
+    """The arguments of ``World.open`` that make the durable repository of a case.
 
     Args:
         case: the case.
-        cache: a directory for what is unpacked once; made when it is needed.
+        cache: the directory of unpacked repositories; made when it is needed.
 
     Returns:
-        ``history`` or ``repository``.
+        A mapping with ``history`` or with ``repository``.
 
     Raises:
-        InvalidInput: a file of the case cannot be in a repository, or bundle or commit are not what they were said to be.
-        AdapterUnavailable: git refused.
+        InvalidInput: a file of the case cannot be in a repository, or the bundle or repository lacks the named commit.
+        AdapterUnavailable: the unpacked repository cannot be stored.
     """
     if case.source.kind == "files":
         return {"history": _history(case.source.path, case.digest)}
@@ -46,10 +45,10 @@ def durable_arguments(case: Case, cache: Path) -> dict[str, Any]:
 
 
 def contents_of(directory: Path) -> dict[str, Content]:
-    """Everything below a directory, as a history's step takes it, but for what git keeps to itself and what tools leave behind.
+    """Every file and link below a directory, as a step of a history takes them; without ``.git`` and what tools leave behind.
 
     Raises:
-        InvalidInput: something below it is neither file nor link, or cannot be read.
+        InvalidInput: an entry is neither a file nor a link, or cannot be read.
     """
     found: dict[str, Content] = {}
     for root, names, files in os.walk(directory):
@@ -71,13 +70,13 @@ def _content(path: Path) -> Content:
             data = path.read_bytes()
             return Executable(data) if mode & 0o100 else data
     except OSError as problem:
-        raise InvalidInput(f"{path} cannot be read: {problem.strerror}.", fix="Let whoever runs the suite read it.") from None
-    raise InvalidInput(f"{path} is neither a file nor a link.", why="Git keeps nothing else.", fix="Take it out of the case.")
+        raise InvalidInput(f"{path} cannot be read: {problem.strerror}.", fix="Let the user who runs the suite read it.") from None
+    raise InvalidInput(f"{path} is neither a file nor a link.", why="Git stores nothing else.", fix="Take it out of the case.")
 
 
 @lru_cache(maxsize=64)
 def _history(directory: Path, _digest: str) -> History:
-    """Read once: the digest says that nothing changed since."""
+    """Cached by the digest, which says that the files have not changed."""
     return History.of(contents_of(directory))
 
 
@@ -89,7 +88,7 @@ def _unpacked(source: Source, path: Path) -> Path:
     options = [] if source.kind == "bundle" else [f"--upload-pack={ANY_OBJECT}"]
     try:
         run_git(["init", "-q", "--bare", f"--initial-branch={BRANCH}", str(fresh)])
-        # One pack, however few objects: a pack is copied to the run's objects whole.
+        # One pack, however few the objects: the run copies packs whole.
         fetch = ["-C", str(fresh), "-c", "fetch.unpackLimit=1", "fetch", "-q"]
         run_git([*fetch, "--no-tags", *options, "--", str(source.path), f"{source.ref}:refs/heads/{BRANCH}"])
         os.rename(fresh, path)
@@ -108,13 +107,13 @@ def _unpacked(source: Source, path: Path) -> Path:
 
 
 def patched_tree(repository: Repository, commit: str, patch: Path, scratch: Path) -> str:
-    """The tree that a commit's becomes when a patch is applied to it; work tree and index of the repository stay as they are.
+    """The tree of a commit with a patch applied to it; the work tree and index of the repository stay as they are.
 
     Args:
-        repository: gets the objects.
-        commit: to apply it to.
-        patch: as ``git diff`` writes it.
-        scratch: a directory for an index.
+        repository: the repository that has the commit; it gets the new objects.
+        commit: the commit that the patch is applied to.
+        patch: a file as ``git diff`` writes it.
+        scratch: a directory for a temporary index.
 
     Raises:
         InvalidInput: the patch does not apply.
@@ -134,7 +133,7 @@ def patched_tree(repository: Repository, commit: str, patch: Path, scratch: Path
 
 
 def patch_contents(repository: Repository, commit: str, patch: Path, scratch: Path) -> Contents:
-    """What a patch changes, as a person commits it. Raises InvalidInput if it does not apply."""
+    """The changes of a patch, as ``Rival.commit`` takes them. Raises InvalidInput if the patch does not apply."""
     read = repository.trees.read
     changed = changed_paths(read, repository.tree(commit), patched_tree(repository, commit, patch, scratch))
     return {path: new for path, (_, new) in changed.items()}

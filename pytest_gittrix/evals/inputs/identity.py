@@ -1,6 +1,6 @@
-"""What makes two samples the same one: canonical JSON, digests, keys, and the seeds that everything random is drawn from.
+"""The identity of samples: canonical JSON, digests, keys, and the seeds that everything random is drawn from.
 
-Pure functions. The rules are those of the eval research, section 6: no floats, no sets, sorted keys; an id is told and never made up.
+Pure functions. Canonical values have no floats and no sets, and their keys are sorted. Ids come from the suite and are never made up.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _LETTERS: Final = string.ascii_letters + string.digits
 
 
 def canonical(value: Json) -> bytes:
-    """JSON that is the same bytes for the same value, on one line of ASCII.
+    """Write a value as JSON on one line of ASCII; equal values give equal bytes.
 
     Args:
-        value: see ``Json``; tuples are lists.
+        value: see ``Json``; tuples are written as lists.
 
     Raises:
-        InvalidInput: it holds a float, a set, a key that is no text, or what JSON has no word for.
+        InvalidInput: it holds a float, a set, a key that is no text, or a value that JSON cannot hold.
     """
     _require_plain(value)
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")
 
 
 def digest_of(value: Json) -> str:
-    """``sha256:`` and the digest of the canonical JSON of a value. Raises InvalidInput as ``canonical``."""
+    """``sha256:`` and the digest of a value's canonical JSON. Raises InvalidInput as ``canonical`` does."""
     return digest_bytes(canonical(value))
 
 
@@ -48,14 +48,14 @@ def digest_bytes(data: bytes) -> str:
 
 
 def check_id(id_: str, where: str) -> str:
-    """Let an id pass that can be a file's name and a part of a reference's.
+    """Check that an id of a case can be the name of a file and a part of a git reference; return it.
 
     Args:
-        id_: of a case.
-        where: what names it, for the message.
+        id_: the id.
+        where: file and key, for the message.
 
     Raises:
-        InvalidInput: it cannot.
+        InvalidInput: it cannot be such a name.
     """
     if isinstance(id_, str) and _ID.fullmatch(id_) and ".." not in id_ and not id_.endswith((".lock", ".")):
         return id_
@@ -67,33 +67,34 @@ def check_id(id_: str, where: str) -> str:
 
 
 def sample_key(setting: Mapping[str, Json], case_digest: str, id_: str, epoch: int) -> str:
-    """The key of a sample: equal keys have equal inputs, so a record under the key stands for the sample.
+    """The key of a sample. Samples with equal keys have equal inputs, so the record of one is valid for the other.
 
     Args:
-        setting: what the whole run has in common and results depend on; see ``manifest``.
-        case_digest: of everything that belongs to the case.
-        id_: of the case.
-        epoch: which of the repetitions, from 0.
+        setting: the settings of the run that results depend on; see ``manifest.core_of``.
+        case_digest: the digest of everything that belongs to the case.
+        id_: the id of the case.
+        epoch: the number of the repetition, from 0.
     """
     return digest_of([setting, case_digest, id_, epoch]).removeprefix("sha256:")[:KEY_SIZE]
 
 
 def sample_seed(run_seed: int, id_: str, epoch: int) -> str:
-    """The seed of a sample, 64 hex digits: it depends on nothing but the run's seed, the case's id and the epoch."""
+    """The seed of a sample, 64 hex digits. It depends on the run's seed, the case's id and the epoch, and on nothing else."""
     return hashlib.sha256(f"{run_seed}:{id_}:{epoch}".encode()).hexdigest()
 
 
 def session_id(seed: str) -> str:
-    """The session's id for the seed of a sample."""
+    """The id of the session for the seed of a sample."""
     drawn = hashlib.sha256(f"session:{seed}".encode()).digest()
     return "sess_" + "".join(_LETTERS[byte % len(_LETTERS)] for byte in drawn[:12])
 
 
 def result_digest(rows: Iterable[tuple[str, str, str, str, str]]) -> str:
-    """One digest for all results of a run, whatever order they came in.
+    """One digest of all results of a run, the same for any order of the rows.
 
     Args:
-        rows: key, outcome, promoted commit, its tree, and digest of the event log, of each sample; nothing is the empty text.
+        rows: for each sample its key, outcome, promoted commit, the tree of that commit, and the digest of its event log; what is
+            missing is the empty text.
     """
     return digest_of(sorted(list(row) for row in rows))
 

@@ -1,7 +1,6 @@
-"""A suite from the releases of a package: apply a release's change, while somebody else commits a part of the next one's.
+"""Suites from the releases of a package: the agent applies the change of one release while a rival commits a part of the next one.
 
-The history is real and is made anew each time, from wheels that are pinned by hash; the same wheels give the same bytes. Source: the eval
-research, sections 4.1 (releases as commits) and 4.4 (drift from the next release). Must not know how samples are run.
+The history is real. It is made from wheels that are pinned by hash, and the same wheels give the same bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from pytest_gittrix.testing.repos.history import Contents, Executable, History, 
 from pytest_gittrix.testing.repos.templates import Templates
 
 DRIFT: Final = 30
-"""Percent of what may drift that does, at least one file (the eval research, section 4.4)."""
+"""Percentage of the files that may drift which do drift; at least one file does."""
 
 _AUTHOR: Final = ("Release", "release@example.com")
 _EXPECTED: Final = "expected.toml"
@@ -76,11 +75,11 @@ def is_the_release(result):
 
 @dataclass(frozen=True)
 class Release:
-    """What a release holds.
+    """One release of the package.
 
     Attributes:
         version: its version.
-        files: by path.
+        files: its files by path.
     """
 
     version: str
@@ -89,11 +88,11 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """How a case ends for an agent that does what it is told.
+    """How a case ends for an agent that applies exactly the requested change.
 
     Attributes:
-        outcome: ``pass``; or ``conflict``, where the drift meets the change.
-        overlap: the paths of the change that it meets, sorted.
+        outcome: ``pass``, or ``conflict`` where the drift touches the same paths as the change.
+        overlap: those paths, sorted.
     """
 
     outcome: Outcome
@@ -102,12 +101,12 @@ class Expected:
 
 @dataclass(frozen=True)
 class ReleaseSuite:
-    """A suite that was made.
+    """A suite made from releases.
 
     Attributes:
-        suite: it.
+        suite: the suite.
         pins: its releases, each with the hash of its wheel.
-        expected: how each case ends, by id.
+        expected: the expected end of each case, by id.
     """
 
     suite: Suite
@@ -116,7 +115,7 @@ class ReleaseSuite:
 
     @property
     def digest(self) -> str:
-        """Of all cases: the same for the same releases, wherever and whenever the suite was made."""
+        """The digest of all cases: the same for the same releases on every machine."""
         return digest_of([[case.id, case.digest] for case in self.suite.cases])
 
 
@@ -124,13 +123,13 @@ def make_releases(pins: Pins, out: str | os.PathLike[str]) -> ReleaseSuite:
     """Fetch the releases of a package, and make a suite of them.
 
     Args:
-        pins: which releases, in the order in which they were made.
-        out: the directory of the suite, which must not be there; it is made whole or not at all.
+        pins: the releases, oldest first.
+        out: the directory of the suite, which must not exist; it is made whole or not at all.
 
     Raises:
         CapabilityMissing: this Python has no pip.
-        AdapterUnavailable: pip could not get a wheel.
-        InvalidInput: a wheel is not what was pinned or cannot be used, or ``out`` is there.
+        AdapterUnavailable: pip could not download a wheel.
+        InvalidInput: a wheel is not the pinned one or cannot be used, or ``out`` exists.
     """
     _require_free(Path(out).absolute())
     fetched = [fetch(pins.package, pin) for pin in pins.releases]
@@ -140,15 +139,15 @@ def make_releases(pins: Pins, out: str | os.PathLike[str]) -> ReleaseSuite:
 
 
 def write_suite(pins: Pins, releases: Sequence[Release], out: str | os.PathLike[str]) -> ReleaseSuite:
-    """Make a suite of releases that are there.
+    """Make a suite of releases whose files are in memory.
 
     Args:
-        pins: what is written down of them.
-        releases: the same, in the same order.
+        pins: the releases as the suite's ``releases.toml`` lists them.
+        releases: the same releases, in the same order.
         out: as for ``make_releases``.
 
     Raises:
-        InvalidInput: ``out`` is there, a path cannot be in a repository, or a change cannot be told as text.
+        InvalidInput: ``out`` exists, a path cannot be in a repository, or a change is not text.
     """
     target = Path(out).absolute()
     _require_free(target)
@@ -164,7 +163,7 @@ def write_suite(pins: Pins, releases: Sequence[Release], out: str | os.PathLike[
                 files, expected[id_] = _case_files(pins.package, commits[number], *triple, _part(id_, drifting))
                 _write(draft / "cases" / id_, files)
         top = f'schema = 1\nname = "{pins.package}-releases"\n\n[defaults]\nhistory = "full"\n'
-        _write(draft, {"suite.toml": top, "releases.toml": pins.encode(), _EXPECTED: _told(expected)})
+        _write(draft, {"suite.toml": top, "releases.toml": pins.encode(), _EXPECTED: _expected_toml(expected)})
         Suite.load(draft)
         draft.chmod(0o755)
         draft.rename(target)
@@ -175,13 +174,13 @@ def write_suite(pins: Pins, releases: Sequence[Release], out: str | os.PathLike[
 
 
 def expected_of(suite: str | os.PathLike[str]) -> dict[str, Expected]:
-    """How the cases of a suite of releases end, by id.
+    """The expected end of each case of a suite of releases, by id.
 
     Args:
-        suite: its directory.
+        suite: the suite's directory.
 
     Raises:
-        InvalidInput: it is no such suite.
+        InvalidInput: it is not a suite of releases.
     """
     top = Table.read(Path(suite) / _EXPECTED, ("schema", "cases"))
     cases = top.raw("cases")
@@ -196,11 +195,11 @@ def expected_of(suite: str | os.PathLike[str]) -> dict[str, Expected]:
 
 
 def surprises(expected: Mapping[str, Expected], records: Iterable[Record]) -> list[str]:
-    """What did not end as it should, one line each; nothing if all is well.
+    """The samples that did not end as expected, one line each.
 
     Args:
-        expected: by id of case.
-        records: of a run; those of other cases do not count.
+        expected: the expected ends, by id of the case.
+        records: the records of a run; those of other cases are ignored.
     """
     found = []
     for record in records:
@@ -218,21 +217,21 @@ def surprises(expected: Mapping[str, Expected], records: Iterable[Record]) -> li
 # History ---------------------------------------------------------------------------------------------------------------------------
 
 
-def _write_history(package: str, releases: Sequence[Release], place: Path) -> tuple[str, ...]:
-    """A bare repository with a commit for each release; gives the commits."""
+def _write_history(package: str, releases: Sequence[Release], directory: Path) -> tuple[str, ...]:
+    """Make a bare repository with a commit for each release; return the commits."""
     empty: Files = {}
     before = [empty, *(release.files for release in releases)]
     steps = [
         Step(_changes(old, release.files), f"{package} {release.version}", _AUTHOR) for old, release in zip(before, releases, strict=False)
     ]
-    template = Templates(place / ".templates").of(History.of(history=steps))
-    template.materialise(place / "history.git", bare=True)
-    shutil.rmtree(place / ".templates", ignore_errors=True)
+    template = Templates(directory / ".templates").of(History.of(history=steps))
+    template.materialise(directory / "history.git", bare=True)
+    shutil.rmtree(directory / ".templates", ignore_errors=True)
     return template.commits
 
 
 def _changes(old: Files, new: Files, paths: Iterable[str] | None = None) -> dict[str, bytes | Executable | None]:
-    """What makes the one the other, in some paths or in all."""
+    """The changes that turn the old files into the new ones, at some paths or at all."""
     return {path: new.get(path) for path in sorted({*old, *new} if paths is None else paths) if old.get(path) != new.get(path)}
 
 
@@ -242,27 +241,27 @@ def _changes(old: Files, new: Files, paths: Iterable[str] | None = None) -> dict
 def _case_files(
     package: str, commit: str, before: Release, release: Release, after: Release, drifting: Sequence[str]
 ) -> tuple[dict[str, bytes], Expected]:
-    """The files of a case, by name, and how it ends."""
+    """The files of a case by name, and its expected end."""
     change = _changes(before.files, release.files)
     drift = _changes(before.files, after.files, drifting)
     overlap = tuple(path for path in change if any(_meet(path, other) for other in drift))
     gold = _patch(before.files, change)
     task = _TASK.format(package=package, before=before.version, version=release.version, patch=_as_text(gold, release.version))
-    # A file's line endings are not kept by whoever reads text; TOML keeps what is escaped.
-    told = f"task = {toml_text(task)}\n" if "\r" in task else ""
+    # A reader of text changes line endings; TOML preserves escaped ones.
+    inline_task = f"task = {toml_text(task)}\n" if "\r" in task else ""
     files = {
-        "case.toml": _CASE.format(task=told, commit=commit).encode(),
+        "case.toml": _CASE.format(task=inline_task, commit=commit).encode(),
         "check.py": _CHECK.format(package=package, version=release.version, files=_released(change)).encode(),
         "drift.patch": _patch(before.files, drift),
         "gold.patch": gold,
     }
-    if not told:
+    if not inline_task:
         files["task.md"] = task.encode()
     return files, Expected("conflict", overlap) if overlap else Expected("pass")
 
 
 def _drifts(before: Release, release: Release, after: Release) -> Iterator[tuple[str, list[str]]]:
-    """What drift may be drawn from, for each case of a release: what the next one changes of its files, and of all others."""
+    """The paths that the drift of each case is drawn from: those that the next release changes and this one does too, and the others."""
     change = _changes(before.files, release.files)
     moved = [
         path
@@ -276,18 +275,18 @@ def _drifts(before: Release, release: Release, after: Release) -> Iterator[tuple
 
 
 def _part(id_: str, paths: Sequence[str]) -> list[str]:
-    """As good as random, and always the same."""
+    """Some of the paths, chosen by a hash: as good as random, and always the same."""
     drawn = sorted(paths, key=lambda path: hashlib.sha256(f"{id_}\0{path}".encode(errors="surrogatepass")).digest())
     return drawn[: -(-len(paths) * DRIFT // 100)]
 
 
 def _meet(path: str, other: str) -> bool:
-    """Whether two changes cannot both stand: the same path, or one in the other's place."""
+    """Whether two changes exclude each other: they have the same path, or one path is a directory of the other."""
     return path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/")
 
 
 def _patch(files: Files, changes: Contents) -> bytes:
-    """What ``git apply`` takes to make these changes."""
+    """The changes as a patch for ``git apply``."""
     old, old_blobs = resolve({path: files[path] for path in changes if path in files}, SHA1)
     new, new_blobs = resolve(changes, SHA1)
     blobs = old_blobs | new_blobs
@@ -324,7 +323,7 @@ def _id(package: str, version: str, ending: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", f"{package}-{version}-{ending}")
 
 
-def _told(expected: Mapping[str, Expected]) -> bytes:
+def _expected_toml(expected: Mapping[str, Expected]) -> bytes:
     lines = ["# How each case ends for an agent that does exactly what it is told: where the drift meets the change, conflict is right.\n"]
     lines.append("schema = 1\n")
     for id_, one in expected.items():

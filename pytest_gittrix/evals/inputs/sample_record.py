@@ -1,6 +1,6 @@
-"""How a sample ended: one record, the same bytes for the same sample whoever made it and when.
+"""The record of a sample's result: the same bytes for the same sample on any machine at any time.
 
-Times and output are kept beside it (``store``), since they are never the same twice. Must not know where records are kept.
+Times and outputs of programs differ each time, so ``results.store`` keeps them in other files.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from pytest_gittrix.evals.inputs.identity import canonical, digest_bytes, digest
 Outcome = Literal["pass", "fail", "conflict", "refused", "agent_error", "timeout", "infra_error"]
 OUTCOMES: Final[tuple[Outcome, ...]] = get_args(Outcome)
 RETRIED: Final = "infra_error"
-"""The one outcome that says nothing about the agent, and is tried again."""
+"""The outcome of a sample that could not be done: it says nothing about the agent, and the sample is retried."""
 
 _VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What one check found.
+    """The result of one check.
 
     Attributes:
-        kind: of the check.
-        ok: whether it is satisfied.
-        detail: why not, on one line; the same for the same result.
+        kind: the kind of the check.
+        ok: whether the check passed.
+        detail: why it did not pass, on one line; the same for the same result.
     """
 
     kind: str
@@ -43,24 +43,24 @@ class Record:
 
     Attributes:
         key: see ``identity.sample_key``.
-        id: the case's.
-        epoch: which repetition, from 0.
+        id: the id of the case.
+        epoch: the number of the repetition, from 0.
         seed: 64 hex digits.
-        case: digest of the case.
-        session: the session's id.
+        case: the digest of the case.
+        session: the id of the session.
         outcome: one of ``OUTCOMES``.
         reason: why it is not ``pass``, on one line; the same for the same result.
-        base: the commit that the session started from; empty if it did not come so far.
-        final: tree of the workspace as reviewed; empty likewise.
+        base: the commit that the session started from; empty if no session started.
+        final: the tree of the workspace as reviewed; empty if there was no review.
         head: the commit that durable's branch was at before the promotion.
-        promoted: the commit that was made; empty if none was.
-        tree: of that commit.
-        files: paths touched, sorted.
-        conflict: paths in conflict, each with ``path``, ``text`` or ``tree``.
-        exit: status of the agent, None where it has none or did not end by itself.
-        checks: what they found, in order.
-        events: digest of the event log.
-        event_count: number of its lines.
+        promoted: the commit that the promotion made; empty if it made none.
+        tree: the tree of that commit.
+        files: the touched paths, sorted.
+        conflict: the paths in conflict, each with ``path``, ``text`` or ``tree``.
+        exit: the exit status of the agent; None if it has none or did not end by itself.
+        checks: the results of the checks, in order.
+        events: the digest of the event log.
+        event_count: the number of its lines.
     """
 
     key: str
@@ -85,14 +85,14 @@ class Record:
 
     @property
     def row(self) -> tuple[str, str, str, str, str]:
-        """What of it counts for the digest of a run's results."""
+        """The fields that the digest of a run's results covers."""
         return self.key, self.outcome, self.promoted, self.tree, self.events
 
     def encode(self) -> bytes:
-        """The record as a file holds it, with the digest of all the rest."""
+        """The record as a file holds it, with the digest of its other fields."""
         body = {"schema": _VERSION, **asdict(self)}
-        told = canonical(body)
-        return b'{"digest":"%b",%b\n' % (digest_bytes(told).encode(), told[1:])
+        encoded = canonical(body)
+        return b'{"digest":"%b",%b\n' % (digest_bytes(encoded).encode(), encoded[1:])
 
 
 def decode(data: bytes, file: Path) -> Record:
@@ -104,8 +104,8 @@ def decode(data: bytes, file: Path) -> Record:
     """
     try:
         body: dict[str, Any] = json.loads(data)
-        told = body.pop("digest")
-        whole = digest_of(body) == told
+        recorded = body.pop("digest")
+        whole = digest_of(body) == recorded
         version = body.pop("schema")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise damaged(file) from None
@@ -118,7 +118,7 @@ def decode(data: bytes, file: Path) -> Record:
 
 
 def damaged(file: Path) -> InvalidInput:
-    """The error for a file of a run that is not what was written."""
+    """The error for a file of a run whose content is not what was written."""
     return InvalidInput(
         f"{file} is damaged.",
         why="It is not what was written there, so nothing in it counts.",
@@ -127,12 +127,12 @@ def damaged(file: Path) -> InvalidInput:
 
 
 def digest(records: Iterable[Record]) -> str:
-    """The digest of a run's results: the same at any worker count, on any engine, after any kill and resume."""
+    """The digest of a run's results: the same for any number of workers, and after any kill and resume."""
     return result_digest(record.row for record in records)
 
 
 def tally(records: Iterable[Record]) -> dict[str, int]:
-    """How many records there are of each outcome, all outcomes named."""
+    """The number of records of each outcome; outcomes without a record have 0."""
     counts: dict[str, int] = dict.fromkeys(OUTCOMES, 0)
     for record in records:
         counts[record.outcome] += 1

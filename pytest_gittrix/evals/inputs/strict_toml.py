@@ -1,4 +1,4 @@
-"""TOML files read strictly: each wrong value is told with the file, the key, and what is allowed there. Must not know what is read."""
+"""TOML files read strictly: each wrong value is told with the file, the key, and what is allowed there."""
 
 from __future__ import annotations
 

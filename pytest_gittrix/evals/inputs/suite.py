@@ -1,6 +1,6 @@
 """A suite: a directory with ``suite.toml`` and a directory for each case, read into values that say everything a sample needs.
 
-A case is what it holds: its digest covers every file of it and every setting that counts. Must not know how samples are run.
+A case is what it holds: its digest covers every file of it and every setting that counts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Data sets in the format of SWE-bench, as suites: one line of JSON, one case, on repositories that are on this machine.
 
-Nothing is downloaded and no image is built. What a case runs with is what is installed where the suite is run. Source of the fields:
-the SWE-bench data set (``instance_id``, ``repo``, ``base_commit``, ``problem_statement``, ``patch``, ``test_patch``, ``FAIL_TO_PASS``,
-``PASS_TO_PASS``); eval-anchors section 1.3. It must not know how samples are run.
+Nothing is downloaded and no image is built: a case runs with what is installed where the suite is run. The fields are those of the
+SWE-bench data set: ``instance_id``, ``repo``, ``base_commit``, ``problem_statement``, ``patch``, ``test_patch``, ``FAIL_TO_PASS`` and
+``PASS_TO_PASS``.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ class Instance:
     """One line of a data set.
 
     Attributes:
-        id: its name.
+        id: the name of the instance.
         repository: ``owner/name``.
-        commit: where the agent starts.
-        task: what it is told.
-        gold: a patch that solves it; empty if there is none.
-        test_patch: what brings the tests; empty if they are there already.
-        fail_to_pass: pytest's ids of tests that must come to pass.
-        pass_to_pass: of those that must go on passing.
+        commit: the commit that the agent starts from.
+        task: the task as the agent gets it.
+        gold: a patch that solves the task; empty if there is none.
+        test_patch: a patch that adds the tests; empty if the repository has them.
+        fail_to_pass: pytest's ids of tests that fail before the change and must pass after it.
+        pass_to_pass: pytest's ids of tests that pass and must still pass.
     """
 
     id: str
@@ -97,13 +97,13 @@ class Instance:
 
 
 def instances(text: str) -> list[Instance]:
-    """What a data set holds.
+    """Read a data set.
 
     Args:
-        text: JSON objects, one a line; blank lines do not count.
+        text: JSON objects, one a line; blank lines are skipped.
 
     Raises:
-        InvalidInput: a line is none, a field is missing or not what it should be, or an id is there twice; the message names the line.
+        InvalidInput: a line is not a JSON object, a field is missing or wrong, or two lines have one id; the message names the line.
     """
     found: dict[str, Instance] = {}
     for number, line in enumerate(text.split("\n"), 1):
@@ -122,8 +122,8 @@ def case_files(instance: Instance, repository: Path) -> dict[str, str]:
     """The files of a case, by their path in its directory.
 
     Args:
-        instance: what is asked.
-        repository: on this machine.
+        instance: the instance.
+        repository: its repository on this machine.
     """
     files = {
         "task.md": instance.task,

@@ -1,7 +1,6 @@
-"""Released wheels of a package, pinned by hash: which, fetched by pip, and read without running or installing anything of them.
+"""Released wheels of a package, pinned by hash, fetched by pip, and read without running or installing them.
 
-A wheel is a zip file that somebody else made, so nothing in it is believed: names, kinds and sizes are judged before a byte is read.
-Must not know what is done with the files.
+A wheel is a zip file from a stranger, so nothing in it is trusted: names, kinds and sizes are checked before a byte is read.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from pytest_gittrix.testing.repos.history import Executable
 
 SCHEMA: Final = 1
 LEAST: Final = 3
-"""Releases that a suite needs: one to start from, one to apply, one to drift."""
+"""The number of releases that a suite needs at least: one to start from, one to apply, one to drift."""
 
 Files = Mapping[str, bytes | Executable]
-"""What a wheel holds, by path."""
+"""The files of a wheel, by path."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?")
 _VERSION: Final = re.compile(r"[0-9A-Za-z][0-9A-Za-z.!+_-]{0,98}")
@@ -39,17 +38,17 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _TIMEOUT: Final = 300.0
 _MOST_FILES: Final = 50_000
 _MOST_BYTES: Final = 500_000_000
-# What tells of an installation and not of the package: digests of all other files, and signatures of those.
+# Files about an installation, not about the package: digests of all other files, and signatures of those.
 _OF_AN_INSTALLATION: Final = ("RECORD", "RECORD.jws", "RECORD.p7s")
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A release and what its wheel must be.
+    """A release and the hash of its wheel.
 
     Attributes:
-        version: as the index knows it.
-        sha256: of the wheel, 64 hex digits; empty where nobody has said yet.
+        version: the version as the index names it.
+        sha256: the SHA-256 of the wheel, 64 hex digits; empty if it is not known yet.
     """
 
     version: str
@@ -58,11 +57,11 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """The releases of a package that are meant, in the order in which they were made. Made by ``Pins.of`` and ``Pins.read``.
+    """The chosen releases of a package, oldest first. Made by ``Pins.of`` and ``Pins.read``.
 
     Attributes:
-        package: its name.
-        releases: at least three.
+        package: the name of the package.
+        releases: at least ``LEAST`` releases.
     """
 
     package: str
@@ -70,10 +69,10 @@ class Pins:
 
     @classmethod
     def of(cls, package: str, releases: Sequence[Pin]) -> Pins:
-        """Pins, judged.
+        """Make pins and check them.
 
         Raises:
-            InvalidInput: a name, a version or a hash is none, there are too few releases, or one is there twice.
+            InvalidInput: the name, a version or a hash is malformed, there are too few releases, or one is given twice.
         """
         _require(_NAME, package, "the name of a package")
         for release in releases:
@@ -91,10 +90,10 @@ class Pins:
 
     @classmethod
     def read(cls, file: Path) -> Pins:
-        """Pins from a file, as ``encode`` writes it.
+        """Read pins from a file as ``encode`` writes it.
 
         Raises:
-            InvalidInput: it is no such file; the message names it and the key.
+            InvalidInput: it is not such a file; the message names file and key.
         """
         top = Table.read(file, ("schema", "package", "release"))
         if top.raw("schema") != SCHEMA:
@@ -106,7 +105,7 @@ class Pins:
         return cls.of(top.text("package"), [Pin(one.text("version"), one.text("sha256")) for one in tables])
 
     def only(self, versions: Sequence[str]) -> Pins:
-        """Some of them, in the order given. Raises InvalidInput if one is not pinned, or they are too few."""
+        """Some of the releases, in the given order. Raises InvalidInput if one is not pinned, or there are too few."""
         known = {release.version: release for release in self.releases}
         missing = [version for version in versions if version not in known]
         if missing:
@@ -118,34 +117,34 @@ class Pins:
         return Pins.of(self.package, [known[version] for version in versions])
 
     def encode(self) -> str:
-        """The pins as a file holds them."""
+        """The pins as the text of a file."""
         lines = [f'schema = {SCHEMA}\npackage = "{self.package}"\n']
         lines += [f'\n[[release]]\nversion = "{one.version}"\nsha256 = "{one.sha256}"\n' for one in self.releases]
         return "".join(lines)
 
 
 def fetch(package: str, pin: Pin) -> tuple[str, Files]:
-    """The wheel of a release, from the index that pip is set to, and from nowhere if its hash is another one.
+    """Download the wheel of a release from pip's index, and refuse it if its hash is not the pinned one.
 
     Args:
-        package: its name.
-        pin: which release; with an empty hash, whatever comes is taken.
+        package: the name of the package.
+        pin: the release; with an empty hash any wheel is accepted.
 
     Returns:
-        The SHA-256 of the wheel, and what it holds, see ``read``.
+        The SHA-256 of the wheel, and its files, see ``read``.
 
     Raises:
         CapabilityMissing: this Python has no pip.
-        AdapterUnavailable: pip could not get it.
-        InvalidInput: it is not what was pinned, or no wheel to be read.
+        AdapterUnavailable: pip could not download it.
+        InvalidInput: the wheel is not the pinned one, or cannot be read.
     """
     if importlib.util.find_spec("pip") is None:
         raise CapabilityMissing(
             f"{sys.executable} has no pip.", why="Wheels are fetched by pip, with its settings.", fix="Run python -m ensurepip."
         )
-    with tempfile.TemporaryDirectory(prefix="gittrix-wheel-") as place:
-        _download(package, pin.version, place)
-        wheels = sorted(Path(place).iterdir())
+    with tempfile.TemporaryDirectory(prefix="gittrix-wheel-") as directory:
+        _download(package, pin.version, directory)
+        wheels = sorted(Path(directory).iterdir())
         if len(wheels) != 1:
             raise AdapterUnavailable(f"pip gave {len(wheels)} files for {package} {pin.version}.", fix="Try again, or update pip.")
         found = hashlib.sha256(wheels[0].read_bytes()).hexdigest()
@@ -159,20 +158,22 @@ def fetch(package: str, pin: Pin) -> tuple[str, Files]:
 
 
 def read(wheel: Path, package: str, version: str) -> Files:
-    """What a wheel holds. Its ``.dist-info`` and ``.data`` lose the version in their names, so that releases can be compared; the list
-    of what is installed is left out.
+    """Read the files of a wheel.
+
+    ``.dist-info`` and ``.data`` lose the version in their names, so that releases can be compared. The list of installed files is left
+    out.
 
     Args:
         wheel: the file.
-        package: whose it must be.
-        version: of which release.
+        package: the package that it must be of.
+        version: the release that it must be of.
 
     Raises:
-        InvalidInput: it is no wheel of that release, it is damaged or too large, or a name or a kind in it is not allowed.
+        InvalidInput: it is not a wheel of that release, it is damaged or too large, or a name or a kind in it is not allowed.
     """
     try:
         with zipfile.ZipFile(wheel) as archive:
-            members = _judged(wheel.name, archive.infolist())
+            members = _checked_members(wheel.name, archive.infolist())
             raw = {name: archive.read(member) for name, member in members.items()}
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError) as problem:
         raise InvalidInput(f"{wheel.name} cannot be read: {problem}.", why="A wheel is a zip file.", fix="Get it again.") from None
@@ -189,7 +190,7 @@ def read(wheel: Path, package: str, version: str) -> Files:
     return found
 
 
-def _judged(wheel: str, members: Sequence[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
+def _checked_members(wheel: str, members: Sequence[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
     """The files among the members of a zip file, by canonical path."""
     if len(members) > _MOST_FILES or sum(member.file_size for member in members) > _MOST_BYTES:
         raise InvalidInput(
@@ -218,12 +219,12 @@ def _not_allowed(wheel: str, name: str, why: str) -> InvalidInput:
 
 
 def _metadata_directory(wheel: str, files: Mapping[str, bytes], package: str, version: str) -> str:
-    """The one ``.dist-info`` of a wheel, which says that it is of that release (the wheel format, PEP 427)."""
+    """The ``.dist-info`` of a wheel, checked to be of that release (PEP 427)."""
     found = {name.partition("/")[0] for name in files if name.endswith(".dist-info/METADATA") and name.count("/") == 1}
     if len(found) == 1:
         directory = found.pop()
-        told = BytesHeaderParser().parsebytes(files[f"{directory}/METADATA"])
-        if _normal(str(told["Name"])) == _normal(package) and str(told["Version"]) == version:
+        metadata = BytesHeaderParser().parsebytes(files[f"{directory}/METADATA"])
+        if _normal(str(metadata["Name"])) == _normal(package) and str(metadata["Version"]) == version:
             return directory
     raise InvalidInput(
         f"{wheel} does not say that it is {package} {version}.",
@@ -233,12 +234,12 @@ def _metadata_directory(wheel: str, files: Mapping[str, bytes], package: str, ve
 
 
 def _normal(name: str) -> str:
-    """A package's name as all spellings of it come to (PEP 503)."""
+    """A package's name in the one form of all its spellings (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _download(package: str, version: str, place: str) -> None:
-    options = ["--quiet", "--disable-pip-version-check", "--no-input", "--only-binary", ":all:", "--no-deps", "--dest", place]
+def _download(package: str, version: str, directory: str) -> None:
+    options = ["--quiet", "--disable-pip-version-check", "--no-input", "--only-binary", ":all:", "--no-deps", "--dest", directory]
     command = [sys.executable, "-P", "-m", "pip", "download", *options, f"{package}=={version}"]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TIMEOUT, check=False)
@@ -247,9 +248,11 @@ def _download(package: str, version: str, place: str) -> None:
             f"pip took longer than {_TIMEOUT:g} s for {package} {version}.", fix="See whether the index answers."
         ) from None
     if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip().splitlines() or [f"It ended with status {done.returncode}."]
+        output = done.stderr.decode(errors="replace").strip().splitlines() or [f"It ended with status {done.returncode}."]
         raise AdapterUnavailable(
-            f"pip got no wheel of {package} {version}.", why=said[-1][:300], fix="See that `pip download` works here, and has that release."
+            f"pip got no wheel of {package} {version}.",
+            why=output[-1][:300],
+            fix="See that `pip download` works here, and has that release.",
         )
 
 

@@ -1,1 +1,1 @@
-"""What an eval run leaves: its store, its manifest, summaries and comparisons."""
+"""The results of an eval run: its store, its manifest, summaries and comparisons."""

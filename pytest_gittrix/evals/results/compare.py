@@ -1,6 +1,6 @@
-"""Two runs side by side: what flipped, what came out the same by another way, and where the ways part.
+"""Two runs compared: which outcomes flipped, which results are the same by another way, and the first event that differs.
 
-Samples are joined by id and epoch. Must not know how runs are made, nor how a comparison is shown.
+Samples are joined by id and epoch.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _CODES: Final[Mapping[Difference, int]] = {"same": 0, "outcome": 1, "missing": 1
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first event that is not the same on both sides.
+    """The first event that differs between two event logs.
 
     Attributes:
-        seq: its number.
-        a: the one side's, None where its log is over.
-        b: the other's.
+        seq: the number of the event.
+        a: the event of the first log; None if that log has ended.
+        b: the event of the second log; None likewise.
     """
 
     seq: int
@@ -47,12 +47,12 @@ class SamplePair:
     """One sample in both runs.
 
     Attributes:
-        id: of the case.
-        epoch: which repetition.
-        a: its record in the first run, None if it has none.
-        b: in the second.
-        difference: what is different; the first that applies of ``missing``, ``outcome``, ``tree``, ``log``.
-        divergence: the first event that differs, where logs do.
+        id: the id of the case.
+        epoch: the number of the repetition.
+        a: its record in the first run; None if there is none.
+        b: its record in the second run; None likewise.
+        difference: the kind of difference; the first that applies of ``missing``, ``outcome``, ``tree``, ``log``.
+        divergence: the first event that differs, if the event logs do.
     """
 
     id: str
@@ -64,14 +64,14 @@ class SamplePair:
 
     @property
     def flipped(self) -> bool:
-        """Whether it passes on one side alone, and both sides say something about the agent."""
+        """Whether the sample passed in one run only, and neither run ended in ``infra_error``."""
         if self.a is None or self.b is None or RETRIED in (self.a.outcome, self.b.outcome):
             return False
         return (self.a.outcome == "pass") != (self.b.outcome == "pass")
 
     @property
     def flip(self) -> str:
-        """``pass -> fail``, for instance."""
+        """The outcomes of both runs, such as ``pass -> fail``."""
         return f"{self.a.outcome if self.a else 'missing'} -> {self.b.outcome if self.b else 'missing'}"
 
 
@@ -80,10 +80,10 @@ class Comparison:
     """Two runs.
 
     Attributes:
-        a: the first.
-        b: the second.
-        inputs: keys of the manifests' cores that differ.
-        pairs: all samples of either, by id and epoch.
+        a: the first run.
+        b: the second run.
+        inputs: the keys of the manifests' cores that differ.
+        pairs: the samples of both runs, by id and epoch.
     """
 
     a: RunStore
@@ -100,7 +100,7 @@ class Comparison:
 
     @cached_property
     def better(self) -> tuple[SamplePair, ...]:
-        """Samples that pass in the second run and did not in the first; what ended in ``infra_error`` on a side is none."""
+        """Samples that pass in the second run and did not in the first; those with an ``infra_error`` do not count."""
         return tuple(pair for pair in self._flipped_pairs if pair.b is not None and pair.b.outcome == "pass")
 
     @cached_property
@@ -138,11 +138,11 @@ class Comparison:
 
 
 def compare(a: RunStore, b: RunStore) -> Comparison:
-    """Put two runs side by side.
+    """Compare two runs.
 
     Raises:
         InvalidInput: a record or manifest is damaged.
-        MetadataVersionUnsupported: it is of another version.
+        MetadataVersionUnsupported: a record or manifest is of another version.
     """
     ours, theirs = ({(record.id, record.epoch): record for record in store.records()} for store in (a, b))
     pairs = tuple(_pair(a, b, sample, ours.get(sample), theirs.get(sample)) for sample in sorted({*ours, *theirs}))
@@ -150,7 +150,7 @@ def compare(a: RunStore, b: RunStore) -> Comparison:
 
 
 def first_divergence(a: Sequence[Mapping[str, Any]], b: Sequence[Mapping[str, Any]]) -> Divergence | None:
-    """The first event that two logs do not share; None if they are equal."""
+    """The first event that differs between two logs; None if they are equal."""
     for seq in range(max(len(a), len(b))):
         one = a[seq] if seq < len(a) else None
         other = b[seq] if seq < len(b) else None
@@ -177,5 +177,5 @@ def _difference(one: Record, other: Record) -> Difference:
 def _shown(event: Mapping[str, Any] | None) -> str:
     if event is None:
         return "nothing"
-    told = ", ".join(f"{name} {str(value)[:60]}" for name, value in sorted(event["data"].items()))
-    return f"{event['kind']} ({told})" if told else str(event["kind"])
+    fields = ", ".join(f"{name} {str(value)[:60]}" for name, value in sorted(event["data"].items()))
+    return f"{event['kind']} ({fields})" if fields else str(event["kind"])

@@ -1,4 +1,4 @@
-"""What runs take on the disk, and old ones taken away. Must not know what is in a run."""
+"""The disk usage of runs, and the removal of old ones."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from pytest_gittrix.evals.results.store import MANIFEST, RunStore, belongs_to_ru
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a run takes.
+    """The disk usage of a run.
 
     Attributes:
-        path: of the run.
-        samples: how many records it has.
-        began: when it was begun; None if its manifest does not tell.
+        path: the run's directory.
+        samples: the number of its records.
+        began: when it began; None if its manifest does not say.
         parts: bytes by part: ``samples``, ``events``, ``objects.git`` and so on.
     """
 
@@ -35,15 +35,15 @@ class Usage:
 
     @property
     def total(self) -> int:
-        """Bytes of all of it."""
+        """The bytes of all parts."""
         return sum(self.parts.values())
 
 
 def runs_below(directory: Path) -> Iterator[RunStore]:
-    """The runs in a directory, or the one that it is, by name. A link to a run is none.
+    """The runs in a directory, by name, or the directory itself if it is a run. Links to runs are skipped.
 
     Raises:
-        InvalidInput: there is no such directory.
+        InvalidInput: the directory does not exist.
     """
     if not directory.is_dir():
         raise InvalidInput(f"There is no directory {directory}.", fix="Give a run, or a directory with runs in it.")
@@ -56,7 +56,7 @@ def runs_below(directory: Path) -> Iterator[RunStore]:
 
 
 def usage(store: RunStore) -> Usage:
-    """What a run takes."""
+    """Measure the disk usage of a run."""
     parts: Counter[str] = Counter()
     for path, size in store.files():
         parts[Path(path).parts[0]] += size
@@ -64,20 +64,20 @@ def usage(store: RunStore) -> Usage:
 
 
 def prune(directory: Path, *, older: timedelta, dry_run: bool = False, clock: Clock | None = None) -> list[Usage]:
-    """Remove runs that were begun longer ago than a while; one that somebody works on stays.
+    """Remove runs that began longer than ``older`` ago, except those that a process writes to.
 
     Args:
-        directory: with runs in it.
-        older: how long ago.
-        dry_run: remove nothing, only tell.
-        clock: the time; the real one by default.
+        directory: a directory of runs.
+        older: the least age of a run that is removed.
+        dry_run: remove nothing; only return what would be removed.
+        clock: the clock; the real one by default.
 
     Returns:
-        Those that were removed, or would be.
+        The runs that were removed, or would be.
 
     Raises:
-        InvalidInput: there is no such directory.
-        AdapterUnavailable: one cannot be removed.
+        InvalidInput: the directory does not exist.
+        AdapterUnavailable: a run cannot be removed.
     """
     before = (clock or SystemClock()).now() - older
     found = []
@@ -97,18 +97,18 @@ def prune(directory: Path, *, older: timedelta, dry_run: bool = False, clock: Cl
 
 
 def _remove(path: Path) -> None:
-    """What belongs_to_run to the run, its manifest last so that one that was killed is found again; what somebody put beside it stays."""
+    """Remove the files of a run, its manifest last, so that the next call finishes a removal that was killed. Other files stay."""
     try:
         for name in sorted(filter(belongs_to_run, os.listdir(path)), key=lambda name: (name == MANIFEST, name)):
-            path_of_it = path / name
-            if path_of_it.is_dir() and not path_of_it.is_symlink():
-                shutil.rmtree(path_of_it)
+            item = path / name
+            if item.is_dir() and not item.is_symlink():
+                shutil.rmtree(item)
             else:
-                path_of_it.unlink()
+                item.unlink()
         with suppress(OSError):
             path.rmdir()
     except OSError as problem:
-        raise AdapterUnavailable(f"{path} cannot be removed: {problem.strerror}.", fix="See to whom it belongs_to_run.") from None
+        raise AdapterUnavailable(f"{path} cannot be removed: {problem.strerror}.", fix="See to whom it belongs.") from None
 
 
 def _began(store: RunStore) -> datetime | None:

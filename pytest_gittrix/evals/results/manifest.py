@@ -1,10 +1,11 @@
-"""What a run is made from: the core, which decides its results and is digested, and the host, which does not.
+"""The inputs of a run: the core, which decides its results and is digested, and the host, which does not.
 
-Equal core digests and a scripted agent give equal results (R1 of the eval research, section 6). Must not know how samples are run.
+Runs of a scripted agent with equal core digests have equal results.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import sys
@@ -16,9 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix import __version__
+from pytest_gittrix.durations import format_instant
 from pytest_gittrix.errors import InvalidInput, MetadataVersionUnsupported
 from pytest_gittrix.evals.inputs.identity import Json, canonical, digest_of, sample_key
-from pytest_gittrix.evals.inputs.suite import Suite, told
+from pytest_gittrix.evals.inputs.suite import Suite
 from pytest_gittrix.git.environment import git_version
 
 SCHEMA: Final = 1
@@ -31,12 +33,12 @@ PINNED: Final[Mapping[str, str]] = {
     "PYTHONIOENCODING": "utf-8",
     "TZ": "UTC",
 }
-"""Variables of every program of a sample; each one of them changed a promoted commit where it was not pinned (section 6)."""
+"""Variables of every program of a sample. Each of them can change a promoted commit where it is not pinned."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a run is made from.
+    """The inputs of a run.
 
     Attributes:
         core: what results depend on: ``schema``, ``suite``, ``setting``, ``epochs`` and ``samples`` (id and digest of every case).
@@ -48,7 +50,7 @@ class Manifest:
 
     @property
     def digest(self) -> str:
-        """Of the core."""
+        """The digest of the core."""
         return digest_of(self.core)
 
     @property
@@ -73,7 +75,6 @@ class Manifest:
             InvalidInput: it is damaged.
             MetadataVersionUnsupported: it is of another version.
         """
-        import json
 
         try:
             fields = json.loads(data)
@@ -98,17 +99,17 @@ def core_of(
     """The core of a manifest.
 
     Args:
-        suite: all of it, whatever part of it is run.
-        agent: what makes the agent the same one.
-        seed: of the run.
+        suite: the whole suite, even if only a part of it is run.
+        agent: the identity of the agent.
+        seed: the seed of the run.
         epochs: how often each case is run.
-        confine: the level that is really used.
-        passed: names of variables that the agent gets from outside.
-        timeout_ms: instead of the cases' own, in milliseconds.
+        confine: the level of confinement that is really used.
+        passed: the names of the environment variables that are passed to the agent.
+        timeout_ms: the time limit in milliseconds that replaces those of the cases.
     """
     setting = {
         "agent": dict(agent),
-        "clock": {"epoch": told(suite.epoch), "rule": "frozen"},
+        "clock": {"epoch": format_instant(suite.epoch), "rule": "frozen"},
         "confine": confine,
         "environment": dict(PINNED),
         "gittrix": __version__,
@@ -123,7 +124,7 @@ def core_of(
 
 @lru_cache(maxsize=1)
 def system() -> dict[str, Json]:
-    """What of this machine results may depend on."""
+    """The facts about this machine that results may depend on."""
     return {
         "arch": platform.machine(),
         "filesystem": _traits(),
@@ -134,22 +135,22 @@ def system() -> dict[str, Json]:
 
 
 def host(**more: Json) -> dict[str, Json]:
-    """What of this machine results do not depend on, and whatever else is to be told."""
+    """The facts about this machine that results do not depend on, and further fields."""
     return {"argv": list(sys.argv), "name": platform.node(), "release": platform.release(), **more}
 
 
 def _traits() -> dict[str, bool]:
-    """What the file system of samples can tell apart and keep."""
+    """Which features the file system of samples has."""
     with tempfile.TemporaryDirectory(prefix="gittrix-traits-") as directory:
-        place = Path(directory)
-        (place / "a").write_bytes(b"")
-        (place / "a").chmod(0o755)
+        root = Path(directory)
+        (root / "a").write_bytes(b"")
+        (root / "a").chmod(0o755)
         try:
-            os.symlink("a", place / "link")
+            os.symlink("a", root / "link")
             links = True
         except OSError:
             links = False
-        return {"case": not (place / "A").exists(), "executable": bool((place / "a").stat().st_mode & 0o100), "symlinks": links}
+        return {"case": not (root / "A").exists(), "executable": bool((root / "a").stat().st_mode & 0o100), "symlinks": links}
 
 
 def _differing(one: Any, other: Any, at: str) -> Iterator[str]:

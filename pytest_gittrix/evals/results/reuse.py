@@ -1,7 +1,4 @@
-"""Samples taken over from another run, because their inputs are the same; and for the rest, why not.
-
-Must not know how samples are run.
-"""
+"""Samples taken over from another run because their inputs are the same; and for the others, the reason why not."""
 
 from __future__ import annotations
 
@@ -20,11 +17,11 @@ from pytest_gittrix.git.environment import run_git
 
 @dataclass(frozen=True, slots=True)
 class ReuseDecision:
-    """What was decided about a sample.
+    """Whether a sample is taken over, and why.
 
     Attributes:
-        reused: whether it was taken over.
-        why: in a few words.
+        reused: whether it is taken over.
+        why: the reason in a few words.
     """
 
     reused: bool
@@ -32,46 +29,46 @@ class ReuseDecision:
 
 
 def reuse(store: RunStore, other: Path, wanted: Mapping[tuple[str, int], str]) -> dict[tuple[str, int], ReuseDecision]:
-    """Take over what is the same.
+    """Take over the samples whose inputs are the same.
 
     Args:
-        store: of the new run.
-        other: directory of the run to take from.
-        wanted: keys by id and epoch.
+        store: the store of the new run.
+        other: the directory of the run to take from.
+        wanted: the keys of the wanted samples, by id and epoch.
 
     Returns:
-        What was decided about each.
+        The decision about each sample.
 
     Raises:
-        InvalidInput: ``other`` is no run, or is damaged.
+        InvalidInput: ``other`` is not a run, or is damaged.
     """
     source = RunStore.open(other)
     if source.path == store.path:
         raise InvalidInput(f"{other} is the run itself.", fix="Give another run by --from, or go on with this one by --resume.")
     theirs, ours = source.manifest(), store.manifest()
-    choices: dict[tuple[str, int], ReuseDecision] = {}
+    decisions: dict[tuple[str, int], ReuseDecision] = {}
     taken: list[Record] = []
     for (id_, epoch), key in wanted.items():
         record = source.record(key) if source.has(key) else None
         if record is not None and record.outcome != RETRIED:
             taken.append(record)
-            choices[id_, epoch] = ReuseDecision(True, "its inputs are the same")
+            decisions[id_, epoch] = ReuseDecision(True, "its inputs are the same")
         elif record is not None:
-            choices[id_, epoch] = ReuseDecision(False, f"it ended in {RETRIED} there")
+            decisions[id_, epoch] = ReuseDecision(False, f"it ended in {RETRIED} there")
         else:
-            choices[id_, epoch] = ReuseDecision(False, _why(theirs, ours, id_, epoch))
+            decisions[id_, epoch] = ReuseDecision(False, _why(theirs, ours, id_, epoch))
     take_over(store, source, taken)
-    return choices
+    return decisions
 
 
 def take_over(store: RunStore, source: RunStore, records: Sequence[Record]) -> None:
-    """Copy samples with all that belongs to them, records last.
+    """Copy samples with their artifacts; the records are copied last.
 
     Raises:
         AdapterUnavailable: the disk refused, or the source lacks objects.
-        InvalidInput: a log of the source is not the one that its record is of.
+        InvalidInput: an event log of the source does not fit its record.
     """
-    # By their ids: the references of a run have the name that it had when it was made.
+    # By ids: the references of a run have the name that its directory had when it was made.
     specs = [
         f"+{id_}:refs/gx/{store.name}/{record.id}/{record.epoch}/{name}\n"
         for record in records

@@ -1,7 +1,7 @@
-"""The run's own git repository: every base, final and promoted tree, each object once, with references to find them by.
+"""The git repository of a run: every base, final and promoted tree, each object once, with references to them.
 
-Content decides the name, so equal samples share what they hold, a kill leaves whole objects or none, and ``git diff`` works between any
-two. Written by hand, because each ``git`` costs more than all of a sample's objects. Must not know what a sample is.
+Objects are named by their content, so equal samples share objects, a kill leaves whole objects or none, and ``git diff`` works between
+any two. Objects are written without git, because one call of ``git`` takes longer than writing all objects of a sample.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _CONFIG: Final = (
 )
 
 Read = Callable[[str], tuple[str, bytes]]
-"""Gives kind and data of an object."""
+"""Returns kind and data of an object."""
 
 
 class ObjectStore:
     """A bare repository that objects are put into one by one.
 
     Args:
-        path: where it is; ``create`` makes it.
+        path: the repository, which ``create`` makes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,7 +43,7 @@ class ObjectStore:
 
     @classmethod
     def create(cls, path: Path) -> ObjectStore:
-        """Make it, or complete one that a kill left half made."""
+        """Make the repository, or complete one that a kill left half made."""
         for name in ("objects/pack", "objects/info", "refs/heads", "refs/tags"):
             (path / name).mkdir(parents=True, exist_ok=True)
         for name, text in (("config", _CONFIG), ("HEAD", "ref: refs/heads/main\n")):
@@ -52,7 +52,7 @@ class ObjectStore:
         return cls(path)
 
     def add(self, objects: Mapping[str, tuple[str, bytes]]) -> None:
-        """Put objects in, kind and data by id; those that are there stay as they are."""
+        """Add objects, given as kind and data by id; existing objects stay as they are."""
         for id_, (kind, data) in objects.items():
             directory, path = f"{self._objects}/{id_[:2]}", f"{self._objects}/{id_[:2]}/{id_[2:]}"
             if os.path.exists(path):
@@ -61,21 +61,21 @@ class ObjectStore:
             write_file(path, zlib.compress(b"%s %d\0%b" % (kind.encode(), len(data), data), 1), mode=0o444)
 
     def add_packs(self, packs: Iterable[str]) -> None:
-        """Copy packs of another repository, told by their paths without the ends; those that are there stay as they are."""
+        """Copy packs of another repository, given as paths without suffix; existing packs stay as they are."""
         for stem in packs:
             target = f"{self._objects}/pack/{os.path.basename(stem)}"
             if os.path.exists(f"{target}.idx"):
                 continue
-            for end in (".pack", ".idx"):  # the index last: it is what makes a pack seen
+            for end in (".pack", ".idx"):  # the index last: git reads only packs with an index
                 with open(stem + end, "rb") as file:
                     write_file(target + end, file.read(), mode=0o444)
 
     def point(self, name: str, references: Mapping[str, str]) -> None:
-        """Have references lead to objects.
+        """Make references to objects.
 
         Args:
-            name: where they are, below ``refs/gx``.
-            references: ids of commits or trees by the last part of the name.
+            name: the directory of the references, below ``refs/gx``.
+            references: ids of commits or trees by the last part of the reference's name.
         """
         directory = f"{self.path}/{REFS}/{name}"
         os.makedirs(directory, exist_ok=True)
@@ -86,7 +86,7 @@ class ObjectStore:
         """Kind and data of an object.
 
         Raises:
-            AdapterUnavailable: it is not there, or the store is none.
+            AdapterUnavailable: the object is missing, or the repository is damaged.
         """
         kinds = {pygit2.enums.ObjectType.COMMIT: "commit", pygit2.enums.ObjectType.TREE: "tree", pygit2.enums.ObjectType.BLOB: "blob"}
         try:
@@ -98,14 +98,14 @@ class ObjectStore:
         return kinds.get(kind, "tag"), bytes(data)
 
     def tree(self, id_: str) -> dict[str, Entry]:
-        """Everything below a tree, or below a commit's, by path. Raises AdapterUnavailable as ``read``."""
+        """Every entry of a tree, or of a commit's tree, by path. Raises AdapterUnavailable as ``read`` does."""
         return flatten(self._items, self._tree_of(id_))
 
     def file(self, id_: str, path: str) -> bytes:
-        """The bytes of a file below a tree or commit.
+        """The bytes of a file of a tree or commit.
 
         Raises:
-            PathNotFound: there is none.
+            PathNotFound: there is no such file.
         """
         entry = self.tree(id_).get(path)
         if entry is None or entry.mode == SUBMODULE:
@@ -125,12 +125,12 @@ class ObjectStore:
 
 
 def new_objects(read: Read, tip: str, known: str) -> dict[str, tuple[str, bytes]]:
-    """The objects that a commit leads to and an ancestor of it does not, in the cost of what differs.
+    """The objects that a commit reaches and one of its ancestors does not; the cost is proportional to the difference.
 
     Args:
-        read: of the repository that has them all.
+        read: reads objects of the repository that has them all.
         tip: the commit.
-        known: the ancestor, along first parents.
+        known: its ancestor along first parents.
     """
     found: dict[str, tuple[str, bytes]] = {}
     base = parse_commit(known, read(known)[1]).tree

@@ -1,8 +1,8 @@
-"""A run on disk: a manifest, one record for each sample, and what belongs_to_run to it beside it.
+"""A run on disk: a manifest, and a record with its artifacts for each sample.
 
-A record is written last and in one step, so a sample whose record is there is there whole, and a kill loses at most the sample in flight.
+A record is written last and in one step, so a sample with a record is complete, and a kill loses at most the samples in flight.
 Layout: ``manifest.json``, ``samples/<key>.json``, ``events/<key>.jsonl``, ``timing/<key>.jsonl``, ``patches/<key>.diff``,
-``transcripts/<key>.jsonl``, ``objects.git`` (the eval research, section 6). Must not know how samples are run.
+``transcripts/<key>.jsonl``, ``objects.git``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pytest_gittrix.evals.results.run_repository import ObjectStore
 from pytest_gittrix.os_level.files import write_file
 
 PARTS: Final = {"events": ".jsonl", "timing": ".jsonl", "patches": ".diff", "transcripts": ".jsonl"}
-"""What belongs_to_run to a sample beside its record, with the ends of the files' names."""
+"""The directories of a sample's artifacts, with the suffix of the files in each."""
 
 MANIFEST: Final = "manifest.json"
 _WRITTEN_LATER: Final = (MANIFEST, "report.html", "summary.md", "junit.xml", ".test-run")
@@ -73,7 +73,7 @@ class RunStore:
         """Make the directory of a run.
 
         Raises:
-            InvalidInput: a run is there already, or something else.
+            InvalidInput: the directory holds a run already, or other files.
             AdapterUnavailable: the disk refused.
         """
         store = cls.prepare(path)
@@ -82,7 +82,7 @@ class RunStore:
 
     @classmethod
     def prepare(cls, path: str | os.PathLike[str]) -> RunStore:
-        """Make the directory of a run that is none before ``write_manifest``. Raises as ``create``."""
+        """Make a directory that becomes a run by ``write_manifest``. Raises as ``create`` does."""
         store = cls(_run_path(path))
         if store.exists:
             raise InvalidInput(
@@ -92,7 +92,7 @@ class RunStore:
             )
         try:
             if store.path.is_dir() and any(not _is_left_by_preparing(name) for name in os.listdir(store.path)):
-                raise InvalidInput(f"{store.path} is not empty.", why="A run is kept by itself.", fix="Give a directory of its own.")
+                raise InvalidInput(f"{store.path} is not empty.", why="A run needs a directory of its own.", fix="Give an empty directory.")
             for part in ("samples", *PARTS):
                 (store.path / part).mkdir(parents=True, exist_ok=True)
             ObjectStore.create(store.path / "objects.git")
@@ -102,10 +102,10 @@ class RunStore:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> RunStore:
-        """Find a run.
+        """Open an existing run.
 
         Raises:
-            InvalidInput: there is none.
+            InvalidInput: the directory holds no run.
         """
         store = cls(_run_path(path))
         if store.exists:
@@ -116,25 +116,25 @@ class RunStore:
 
     @property
     def name(self) -> str:
-        """What the run is called: its directory's name, fit for a reference."""
+        """The name of the run's directory, made fit for a git reference."""
         return re.sub(r"[^A-Za-z0-9_-]+", "-", self.path.name).strip("-") or "run"
 
     @property
     def exists(self) -> bool:
-        """Whether there is a run."""
+        """Whether the directory holds a run."""
         return (self.path / "manifest.json").is_file()
 
     @cached_property
     def objects(self) -> ObjectStore:
-        """Its git objects."""
+        """The git objects of the run."""
         return ObjectStore(self.path / "objects.git")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """A block in which nobody else writes to the run; a process that dies in it lets go of it.
+        """A block in which no other process writes to the run. The lock of a process that dies is released.
 
         Raises:
-            AdapterUnavailable: another process holds it, or the disk refused.
+            AdapterUnavailable: another process holds the lock, or the disk refused.
         """
         lock = FileLock(_run_path(self.path) / ".lock", blocking=False)
         try:
@@ -156,7 +156,7 @@ class RunStore:
     # The manifest --------------------------------------------------------------------------------------------------------------
 
     def manifest(self) -> Manifest:
-        """What the run was made from. Raises InvalidInput if it cannot be read."""
+        """The manifest. Raises InvalidInput if it is damaged, AdapterUnavailable if it cannot be read."""
         file = self.path / "manifest.json"
         try:
             return Manifest.decode(file.read_bytes())
@@ -164,7 +164,7 @@ class RunStore:
             raise _refused(file, problem) from None
 
     def write_manifest(self, manifest: Manifest) -> None:
-        """Keep the manifest. Raises AdapterUnavailable if the disk refused."""
+        """Write the manifest. Raises AdapterUnavailable if the disk refused."""
         try:
             write_file(str(self.path / "manifest.json"), manifest.encode(), sync=True)
         except OSError as problem:
@@ -173,11 +173,11 @@ class RunStore:
     # Samples -------------------------------------------------------------------------------------------------------------------
 
     def has(self, key: str) -> bool:
-        """Whether there is a record under a key, whole or not."""
+        """Whether there is a record of a key, even a damaged one."""
         return os.path.exists(self._file("samples", key))
 
     def record(self, key: str) -> Record:
-        """A record.
+        """The record of a key.
 
         Raises:
             InvalidInput: there is none, or it is damaged.
@@ -201,7 +201,7 @@ class RunStore:
         return sorted(stem for name in names if (stem := name.removesuffix(".json")) != name and _KEY.fullmatch(stem))
 
     def records(self) -> list[Record]:
-        """All records, by id and epoch. Raises as ``record``."""
+        """All records, by id and epoch. Raises as ``record`` does."""
         return sorted((self.record(key) for key in self.keys()), key=lambda record: (record.id, record.epoch))
 
     def sample(self, id_: str, epoch: int = 0) -> Record:
@@ -212,17 +212,17 @@ class RunStore:
         raise InvalidInput(f"{self.path} has no sample of {id_!r}, epoch {epoch}.", fix="`gittrix eval show RUN` lists them.")
 
     def save(self, record: Record, artifacts: Artifacts) -> None:
-        """Keep a sample: what belongs_to_run to it first, the record last.
+        """Save a sample: its artifacts first, the record last.
 
         Raises:
-            AdapterUnavailable: the disk refused; there is no record then.
+            AdapterUnavailable: the disk refused; then there is no record.
         """
         timing = b"".join(json.dumps(line, sort_keys=True).encode() + b"\n" for line in artifacts.timing)
         try:
             self.objects.add_packs(artifacts.packs)
             self.objects.add(artifacts.objects or {})
             self.objects.point(f"{self.name}/{record.id}/{record.epoch}", artifacts.references or {})
-            # Nobody looks at these before there is a record, so they need not appear in one step.
+            # No reader looks at these before there is a record, so they need not appear in one step.
             self._put("events", record.key, artifacts.events)
             self._put("timing", record.key, timing)
             self._put("patches", record.key, artifacts.patch)
@@ -233,34 +233,34 @@ class RunStore:
             raise _refused(self.path, problem) from None
 
     def save_record(self, record: Record) -> None:
-        """Keep a record alone, whose artifacts are there. Raises AdapterUnavailable as ``save``."""
+        """Save a record whose artifacts are saved already. Raises AdapterUnavailable as ``save`` does."""
         try:
             write_file(self._file("samples", record.key), record.encode())
         except OSError as problem:
             raise _refused(self.path, problem) from None
 
     def put_part(self, part: str, key: str, data: bytes) -> None:
-        """Keep one of the things that belong to a sample. Raises AdapterUnavailable as ``save``."""
+        """Save one artifact of a sample. Raises AdapterUnavailable as ``save`` does."""
         try:
             self._put(part, key, data)
         except OSError as problem:
             raise _refused(self.path, problem) from None
 
     def set_aside(self, key: str) -> None:
-        """Take a record away that does not count, because it is damaged or an ``infra_error`` is tried again."""
+        """Rename a record that is to be made anew, because it is damaged or an ``infra_error``."""
         file = self._file("samples", key)
         if os.path.exists(file):
             os.replace(file, f"{file}.aside")
 
     def part(self, part: str, key: str) -> bytes:
-        """The bytes of what belongs_to_run to a sample; empty if there is none.
+        """The bytes of an artifact; empty if there is none.
 
         Args:
             part: one of ``PARTS``.
-            key: of the sample.
+            key: the key of the sample.
 
         Raises:
-            AdapterUnavailable: it cannot be read.
+            AdapterUnavailable: the file cannot be read.
         """
         file = Path(self._file(part, key))
         try:
@@ -271,7 +271,7 @@ class RunStore:
             raise _refused(file, problem) from None
 
     def lines(self, part: str, key: str) -> list[dict[str, Any]]:
-        """The lines of ``events``, ``timing`` or ``transcripts`` of a sample. Raises InvalidInput if they are damaged."""
+        """The lines of a sample's ``events``, ``timing`` or ``transcripts``. Raises InvalidInput if they are damaged."""
         try:
             return [json.loads(line) for line in self.part(part, key).splitlines()]
         except ValueError:
@@ -287,7 +287,7 @@ class RunStore:
         return f"{self.path}/{part}/{key}{PARTS.get(part, '.json')}"
 
     def files(self) -> Iterator[tuple[str, int]]:
-        """Every file of the run with its size in bytes, by its path in the run."""
+        """Every file of the run: its path in the run, and its size in bytes."""
         for directory, _, names in os.walk(self.path):
             for name in names:
                 path = os.path.join(directory, name)
@@ -295,12 +295,12 @@ class RunStore:
 
 
 def belongs_to_run(name: str) -> bool:
-    """Whether something of that name in the directory of a run is the run's."""
+    """Whether an entry of that name in the directory of a run belongs to the run."""
     return _is_left_by_preparing(name) or name in _WRITTEN_LATER
 
 
 def _is_left_by_preparing(name: str) -> bool:
-    """Whether a run that was killed while its directory was made may have left something of that name."""
+    """Whether ``prepare`` makes an entry of that name, so that a killed one may have left it."""
     return name in (".lock", "samples", "objects.git", *PARTS) or name.startswith("tmp_")
 
 

@@ -1,8 +1,7 @@
-"""What many samples say together: rates, pass@k and pass^k, each with an interval where scipy is installed.
+"""Statistics of many samples: rates, pass@k and pass^k, each with a confidence interval where scipy is installed.
 
-``infra_error`` says nothing about an agent and is left out of every rate, and told beside it. pass@k is the chance that at least one of k
-tries passes, pass^k that all of them do; both by the unbiased estimators over the epochs of each case, averaged over cases.
-Must not know where records are kept.
+``infra_error`` says nothing about an agent: it is left out of every rate and counted beside it. pass@k is the chance that at least one of
+k tries passes, pass^k that all of them do; both by the unbiased estimators over the epochs of each case, averaged over cases.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ class Estimate:
 
     Attributes:
         value: the share.
-        low: lower end of the interval of ``CONFIDENCE``; None without scipy.
-        high: upper end.
-        of: what it is a share of: samples, or cases.
+        low: lower end of the confidence interval; None without scipy.
+        high: upper end; None likewise.
+        of: the number of samples, or of cases, that it is a share of.
     """
 
     value: float
@@ -48,9 +47,9 @@ class Rates:
     """The rates of some samples.
 
     Attributes:
-        samples: how many there are, without ``infra_error``.
-        left_out: how many ended in ``infra_error``.
-        passed: share that passed; None if there are none.
+        samples: the number of samples without ``infra_error``.
+        left_out: the number of samples with ``infra_error``.
+        passed: the share that passed; None without samples.
         at: pass@k by k.
         all: pass^k by k.
     """
@@ -63,7 +62,7 @@ class Rates:
 
 
 def rates(records: Iterable[Record]) -> Rates:
-    """The rates of a run, or a part of one. k goes up to the number of epochs that every case has."""
+    """The rates of some records. k goes up to the number of epochs that every case has."""
     every = list(records)
     counted = [record for record in every if record.outcome != RETRIED]
     passes: dict[str, list[bool]] = defaultdict(list)
@@ -82,7 +81,7 @@ def rates(records: Iterable[Record]) -> Rates:
 
 
 def sign_test(better: int, worse: int) -> float | None:
-    """How likely so many flips to one side are if both sides are as likely (the exact McNemar test); None without scipy or flips."""
+    """The p-value of so uneven flips (the exact McNemar test); None without scipy or without flips."""
     test = _of_scipy("binomtest")
     if test is None or not better + worse:
         return None
@@ -98,7 +97,7 @@ def _every_one(tries: int, good: int, k: int) -> float:
 
 
 def _proportion(good: int, of: int) -> Estimate:
-    """Wilson's interval: it has its nominal coverage for few samples and for rates near 0 and 1 too."""
+    """A proportion with Wilson's interval, which keeps its coverage for few samples and for rates near 0 and 1."""
     test = _of_scipy("binomtest")
     if test is None:
         return Estimate(good / of, None, None, of)
@@ -107,7 +106,7 @@ def _proportion(good: int, of: int) -> Estimate:
 
 
 def _mean(shares: Sequence[float]) -> Estimate:
-    """The mean over cases; cases are what was drawn, so they are what is drawn again."""
+    """The mean over cases with a bootstrap interval, which draws cases, not samples."""
     if all(share in (0.0, 1.0) for share in shares):
         return _proportion(round(sum(shares)), len(shares))
     value = fmean(shares)

@@ -1,7 +1,6 @@
-"""Agents of a run: a command, a Python function, the case's own solution, nobody, or what was recorded.
+"""Agents of a run: a command, a Python function, the solution of the case, or none.
 
-An agent is told as text, so that a job can go to another process or machine; its identity is part of the run's manifest.
-Must not know what becomes of the work.
+An agent is given as text, so that a job can go to another process or machine. Its identity is part of the run's manifest.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from pytest_gittrix.evals.runs.toolbox import OutOfTime, Toolbox
 from pytest_gittrix.evals.runs.transcript import Mismatch
 
 PYTHON: Final = "python:"
-"""What a function is told with: ``python:module:name`` or ``python:./file.py:name``."""
+"""The prefix of a function's spec: ``python:module:name`` or ``python:./file.py:name``."""
 GOLD, NOP = "gold", "nop"
 
 
 class AgentFailed(Exception):
-    """The agent did not do its work; the message says how, on one line."""
+    """The agent failed; the message says how, on one line."""
 
     def __init__(self, reason: str, exit: int | None = None) -> None:
         super().__init__(reason)
@@ -39,67 +38,73 @@ class AgentFailed(Exception):
 
 
 class Agent(Protocol):
-    """Somebody who works on a case."""
+    """An agent that works on cases."""
 
     @property
     def identity(self) -> Mapping[str, Json]:
-        """What makes it the same agent, for the manifest."""
+        """The identity for the manifest: agents with equal identities are the same agent."""
 
     @property
     def readable(self) -> tuple[Path, ...]:
-        """Files and directories outside the workspace that its program needs."""
+        """The files and directories outside the workspace that its program reads."""
 
     def work(self, toolbox: Toolbox) -> int | None:
-        """Do the task; gives the exit status, None for an agent that is no program.
+        """Do the task.
+
+        Args:
+            toolbox: the task, the files and the programs of the sample.
+
+        Returns:
+            The exit status; None for an agent that is not a program.
 
         Raises:
-            AgentFailed: it did not.
-            OutOfTime: its time was up.
-            AdapterUnavailable: the machine failed, and not the agent.
+            AgentFailed: the agent failed.
+            OutOfTime: its time is up.
+            AdapterUnavailable: the machine failed, not the agent.
         """
 
 
 @dataclass(frozen=True)
 class CommandAgent:
-    """A program. It gets the task on standard input and in the file that ``GITTRIX_TASK_FILE`` names; its directory is the workspace.
+    """A program. It gets the task on standard input and in the file that ``GITTRIX_TASK_FILE`` names, and runs in the workspace.
 
     Attributes:
-        argv: program and words; a word with a slash that is a file here means that file.
+        argv: the program and its arguments; an argument with a slash that names an existing file means that file.
     """
 
     argv: tuple[str, ...]
 
     @classmethod
     def of(cls, line: str) -> CommandAgent:
-        """From one line, as a shell splits it. Raises InvalidInput if it cannot be split, or is empty."""
+        """Split a command line as a shell does. Raises InvalidInput if it cannot be split, or is empty."""
         try:
-            words = shlex.split(line)
+            arguments = shlex.split(line)
         except ValueError as problem:
             raise InvalidInput(f"{line!r} is no command: {problem}.", fix="Quote it as for a shell.") from None
-        if not words or any("\0" in word for word in words):
-            raise InvalidInput(f"{line!r} is no command.", why="An agent is a program and its words.", fix="Give a program.")
-        return cls(tuple(os.path.abspath(word) if "/" in word and os.path.isfile(word) else word for word in words))
+        if not arguments or any("\0" in argument for argument in arguments):
+            raise InvalidInput(f"{line!r} is no command.", why="An agent is a program and its arguments.", fix="Give a program.")
+        return cls(tuple(os.path.abspath(argument) if "/" in argument and os.path.isfile(argument) else argument for argument in arguments))
 
     @property
     def identity(self) -> Mapping[str, Json]:
-        """The words, without the places of files, and the digests of those files."""
-        files = {os.path.basename(word): _digest(Path(word)) for word in self.argv if _is_ours(word)}
+        """The arguments, with the names of files in place of their paths, and the digests of those files."""
+        files = {os.path.basename(argument): _digest(Path(argument)) for argument in self.argv if _is_file(argument)}
         return {"kind": "command", "argv": self.shown, "files": files}
 
     @property
     def shown(self) -> list[str]:
-        """The words without the places of files, so that they are the same on every machine."""
-        return [os.path.basename(word) if _is_ours(word) else word for word in self.argv]
+        """The arguments with the names of files in place of their paths, so that they are the same on every machine."""
+        return [os.path.basename(argument) if _is_file(argument) else argument for argument in self.argv]
 
     @property
     def readable(self) -> tuple[Path, ...]:
-        """Those files, and nothing beside them: an agent is often kept next to the suite and the runs, which it must not see."""
+        """The files among the arguments, and nothing beside them: an agent is often beside suites and runs, which it must not see."""
         shown = toolchain()
-        files = {Path(word) for word in self.argv if _is_ours(word)}
-        return tuple(sorted(file for file in files if not any(file.is_relative_to(place) for place in shown)))
+        files = {Path(argument) for argument in self.argv if _is_file(argument)}
+        return tuple(sorted(file for file in files if not any(file.is_relative_to(path) for path in shown)))
 
     def work(self, toolbox: Toolbox) -> int | None:
-        """Run it."""
+        """Run the program."""
         done: Finished = toolbox.run_as_one_step({"argv": self.shown}, lambda: self._run(toolbox))
         if done.timed_out:
             raise OutOfTime
@@ -114,7 +119,7 @@ class CommandAgent:
 
 @dataclass(frozen=True)
 class CallableAgent:
-    """A Python function of a ``Toolbox``. It is not ended when its time is up: it finds that out at the next program it runs.
+    """A Python function of a ``Toolbox``. It is not stopped when its time is up: the next program that it runs raises.
 
     Attributes:
         spec: ``module:name`` or ``file.py:name``, the file absolute.
@@ -124,14 +129,14 @@ class CallableAgent:
 
     @classmethod
     def of(cls, spec: str) -> CallableAgent:
-        """From a spec. Raises InvalidInput if there is no such function."""
+        """Make the agent of a spec. Raises InvalidInput if there is no such function."""
         module, _, name = spec.rpartition(":")
         agent = cls(f"{os.path.abspath(module)}:{name}" if module.endswith(".py") else spec)
         agent.function()
         return agent
 
     def function(self) -> Callable[[Toolbox], object]:
-        """The function. Raises InvalidInput if there is none."""
+        """Load the function. Raises InvalidInput if there is none."""
         module, _, name = self.spec.rpartition(":")
         found: Callable[[Toolbox], object] | None = getattr(load(module), name, None) if module and name else None
         if found is None or not callable(found):
@@ -142,7 +147,7 @@ class CallableAgent:
 
     @property
     def identity(self) -> Mapping[str, Json]:
-        """Its name and the digest of its source."""
+        """The name of the function and the digest of its source file."""
         module, _, name = self.spec.rpartition(":")
         source = load(module).__file__
         named = os.path.basename(module) if module.endswith(".py") else module
@@ -150,17 +155,17 @@ class CallableAgent:
 
     @property
     def readable(self) -> tuple[Path, ...]:
-        """Nothing: it runs in this process."""
+        """Nothing: the function runs in this process."""
         return ()
 
     def work(self, toolbox: Toolbox) -> int | None:
-        """Call it."""
+        """Call the function."""
         function = self.function()
         try:
             function(toolbox)
         except (AdapterUnavailable, AgentFailed, KeyboardInterrupt, Mismatch, OutOfTime):
             raise
-        except BaseException as problem:  # also SystemExit, which would end the run with the status that the agent likes
+        except BaseException as problem:  # also SystemExit, which would end the run with a status of the agent's choice
             first = (str(problem).splitlines() or [""])[0]
             raise AgentFailed(f"the agent raised {type(problem).__name__}: {first}") from problem
         if not toolbox.time_left:
@@ -170,20 +175,20 @@ class CallableAgent:
 
 @dataclass(frozen=True)
 class GoldAgent:
-    """Applies the case's own solution, to see that the suite can be passed."""
+    """Applies the gold patch of each case, which shows that the suite can be passed."""
 
     @property
     def identity(self) -> Mapping[str, Json]:
-        """Its name."""
+        """The name of the agent."""
         return {"kind": GOLD}
 
     @property
     def readable(self) -> tuple[Path, ...]:
-        """Nothing: the patch comes by standard input."""
+        """Nothing: the patch comes on standard input."""
         return ()
 
     def work(self, toolbox: Toolbox) -> int | None:
-        """Apply the patch."""
+        """Apply the gold patch."""
         if toolbox.gold is None:
             raise AgentFailed("the case has no gold patch")
         done = toolbox.run(["git", "apply", "--whitespace=nowarn"], stdin=toolbox.gold.read_bytes())
@@ -194,11 +199,11 @@ class GoldAgent:
 
 @dataclass(frozen=True)
 class NopAgent:
-    """Does nothing, to see that the suite cannot be passed by that."""
+    """Does nothing, which shows that the suite cannot be passed without work."""
 
     @property
     def identity(self) -> Mapping[str, Json]:
-        """Its name."""
+        """The name of the agent."""
         return {"kind": NOP}
 
     @property
@@ -207,15 +212,15 @@ class NopAgent:
         return ()
 
     def work(self, toolbox: Toolbox) -> int | None:  # noqa: ARG002  (part of the protocol)
-        """Nothing."""
+        """Do nothing."""
         return None
 
 
 def agent_of(spec: str) -> Agent:
-    """An agent by its spec: ``gold``, ``nop``, ``python:module:name``, or else a command.
+    """Make the agent of a spec: ``gold``, ``nop``, ``python:module:name``, or else a command.
 
     Raises:
-        InvalidInput: there is no such function, or no command in it.
+        InvalidInput: there is no such function, or the command is empty.
     """
     if spec == GOLD:
         return GoldAgent()
@@ -227,10 +232,10 @@ def agent_of(spec: str) -> Agent:
 
 
 def load(name: str) -> ModuleType:
-    """A module by its name, or by the path of its file.
+    """Load a module by its name or by the path of its file.
 
     Raises:
-        InvalidInput: there is none, or it raised while it was loaded.
+        InvalidInput: there is no such module, or loading it raised.
     """
     try:
         if name.endswith(".py"):
@@ -245,7 +250,7 @@ def load(name: str) -> ModuleType:
 
 @lru_cache(maxsize=64)
 def _from_source(path: str, source: bytes) -> ModuleType:
-    # A name of its own, since many cases have a check.py.
+    # A unique name, since many cases have a check.py.
     name = f"gittrix_eval_{hashlib.sha256(path.encode() + source).hexdigest()[:16]}"
     module = ModuleType(name)
     module.__file__ = path
@@ -258,8 +263,8 @@ def _from_source(path: str, source: bytes) -> ModuleType:
     return module
 
 
-def _is_ours(word: str) -> bool:
-    return os.path.isabs(word) and os.path.isfile(word)
+def _is_file(argument: str) -> bool:
+    return os.path.isabs(argument) and os.path.isfile(argument)
 
 
 def _digest(path: Path) -> str:

@@ -1,7 +1,6 @@
-"""Whether a result is what it should be: by a command, an expected tree or diff, a Python function, or pytest.
+"""Checks of a result: by a command, an expected tree or diff, a Python function, or pytest.
 
-Checks see a checkout of what was promoted. What they answer is the same for the same result, so no output of a program is in it.
-Must not know how the result came about.
+A check sees a checkout of what was promoted. Equal results give equal check results, so these hold no output of programs.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ _NAMED: Final = 3
 
 @dataclass(frozen=True)
 class Result:
-    """What is checked.
+    """The result of a sample, as its checks see it.
 
     Attributes:
-        case: which case.
+        case: the case.
         path: a checkout of the result.
         repository: the durable repository.
-        before: the commit that the result is on top of.
-        commit: the result: the promoted commit, or ``before`` where nothing was promoted.
+        before: the commit that the result is based on.
+        commit: the result: the promoted commit, or ``before`` if nothing was promoted.
     """
 
     case: Case
@@ -46,12 +45,12 @@ class Result:
     commit: str
 
     def read(self, path: str) -> bytes:
-        """The bytes of a file of the result. Raises PathNotFound if there is none."""
+        """The bytes of a file of the result. Raises PathNotFound if there is no such file."""
         return self.repository.read(path, self.commit)
 
     @property
     def files(self) -> Mapping[str, Entry]:
-        """Everything in the result, by path."""
+        """The entries of the result, by path."""
         return self.repository.entries(self.commit)
 
 
@@ -61,9 +60,9 @@ class CheckContext:
 
     Attributes:
         launch: runs a program in the checkout.
-        environment: of programs.
-        scratch: a directory for whatever it needs; programs can read it.
-        home: their home directory.
+        environment: makes the environment of programs.
+        scratch: a directory for files of the check; programs can read it.
+        home: the home directory of programs.
     """
 
     launch: Launch
@@ -79,13 +78,18 @@ class CheckContext:
 
 
 def run_check(check: Check, result: Result, context: CheckContext) -> tuple[CheckResult, Finished | None]:
-    """Put one check to a result.
+    """Run one check on a result.
+
+    Args:
+        check: the check.
+        result: the result.
+        context: what the check can use.
 
     Returns:
-        What it found, and how its program ended if it has one.
+        What the check found, and how its program ended if it has one.
 
     Raises:
-        InvalidInput: the check cannot be put: its function cannot be loaded, or its diff does not apply to what it is for.
+        InvalidInput: the check cannot be run: its function cannot be loaded, or its diff does not apply to the result's base.
     """
     match check.kind:
         case "command":

@@ -1,7 +1,4 @@
-"""Whether an agent does the same again: a suite is run twice, and the first event that differs is named for each sample.
-
-Must not know how a comparison is shown.
-"""
+"""A check of determinism: a suite is run twice, and for each sample the first event that differs is named."""
 
 from __future__ import annotations
 
@@ -20,19 +17,19 @@ from pytest_gittrix.evals.runs.run import Options, Progress, run_suite
 def check_determinism(
     suite: Suite, options: Options, *, factory: Factory = local, watch: Callable[[Progress], object] = lambda _progress: None
 ) -> Comparison:
-    """Run a suite twice, once after the other, and compare.
+    """Run a suite twice, one run after the other, and compare the runs.
 
     Args:
-        suite: what.
-        options: how; ``out`` is a directory that the two runs, ``first`` and ``second``, are made in. What was there goes.
+        suite: the suite.
+        options: the options; ``out`` is the directory of the two runs ``first`` and ``second``, which replace earlier ones.
         factory: makes the executor.
-        watch: told of each sample that was done, in either run.
+        watch: called with the progress after each sample of either run.
 
     Returns:
         The comparison; its code is 0 if nothing differs.
 
     Raises:
-        InvalidInput, CapabilityMissing, AdapterUnavailable: as ``run_suite.run``.
+        InvalidInput, CapabilityMissing, AdapterUnavailable: as ``run.run_suite``.
     """
     stores = []
     for name in ("first", "second"):

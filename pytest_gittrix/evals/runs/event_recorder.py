@@ -1,6 +1,6 @@
-"""What happened in a sample, in order: the session's added events and the run's, without anything that is never the same twice.
+"""The event log of a sample: events of the session and of the run in order, without what differs each time.
 
-Times are ticks of the sample's clock; paths are told from the sample's directory. Real times go beside it. Must not know what events mean.
+Times are ticks of the sample's clock, and paths are relative to the sample's directory. Real times are recorded separately.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.os_level.process_tree import seconds
 from pytest_gittrix.record.eventlog.events import Event
 
-# How a pack is compressed is the machine's added affair, and so is its name.
-_PASSING: Final = frozenset({"pack"})
+# Fields of events that depend on the machine: how a pack is compressed, and so its name.
+_OMITTED: Final = frozenset({"pack"})
 
 
 class EventRecorder:
-    """Made for one sample.
+    """Records the events of one sample.
 
     Args:
-        directory: the sample's directory, which is told as ``/``.
+        directory: the sample's directory, which is removed from the paths in events.
 
     Attributes:
-        timing: what is never the same twice: when it began, and how many milliseconds each phase took.
+        timing: what differs each time: when the sample began, and how many milliseconds each phase took.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -38,7 +38,7 @@ class EventRecorder:
         self.timing: list[dict[str, Any]] = [{"began": format_instant(SystemClock().now())}]
 
     def follow(self, session: UserSession) -> None:
-        """From now on the run's added events stand between those of a session, as they are stored."""
+        """Order the events that are added from now on among those that a session stores."""
         self._stored = len(session.history())
         session.subscribe(self._receive)
 
@@ -46,12 +46,12 @@ class EventRecorder:
         self._stored += event.seq >= 0
 
     def add(self, kind: str, data: Mapping[str, Any]) -> None:
-        """Write down an event of the run."""
+        """Record an event of the run."""
         self._added.append((self._stored, kind, data))
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
-        """Write down how long a block took."""
+        """Record how long a block took."""
         began = seconds()
         try:
             yield
@@ -62,7 +62,7 @@ class EventRecorder:
         """All events as the lines of the sample's log.
 
         Args:
-            history: the session's added.
+            history: the events of the session.
             start: the instant that ticks (nanoseconds) are counted from.
         """
         first = ns_of(start)
@@ -73,7 +73,7 @@ class EventRecorder:
                 _, kind, data = added.pop(0)
                 found.append({"actor": "eval", "data": dict(data), "kind": kind, "tick": found[-1]["tick"] if found else 0})
             if event is not None:
-                data = {key: self._without_directory(value) for key, value in event.data.items() if key not in _PASSING}
+                data = {key: self._without_directory(value) for key, value in event.data.items() if key not in _OMITTED}
                 found.append({"actor": event.actor, "data": data, "kind": event.type, "tick": event.ts - first})
         found += [{"actor": "eval", "data": dict(data), "kind": kind, "tick": found[-1]["tick"] if found else 0} for _, kind, data in added]
         return [{"seq": seq, **line} for seq, line in enumerate(found)]

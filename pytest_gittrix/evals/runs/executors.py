@@ -1,6 +1,6 @@
-"""Who does jobs: this process, processes of this machine, or a cluster; all of them ``concurrent.futures.Executor``.
+"""The executors of jobs: this process, processes of this machine, or a cluster; each is a ``concurrent.futures.Executor``.
 
-Any other executor does as well, if it can pickle a job and its workers see the run's directory. Must not know what jobs are.
+Any other executor works as well, if it can pickle a job and its workers see the run's directory.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Factory = Callable[[int], Executor]
-"""Makes an executor for a number of workers."""
+"""Makes an executor with a number of workers."""
 
 DASK: Final = "dask"
 NAMES: Final = ("local", DASK)
 
 
 class InProcessExecutor(Executor):
-    """Does each job at once, in this process."""
+    """Runs each job at once, in this process."""
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Do it. Ctrl-C is raised and not kept in the future."""
+        """Run a job. KeyboardInterrupt is raised instead of stored in the future."""
         future: Future[T] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
-        except Exception as problem:  # noqa: BLE001  (it is raised by whoever asks for the result)
+        except Exception as problem:  # noqa: BLE001  (the future raises it to its caller)
             future.set_exception(problem)
         return future
 
 
 def local(workers: int) -> Executor:
-    """This process for one worker, processes of their own for more."""
+    """Use this process for one worker, and new processes for more."""
     if workers == 1:
         return InProcessExecutor()
     context = multiprocessing.get_context("forkserver")
@@ -46,10 +46,10 @@ def local(workers: int) -> Executor:
 
 
 def dask(address: str | None = None) -> Factory:
-    """Workers of Dask distributed: a cluster that runs at an address, or one of this machine for as long as the run lasts.
+    """Use workers of Dask distributed: those of a running cluster, or of one that is started on this machine for the run.
 
     Args:
-        address: of the scheduler, such as ``tcp://10.0.0.1:8786``.
+        address: the address of the scheduler, such as ``tcp://10.0.0.1:8786``.
 
     Raises:
         CapabilityMissing: the library is not installed.
@@ -73,7 +73,7 @@ def dask(address: str | None = None) -> Factory:
 
 
 class DaskExecutor(Executor):
-    """A Dask client as an executor that tells of dead workers and never does a job twice by itself.
+    """A Dask client as an executor that reports dead workers and never retries a job by itself.
 
     Args:
         client: a ``distributed.Client``; closed with the executor.
@@ -84,18 +84,18 @@ class DaskExecutor(Executor):
         self._executor: Executor = client.get_executor(retries=0, pure=False)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Hand it to a worker."""
+        """Submit a job to a worker."""
         return self._executor.submit(fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Let go of the workers; those of a cluster that was started for this run end."""
+        """Release the workers; a cluster that was started for this run ends."""
         # A client's executor cancels what has not begun when it is not waited for.
         self._executor.shutdown(wait=wait and not cancel_futures)
         self._client.close()
 
 
 def factory_of(name: str) -> Factory:
-    """A factory by its name: ``local``, ``dask``, or ``dask:ADDRESS``.
+    """The factory of a name: ``local``, ``dask``, or ``dask:ADDRESS``.
 
     Raises:
         InvalidInput: there is no such executor.

@@ -1,7 +1,4 @@
-"""Programs of a sample: where they run, what they see, and the environment they get. How they are confined is ``confine``'s.
-
-Must not know what a sample is.
-"""
+"""Starting programs of a sample: where they run, what they can read, and their environment. ``confine`` runs them."""
 
 from __future__ import annotations
 
@@ -20,11 +17,11 @@ from pytest_gittrix.git.environment import hermetic_env
 __all__ = ["Finished", "Launcher", "program_environment", "succeeded"]
 
 WORKSPACE: Final = "/workspace"
-"""Where a jail shows every workspace, so that paths in outputs are the same in each sample."""
+"""The path of every workspace in a jail, so that paths in outputs are the same in each sample."""
 
 _SYSTEM: Final = (Path("/usr"), Path("/bin"), Path("/sbin"))
 _LONGEST: Final = 20 * 86_400.0
-"""Seconds; what the kernel waits at most is a little more."""
+"""The longest timeout in seconds; the kernel's limit is a little higher."""
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -33,10 +30,10 @@ class Launcher:
     """Runs programs in one directory.
 
     Attributes:
-        directory: where, and what they may change.
+        directory: the directory that programs run in and may change.
         home: their home directory.
         confinement: how they are confined.
-        readable: what else they may read, besides this Python.
+        readable: what they may read besides, in addition to this Python.
     """
 
     directory: Path
@@ -53,47 +50,47 @@ class Launcher:
         timeout: float | None = None,
         most_output: int = 10 << 20,
     ) -> Finished:
-        """Run a program to its end; see ``confine.execute.run``, which also says what is raised."""
+        """Run a program to its end; arguments and errors are those of ``confine.choose.run``."""
         if timeout is not None:
             timeout = min(timeout, _LONGEST)
         shown = (*toolchain(), *self.readable)
-        place = Place(self.directory, self.home, shown, WORKSPACE)
-        told = self._told(environment, shown)
-        return run(argv, place, self.confinement, environment=told, stdin=stdin, timeout=timeout, most_output=most_output)
+        layout = Place(self.directory, self.home, shown, WORKSPACE)
+        variables = self._variables(environment, shown)
+        return run(argv, layout, self.confinement, environment=variables, stdin=stdin, timeout=timeout, most_output=most_output)
 
-    def _told(self, environment: Mapping[str, str], shown: Sequence[Path]) -> dict[str, str]:
-        """The variables without what is another in each sample, or the machine's own affair, where a level needs none of that."""
-        told = dict(environment)
-        # A relative place would be one in the workspace, where an agent could put a program for a check to find.
-        places = [Path(place) for place in told.get("PATH", "").split(os.pathsep) if os.path.isabs(place)]
+    def _variables(self, environment: Mapping[str, str], shown: Sequence[Path]) -> dict[str, str]:
+        """The variables without those that differ between samples or machines, as far as the level of confinement allows."""
+        variables = dict(environment)
+        # A relative directory would be one in the workspace, where an agent could put a program that a check then runs.
+        paths = [Path(path) for path in variables.get("PATH", "").split(os.pathsep) if os.path.isabs(path)]
         if self.confinement.level != "off":
-            told.pop(MARK, None)  # what is confined ends with this process, so nobody has to find it later
+            variables.pop(MARK, None)  # a confined program ends with this process, so the sweep need not find it
         if self.confinement.level == "jail":
-            told["GIT_CEILING_DIRECTORIES"] = "/"
-            places = [place for place in places if any(place.is_relative_to(one) for one in (*_SYSTEM, *shown))]
-        return {**told, "PATH": os.pathsep.join(map(str, places))}
+            variables["GIT_CEILING_DIRECTORIES"] = "/"
+            paths = [path for path in paths if any(path.is_relative_to(one) for one in (*_SYSTEM, *shown))]
+        return {**variables, "PATH": os.pathsep.join(map(str, paths))}
 
 
 def succeeded(done: Finished) -> bool:
-    """Whether a program ended by itself, with 0."""
+    """Whether a program ended by itself with status 0."""
     return done.code == 0 and not done.timed_out
 
 
 def program_environment(
-    home: Path, clock: FrozenClock, *, path: str | None, passed: Mapping[str, str], told: Mapping[str, str], mark: str
+    home: Path, clock: FrozenClock, *, path: str | None, passed: Mapping[str, str], sample: Mapping[str, str], mark: str
 ) -> dict[str, str]:
-    """The environment of a program: hermetic, pinned, with the clock.
+    """Make the environment of a program: hermetic, pinned, with the sample's clock.
 
     Args:
-        home: the program's home; the clock's file is put there, where every level of confinement shows it.
-        clock: the sample's.
-        path: where programs are looked for; the system's usual places by default.
-        passed: variables from outside that were asked for.
-        told: what the program is to know of its sample.
-        mark: what the sample's programs are known by.
+        home: the program's home directory; the clock's file is put there, where a program of every level can read it.
+        clock: the clock of the sample.
+        path: the search path of programs; the system's usual directories by default.
+        passed: the variables that are passed from outside.
+        sample: variables that describe the sample.
+        mark: the value that marks the sample's programs.
     """
     home.mkdir(parents=True, exist_ok=True)
     clock.attach_file(home / ".clock")
     base = hermetic_env(home, base={"PATH": path or _PATH, **passed})
     seconds = str(clock.now_ns() // 10**9)
-    return {**base, **clock.environment(), **PINNED, "SOURCE_DATE_EPOCH": seconds, MARK: mark, **told}
+    return {**base, **clock.environment(), **PINNED, "SOURCE_DATE_EPOCH": seconds, MARK: mark, **sample}

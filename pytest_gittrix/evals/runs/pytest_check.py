@@ -1,9 +1,8 @@
-"""A test file put to a result by pytest, in such a way that neither the files of the result nor a line of its code can answer for pytest.
+"""The check that runs pytest on a result, built so that neither files nor code of the result can answer for pytest.
 
-pytest is loaded before anything of the result is, no setting of the result counts, and what pytest found is said under a word that is
-gone from the input before the result is loaded. Code under test shares its process with the test, so this withstands what is easy
-(``pytest.py``, ``sitecustomize.py``, ``os._exit``, ``pytest.skip``), and not somebody who searches the interpreter's memory.
-Must not know what the answer is used for.
+pytest is loaded before anything of the result, settings of the result are ignored, and the answer carries a secret that is read from the
+input before the result is loaded. Code under test shares its process with the test, so this withstands simple tricks (``pytest.py``,
+``sitecustomize.py``, ``os._exit``, ``pytest.skip``), but not code that searches the interpreter's memory.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ _OPTIONS: Final = ("-q", "-p", "no:cacheprovider", "--import-mode=importlib")
 
 _WITNESS: Final = """\
 import json, os, sys, unittest
-word, place = sys.stdin.readline().strip(), sys.stdin.readline().strip()
-said = os.open(os.path.join(os.environ["HOME"], place), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+secret, name = sys.stdin.readline().strip(), sys.stdin.readline().strip()
+answer = os.open(os.path.join(os.environ["HOME"], name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 checkout = os.getcwd()
 write, leave = os.write, sys.exit
 import _pytest, pluggy, pytest
@@ -43,10 +42,10 @@ class Witness:
         report = (yield).get_result()
         self.passed += report.when == "call" and report.passed
         if found is not None and isinstance(found.value, GIVEN_UP) and not self.given_up:
-            places = [os.path.realpath(str(one.path)) for one in found.traceback]
-            places = [one for one in places if not one.startswith(TOOLS)]
-            marked = not places and report.when != "call"
-            if not marked and (not places or places[-1].startswith(checkout + os.sep)):
+            files = [os.path.realpath(str(one.path)) for one in found.traceback]
+            files = [one for one in files if not one.startswith(TOOLS)]
+            marked = not files and report.when != "call"
+            if not marked and (not files or files[-1].startswith(checkout + os.sep)):
                 self.given_up = item.nodeid
 
     def pytest_runtest_logfinish(self):
@@ -62,12 +61,12 @@ def main():
     os.environ["PYTHONPATH"] = checkout
     status = int(pytest.main(sys.argv[1:], plugins=[witness]))
     if witness.given_up:
-        told = "the result gave up " + witness.given_up
+        reason = "the result gave up " + witness.given_up
     elif witness.ended != witness.collected:
-        told = "only %d of %d tests came to an end" % (witness.ended, witness.collected)
+        reason = "only %d of %d tests came to an end" % (witness.ended, witness.collected)
     else:
-        told = "" if witness.passed else "no test passed"
-    write(said, json.dumps({"word": word, "status": status, "told": told}).encode())
+        reason = "" if witness.passed else "no test passed"
+    write(answer, json.dumps({"secret": secret, "status": status, "reason": reason}).encode())
     leave(status)
 
 
@@ -77,12 +76,12 @@ main()
 
 @dataclass(frozen=True)
 class PytestCheck:
-    """How a test file is put to a result.
+    """Runs a test file on a result.
 
     Attributes:
-        run: runs a program in the checkout: ``argv``, and by name ``stdin``.
-        scratch: a directory that it can read and not write.
-        home: its home directory.
+        run: runs a program in the checkout, given ``argv`` and by name ``stdin``.
+        scratch: a directory that the program can read but not write.
+        home: the program's home directory.
     """
 
     run: Callable[..., Finished]
@@ -90,34 +89,34 @@ class PytestCheck:
     home: Path
 
     def __call__(self, test: Path) -> tuple[str, Finished]:
-        """Put it.
+        """Run the test file.
 
         Args:
             test: the test file; a copy of it is run.
 
         Returns:
-            Why the result is not right, empty if it is; and how the program ended.
+            Why the result did not pass, empty if it did; and how the program ended.
         """
-        place = self.scratch / "pytest"
-        place.mkdir(exist_ok=True)
-        (place / test.name).write_bytes(test.read_bytes())
-        settings = place / "pytest.ini"
+        directory = self.scratch / "pytest"
+        directory.mkdir(exist_ok=True)
+        (directory / test.name).write_bytes(test.read_bytes())
+        settings = directory / "pytest.ini"
         settings.write_text("[pytest]\n", encoding="ascii")
-        word, said = secrets.token_hex(16), f".said-{secrets.token_hex(8)}"
-        # Neither the directory that it runs in nor the user's packages are looked in: both can hold a file of the agent's named pytest.py.
-        argv = [sys.executable, "-P", "-s", "-c", _WITNESS, *_OPTIONS, "-c", str(settings), str(place / test.name)]
-        done = self.run(argv, stdin=f"{word}\n{said}\n".encode())
-        return _wrong(done, _read(self.home / said), word), done
+        secret, answer = secrets.token_hex(16), f".answer-{secrets.token_hex(8)}"
+        # Python does not look into its working directory nor the user's packages: the agent could have put a pytest.py there.
+        argv = [sys.executable, "-P", "-s", "-c", _WITNESS, *_OPTIONS, "-c", str(settings), str(directory / test.name)]
+        done = self.run(argv, stdin=f"{secret}\n{answer}\n".encode())
+        return _problem(done, _read(self.home / answer), secret), done
 
 
-def _wrong(done: Finished, found: dict[str, Any], word: str) -> str:
+def _problem(done: Finished, found: dict[str, Any], secret: str) -> str:
     if done.timed_out:
         return "its time was up"
     if not succeeded(done):
         return f"status {done.code}" if done.code is not None else f"signal {done.signal}"
-    if found.get("word") != word:
+    if found.get("secret") != secret:
         return "the result ended pytest before it was done"
-    return str(found.get("told")) if found.get("status") == 0 else f"status {found.get('status')}"
+    return str(found.get("reason")) if found.get("status") == 0 else f"status {found.get('status')}"
 
 
 def _read(file: Path) -> dict[str, Any]:

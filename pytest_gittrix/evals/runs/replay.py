@@ -1,4 +1,4 @@
-"""An agent that does again what was recorded, held against the record step by step. Must not know what becomes of the work."""
+"""The agent that replays a recorded sample; each of its steps is compared with the transcript."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from typing import Any
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.evals.inputs.identity import Json
 from pytest_gittrix.evals.inputs.sample_record import Record
+from pytest_gittrix.evals.results.run_repository import ObjectStore
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.runs.agents import AgentFailed
 from pytest_gittrix.evals.runs.launch import Finished
 from pytest_gittrix.evals.runs.toolbox import OutOfTime, Toolbox
 from pytest_gittrix.evals.runs.transcript import ExpectedTranscript, Step, data_of
-from pytest_gittrix.git.tree import SUBMODULE, SYMLINK
+from pytest_gittrix.git.tree import SUBMODULE, SYMLINK, Entry
 
 
 @dataclass(frozen=True)
 class RecordedSample:
-    """A sample of another run, to be done again.
+    """A recorded sample that is to be replayed.
 
     Attributes:
-        run: that run's directory.
-        record: the sample's record.
+        run: the directory of its run.
+        record: the record of the sample.
         steps: its transcript.
     """
 
@@ -36,7 +37,12 @@ class RecordedSample:
 
     @classmethod
     def of(cls, run: Path, id_: str, epoch: int) -> RecordedSample:
-        """Find it.
+        """Read a recorded sample.
+
+        Args:
+            run: the directory of the run.
+            id_: the id of the case.
+            epoch: the number of the repetition.
 
         Raises:
             InvalidInput: the run has no such sample, or no transcript of it.
@@ -60,17 +66,17 @@ def _keys(run: Path) -> dict[tuple[str, int], str]:
 
 @dataclass(frozen=True)
 class ReplayAgent:
-    """Does each recorded step again.
+    """Repeats each recorded step.
 
     Attributes:
-        recorded: the sample.
+        recorded: the recorded sample.
     """
 
     recorded: RecordedSample
 
     @property
     def identity(self) -> Mapping[str, Json]:
-        """That of the agent that was recorded, since it is that agent whose work is done."""
+        """The identity of the recorded agent, whose work is replayed."""
         found: Mapping[str, Json] = RunStore.open(self.recorded.run).manifest().core["setting"]["agent"]
         return found
 
@@ -80,7 +86,7 @@ class ReplayAgent:
         return ()
 
     def work(self, toolbox: Toolbox) -> int | None:
-        """Do each step."""
+        """Repeat each step."""
         code: int | None = None
         for step in self.recorded.steps:
             match step["do"]:
@@ -94,7 +100,7 @@ class ReplayAgent:
                     toolbox.note(step["role"], step["text"])
                 case "agent":
                     code = self._replay_program(toolbox, step)
-        # A function that failed left nothing but what it had done before.
+        # A function that failed left only the steps before the failure.
         if self.recorded.record.outcome == "agent_error":
             raise AgentFailed(self.recorded.record.reason, self.recorded.record.exit)
         if self.recorded.record.outcome == "timeout":
@@ -102,7 +108,7 @@ class ReplayAgent:
         return code
 
     def _replay_program(self, toolbox: Toolbox, step: Step) -> int | None:
-        """A program that cannot be looked into: leave what it left, and end as it ended."""
+        """Restore the files that the agent's program left, and return its exit status."""
         done: Finished = toolbox.run_as_one_step({"argv": step["argv"]}, lambda: self._restore_files(toolbox, step))
         return done.code
 
@@ -114,25 +120,40 @@ class ReplayAgent:
                 file = toolbox.path / path
                 if path in before and os.path.lexists(file):
                     file.unlink()
-            for path, entry in after.items():
-                if before.get(path) != entry and entry.mode != SUBMODULE:
-                    _put_file(toolbox.path / path, objects.read(entry.id)[1], entry.mode)
+            changed = {path: entry for path, entry in after.items() if before.get(path) != entry}
+            write_files(objects, changed, toolbox.path)
         except (OSError, GittrixError) as problem:
             raise AgentFailed(f"what was recorded cannot be put back: {problem}".splitlines()[0]) from problem
-        told: dict[str, Any] = {name: step[name] for name in ("exit", "signal", "output", "stdout", "stderr", "timed_out", "truncated")}
+        fields: dict[str, Any] = {name: step[name] for name in ("exit", "signal", "output", "stdout", "stderr", "timed_out", "truncated")}
         stdout, stderr = (str(step[name]).encode(errors="replace") for name in ("stdout", "stderr"))
-        return Finished(step["exit"], step["signal"], stdout, stderr, step["timed_out"], step["truncated"]), told
+        return Finished(step["exit"], step["signal"], stdout, stderr, step["timed_out"], step["truncated"]), fields
 
 
-def _put_file(path: Path, data: bytes, mode: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if mode == SYMLINK:
-        os.symlink(data, os.fsencode(path))
-        return
-    path.write_bytes(data)
-    path.chmod(mode & 0o777)
+def write_files(objects: ObjectStore, files: Mapping[str, Entry], directory: Path) -> None:
+    """Write files of a run into a directory; submodules are skipped.
+
+    Args:
+        objects: the run's objects.
+        files: the entries by path; where a link is written there must be nothing.
+        directory: the root of the paths.
+
+    Raises:
+        AdapterUnavailable: an object is missing.
+        OSError: a file cannot be written.
+    """
+    for path, entry in files.items():
+        if entry.mode == SUBMODULE:
+            continue
+        file = directory / path
+        data = objects.read(entry.id)[1]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if entry.mode == SYMLINK:
+            os.symlink(data, os.fsencode(file))
+        else:
+            file.write_bytes(data)
+            file.chmod(entry.mode & 0o777)
 
 
 def expected_transcript(recorded: RecordedSample, *, lenient: bool) -> ExpectedTranscript:
-    """What the actions of a replay are held against."""
+    """The transcript that the steps of a replay are compared with."""
     return ExpectedTranscript(recorded.steps, "lenient" if lenient else "strict")

@@ -1,7 +1,6 @@
-"""A run: what is to be done, what is there already, and who does the rest.
+"""A run of a suite: which samples are missing, and an executor that does them.
 
-``start`` makes or finds the run's directory and says what is left; ``Run.go`` has it done. A run can be killed at any moment and gone on
-with: what has a record is done. Must not know how a sample is done, nor how progress is shown.
+A run can be killed at any moment and resumed: samples that have a record are done.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from pytest_gittrix.os_level.process_tree import KILL_WAIT, pause, process, seco
 
 _NAP = 0.005
 _AHEAD = 2
-"""Jobs that are handed out for each worker: the next one waits there, and a broken executor loses few."""
+"""Jobs that are submitted for each worker: the next one waits there, and a broken executor loses few."""
 
 
 @dataclass(frozen=True)
@@ -42,23 +41,23 @@ class Options:
     """How a suite is run.
 
     Attributes:
-        agent: its spec, see ``agents.agent_of``; empty for a replay.
-        out: the run's directory.
-        seed: everything random is drawn from it; 0 by default, and that of the run that is replayed.
-        epochs: how often each case is run; once by default, and as often as in the run that is replayed.
-        workers: how many samples at a time.
-        resume: whether to go on with a run that is there.
-        reuse: directory of a run whose samples are taken over where their inputs are the same.
-        only: shell patterns of ids; all by default.
-        shard: a part of the samples.
-        timeout_ms: instead of the cases' own.
-        confine: level of confinement; the suite's by default, and that of the run that is replayed.
-        passed: names of variables that the agent gets from outside.
-        record: whether the tree after each step is written down, for a strict replay.
-        replay: directory of a run whose transcripts are replayed.
-        lenient: whether a replay holds only the actions against them.
-        retries: how often what ended in ``infra_error`` is done again.
-        scratch: where samples work; below the system's directory for temporary files by default.
+        agent: the spec of the agent, see ``agents.agent_of``; empty for a replay.
+        out: the directory of the run.
+        seed: the seed of everything random; by default 0, or that of the replayed run.
+        epochs: how often each case is run; by default once, or as often as in the replayed run.
+        workers: the number of samples that run at a time.
+        resume: whether to resume an existing run.
+        reuse: the directory of a run whose samples are taken over where their inputs are the same.
+        only: shell patterns of ids; all cases by default.
+        shard: the part of the samples to run.
+        timeout_ms: the time limit in milliseconds that replaces those of the cases.
+        confine: the level of confinement; by default that of the suite, or of the replayed run.
+        passed: the names of the environment variables that are passed to the agent.
+        record: whether to record the tree after each step, for a strict replay.
+        replay: the directory of a run whose transcripts are replayed.
+        lenient: whether a replay compares only actions with the transcripts, not their results.
+        retries: how often a sample that ended in ``infra_error`` is retried.
+        scratch: the directory that samples work in; below the system's directory for temporary files by default.
     """
 
     agent: str
@@ -82,12 +81,12 @@ class Options:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a run tells while it goes on.
+    """The progress of a run.
 
     Attributes:
-        done: samples that have a record.
-        total: samples that will have one.
-        last: the one that was just done; None at first.
+        done: the number of samples that have a record.
+        total: the number of samples that will have one.
+        last: the sample that was just done; None at first.
     """
 
     done: int
@@ -97,15 +96,15 @@ class Progress:
 
 @dataclass(frozen=True)
 class Summary:
-    """How a run ended.
+    """The outcome of a run.
 
     Attributes:
-        store: where it is.
-        manifest: what it was made from.
-        records: of its samples, by id and epoch.
-        reused: what was taken over from another run, and why the rest was not; by id and epoch.
-        already: how many were there when it was gone on with.
-        swept: directories of killed runs that were removed at the start.
+        store: the store of the run.
+        manifest: its inputs.
+        records: the records of its samples, by id and epoch.
+        reused: which samples were taken over from another run, and why the others were not; by id and epoch.
+        already: the number of samples that were done when the run was resumed.
+        swept: the directories of killed runs that were removed at the start.
     """
 
     store: RunStore
@@ -117,12 +116,12 @@ class Summary:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Records by outcome."""
+        """The number of records of each outcome."""
         return tally(self.records)
 
     @property
     def digest(self) -> str:
-        """Of the results."""
+        """The digest of the results."""
         return digest(self.records)
 
     def to_json(self) -> dict[str, Json]:
@@ -134,7 +133,7 @@ class Summary:
             "samples": len(self.records),
             "outcomes": self.counts,
             "already": self.already,
-            "reused": sum(1 for choice in self.reused.values() if choice.reused),
+            "reused": sum(1 for decision in self.reused.values() if decision.reused),
             "confine": self.manifest.core["setting"]["confine"],
         }
 
@@ -148,22 +147,22 @@ def run_suite(
     """Run a suite.
 
     Args:
-        suite: what.
-        options: how.
+        suite: the suite.
+        options: the options of the run.
         factory: makes the executor that does the samples; see ``executors``.
-        agent: one that cannot be told as text, instead of ``options.agent``; then samples are done in this process.
-        watch: told of each sample that was done.
+        agent: an agent that cannot be given as text, instead of ``options.agent``; then samples are done in this process.
+        watch: called with the progress at first and after each sample.
 
     Returns:
-        How it ended; every sample that was chosen has a record.
+        The outcome of the run, with a record of every chosen sample.
 
     Raises:
-        InvalidInput: an option is not allowed; a run is there and is not to be gone on with, or it was made from something else.
-        CapabilityMissing: the level of confinement that was asked for is not available.
+        InvalidInput: an option is not allowed, or the directory holds a run that is not to be resumed or has other inputs.
+        CapabilityMissing: the requested level of confinement is not available.
         AdapterUnavailable: the disk refused, or another process writes to the run.
-        KeyboardInterrupt: Ctrl-C; what was done is kept, nothing is left running.
+        KeyboardInterrupt: Ctrl-C was pressed; finished samples are saved, and no program is left running.
     """
-    options = settled(options)
+    options = with_defaults(options)
     level = confinement(options.confine or suite.confine)
     root = scratch_root(options.scratch)
     swept = sweep(root)
@@ -192,7 +191,7 @@ def run_suite(
         left = [sample for sample in missing if not (sample in reused and reused[sample].reused)]
         jobs = [Job(setting, suite.case(id_), epoch, keys[id_, epoch], agent) for id_, epoch in left]
         here = local if agent is not None else factory
-        _Dispatch(jobs, here, 1 if agent is not None else options.workers, len(chosen), watch).go()
+        _Dispatch(jobs, here, 1 if agent is not None else options.workers, len(chosen), watch).run()
         records = tuple(store.record(keys[sample]) for sample in chosen)
         return Summary(store, store.manifest(), records, reused, len(already), swept.removed)
 
@@ -201,11 +200,11 @@ run = run_suite
 """Its name where the documentation once taught it, ``pytest_gittrix.evals.run``."""
 
 
-def settled(options: Options) -> Options:
-    """Options with their defaults: a replay is done as the run was that it replays, but for what was told.
+def with_defaults(options: Options) -> Options:
+    """Fill in the defaults of options; those of a replay are the settings of the replayed run.
 
     Raises:
-        InvalidInput: the run that is to be replayed is none, or there is to be no epoch, no worker, or less than no retry.
+        InvalidInput: the run to replay does not exist, or there are less than one epoch, one worker or no retries.
     """
     found = replace(options, seed=options.seed or 0, epochs=1 if options.epochs is None else options.epochs)
     if options.replay is not None:
@@ -234,7 +233,7 @@ def _manifest(suite: Suite, options: Options, level: str, agent: Agent | None) -
         passed=options.passed,
         timeout_ms=options.timeout_ms,
     )
-    more: dict[str, Json] = {
+    details: dict[str, Json] = {
         "began": format_instant(SystemClock().now()),
         "confined_by": confinement(options.confine or suite.confine).by,
         "only": list(options.only),
@@ -244,7 +243,7 @@ def _manifest(suite: Suite, options: Options, level: str, agent: Agent | None) -
         "why_not_stronger": confinement(options.confine or suite.confine).why,
         "workers": options.workers,
     }
-    return Manifest(core, host(**more))
+    return Manifest(core, host(**details))
 
 
 def _identity(options: Options, agent: Agent | None) -> Mapping[str, Json]:
@@ -253,7 +252,7 @@ def _identity(options: Options, agent: Agent | None) -> Mapping[str, Json]:
     if options.agent:
         return agent_of(options.agent).identity
     if options.replay is None:
-        raise InvalidInput("There is no agent.", why="Somebody has to do the work.", fix="Give --agent, or --replay RUN.")
+        raise InvalidInput("There is no agent.", why="A run needs an agent, or a run to replay.", fix="Give --agent, or --replay RUN.")
     found: Mapping[str, Json] = RunStore.open(options.replay).manifest().core["setting"]["agent"]
     return found
 
@@ -273,7 +272,7 @@ def _store(options: Options, manifest: Manifest) -> RunStore:
 
 
 def _chosen(samples: Iterable[tuple[str, int]], options: Options) -> list[tuple[str, int]]:
-    """Epoch by epoch, so that a run that is stopped early has seen every case."""
+    """The chosen samples, epoch by epoch, so that a run that is stopped early has tried every case."""
     chosen = [
         (id_, epoch)
         for id_, epoch in samples
@@ -290,7 +289,7 @@ def _chosen(samples: Iterable[tuple[str, int]], options: Options) -> list[tuple[
 
 
 def _already(store: RunStore, keys: Sequence[str]) -> set[str]:
-    """What is done. What is damaged or an ``infra_error`` is taken aside, and done again."""
+    """The keys of finished samples. Records that are damaged or an ``infra_error`` are set aside, so that their samples are retried."""
     found = set()
     for key in keys:
         if not store.has(key):
@@ -304,7 +303,7 @@ def _already(store: RunStore, keys: Sequence[str]) -> set[str]:
 
 
 class _Dispatch:
-    """Jobs and who does them."""
+    """Hands jobs to executors, and retries those whose worker died."""
 
     def __init__(self, jobs: Sequence[Job], factory: Factory, workers: int, total: int, watch: Watch) -> None:
         self._waiting = [*reversed(jobs)]
@@ -317,9 +316,9 @@ class _Dispatch:
         self._setting = jobs[0].setting if jobs else None
         self._broke: dict[str, int] = {}
 
-    def go(self) -> None:
-        """Have them done."""
-        self._tell(None)
+    def run(self) -> None:
+        """Do all jobs."""
+        self._report(None)
         try:
             while self._waiting or self._suspects:
                 self._with_one_executor()
@@ -329,24 +328,24 @@ class _Dispatch:
                 sweep(self._setting.scratch)
 
     def _with_one_executor(self) -> None:
-        """Until all are done or the executor breaks. What was under way then is done one by one, to see whose doing it was."""
-        under_way: dict[Future[JobResult], Job] = {}
+        """Run jobs until all are done or the executor breaks. The jobs in flight are then done one by one."""
+        in_flight: dict[Future[JobResult], Job] = {}
         queue, most = (self._suspects, 1) if self._suspects else (self._waiting, self._workers * _AHEAD)
         executor = self._factory(self._workers)
         try:
-            while queue or under_way:
-                while queue and len(under_way) < most:
-                    under_way[executor.submit(execute, queue[-1])] = queue[-1]
+            while queue or in_flight:
+                while queue and len(in_flight) < most:
+                    in_flight[executor.submit(execute, queue[-1])] = queue[-1]
                     queue.pop()
                     if self._workers == 1:
                         break
-                ready, _ = wait(under_way, return_when=FIRST_COMPLETED)
+                ready, _ = wait(in_flight, return_when=FIRST_COMPLETED)
                 for future in ready:
-                    self._finished(future, under_way[future])
-                    del under_way[future]
+                    self._finished(future, in_flight[future])
+                    del in_flight[future]
         except BrokenExecutor:
-            alone = len(under_way) == 1
-            self._suspects += [job for job in under_way.values() if self._is_left(job, "the process that did it died", counts=alone)]
+            alone = len(in_flight) == 1
+            self._suspects += [job for job in in_flight.values() if self._is_to_retry(job, "the process that did it died", counts=alone)]
         except BaseException:
             self._stop(executor)
             raise
@@ -356,27 +355,27 @@ class _Dispatch:
         problem = future.exception()
         if problem is None:
             self._left -= 1
-            self._tell(future.result())
+            self._report(future.result())
         elif isinstance(problem, (BrokenExecutor, GittrixError)):
             raise problem
-        elif self._is_left(job, f"{type(problem).__name__}: the process that did it died"):
+        elif self._is_to_retry(job, f"{type(problem).__name__}: the process that did it died"):
             self._waiting.append(job)
 
-    def _is_left(self, job: Job, reason: str, *, counts: bool = True) -> bool:
-        """Whether a job whose worker died is to be done again. It is counted once: by its record."""
+    def _is_to_retry(self, job: Job, reason: str, *, counts: bool = True) -> bool:
+        """Whether a job whose worker died is to be retried; a job with a record counts as done."""
         died = self._broke[job.key] = self._broke.get(job.key, 0) + counts
         if RunStore(job.setting.store).has(job.key):
             self._left -= 1
-            self._tell(execute(job))
+            self._report(execute(job))
             return False
         if died > job.setting.retries + 1:
             self._left -= 1
-            self._tell(record_failure(job, reason))
+            self._report(record_failure(job, reason))
             return False
         return True
 
     def _stop(self, executor: object) -> None:
-        """End the workers that are at work, and what they started."""
+        """End the busy workers, and the programs they started."""
         shutdown = getattr(executor, "shutdown")  # noqa: B009  (an executor is anything that has one)
         shutdown(wait=False, cancel_futures=True)
         if self._setting is not None:
@@ -393,5 +392,5 @@ class _Dispatch:
             pause(_NAP)
         sweep(setting.scratch)
 
-    def _tell(self, last: JobResult | None) -> None:
+    def _report(self, last: JobResult | None) -> None:
         self._watch(Progress(self._total - self._left, self._total, last))

@@ -1,7 +1,7 @@
-"""One sample: a world, a session, the agent, the review, the promotion, the checks, and what it all came to.
+"""One sample: a world, a session, the agent, the review, the promotion, the checks, and the record of it.
 
-Everything of it happens at the suite's epoch, in a directory of its own. What is written down is the same for the same sample; what is
-not (times, output of checks) is kept apart. Must not know runs, other samples, or where records are kept.
+A sample runs at the suite's epoch, in its own directory. Its record is the same for the same sample; what differs each time (times, the
+output of checks) is stored separately.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
@@ -44,7 +43,7 @@ from pytest_gittrix.testing.world import World
 
 _REASON: Final = 300
 _ADDRESS: Final = re.compile(r"\b0x[0-9a-f]{6,}\b")
-# What says no to a promotion because of what is being promoted, and not because the machine failed.
+# Errors of a promotion that are caused by the agent's changes, not by the machine.
 _REFUSALS: Final = (PathCollision, PromoteFailed, WriteRejected)
 
 
@@ -53,18 +52,18 @@ class SampleSpec:
     """A sample to be done.
 
     Attributes:
-        case: what on.
-        epoch: which repetition, from 0.
+        case: the case.
+        epoch: the number of the repetition, from 0.
         key: see ``identity.sample_key``.
         seed: 64 hex digits.
-        agent: who.
-        instant: where the clock stands.
-        confinement: of programs.
-        passed: variables from outside that the agent gets.
-        path: where programs are looked for.
-        timeout: seconds that the agent has.
-        trees: whether the tree after each step is written down.
-        expected: what the agent's steps are held against.
+        agent: the agent.
+        instant: the instant that the clock stands at.
+        confinement: the confinement of programs.
+        passed: the environment variables that are passed to the agent.
+        path: the search path of programs.
+        timeout: the agent's time in seconds.
+        trees: whether to record the tree after each step.
+        expected: the transcript that the agent's steps are compared with.
     """
 
     case: Case
@@ -83,7 +82,7 @@ class SampleSpec:
 
 @dataclass
 class _Ending:
-    """What is known of the ending so far."""
+    """How the sample ends, as far as it is known."""
 
     outcome: Outcome = "fail"
     reason: str = ""
@@ -95,14 +94,14 @@ class _Ending:
 
 
 class Sample:
-    """One sample being done. Made and used by ``do``.
+    """Runs one sample.
 
     Args:
-        spec: what is to be done.
-        directory: an empty directory for it, removed by the caller.
-        mark: what its programs are known by.
-        templates: where prepared histories are.
-        cache: where unpacked repositories are.
+        spec: the sample to run.
+        directory: an empty directory for it, which the caller removes.
+        mark: the value that marks the sample's programs.
+        templates: the prepared histories.
+        cache: the directory of unpacked repositories.
     """
 
     def __init__(self, spec: SampleSpec, directory: Path, mark: str, *, templates: Templates, cache: Path) -> None:
@@ -119,10 +118,10 @@ class Sample:
         self._head = ""
 
     def do(self) -> tuple[Record, Artifacts]:
-        """Do it. Whatever is no doing of the agent's is raised as it is."""
+        """Run the sample. Errors that the agent did not cause are raised unchanged."""
         case, spec = self._case, self._spec
         ephemeral = LocalEphemeral(kind=case.workspace, history=case.history)
-        with self._timed("open"):
+        with self._recorder.timed("open"):
             world = World.open(
                 self._directory / "world",
                 **durable_arguments(case, self._cache),
@@ -140,16 +139,16 @@ class Sample:
             self._head = self._durable_head(world)
             self._recorder.follow(session)
             points.reached("eval:session-started")
-            with self._timed("agent"):
+            with self._recorder.timed("agent"):
                 worked = self._work(world, session)
             try:
-                with self._timed("review"):
+                with self._recorder.timed("review"):
                     review = self._review_work(session)
                     patch = patch_bytes(file_changes(review.snapshot))
             except WriteRejected as refusal:
                 return self._record_unreviewable(world, session, "refused", refusal.fact)
             except AdapterUnavailable:
-                # Otherwise an agent that fails could have itself left out of every rate, by locking its own workspace.
+                # Otherwise an agent that fails could be left out of every rate by locking its workspace.
                 locked = _locked(session.workspace_path)
                 if not locked:
                     raise
@@ -157,10 +156,10 @@ class Sample:
             left_out = {"left_out": sorted(review.refused)} if review.refused else {}
             self._recorder.add("review.done", {"files": len(review.changes), "tree": review.tree, **left_out})
             if worked and self._allowed(review):
-                with self._timed("promote"):
+                with self._recorder.timed("promote"):
                     landed = self._promote(session, review)
                 if landed:
-                    with self._timed("check"):
+                    with self._recorder.timed("check"):
                         self._check(world)
             self._recorder.add("sample.done", {"outcome": self._ending.outcome, "reason": self._ending.reason})
             return self._record_of(world, session, review, patch)
@@ -168,7 +167,7 @@ class Sample:
     # The agent -----------------------------------------------------------------------------------------------------------------
 
     def _work(self, world: World, session: UserSession) -> bool:
-        """Whether the agent came to an ending of its own."""
+        """Run the agent; return whether it finished its work."""
         self._drift(world, "after-start")
         spec, ending = self._spec, self._ending
         try:
@@ -199,13 +198,13 @@ class Sample:
             home.mkdir(exist_ok=True)
             file.write_text(case.task, encoding="utf-8", errors="surrogatepass")
             file.chmod(0o444)
-            told = {
+            about_sample = {
                 "GITTRIX_CASE": case.id,
                 "GITTRIX_EPOCH": str(spec.epoch),
                 "GITTRIX_SEED": spec.seed,
                 "GITTRIX_TASK_FILE": str(file),
             }
-            return session.for_agent().environment(self._variables(world, home, told))
+            return session.for_agent().environment(self._variables(world, home, about_sample))
 
         return Toolbox(
             session.for_agent(),
@@ -223,9 +222,9 @@ class Sample:
             expected=spec.expected,
         )
 
-    def _variables(self, world: World, home: Path, told: Mapping[str, str]) -> dict[str, str]:
+    def _variables(self, world: World, home: Path, about_sample: Mapping[str, str]) -> dict[str, str]:
         spec = self._spec
-        return program_environment(home, world.clock, path=spec.path, passed=spec.passed, told=told, mark=self._mark)
+        return program_environment(home, world.clock, path=spec.path, passed=spec.passed, sample=about_sample, mark=self._mark)
 
     def _drift(self, world: World, at: str) -> None:
         drift = self._case.drift
@@ -239,10 +238,10 @@ class Sample:
         self._head = world.rival.commit(changes, worktree=True)
         self._recorder.add("durable.drifted", {"commit": self._head})
 
-    # What became of it ---------------------------------------------------------------------------------------------------------
+    # The result -------------------------------------------------------------------------------------------------------------------
 
     def _review_work(self, session: UserSession) -> Review:
-        """The work without what tools leave behind."""
+        """Review the work without the directories that the case excludes."""
         review = session.review()
         excluded = frozenset(self._case.review.exclude)
         kept = {path: entry for path, entry in review.changes.items() if excluded.isdisjoint(path.split("/"))}
@@ -262,7 +261,7 @@ class Sample:
         return not denied
 
     def _promote(self, session: UserSession, review: Review) -> bool:
-        """Whether there is a result to check: the promoted commit, or durable as it is where nothing was changed."""
+        """Promote the work; return whether there is a result to check, which is durable itself if the agent changed nothing."""
         ending = self._ending
         ending.head = self._head
         if not review.changes:
@@ -284,9 +283,9 @@ class Sample:
         ending, case = self._ending, self._case
         commit = ending.promoted or ending.head
         result = Result(case, world.durable.path, self._repository(world), ending.head, commit)
-        # By names that nobody knows beforehand: an agent that is not confined could have put something there.
+        # With unpredictable names: an agent that is not confined could have put files there.
         home, scratch = (Path(tempfile.mkdtemp(prefix="check-", dir=self._directory)) for _ in range(2))
-        # The case itself is not shown: what is checked is the agent's code, and it would find the solution there.
+        # The case is not readable: the checked code is the agent's, and would find the solution there.
         launch = Launcher(world.durable.path, home, self._spec.confinement, (scratch,))
         context = CheckContext(launch, lambda: self._variables(world, home, {}), scratch, home)
         for check in case.checks:
@@ -300,23 +299,23 @@ class Sample:
         ending.outcome = "fail" if wrong else "pass"
         ending.reason = self._line("; ".join(f"{check.kind}: {check.detail}" for check in wrong))
 
-    # Writing it down -----------------------------------------------------------------------------------------------------------
+    # Records -------------------------------------------------------------------------------------------------------------------------
 
     def _record_unreviewable(self, world: World, session: UserSession, outcome: Outcome, reason: str) -> tuple[Record, Artifacts]:
-        """What the agent left is more than any review takes (too deep, too large, too much of it), or it left nothing."""
+        """The record of a sample whose workspace cannot be reviewed: it is too deep, too large, locked, or gone."""
         ending = self._ending
         if ending.outcome == "fail":
             ending.outcome, ending.reason = outcome, self._line(reason)
         self._recorder.add("sample.done", {"outcome": ending.outcome, "reason": ending.reason})
-        told = self._recorder.events(world.gittrix.history(session.id), self._spec.instant)
-        events = json_lines(told)
+        log = self._recorder.events(world.gittrix.history(session.id), self._spec.instant)
+        events = json_lines(log)
         base = session.history()[0].data["baseline"]
-        record = replace(self._base_record(session), base=base, events=digest_bytes(events), event_count=len(told))
+        record = replace(self._base_record(session), base=base, events=digest_bytes(events), event_count=len(log))
         transcript = self._toolbox.steps if self._toolbox is not None else []
         return record, Artifacts(events, self._recorder.timing, b"", transcript, self._packs, {}, {"base": base})
 
     def _base_record(self, session: UserSession) -> Record:
-        """The record with what is known whatever became of the work."""
+        """The fields of the record that every sample has."""
         spec, case, ending = self._spec, self._case, self._ending
         return Record(
             key=spec.key,
@@ -333,8 +332,8 @@ class Sample:
     def _record_of(self, world: World, session: UserSession, review: Review, patch: bytes) -> tuple[Record, Artifacts]:
         ending = self._ending
         repository = self._repository(world)
-        told = self._recorder.events(world.gittrix.history(session.id), self._spec.instant)
-        events = json_lines(told)
+        log = self._recorder.events(world.gittrix.history(session.id), self._spec.instant)
+        events = json_lines(log)
         objects = dict(review.snapshot.objects)
         references = {"base": review.baseline, "final": review.tree}
         if ending.promoted:
@@ -351,13 +350,13 @@ class Sample:
             conflict=ending.conflict,
             checks=tuple(ending.checks),
             events=digest_bytes(events),
-            event_count=len(told),
+            event_count=len(log),
         )
         transcript = self._toolbox.steps if self._toolbox is not None else []
         return record, Artifacts(events, self._recorder.timing, patch, transcript, self._packs, objects, references)
 
     def _line(self, text: str) -> str:
-        """A reason on one line that is not too long and the same each time; its ending says as much as its beginning."""
+        """Make a reason one short line that is the same each time; a long one is cut in the middle."""
         line = _ADDRESS.sub("0x…", " ".join(text.replace(str(self._directory), "").split()))
         return line if len(line) <= _REASON else f"{line[: _REASON // 3]} … {line[-_REASON * 2 // 3 :]}"
 
@@ -369,20 +368,15 @@ class Sample:
     def _durable_head(self, world: World) -> str:
         return require_head(self._repository(world), branch_ref(BRANCH))
 
-    @contextmanager
-    def _timed(self, phase: str) -> Iterator[None]:
-        with self._recorder.timed(phase):
-            yield
-
 
 def _packs_of(repository: Repository) -> tuple[str, ...]:
-    """The packs that the repository has before anything happens in it: those of its base."""
+    """The packs of a new repository, which hold its base."""
     directory = os.path.join(repository.objects_dir, "pack")
     return tuple(os.path.join(directory, name.removesuffix(".idx")) for name in sorted(os.listdir(directory)) if name.endswith(".idx"))
 
 
 def _locked(workspace: Path | None) -> str:
-    """What the agent did to its workspace that keeps it from being read; empty if nothing is seen of that kind."""
+    """How the agent made its workspace unreadable; empty if it did not."""
     if workspace is None:
         return ""
     if not workspace.is_dir() or workspace.is_symlink():

@@ -1,6 +1,6 @@
-"""Parts of a run for several machines, chosen by what the samples are; and the parts put together again.
+"""Shards of a run for several machines, and their merge.
 
-Which part a sample is in depends on its id and epoch alone, so no machine has to know of another. Must not know how samples are run.
+The shard of a sample depends on its id and epoch alone, so machines need not know of each other.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Shard:
     """One of several equal parts.
 
     Attributes:
-        number: which, from 1.
-        of: how many there are.
+        number: the number of the shard, from 1.
+        of: the number of shards.
     """
 
     number: int
@@ -32,14 +32,14 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Read ``3/8``. Raises InvalidInput if it is no part of anything."""
+        """Read a shard such as ``3/8``. Raises InvalidInput if the text is malformed or the number too high."""
         match = re.fullmatch(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)
         if match is None or int(match[1]) > int(match[2]):
             raise InvalidInput(f"{text!r} is no shard.", fix="Write which of how many, such as 3/8; the first is 1.")
         return cls(int(match[1]), int(match[2]))
 
     def has(self, id_: str, epoch: int) -> bool:
-        """Whether a sample is in it; each one is in exactly one."""
+        """Whether a sample is in this shard; each sample is in exactly one."""
         drawn = hashlib.sha256(f"{id_}\n{epoch}".encode()).digest()
         return int.from_bytes(drawn[:8], "big") % self.of == self.number - 1
 
@@ -48,14 +48,14 @@ class Shard:
 
 
 def merge(runs: Sequence[Path], out: Path) -> RunStore:
-    """Put runs of one suite together: each sample once.
+    """Merge runs of one suite; each sample is in the merged run once.
 
     Args:
-        runs: their directories; made from the same core.
-        out: where to; must not hold a run. There is one when everything is there.
+        runs: the directories of runs with equal cores.
+        out: the directory of the merged run, which must not hold a run. It becomes a run when all samples are copied.
 
     Raises:
-        InvalidInput: there is no run, or one is made from something else, or two have different results for one sample.
+        InvalidInput: no run is given, a run has other inputs, or two runs have different results for one sample.
     """
     if not runs:
         raise InvalidInput("There is nothing to merge.", fix="Give the directories of runs.")
@@ -76,7 +76,7 @@ def merge(runs: Sequence[Path], out: Path) -> RunStore:
         merged = RunStore.prepare(out)
         for store in stores:
             take_over(merged, store, [record for record, holder in chosen.values() if holder is store])
-        # Last, so that one that was killed is no run with samples missing.
+        # Last, so that a merge that was killed leaves no run with samples missing.
         merged.write_manifest(Manifest(first.core, {**first.host, "merged": [str(store.path) for store in stores], "shard": None}))
     return merged
 

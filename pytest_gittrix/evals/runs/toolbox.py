@@ -1,6 +1,6 @@
-"""What an agent works with in a sample: its task, its files, and programs run for it; everything it does is written down.
+"""The toolbox of an agent in a sample: its task, its files, and programs that run for it. Every action is recorded.
 
-It leads nowhere to durable. Must not know what becomes of the work.
+It gives no access to durable.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pytest_gittrix.evals.runs.transcript import ExpectedTranscript, Step, begin
 from pytest_gittrix.os_level.process_tree import seconds
 
 Launch = Callable[..., Finished]
-"""Runs a program: ``argv``, and by name ``environment``, ``stdin``, ``timeout`` and ``most_output``."""
+"""Runs a program, given ``argv`` and by name ``environment``, ``stdin``, ``timeout`` and ``most_output``."""
 
 
 class OutOfTime(Exception):
@@ -27,25 +27,25 @@ class OutOfTime(Exception):
 
 
 class Toolbox:
-    """Made anew for each sample, and handed to the agent.
+    """What an agent gets; there is a new one for each sample.
 
     Args:
-        session: as the agent holds it.
-        task: what is to be done.
+        session: the agent's side of the session.
+        task: the task.
         seed: 64 hex digits that everything random is to be drawn from.
-        case: id of the case.
-        epoch: which repetition.
-        gold: the case's own solution, if it has one; for the agent ``gold``.
-        make_environment: makes the environment of programs, when there is one to run.
+        case: the id of the case.
+        epoch: the number of the repetition.
+        gold: the case's gold patch, if it has one; only for the agent ``gold``.
+        make_environment: makes the environment of programs; called before the first one.
         launch: runs programs in the workspace.
-        timeout: seconds that the agent has.
-        most_output: bytes that are kept of one program's output.
-        base: the commit it starts from.
-        tree: gives the tree of the workspace, to be written down after each step.
-        expected: a transcript that this one is held against.
+        timeout: the agent's time in seconds.
+        most_output: the most bytes of a program's output that are recorded.
+        base: the commit that the agent starts from.
+        tree: returns the tree of the workspace, which is recorded after each step.
+        expected: a transcript that the steps are compared with.
 
     Attributes:
-        steps: what was done, in order.
+        steps: the steps so far, in order.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ class Toolbox:
 
     @property
     def path(self) -> Path:
-        """The workspace.
+        """The directory of the workspace.
 
         Raises:
-            CapabilityMissing: it is of a kind that has no files to work on.
+            CapabilityMissing: this kind of workspace has no directory.
         """
         return self._require_files()
 
@@ -102,12 +102,12 @@ class Toolbox:
 
     @cached_property
     def environment(self) -> dict[str, str]:
-        """The variables of programs: hermetic, with the clock, the task's file and the seed."""
+        """The environment of programs: hermetic, with the clock, the task's file and the seed."""
         return dict(self._make_environment())
 
     @property
     def time_left(self) -> float:
-        """Seconds until the agent's time is up; not below 0."""
+        """The seconds until the agent's time is up; at least 0."""
         return max(self._deadline - seconds(), 0.0)
 
     # Acting --------------------------------------------------------------------------------------------------------------------
@@ -116,27 +116,30 @@ class Toolbox:
         """Run a program in the workspace.
 
         Args:
-            argv: program and words.
-            stdin: what it can read.
-            timeout: seconds; no more than the agent has left.
+            argv: the program and its arguments.
+            stdin: its standard input.
+            timeout: seconds; at most those that the agent has left.
+
+        Returns:
+            How the program ended, and its output.
 
         Raises:
             OutOfTime: the agent's time is up.
-            InvalidInput: a word is no text, or holds NUL.
-            CapabilityMissing: the workspace has no files to work on.
-            transcript.Mismatch: it is not what was recorded.
+            InvalidInput: an argument is not a text, or holds NUL.
+            CapabilityMissing: the workspace has no directory.
+            transcript.Mismatch: a replay differs from the transcript.
         """
         data = stdin.encode() if isinstance(stdin, str) else stdin
-        step: Step = {"do": "run", "argv": _words(argv), "stdin": digest_bytes(data)}
+        step: Step = {"do": "run", "argv": _arguments(argv), "stdin": digest_bytes(data)}
         if data:
-            step |= {"data": data_fields(data)}
+            step |= {"fed": data_fields(data)}
         done: Finished = self._record_step(step, lambda: self.program(step["argv"], data, timeout))
         if done.timed_out and not self.time_left:
             raise OutOfTime
         return done
 
     def program(self, argv: Sequence[str], data: bytes, timeout: float | None) -> tuple[Finished, Step]:
-        """Run a program without writing it down; gives how it ended, also as fields of a step. Raises as ``run``."""
+        """Run a program without recording it; return how it ended, also as fields of a step. Raises as ``run`` does."""
         self._require_files()
         left = self.time_left
         if not left:
@@ -146,28 +149,28 @@ class Toolbox:
         return done, finished_fields(done)
 
     def read(self, path: str) -> bytes:
-        """The bytes of a file; see ``AgentSession.read``."""
+        """Read the bytes of a file; see ``AgentSession.read``."""
         return self.session.read(path)
 
     def write(self, path: str, data: bytes | str) -> None:
-        """Create or replace a file; see ``AgentSession.write``, which also says what is raised."""
+        """Create or replace a file. Raises as ``AgentSession.write`` does."""
         raw = data.encode() if isinstance(data, str) else data
         self._record_step({"do": "write", "path": path, **data_fields(raw)}, _without_result(lambda: self.session.write(path, raw)))
 
     def delete(self, path: str) -> None:
-        """Delete a file; see ``AgentSession.delete``, which also says what is raised."""
+        """Delete a file. Raises as ``AgentSession.delete`` does."""
         self._record_step({"do": "delete", "path": path}, _without_result(lambda: self.session.delete(path)))
 
     def note(self, role: str, text: str) -> None:
-        """Write down what was said, by ``user``, ``assistant`` or whoever; it changes nothing and is not held against anything."""
+        """Record a message of ``user``, ``assistant`` or another role. A replay does not compare notes."""
         self.steps.append({"do": "note", "role": role, "text": text[: self.most_output]})
 
     def run_as_one_step(self, step: Step, act: Callable[[], tuple[Any, Step]]) -> Any:
-        """One action that stands for all an agent does: ``act`` gives what came of it, and fields to write down."""
+        """Record all work of an agent as one step; ``act`` does it, and returns its result and the fields to record."""
         return self._record_step({"do": "agent", **step}, act)
 
     def finish(self) -> None:
-        """See that nothing recorded is left. Raises ``transcript.Mismatch``."""
+        """Check that no recorded step is left. Raises ``transcript.Mismatch``."""
         if self._expected is not None:
             self._expected.check_end()
 
@@ -197,7 +200,7 @@ def _without_result(act: Callable[[], None]) -> Callable[[], tuple[None, Step]]:
 
 
 def finished_fields(done: Finished) -> Step:
-    """How a program ended, as fields of a step."""
+    """The end of a program as fields of a step."""
     output = done.stdout + done.stderr
     return {
         "exit": done.code,
@@ -210,8 +213,8 @@ def finished_fields(done: Finished) -> Step:
     }
 
 
-def _words(argv: Sequence[str]) -> list[str]:
-    words = [os.fspath(word) if isinstance(word, os.PathLike) else word for word in argv]
-    if words and all(isinstance(word, str) and "\0" not in word for word in words):
-        return words
-    raise InvalidInput(f"{argv!r:.200} is no command.", why="A command is a program and its words.", fix="Give texts without NUL.")
+def _arguments(argv: Sequence[str]) -> list[str]:
+    arguments = [os.fspath(one) if isinstance(one, os.PathLike) else one for one in argv]
+    if arguments and all(isinstance(one, str) and "\0" not in one for one in arguments):
+        return arguments
+    raise InvalidInput(f"{argv!r:.200} is no command.", why="A command is a program and its arguments.", fix="Give texts without NUL.")

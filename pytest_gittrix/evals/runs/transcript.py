@@ -1,7 +1,6 @@
-"""What an agent did, step by step: the action, what came of it, and the tree after it; and how that is held against another time.
+"""Transcripts: each step of an agent with its action, its result and the tree after it; and their comparison in a replay.
 
-A transcript is of actions, not of a model's words over a wire, so it outlives the libraries that made it (the eval research, 1.11).
-Must not know how actions are done.
+A transcript holds actions, not the messages of a model's API, so it outlives the libraries that made it.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ Step = dict[str, Any]
 Mode = Literal["strict", "lenient"]
 
 ACTIONS: Final = ("run", "write", "delete", "agent")
-"""What changes files. ``note`` says something, ``begin`` says what the transcript is of."""
+"""The steps that change files. ``note`` is a message, ``begin`` says what the transcript is of."""
 
 _ACTION: Final = ("do", "argv", "stdin", "path", "data", "data_b64")
 _RESULT: Final = ("exit", "output", "tree")
@@ -24,16 +23,16 @@ _MOST_SHOWN: Final = 300
 
 
 class Mismatch(Exception):
-    """A replay went another way than what was recorded; the message shows both sides."""
+    """A replay differs from its transcript; the message shows both sides."""
 
 
 def begin(base: str, task: str) -> Step:
-    """The first step: what the transcript is of."""
+    """Make the first step, which says what the transcript is of."""
     return {"do": "begin", "base": base, "task": digest_bytes(task.encode(errors="surrogatepass"))}
 
 
 def data_fields(data: bytes) -> dict[str, str]:
-    """Bytes as fields of a step: text where they are text."""
+    """Encode bytes as fields of a step, as text where they are UTF-8."""
     try:
         return {"data": data.decode("utf-8")}
     except UnicodeDecodeError:
@@ -41,18 +40,18 @@ def data_fields(data: bytes) -> dict[str, str]:
 
 
 def data_of(step: Mapping[str, Any]) -> bytes:
-    """The bytes that ``data_fields`` put into a step."""
+    """Decode the bytes that ``data_fields`` encoded."""
     if "data_b64" in step:
         return base64.b64decode(step["data_b64"])
     return str(step["data"]).encode()
 
 
 class ExpectedTranscript:
-    """A transcript that actions are held against, one by one.
+    """A transcript that the steps of a replay are compared with, one by one.
 
     Args:
         steps: the transcript.
-        mode: ``strict`` compares what was check_action and what came of it; ``lenient`` what was check_action alone.
+        mode: ``strict`` compares actions and their results, ``lenient`` actions alone.
     """
 
     def __init__(self, steps: Sequence[Step], mode: Mode = "strict") -> None:
@@ -63,25 +62,25 @@ class ExpectedTranscript:
         self._mismatch: Mismatch | None = None
 
     def check_start(self, first: Step) -> None:
-        """Hold the start of a sample against the transcript's. Raises Mismatch."""
+        """Compare the first step of a sample with the transcript. Raises Mismatch."""
         if self._mode == "strict" and self.first is not None and self.first != first:
             key = next(name for name in ("base", "task") if self.first.get(name) != first.get(name))
             raise Mismatch(f"the {key} is {first.get(key)}, and {self.first.get(key)} was recorded")
 
     def check_action(self, step: Step) -> None:
-        """Hold what is about to be done against the next step. Raises Mismatch."""
+        """Compare an action, before it is done, with the next recorded step. Raises Mismatch."""
         if self._at >= len(self.steps):
             raise self._remember(f"step {self._at + 1}: {_shown(step, _ACTION)}, and no further step was recorded")
         self._compare(step, _ACTION)
 
     def check_result(self, step: Step) -> None:
-        """Hold what came of it against the same step, and go on. Raises Mismatch."""
+        """Compare the result of that action with the same recorded step, and move to the next one. Raises Mismatch."""
         if self._mode == "strict":
             self._compare(step, _RESULT)
         self._at += 1
 
     def check_end(self) -> None:
-        """See that nothing recorded is left, and that no mismatch was passed over in silence. Raises Mismatch."""
+        """Check that no recorded step is left, and that the agent suppressed no mismatch. Raises Mismatch."""
         if self._mismatch is not None:
             raise self._mismatch
         left = len(self.steps) - self._at
@@ -92,7 +91,7 @@ class ExpectedTranscript:
         recorded = self.steps[self._at]
         for name in names:
             now, then = step.get(name), recorded.get(name)
-            # A tree that was not taken on one of the sides tells nothing.
+            # Trees are compared only if both sides recorded them.
             if now != then and not (name == "tree" and None in (now, then)):
                 message = f"step {self._at + 1} ({_shown(recorded, _ACTION)}): {name} is {_cut(now)}, and {_cut(then)} was recorded"
                 raise self._remember(message)

@@ -1,7 +1,7 @@
-"""Directories that samples work in, each with its owner's name on it; and the janitor, which removes what dead owners left.
+"""The directories that samples work in, each with a note of its owner; and the sweep, which removes those of dead owners.
 
-No hook runs when a process is killed, so what is left is found at the next start instead (the eval research, finding 8). A directory whose
-owner lives is never touched, nor one whose owner cannot be judged from here before its time is up. Must not know what samples are.
+No hook runs when a process is killed, so the next run removes what it left. A directory whose owner is alive is never touched, and one
+whose owner cannot be examined from here is not touched before it expires.
 """
 
 from __future__ import annotations
@@ -27,54 +27,54 @@ from pytest_gittrix.os_level.process_tree import AgentTree
 from pytest_gittrix.workspaces.workspace import Trash
 
 MARK: Final = "GITTRIX_EVAL_MARK"
-"""The variable that every program of a sample inherits; its value is the name of the directory it works in."""
+"""The environment variable that every program of a sample inherits; its value is the name of the sample's work directory."""
 
 TTL: Final = timedelta(days=1)
-"""After which a directory goes whose owner cannot be judged: another machine's, another container's."""
+"""The time after which a directory expires whose owner cannot be examined, because it is on another machine or in another container."""
 
 _NOTE: Final = "owner.json"
 _NEW: Final = ".new-"
 _DEAD: Final = ".dead-"
-# No other directory is ever looked into: whoever gives --scratch may have things of their own there.
+# Other directories are never touched: the directory that --scratch names may hold other files of the user.
 _OURS: Final = re.compile(r"(?:\.new-)?[0-9]+-[0-9a-f]{12}|\.dead-(?:[0-9]+-[0-9a-f]{12}-[0-9a-f]{8}|[0-9a-f]{12})")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkDir:
-    """A directory that this process owns.
+    """A directory that this process owns, for one sample at a time.
 
     Attributes:
         path: the directory.
-        mark: what its programs are known by.
+        mark: the value of ``MARK`` in the environment of its programs.
     """
 
     path: Path
     mark: str
 
     def make_sample_dir(self) -> Path:
-        """An empty directory in it, for one sample; what the one before left there is removed."""
+        """Make an empty directory for a sample; that of the sample before is removed."""
         self.clear()
         path = self.path / "sample"
         path.mkdir()
         return path
 
     def clear(self) -> None:
-        """Remove what a sample left."""
+        """Remove the directory of the last sample."""
         if os.path.lexists(self.path / "sample"):
             _remove(self.path / "sample")
 
     def release(self) -> None:
-        """Remove it."""
+        """Remove the work directory."""
         _remove(self.path)
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What the janitor did.
+    """The result of a sweep.
 
     Attributes:
-        removed: directories, by name.
-        ended: processes of theirs that still ran.
+        removed: the names of the removed directories.
+        ended: the pids of their processes that still ran.
     """
 
     removed: tuple[str, ...] = ()
@@ -82,13 +82,13 @@ class Swept:
 
 
 def scratch_root(given: str | os.PathLike[str] | None = None) -> Path:
-    """The directory that samples of this user work in.
+    """Make the directory of this user's work directories.
 
     Args:
-        given: instead of one in the system's directory for temporary files.
+        given: its path; by default it is in the system's directory for temporary files.
 
     Raises:
-        AdapterUnavailable: it belongs to somebody else, or cannot be made.
+        AdapterUnavailable: it belongs to another user, or cannot be made.
     """
     root = Path(given).absolute() if given is not None else Path(tempfile.gettempdir(), f"gittrix-evals-{os.getuid()}").absolute()
     try:
@@ -99,20 +99,20 @@ def scratch_root(given: str | os.PathLike[str] | None = None) -> Path:
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise AdapterUnavailable(
             f"{root} is not a directory of yours.",
-            why="Whoever owns it could change what samples see.",
+            why="Its owner could change what samples see.",
             fix="Give a directory of your own by --scratch.",
         )
     return Path(os.path.realpath(root))
 
 
 def make_work_dir(root: Path, run: str, *, clock: Clock | None = None, ttl: timedelta = TTL) -> WorkDir:
-    """Make a directory that this process owns.
+    """Make a work directory that this process owns.
 
     Args:
         root: see ``scratch_root``.
-        run: what it is for, for people who find it.
-        clock: the time; the real one by default.
-        ttl: after which somebody who cannot judge the owner may remove it.
+        run: the run that it is for, for people who find it.
+        clock: the clock; the real one by default.
+        ttl: the time after which a sweep that cannot examine the owner may remove it.
 
     Raises:
         AdapterUnavailable: the disk refused.
@@ -132,7 +132,7 @@ def make_work_dir(root: Path, run: str, *, clock: Clock | None = None, ttl: time
 
 
 def owners(root: Path) -> dict[str, tuple[Owner, str]]:
-    """Who owns which directory below a root, and for which run."""
+    """The owner and the run of each work directory, by its name."""
     found = {}
     for name in _work_dir_names(root):
         note = _owner_of(root / name)
@@ -142,11 +142,11 @@ def owners(root: Path) -> dict[str, tuple[Owner, str]]:
 
 
 def sweep(root: Path, *, clock: Clock | None = None) -> Swept:
-    """Remove the directories of dead owners, and end what still runs in them.
+    """Remove the directories of dead owners, and end the programs that still run in them.
 
     Args:
         root: see ``scratch_root``.
-        clock: the time; the real one by default.
+        clock: the clock; the real one by default.
     """
     now = (clock or SystemClock()).now_ns()
     removed: list[str] = []
@@ -155,7 +155,7 @@ def sweep(root: Path, *, clock: Clock | None = None) -> Swept:
         if name.startswith(_DEAD):
             _remove(root / name)
         elif _is_dead(root / name, now):
-            # The new name is the janitor's alone, so that two of them never work on one.
+            # The new name is unique to this sweep, so that two sweeps never work on one directory.
             dead = root / f"{_DEAD}{name.removeprefix(_NEW)}-{secrets.token_hex(4)}"
             with suppress(OSError):
                 os.rename(root / name, dead)
@@ -178,7 +178,7 @@ def _work_dir_names(root: Path) -> list[str]:
 def _is_dead(path: Path, now: int) -> bool:
     note = _owner_of(path)
     if note is None:
-        # Made and not yet named by somebody who lives, or by somebody who was killed between the two.
+        # The owner is about to write its note, or was killed before.
         with suppress(OSError):
             return path.lstat().st_mtime_ns + TTL // timedelta(microseconds=1) * 1000 < now
         return False
@@ -199,7 +199,7 @@ def _owner_of(path: Path) -> tuple[Owner, dict[str, Any]] | None:
 
 
 def _remove(path: Path) -> None:
-    """Away in one rename, to where any janitor goes on if this one is killed."""
+    """Remove a directory: rename it first, so that another sweep continues if this one is killed."""
     heap = path.with_name(f"{_DEAD}{secrets.token_hex(6)}")
     trash = Trash(str(heap))
     trash.discard(str(path))

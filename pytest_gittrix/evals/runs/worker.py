@@ -1,7 +1,6 @@
-"""What does samples: one at a time, in this process, each with its record kept before the next begins.
+"""The worker: it does samples one at a time in this process, and saves the record of each before the next begins.
 
-A job can be pickled and holds no open thing, so that it can go to any executor; doing it twice leaves what doing it once leaves.
-Must not know how jobs are handed out.
+A job can be pickled and holds no open resource, so that it can go to any executor. Doing it twice has the same effect as doing it once.
 """
 
 from __future__ import annotations
@@ -40,18 +39,18 @@ class Setting:
     """What all jobs of a run have in common.
 
     Attributes:
-        store: the run's directory.
-        scratch: where samples work.
-        agent: its spec; empty for a replay without one.
-        seed: of the run.
-        instant: where clocks stand.
-        confine: the level, settled.
-        passed: names of variables that the agent gets from outside.
-        timeout_ms: instead of the cases' own.
-        record: whether the tree after each step is written down.
-        replay: directory of a run whose transcripts are replayed.
-        lenient: whether only actions are held against them, and not what came of them.
-        retries: how often a sample that ended in ``infra_error`` is done again.
+        store: the directory of the run.
+        scratch: the directory of work directories.
+        agent: the spec of the agent; empty for a replay without one.
+        seed: the seed of the run.
+        instant: the instant that clocks stand at.
+        confine: the level of confinement that is really used.
+        passed: the names of the environment variables that are passed to the agent.
+        timeout_ms: the time limit in milliseconds that replaces those of the cases.
+        record: whether to record the tree after each step.
+        replay: the directory of a run whose transcripts are replayed.
+        lenient: whether to compare only actions with the transcripts, not their results.
+        retries: how often a sample that ended in ``infra_error`` is retried.
     """
 
     store: Path
@@ -73,11 +72,11 @@ class Job:
     """One sample to be done.
 
     Attributes:
-        setting: of the run.
-        case: what on.
-        epoch: which repetition, from 0.
-        key: of its record.
-        agent: instead of the setting's, for an agent that cannot be told as text; such a job stays in this process.
+        setting: the setting of the run.
+        case: the case.
+        epoch: the number of the repetition, from 0.
+        key: the key of its record.
+        agent: an agent that cannot be given as text, instead of the setting's; such a job stays in this process.
     """
 
     setting: Setting
@@ -89,15 +88,15 @@ class Job:
 
 @dataclass(frozen=True)
 class JobResult:
-    """How a job ended.
+    """The result of a job.
 
     Attributes:
-        key: of the record.
-        id: of the case.
-        epoch: which repetition.
-        outcome: of the sample.
+        key: the key of the record.
+        id: the id of the case.
+        epoch: the number of the repetition.
+        outcome: the outcome of the sample.
         reason: why it is not ``pass``.
-        ms: how long it took, in milliseconds; 0 where the record was there already.
+        ms: how long it took in milliseconds; 0 if there was a record already.
     """
 
     key: str
@@ -109,10 +108,10 @@ class JobResult:
 
 
 def execute(job: Job) -> JobResult:
-    """Do a job and keep its record; one that is there already stays.
+    """Do a job and save its record, unless there is a record already.
 
     Raises:
-        AdapterUnavailable: the record cannot be kept.
+        AdapterUnavailable: the record cannot be saved.
     """
     store = RunStore(job.setting.store)
     began = seconds()
@@ -124,7 +123,7 @@ def execute(job: Job) -> JobResult:
         record, artifacts, finish = _attempt(job)
         try:
             if _orphaned.is_set():
-                # The agent did not end by itself then: it was ended, and that is no result.
+                # The agent was ended with this process, which is no result; so this thread waits for its end.
                 threading.Event().wait()
             if record.outcome != RETRIED or attempt >= job.setting.retries:
                 store.save(record, artifacts)
@@ -135,7 +134,7 @@ def execute(job: Job) -> JobResult:
 
 
 def record_failure(job: Job, reason: str) -> JobResult:
-    """Keep a record of a sample that could not be done at all, so that it is not lost from sight."""
+    """Save an ``infra_error`` record for a sample that could not be done at all, so that it stays visible."""
     store = RunStore(job.setting.store)
     record = _infra_error(job, reason)
     store.save(record, Artifacts())
@@ -149,7 +148,7 @@ def _attempt(job: Job) -> tuple[Record, Artifacts, Callable[[], None]]:
             directory = state.work_dir.make_sample_dir()
             sample = Sample(_spec_of(job), directory, state.work_dir.mark, templates=state.templates, cache=job.setting.scratch / "cases")
             record, artifacts = sample.do()
-    except Exception as problem:  # noqa: BLE001  (whatever it is, the agent did not do it, and the sample is not dropped)
+    except Exception as problem:  # noqa: BLE001  (the agent did not cause it, and the sample is not dropped)
         first = (str(problem).splitlines() or [""])[0]
         timing = {"traceback": "".join(traceback.format_exception(problem))}
         return _infra_error(job, f"{type(problem).__name__}: {first}"[:_REASON]), Artifacts(timing=[timing]), _do_nothing
@@ -162,7 +161,7 @@ def _do_nothing() -> None:
 
 @contextmanager
 def _pinned_umask() -> Iterator[None]:
-    """A block in which files get the usual modes, since agents see them. Of several threads the last one restores what was before."""
+    """A block with the usual umask, since agents see file modes. Of several threads, the last one restores the earlier umask."""
     with _umasks_lock:
         _umasks.append(os.umask(_UMASK))
     try:
@@ -217,7 +216,7 @@ def _spec_of(job: Job) -> SampleSpec:
 
 @dataclass(frozen=True)
 class _WorkerState:
-    """Where this process does samples."""
+    """The work directory and the prepared histories of one thread."""
 
     work_dir: WorkDir
     templates: Templates
@@ -230,7 +229,7 @@ _worker_states: dict[tuple[int, int, str], _WorkerState] = {}
 
 
 def _worker_state(scratch: Path, run: Path) -> _WorkerState:
-    # By process, since who forks has taken no work_dir for its child; by thread, since one directory is for one sample at a time.
+    # By process, since a forked child does not own its parent's directory; by thread, since a directory is for one sample at a time.
     key = os.getpid(), threading.get_ident(), str(scratch)
     if key not in _worker_states:
         work_dir = make_work_dir(scratch, str(run))
@@ -240,13 +239,13 @@ def _worker_state(scratch: Path, run: Path) -> _WorkerState:
 
 
 def remove_work_dirs() -> None:
-    """Remove the directories that this process did samples in."""
+    """Remove the work directories of this process."""
     for key in [key for key in _worker_states if key[0] == os.getpid()]:
         _worker_states.pop(key).work_dir.release()
 
 
 def begin_worker() -> None:
-    """Make this process a worker: Ctrl-C is for who started it, and when that one dies this one ends with all it started."""
+    """Make this process a worker: it ignores Ctrl-C, and when its parent dies it ends with all programs it started."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, name="gittrix-parent", daemon=True).start()
 

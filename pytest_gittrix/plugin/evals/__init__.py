@@ -1,1 +1,1 @@
-"""Samples of an eval suite as test nodes of pytest."""
+"""Evals as tests of pytest: a test node for each sample of a suite."""

@@ -1,6 +1,6 @@
-"""What GitHub Actions shows of evals: one table in the summary of the step, and a few annotations; within its limits.
+"""The report of evals for GitHub Actions: a table in the summary of the step and a few annotations, within its limits.
 
-A summary has at most 1 MiB a step, and ten annotations a step are shown (the eval research, 3e). Must not know pytest.
+GitHub takes at most 1 MiB of summary and shows ten annotations for each step.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from pathlib import Path
 from typing import Final
 
 MOST_BYTES: Final = 1 << 20
-"""Of the summary of a step, with what is there already."""
+"""The limit of the summary of a step, with what other programs wrote."""
 MOST_ERRORS: Final = 10
-"""Annotations of one step."""
+"""The limit of annotations of a step."""
 
 _CUT: Final = "\n… and {left} more samples: they are in the directory of the run.\n"
-_ROOM: Final = 200
+_MARGIN: Final = 200
 
 
 @dataclass(frozen=True)
 class SampleRow:
-    """One sample.
+    """The row of a sample.
 
     Attributes:
-        sample: its name.
-        outcome: of it.
+        sample: the name of the sample.
+        outcome: its outcome.
         reason: why it did not pass.
-        file: of the test, from the root directory.
-        line: of the test, from 1.
+        file: the file of the test, from the root directory.
+        line: the line of the test, from 1.
     """
 
     sample: str
@@ -40,24 +40,24 @@ class SampleRow:
 
     @property
     def title(self) -> str:
-        """Of an annotation."""
+        """The title of the annotation."""
         return f"{self.sample}: {self.outcome}"
 
 
-def summary(heading: str, facts: Sequence[str], rows: Sequence[SampleRow], room: int) -> str:
-    """A table in Markdown that is not longer than its room; what is cut is told.
+def summary(heading: str, facts: Sequence[str], rows: Sequence[SampleRow], limit: int) -> str:
+    """A table in Markdown of limited size; it says how many rows were cut.
 
     Args:
-        heading: its title.
-        facts: lines above it.
-        rows: those that did not pass come first.
-        room: bytes.
+        heading: the title.
+        facts: the lines above the table.
+        rows: its rows; those that did not pass come first.
+        limit: the largest size in bytes.
     """
     top = "\n".join(
         [f"### {_cell(heading)}", "", *(f"{_cell(fact)}  " for fact in facts), "", "| sample | outcome | why |", "|---|---|---|"]
     )
     text = f"{top}\n"
-    if len(text.encode()) > room - _ROOM:
+    if len(text.encode()) > limit - _MARGIN:
         return ""
     ordered = sorted(rows, key=lambda row: row.outcome == "pass")
     used = len(text.encode())
@@ -65,7 +65,7 @@ def summary(heading: str, facts: Sequence[str], rows: Sequence[SampleRow], room:
     for row in ordered:
         line = f"| {_cell(row.sample)} | {_cell(row.outcome)} | {_cell(row.reason)} |\n"
         used += len(line.encode())
-        if used > room - _ROOM:
+        if used > limit - _MARGIN:
             break
         lines.append(line)
     left = len(ordered) - len(lines)
@@ -76,13 +76,13 @@ def append_summary(file: Path, heading: str, facts: Sequence[str], rows: Sequenc
     """Add the table to the summary of the step.
 
     Args:
-        file: that ``GITHUB_STEP_SUMMARY`` names.
-        heading: of the table.
-        facts: lines above it.
+        file: the file that ``GITHUB_STEP_SUMMARY`` names.
+        heading: the title of the table.
+        facts: the lines above the table.
         rows: its rows.
 
     Returns:
-        Why that could not be done; empty if it was.
+        Why the table could not be added; empty if it was.
     """
     try:
         there = os.path.getsize(file) if file.exists() else 0
@@ -95,7 +95,7 @@ def append_summary(file: Path, heading: str, facts: Sequence[str], rows: Sequenc
 
 
 def errors_of(rows: Iterable[SampleRow]) -> list[str]:
-    """Workflow commands for what did not pass: at most ``MOST_ERRORS`` errors, and one notice for the rest."""
+    """Workflow commands for the samples that did not pass: at most ``MOST_ERRORS`` errors, and one notice for the rest."""
     wrong = [row for row in rows if row.outcome != "pass"]
     lines = [
         f"::error file={_property(row.file)},line={row.line},title={_property(row.title)}::{_data(row.reason or row.outcome)}"
@@ -107,7 +107,7 @@ def errors_of(rows: Iterable[SampleRow]) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    """Text that Markdown takes as it is, on one line."""
+    """Text on one line, escaped for Markdown."""
     plain = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     for sign in "\\`*_[]|~":
         plain = plain.replace(sign, f"\\{sign}")

@@ -1,6 +1,6 @@
-"""Samples as test nodes: a marked function becomes one node for each sample, which does it and fails where it did not pass.
+"""Samples as test nodes: a marked function becomes one node for each sample, which runs it and fails if it did not pass.
 
-Node ids are made from the ids of cases, never from paths. Must not know where runs are kept.
+Node ids are made from the ids of cases, never from paths.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MARKER: Final = "gittrix_eval"
 FIXTURE: Final = "gittrix_eval"
 
 RUN: Final = "gittrix_eval_run"
-"""The property of a test's report that leads to its run; the others begin with ``gittrix_eval_`` too."""
+"""The property of a test's report that names its run; the others begin with ``gittrix_eval_`` too."""
 KEY: Final = "gittrix_eval_key"
 OUTCOME: Final = "gittrix_eval_outcome"
 JUDGED: Final = "gittrix_eval_judged"
@@ -33,11 +33,11 @@ _RUNS = pytest.StashKey["_Runs"]()
 
 
 def generate(metafunc: pytest.Metafunc, options: EvalOptions) -> None:
-    """Make one test of each sample that a marked function asks for.
+    """Make a test of each sample that a marked function requests.
 
     Args:
-        metafunc: the function, which has the marker.
-        options: of the run.
+        metafunc: pytest's description of the marked function.
+        options: the options of the run.
 
     Raises:
         pytest.fail.Exception: an argument of the marker is unknown or wrong, or the suite cannot be read; the message points at the test.
@@ -62,7 +62,7 @@ def generate(metafunc: pytest.Metafunc, options: EvalOptions) -> None:
 
 
 def sample_of(request: pytest.FixtureRequest, options: EvalOptions) -> EvalSample:
-    """The sample of a test, done.
+    """Run the sample of a test, unless it has a record.
 
     Raises:
         pytest.fail.Exception: the test has no marker, the run cannot be made or joined, or the sample could not be run.
@@ -74,47 +74,47 @@ def sample_of(request: pytest.FixtureRequest, options: EvalOptions) -> EvalSampl
     runs = _runs(config, options, request.session)
     root = runs.test_run.root
     try:
-        joined = runs.of(chosen.plan)
-        place = joined.store.path
-        key = joined.keys[chosen.case.id, chosen.epoch]
-        # The controller finds the run by these, so they are told before anything can go wrong.
-        node.user_properties += [(RUN, str(place.relative_to(root) if place.is_relative_to(root) else place)), (KEY, key)]
-        found = joined.find(chosen)
+        run = runs.of(chosen.plan)
+        directory = run.store.path
+        key = run.keys[chosen.case.id, chosen.epoch]
+        # The controller finds the run by these, so they are set before anything can fail.
+        node.user_properties += [(RUN, str(directory.relative_to(root) if directory.is_relative_to(root) else directory)), (KEY, key)]
+        found = run.find(chosen)
     except GittrixError as problem:
         pytest.fail(f"{chosen.name} could not be run.\n{problem}", pytrace=False)
     node.user_properties += _properties(found)
-    sample = EvalSample(joined.store, found.record, root)
+    sample = EvalSample(run.store, found.record, root)
     if found.record.outcome == RETRIED:
         pytest.fail(f"{sample.explain()}\nThis says nothing about the agent: run again with --gittrix-eval-resume.", pytrace=False)
     return sample
 
 
-def _properties(found: SampleResult) -> list[tuple[str, object]]:
-    record = found.record
-    told: dict[str, object] = {
+def _properties(result: SampleResult) -> list[tuple[str, object]]:
+    record = result.record
+    found: dict[str, object] = {
         OUTCOME: record.outcome,
         "gittrix_eval_sample": f"{record.id} #{record.epoch}",
         "gittrix_eval_reason": record.reason[:_MOST_REASON],
         "gittrix_eval_promoted": record.promoted,
-        "gittrix_eval_seconds": f"{found.ms / 1000:.3f}",
-        "gittrix_eval_origin": found.origin,
+        "gittrix_eval_seconds": f"{result.ms / 1000:.3f}",
+        "gittrix_eval_origin": result.origin,
     }
-    return [(name, value) for name, value in told.items() if value]
+    return [(name, value) for name, value in found.items() if value]
 
 
 class _Judge:
-    """Fails tests that do not judge their samples themselves. Registered by the first marked function."""
+    """The plugin that fails tests which do not judge their samples themselves. Registered by the first marked function."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Do the sample of a test that does not name the fixture: pytest has dropped what nobody names."""
+        """Run the sample of a test that does not name the fixture, which pytest then does not set up."""
         callspec = getattr(item, "callspec", None)
         if callspec is not None and FIXTURE in callspec.params and isinstance(item, pytest.Function) and FIXTURE not in item.funcargs:
             item.funcargs[FIXTURE] = item._request.getfixturevalue(FIXTURE)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-        """Judge by the outcome, after a test that did not look at it."""
+        """Fail a test that did not look at the outcome of its sample, if the sample did not pass."""
         sample = pyfuncitem.funcargs.get(FIXTURE)
         if not isinstance(sample, EvalSample):
             return (yield)
@@ -131,7 +131,7 @@ class _Judge:
 
 
 class _Runs:
-    """The runs that this process writes to, by plan."""
+    """The eval runs that this process writes to, by plan."""
 
     def __init__(self, test_run: TestRun, plans: list[Plan]) -> None:
         self.test_run = test_run
@@ -144,14 +144,14 @@ class _Runs:
                 self._found[id(plan)] = problem
 
     def of(self, plan: Plan) -> SharedRun:
-        """The run of a plan. Raises GittrixError if it cannot be made or joined."""
+        """The run of a plan. Raises GittrixError if it cannot be made or run."""
         found = self._found[id(plan)]
         if isinstance(found, GittrixError):
             raise found
         return found
 
     def leave(self) -> None:
-        """Leave them all."""
+        """Leave all runs."""
         for found in self._found.values():
             if isinstance(found, SharedRun):
                 found.leave()
@@ -174,8 +174,8 @@ def _test_run(config: pytest.Config, options: EvalOptions) -> TestRun:
         name=str(worker.get("testrunuid") or uuid.uuid4().hex),
         root=Path(worker.get("gittrix_root", config.rootpath)),
         workers=int(worker.get("workercount", 1)),
-        argv=[str(word) for word in worker.get("mainargv", [])] or ["pytest", *map(str, config.invocation_params.args)],
-        place=options.eval_run,
+        argv=[str(one) for one in worker.get("mainargv", [])] or ["pytest", *map(str, config.invocation_params.args)],
+        directory=options.eval_run,
         resume=options.eval_resume == "yes",
         reuse=options.eval_from,
         shard=str(options.eval_shard) if options.eval_shard is not None else None,

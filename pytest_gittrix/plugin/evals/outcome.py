@@ -1,4 +1,4 @@
-"""What a test has of its sample, and what a person is told where it did not pass. Must not know how samples are run."""
+"""The sample as its test sees it, and the explanation of a sample that did not pass."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _MOST_FILES: Final = 8
 
 
 class EvalSample:
-    """The sample that a test node is about, done. The fixture ``gittrix_eval`` gives it.
+    """The finished sample of a test node, from the fixture ``gittrix_eval``.
 
-    A test that reads ``outcome``, ``passed`` or ``record`` judges for itself; any other test fails where its sample did not pass.
+    A test that reads ``outcome``, ``passed`` or ``record`` judges for itself; any other test fails if its sample did not pass.
 
     Args:
-        store: the run.
-        record: the sample's result.
-        root: what paths are told from.
+        store: the store of the run.
+        record: the record of the sample.
+        root: the directory that shown paths are relative to.
 
     Attributes:
-        run: the run's directory.
-        id: of the case.
-        epoch: which repetition, from 0.
-        key: of the record.
-        is_judged: whether the test has looked at what came of it.
+        run: the directory of the run.
+        id: the id of the case.
+        epoch: the number of the repetition, from 0.
+        key: the key of the record.
+        is_judged: whether the test has looked at the outcome.
     """
 
     def __init__(self, store: RunStore, record: Record, root: Path) -> None:
@@ -45,7 +45,7 @@ class EvalSample:
 
     @property
     def record(self) -> Record:
-        """The result."""
+        """The record of the sample."""
         self.is_judged = True
         return self._record
 
@@ -56,26 +56,26 @@ class EvalSample:
 
     @property
     def passed(self) -> bool:
-        """Whether it passed."""
+        """Whether the sample passed."""
         return self.record.outcome == "pass"
 
     @property
     def patch(self) -> bytes:
-        """What the agent changed, as ``git apply`` takes it."""
+        """The agent's changes as a patch for ``git apply``."""
         return self._store.part("patches", self.key)
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """What happened, in order."""
+        """The event log of the sample."""
         return self._store.lines("events", self.key)
 
     @property
     def transcript(self) -> list[dict[str, Any]]:
-        """What the agent did, one mapping a step."""
+        """The steps of the agent."""
         return self._store.lines("transcripts", self.key)
 
     def explain(self) -> str:
-        """What came of it, for people: outcome, reason, output of what failed, where the patch is, and how to do it again."""
+        """The result as text: outcome, reason, output of what failed, the path of the patch, and how to replay it."""
         record = self._record
         lines = [f"{self} ended in {record.outcome}" + (f": {record.reason}" if record.reason else "")]
         lines += [f"  check {check.kind} failed: {check.detail}".rstrip(": ") for check in record.checks if not check.ok]
@@ -84,13 +84,13 @@ class EvalSample:
             lines += [line for step in self.transcript[-1:] for line in _output(step)]
         for step in self._store.lines("timing", self.key):
             lines += _output(step)
-        place = os.path.relpath(self.run, self._root) if self.run.is_relative_to(self._root) else str(self.run)
+        directory = os.path.relpath(self.run, self._root) if self.run.is_relative_to(self._root) else str(self.run)
         if record.files:
             more = len(record.files) - _MOST_FILES
             files = ", ".join(record.files[:_MOST_FILES]) + (f" and {more} more" if more > 0 else "")
-            lines.append(f"patch:  {place}/patches/{record.key}.diff ({files})")
-        words = [place, record.id, *(["--epoch", str(record.epoch)] if record.epoch else [])]
-        lines += [f"{verb}:{' ' * (7 - len(verb))}{shlex.join(['gittrix', 'eval', verb, *words])}" for verb in ("show", "replay")]
+            lines.append(f"patch:  {directory}/patches/{record.key}.diff ({files})")
+        arguments = [directory, record.id, *(["--epoch", str(record.epoch)] if record.epoch else [])]
+        lines += [f"{verb}:{' ' * (7 - len(verb))}{shlex.join(['gittrix', 'eval', verb, *arguments])}" for verb in ("show", "replay")]
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -101,7 +101,7 @@ class EvalSample:
 
 
 def _output(step: Mapping[str, Any]) -> list[str]:
-    """What a program printed that went wrong."""
+    """The output of a program that failed."""
     if "stdout" not in step or (step.get("exit") == 0 and not step.get("timed_out")):
         return []
     name = f"check {step['check']}" if "check" in step else "agent"

@@ -1,4 +1,4 @@
-"""What a test with ``@pytest.mark.gittrix_eval`` asks for: a suite, an agent, and which of the samples. Must not know pytest's hooks."""
+"""The request of a test with ``@pytest.mark.gittrix_eval``: a suite, an agent, and a choice of samples."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _LEVELS: Final = ("auto", "off", "guard", "jail")
 
 
 class EvalOptions(Protocol):
-    """The options of a test run that its evals read; they are those of the command line and the configuration."""
+    """The options of a test run that its evals read, from the command line and the configuration."""
 
     @property
     def eval_run(self) -> Path | None:
-        """Where the run is kept."""
+        """The directory of the eval run."""
 
     @property
     def eval_resume(self) -> Literal["no", "yes"]:
-        """Whether an interrupted run is gone on with."""
+        """Whether an interrupted run is resumed."""
 
     @property
     def eval_from(self) -> Path | None:
@@ -50,20 +50,20 @@ class EvalOptions(Protocol):
 
     @property
     def eval_shard(self) -> Shard | None:
-        """Which part of the samples is run."""
+        """The part of the samples that is run."""
 
     @property
     def eval_seed(self) -> int | None:
-        """The seed, instead of the markers'."""
+        """The seed that replaces those of the markers."""
 
     @property
     def eval_epochs(self) -> int | None:
-        """How often each case is run, instead of the markers'."""
+        """How often each case is run, in place of the markers' numbers."""
 
 
 @dataclass(frozen=True)
 class FunctionAgent(CallableAgent):
-    """A function that the marker was given itself. It has the identity of ``python:<its file>:<its name>``.
+    """A function that the marker got itself. Its identity is that of ``python:<its file>:<its name>``.
 
     Attributes:
         given: the function.
@@ -73,7 +73,7 @@ class FunctionAgent(CallableAgent):
 
     @classmethod
     def of_function(cls, given: Callable[[Toolbox], object]) -> FunctionAgent:
-        """Of a function, or anything that can be called."""
+        """Make the agent of a function or another callable."""
         code = inspect.unwrap(given) if inspect.isroutine(given) else type(given)
         return cls(f"{inspect.getsourcefile(code) or ''}:{getattr(code, '__qualname__', '')}", given)
 
@@ -83,7 +83,7 @@ class FunctionAgent(CallableAgent):
 
     @property
     def identity(self) -> Mapping[str, Json]:
-        """Its name and the digest of the file that it is in."""
+        """The name of the function and the digest of its file."""
         file, _, name = self.spec.rpartition(":")
         source = hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
         return {"kind": "callable", "name": f"{os.path.basename(file)}:{name}", "source": source}
@@ -94,12 +94,12 @@ class Plan:
     """The samples of one test function.
 
     Attributes:
-        suite: where they are from.
-        agent: who does them.
-        seed: everything random is drawn from it.
+        suite: the suite of the samples.
+        agent: the agent that does them.
+        seed: the seed of everything random.
         epochs: how often each case is run.
-        confine: level of confinement; the suite's by default.
-        samples: those that are chosen, as id and epoch.
+        confine: the level of confinement, by default the suite's.
+        samples: the id and epoch of each chosen sample.
     """
 
     suite: Suite
@@ -113,7 +113,7 @@ class Plan:
         """The core of the manifest, as ``gittrix eval run`` writes it.
 
         Args:
-            level: of confinement, settled.
+            level: the level of confinement that is really used.
         """
         return core_of(
             self.suite,
@@ -127,19 +127,19 @@ class Plan:
 
     @property
     def chosen(self) -> list[ChosenSample]:
-        """The samples, one by one."""
+        """The chosen samples, one by one."""
         cases = {case.id: case for case in self.suite.cases}
         return [ChosenSample(self, cases[id_], epoch) for id_, epoch in self.samples]
 
 
 @dataclass(frozen=True)
 class ChosenSample:
-    """One sample, which one test node is about.
+    """The sample of one test node.
 
     Attributes:
-        plan: whose.
-        case: what on.
-        epoch: which repetition, from 0.
+        plan: the plan that chose it.
+        case: the case.
+        epoch: the number of the repetition, from 0.
     """
 
     plan: Plan
@@ -148,7 +148,7 @@ class ChosenSample:
 
     @property
     def name(self) -> str:
-        """How the node is called: the id, and the epoch where there are several."""
+        """The name of the node: the id, and the epoch if there are several."""
         return f"{self.case.id}#{self.epoch}" if self.plan.epochs > 1 else self.case.id
 
 
@@ -156,13 +156,13 @@ def plan_of(arguments: Mapping[str, Any], options: EvalOptions, beside: Path) ->
     """Make a plan.
 
     Args:
-        arguments: the marker's.
-        options: of the run; those that are given win over the marker's.
-        beside: the directory that the suite's path counts from.
+        arguments: the arguments of the marker.
+        options: the options of the run, which override the marker's arguments.
+        beside: the directory that the suite's path is relative to.
 
     Raises:
         InvalidInput: an argument is unknown, missing or wrong; the suite or the agent cannot be read; no case fits ``only``.
-        AdapterUnavailable: the repository of a case is not there.
+        AdapterUnavailable: the repository of a case is missing.
     """
     _check_names(arguments)
     suite = _suite(os.path.join(beside, _path(arguments.get("suite"))))
@@ -185,18 +185,14 @@ def _check_names(arguments: Mapping[str, Any]) -> None:
 
 
 @lru_cache(maxsize=16)
-def _read(path: str) -> Suite:
+def _suite(path: str) -> Suite:
+    """Read a suite, once for all tests of a run that share it."""
     return Suite.load(path)
 
 
-def _suite(path: str) -> Suite:
-    # Many tests of one run share a suite; the next run in this process may find it changed.
-    return _read(path)
-
-
 def forget_suites() -> None:
-    """Read suites anew."""
-    _read.cache_clear()
+    """Forget the suites of this run; the next run in this process may find them changed."""
+    _suite.cache_clear()
 
 
 def _path(value: object) -> str:
@@ -233,7 +229,7 @@ def _patterns(value: object) -> tuple[str, ...]:
 
 
 def _samples(suite: Suite, epochs: int, patterns: tuple[str, ...], options: EvalOptions) -> list[tuple[str, int]]:
-    """Epoch by epoch, so that a run that is stopped early has seen every case."""
+    """The chosen samples, epoch by epoch, so that a run that is stopped early has tried every case."""
     ids = [case.id for case in suite.cases if not patterns or any(fnmatchcase(case.id, pattern) for pattern in patterns)]
     if not ids:
         raise InvalidInput(

@@ -1,7 +1,7 @@
-"""The run that all processes of one pytest run write to: the first one makes it, the others find it and join.
+"""The eval run that all processes of one test run write to: the first process makes it, the others join it.
 
-No process of xdist is special, since only its workers know the tests: whoever comes first writes the manifest, under a lock, and the name
-of the test run beside it. Must not know pytest.
+All processes are equal, since only the workers of xdist know the tests. The first one writes the manifest, under a lock, and the name of
+the test run beside it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pytest_gittrix.os_level.files import write_file
 from pytest_gittrix.plugin.evals.plan import ChosenSample, Plan
 
 RUNS: Final = "runs"
-"""Where runs are kept, below the root directory of the tests, unless another place is asked for."""
+"""The default directory of eval runs, below the root directory of the tests."""
 
 _NOTE: Final = ".test-run"
 
@@ -42,14 +42,14 @@ class TestRun:
     """A run of pytest, of one process or several.
 
     Attributes:
-        name: the same in all its processes, and in no other run.
+        name: a name that all its processes share, and no other test run has.
         root: the root directory of the tests.
-        workers: how many processes there are.
-        argv: what was typed.
-        place: where the eval run is to be kept; below ``RUNS`` by default.
-        resume: whether to go on with one that is there.
+        workers: the number of processes.
+        argv: the command line.
+        directory: the directory of the eval run; below ``RUNS`` by default.
+        resume: whether to resume an existing eval run.
         reuse: a run whose samples are taken over where their inputs are the same.
-        shard: the part that is run, for people who ask what is missing.
+        shard: the part of the samples that is run, as text for the manifest.
     """
 
     __test__ = False
@@ -58,7 +58,7 @@ class TestRun:
     root: Path
     workers: int = 1
     argv: Sequence[str] = field(default_factory=lambda: [*sys.argv])
-    place: Path | None = None
+    directory: Path | None = None
     resume: bool = False
     reuse: Path | None = None
     shard: str | None = None
@@ -66,11 +66,11 @@ class TestRun:
 
 @dataclass(frozen=True)
 class SampleResult:
-    """What came of one sample.
+    """The result of a sample, and how it was found.
 
     Attributes:
-        record: of it.
-        ms: how long it took, in milliseconds; 0 where it was there already.
+        record: the record of the sample.
+        ms: how long it took in milliseconds; 0 if it was not run now.
         origin: ``run``, ``already there``, or why it was taken over.
     """
 
@@ -80,20 +80,20 @@ class SampleResult:
 
 
 class SharedRun:
-    """A run that this process writes to.
+    """An eval run that this process writes to.
 
     Args:
-        plan: what of it this process may be asked for.
+        plan: the samples that this process may do.
         test_run: the run of pytest.
 
     Attributes:
-        store: where it is kept.
-        keys: of all samples, by id and epoch.
+        store: the store of the eval run.
+        keys: the keys of all samples, by id and epoch.
 
     Raises:
-        InvalidInput: a run is there and is not to be gone on with, or it is made from something else.
-        CapabilityMissing: the level of confinement that was asked for is not available.
-        AdapterUnavailable: the disk refused, or a process of another run writes to it.
+        InvalidInput: there is a run that is not to be resumed, or that has other inputs.
+        CapabilityMissing: the requested level of confinement is not available.
+        AdapterUnavailable: the disk refused, or a process of another test run writes to the run.
     """
 
     def __init__(self, plan: Plan, test_run: TestRun) -> None:
@@ -103,7 +103,7 @@ class SharedRun:
         self._scratch = scratch_root()
         sweep(self._scratch)
         manifest = Manifest(plan.core(level.level), _host(plan, test_run, level.why))
-        self.store, self._held = _join(plan, manifest, test_run, self._scratch)
+        self.store, self._lock = _join(plan, manifest, test_run, self._scratch)
         self.keys = manifest.keys
         self._setting = Setting(
             store=self.store.path,
@@ -115,31 +115,31 @@ class SharedRun:
         )
 
     def find(self, chosen: ChosenSample) -> SampleResult:
-        """The result of a sample: as it is there, as another run has it, or by doing it now.
+        """Find the result of a sample in this run or in another one, or run the sample.
 
         Raises:
             InvalidInput: the run to take over from cannot be read.
-            AdapterUnavailable: the record cannot be kept.
+            AdapterUnavailable: the record cannot be saved.
         """
         sample = chosen.case.id, chosen.epoch
         key = self.keys[sample]
-        record = self._there(key)
+        record = self._saved_record(key)
         if record is not None:
             return SampleResult(record, 0, "already there")
         if self._test_run.reuse is not None:
-            choice = reuse(self.store, self._test_run.reuse, {sample: key})[sample]
-            if choice.reused:
-                return SampleResult(self.store.record(key), 0, f"taken over: {choice.why}")
+            decision = reuse(self.store, self._test_run.reuse, {sample: key})[sample]
+            if decision.reused:
+                return SampleResult(self.store.record(key), 0, f"taken over: {decision.why}")
         done = execute(Job(self._setting, chosen.case, chosen.epoch, key, self._plan.agent))
         return SampleResult(self.store.record(key), done.ms, "run")
 
     def leave(self) -> None:
-        """Remove where this process worked, and let others have the run."""
+        """Remove the work directories of this process, and release the run's lock."""
         remove_work_dirs()
-        self._held.close()
+        self._lock.close()
 
-    def _there(self, key: str) -> Record | None:
-        """What is damaged or an ``infra_error`` is taken aside, and done again."""
+    def _saved_record(self, key: str) -> Record | None:
+        """The record of a key. One that is damaged or an ``infra_error`` is set aside, so that its sample is retried."""
         if not self.store.has(key):
             return None
         with suppress(GittrixError):
@@ -164,19 +164,19 @@ def _host(plan: Plan, test_run: TestRun, why: str) -> dict[str, object]:
 
 
 def _join(plan: Plan, manifest: Manifest, test_run: TestRun, scratch: Path) -> tuple[RunStore, ExitStack]:
-    base = test_run.place or test_run.root / RUNS / plan.suite.name
-    door = hashlib.sha256(os.fsencode(base)).hexdigest()[:16]
-    with FileLock(scratch / f"join-{door}.lock"):
-        for store in _places(base, manifest, test_run):
-            if not store.exists or _note(store) == test_run.name or test_run.resume:
+    base = test_run.directory or test_run.root / RUNS / plan.suite.name
+    lock = hashlib.sha256(os.fsencode(base)).hexdigest()[:16]
+    with FileLock(scratch / f"join-{lock}.lock"):
+        for store in _candidates(base, manifest, test_run):
+            if not store.exists or _test_run_of(store) == test_run.name or test_run.resume:
                 return _enter(store, manifest, test_run)
-    raise AssertionError("there is always another place")
+    raise AssertionError("there is always another candidate")
 
 
-def _places(base: Path, manifest: Manifest, test_run: TestRun) -> Iterator[RunStore]:
-    """Where the run may be, the best place first."""
-    if test_run.place is not None:
-        yield _free(RunStore(base), manifest, test_run)
+def _candidates(base: Path, manifest: Manifest, test_run: TestRun) -> Iterator[RunStore]:
+    """The directories that the run may have, the best one first."""
+    if test_run.directory is not None:
+        yield _requested(RunStore(base), manifest, test_run)
         return
     numbered = (RunStore(base if number == 1 else base.with_name(f"{base.name}-{number}")) for number in count(1))
     known: list[RunStore] = []
@@ -185,18 +185,18 @@ def _places(base: Path, manifest: Manifest, test_run: TestRun) -> Iterator[RunSt
             break
         known.append(store)
     fitting = [one for one in known if one.exists and not one.manifest().differences(manifest)]
-    yield from (one for one in fitting if _note(one) == test_run.name)
+    yield from (one for one in fitting if _test_run_of(one) == test_run.name)
     if test_run.resume:
         yield from reversed(fitting)
     yield store
 
 
-def _free(store: RunStore, manifest: Manifest, test_run: TestRun) -> RunStore:
-    """The place that was asked for, if this run may have it."""
+def _requested(store: RunStore, manifest: Manifest, test_run: TestRun) -> RunStore:
+    """The requested directory, if this run may have it."""
     if not store.exists:
         return store
     differing = store.manifest().differences(manifest)
-    if differing and _note(store) == test_run.name:
+    if differing and _test_run_of(store) == test_run.name:
         raise InvalidInput(
             f"The tests of this run need more than one eval run, and {store.path} is one: {', '.join(differing)} differ.",
             why="Records of different inputs would stand side by side.",
@@ -208,7 +208,7 @@ def _free(store: RunStore, manifest: Manifest, test_run: TestRun) -> RunStore:
             why="Its records would stand beside those of other inputs.",
             fix="Give another --gittrix-eval-run, with --gittrix-eval-from to take over what is the same.",
         )
-    if _note(store) != test_run.name and not test_run.resume:
+    if _test_run_of(store) != test_run.name and not test_run.resume:
         raise InvalidInput(
             f"{store.path} holds a run already.",
             why="Two runs in one place could not be told apart.",
@@ -218,12 +218,12 @@ def _free(store: RunStore, manifest: Manifest, test_run: TestRun) -> RunStore:
 
 
 def _enter(store: RunStore, manifest: Manifest, test_run: TestRun) -> tuple[RunStore, ExitStack]:
-    """The first process holds the run until it ends; others of the same test run need not."""
+    """Open or make the run. The first process of a test run locks it until it ends; the others need no lock."""
     with ExitStack() as held:
         try:
             held.enter_context(store.locked())
         except AdapterUnavailable:
-            if _note(store) != test_run.name:
+            if _test_run_of(store) != test_run.name:
                 raise
             return store, ExitStack()
         entered = store if store.exists else RunStore.create(store.path, manifest)
@@ -231,7 +231,7 @@ def _enter(store: RunStore, manifest: Manifest, test_run: TestRun) -> tuple[RunS
         return entered, held.pop_all()
 
 
-def _note(store: RunStore) -> str:
+def _test_run_of(store: RunStore) -> str:
     try:
         return (store.path / _NOTE).read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,7 +1,6 @@
-"""The end of a run with evals: what is counted, shown, written and decided. Only the controller does this, from the reports of all workers.
+"""The end of a run with evals: the terminal's summary, the files, and the exit status.
 
-Must not know how samples are run.
-"""
+Only the controller does this, from the reports of all workers."""
 
 from __future__ import annotations
 
@@ -27,16 +26,16 @@ _SHORT: Final = 12
 
 @dataclass(frozen=True)
 class EvalRun:
-    """A run, as far as the tests of this session had to do with it.
+    """An eval run, limited to the samples of this session's tests.
 
     Attributes:
-        store: the run.
-        shown: its directory, from the root directory of the tests.
-        records: of the samples of these tests, by id and epoch.
-        rates: of them.
-        missing: samples of these tests that have no record.
-        places: file and line of the test of each sample, by key.
-        fail_under: percentage that must pass, if one was given.
+        store: the store of the run.
+        shown: its directory, relative to the root directory of the tests.
+        records: the records of the samples, by id and epoch.
+        rates: the rates of the samples.
+        missing: the number of samples that have no record.
+        locations: file and line of the test of each sample, by key.
+        fail_under: the percentage that must pass, if one was given.
     """
 
     store: RunStore
@@ -44,42 +43,42 @@ class EvalRun:
     records: tuple[Record, ...]
     rates: Rates
     missing: int
-    places: dict[str, tuple[str, int]]
+    locations: dict[str, tuple[str, int]]
     fail_under: float | None = None
 
     @property
     def digest(self) -> str:
-        """Of the results."""
+        """The digest of the results."""
         return digest(self.records)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Records by outcome, those that are there."""
+        """The number of records of each outcome that occurs."""
         return {outcome: count for outcome, count in tally(self.records).items() if count}
 
     @property
     def percent(self) -> float | None:
-        """Percentage that passed, of the samples that say something about the agent."""
+        """The percentage that passed, without ``infra_error``; None without samples."""
         return None if self.rates.passed is None else self.rates.passed.value * 100
 
     @property
     def is_short(self) -> bool:
-        """Whether fewer passed than must."""
+        """Whether fewer samples passed than must."""
         return self.fail_under is not None and (self.percent is None or self.percent < self.fail_under)
 
     @property
     def is_whole(self) -> bool:
-        """Whether every sample says something about the agent."""
+        """Whether every sample has a record other than ``infra_error``."""
         return not self.missing and not self.rates.left_out
 
 
 def runs_of(reports: Iterable[Any], root: Path, fail_under: float | None) -> list[EvalRun]:
-    """The runs that reports lead to, by their directories.
+    """The eval runs that the properties of reports name, by directory.
 
     Args:
-        reports: pytest's, of all phases.
-        root: what paths count from.
-        fail_under: percentage that must pass.
+        reports: pytest's reports of all phases.
+        root: the directory that paths are relative to.
+        fail_under: the percentage that must pass.
     """
     found: dict[str, dict[str, tuple[str, int]]] = {}
     for report in reports:
@@ -87,62 +86,66 @@ def runs_of(reports: Iterable[Any], root: Path, fail_under: float | None) -> lis
         if RUN in properties and KEY in properties:
             path, line, _ = report.location
             found.setdefault(str(properties[RUN]), {})[str(properties[KEY])] = (str(path), (line or 0) + 1)
-    return [_ended(shown, root, places, fail_under) for shown, places in sorted(found.items())]
+    return [_eval_run(shown, root, locations, fail_under) for shown, locations in sorted(found.items())]
 
 
-def _ended(shown: str, root: Path, places: dict[str, tuple[str, int]], fail_under: float | None) -> EvalRun:
+def _eval_run(shown: str, root: Path, locations: dict[str, tuple[str, int]], fail_under: float | None) -> EvalRun:
     store = RunStore(root / shown)
     records = []
-    for key in places:
+    for key in locations:
         with suppress(GittrixError):
             records.append(store.record(key))
     ordered = tuple(sorted(records, key=lambda record: (record.id, record.epoch)))
-    return EvalRun(store, shown, ordered, rates(ordered), len(places) - len(ordered), places, fail_under)
+    return EvalRun(store, shown, ordered, rates(ordered), len(locations) - len(ordered), locations, fail_under)
 
 
 def properties(run: EvalRun) -> dict[str, str]:
-    """What JUnit has of a run as a whole."""
-    told = {"digest": run.digest, "directory": run.shown, "samples": str(len(run.records))}
+    """The properties of a run for JUnit."""
+    found = {"digest": run.digest, "directory": run.shown, "samples": str(len(run.records))}
     with suppress(GittrixError):
         manifest = run.store.manifest()
-        told |= {"manifest": manifest.digest, "confine": manifest.core["setting"]["confine"], "seed": str(manifest.core["setting"]["seed"])}
+        found |= {
+            "manifest": manifest.digest,
+            "confine": manifest.core["setting"]["confine"],
+            "seed": str(manifest.core["setting"]["seed"]),
+        }
     if run.percent is not None:
-        told["pass_rate"] = f"{run.percent:.1f}"
-    told |= {outcome: str(count) for outcome, count in tally(run.records).items()}
-    return {f"gittrix_eval.{run.store.name}.{name}": value for name, value in told.items()}
+        found["pass_rate"] = f"{run.percent:.1f}"
+    found |= {outcome: str(count) for outcome, count in tally(run.records).items()}
+    return {f"gittrix_eval.{run.store.name}.{name}": value for name, value in found.items()}
 
 
 def terminal_lines(run: EvalRun) -> list[tuple[str, str]]:
-    """What the terminal shows of a run, with the colour each line may have."""
+    """The lines of a run for the terminal, each with its colour or an empty text."""
     counts = ", ".join(f"{count} {outcome}" for outcome, count in run.counts.items())
     samples = "1 sample" if len(run.records) == 1 else f"{len(run.records)} samples"
-    told = [(f"{samples}: {counts or 'no record'}", "")]
+    lines = [(f"{samples}: {counts or 'no record'}", "")]
     if run.missing:
-        told.append((f"{run.missing} more have no record: run again with --gittrix-eval-resume", "red"))
+        lines.append((f"{run.missing} more have no record: run again with --gittrix-eval-resume", "red"))
     if run.rates.left_out:
-        told.append((f"{run.rates.left_out} in {RETRIED} count for nothing: run again with --gittrix-eval-resume", "yellow"))
+        lines.append((f"{run.rates.left_out} in {RETRIED} count for nothing: run again with --gittrix-eval-resume", "yellow"))
     if run.rates.passed is not None:
-        told.append((f"pass rate {run.rates.passed}{_gate(run)}", "red" if run.is_short else ""))
-        told += [(f"pass@{k} {estimate}", "") for k, estimate in run.rates.at.items() if k > 1]
-        told += [(f"pass^{k} {estimate}", "") for k, estimate in run.rates.all.items() if k > 1]
+        lines.append((f"pass rate {run.rates.passed}{_threshold(run)}", "red" if run.is_short else ""))
+        lines += [(f"pass@{k} {estimate}", "") for k, estimate in run.rates.at.items() if k > 1]
+        lines += [(f"pass^{k} {estimate}", "") for k, estimate in run.rates.all.items() if k > 1]
     elif run.is_short:
-        told.append((f"pass rate unknown{_gate(run)}", "red"))
+        lines.append((f"pass rate unknown{_threshold(run)}", "red"))
     with suppress(GittrixError):
         manifest = run.store.manifest()
         setting = manifest.core["setting"]
-        told.append((f"manifest {_cut(manifest.digest)}, seed {setting['seed']}, confine {setting['confine']}", ""))
-    told.append((f"result {_cut(run.digest)} in {run.shown}", ""))
-    return told
+        lines.append((f"manifest {_cut(manifest.digest)}, seed {setting['seed']}, confine {setting['confine']}", ""))
+    lines.append((f"result {_cut(run.digest)} in {run.shown}", ""))
+    return lines
 
 
-def _gate(run: EvalRun) -> str:
+def _threshold(run: EvalRun) -> str:
     if run.fail_under is None:
         return ""
     return f", {'less than' if run.is_short else 'and no less than'} the {run.fail_under:g}% that must pass"
 
 
 def write_page(run: EvalRun) -> str:
-    """Write the page of a run, and say where it is or why there is none."""
+    """Write the HTML report of a run; return a line that says where it is, or why there is none."""
     from pytest_gittrix.report.eval_report import NAME, write_report
 
     try:
@@ -155,13 +158,13 @@ def write_page(run: EvalRun) -> str:
 
 
 def write_github_summary(run: EvalRun, file: Path) -> list[str]:
-    """Add to the summary of the step.
+    """Add a run to the summary of the step.
 
     Returns:
-        Lines to print: annotations, and what went wrong.
+        The lines to print: annotations, and problems.
     """
     rows = [
-        SampleRow(f"{record.id} #{record.epoch}", record.outcome, record.reason, *run.places[record.key])
+        SampleRow(f"{record.id} #{record.epoch}", record.outcome, record.reason, *run.locations[record.key])
         for record in sorted(run.records, key=lambda record: record.outcome == "pass")
     ]
     facts = [text for text, _ in terminal_lines(run)]
@@ -172,13 +175,13 @@ def write_github_summary(run: EvalRun, file: Path) -> list[str]:
 def summarise_evals(
     session: Any, reports: Sequence[Any], terminal: Any, fail_under: float | None
 ) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Write what is to be written, decide the exit status, and give what the terminal shows: titles and lines.
+    """Write the reports of eval runs, decide the exit status, and return the terminal's sections: titles and lines.
 
     Args:
-        session: pytest's.
-        reports: of all phases, of tests of evals.
-        terminal: the reporter.
-        fail_under: percentage that must pass, if one was given.
+        session: pytest's session.
+        reports: the reports of all phases of the tests of evals.
+        terminal: pytest's terminal reporter.
+        fail_under: the percentage that must pass, if one was given.
     """
     config = session.config
     runs = [replace(run, fail_under=fail_under) for run in runs_of(reports, config.rootpath, fail_under)]
@@ -188,12 +191,12 @@ def summarise_evals(
                 junit.add_global_property(name, value)
     sections = []
     for run in runs:
-        told = [*terminal_lines(run), (write_page(run), "")]
+        lines = [*terminal_lines(run), (write_page(run), "")]
         if os.environ.get(GITHUB):
-            told += [(line, "") for line in write_github_summary(run, Path(os.environ[GITHUB]))]
-        sections.append((f"gittrix eval: {run.store.name}", told))
+            lines += [(line, "") for line in write_github_summary(run, Path(os.environ[GITHUB]))]
+        sections.append((f"gittrix eval: {run.store.name}", lines))
     with suppress(GittrixError):
-        sweep(scratch_root())  # a worker that was killed has left its directory
+        sweep(scratch_root())  # remove the directories of killed workers
     let_through = _decide(session, runs, terminal)
     if let_through:
         sections[-1][1].append((let_through, "green"))
@@ -201,7 +204,7 @@ def summarise_evals(
 
 
 def _decide(session: Any, runs: Sequence[EvalRun], terminal: Any) -> str:
-    """The exit status, where the pass rate has a say in it."""
+    """Set the exit status where the pass rate decides it; return a line if failed samples are let through."""
     if all(run.fail_under is None for run in runs):
         return ""
     if any(run.is_short for run in runs):

@@ -24,8 +24,8 @@ from pytest_gittrix.os_level.process_tree import process
 OWNER = """
 import os, subprocess, sys
 from pathlib import Path
-from pytest_gittrix.evals.runs.work_dirs import MARK, take
-work_dir = take(Path(sys.argv[1]), "run")
+from pytest_gittrix.evals.runs.work_dirs import MARK, make_work_dir
+work_dir = make_work_dir(Path(sys.argv[1]), "run")
 (work_dir.path / "work").mkdir()
 (work_dir.path / "work" / "locked").mkdir(mode=0o500)
 command = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
@@ -38,7 +38,7 @@ sys.stdin.read()
 
 @contextmanager
 def owner(root: Path) -> Iterator[tuple[subprocess.Popen[str], str, int]]:
-    """A process with a work_dir and an agent: itself, the name of the directory, and the agent's pid."""
+    """A process with a work directory and an agent: itself, the name of the directory, and the agent's pid."""
     command = [sys.executable, "-c", OWNER, str(root)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as started:
         assert started.stdout is not None

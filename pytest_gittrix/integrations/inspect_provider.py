@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pytest_gittrix.clock.clock import EPOCH
 from pytest_gittrix.errors import GittrixError, InvalidInput
-from pytest_gittrix.evals.runs.work_dirs import Lease, scratch_root, sweep, take
+from pytest_gittrix.evals.runs.work_dirs import WorkDir, scratch_root, sweep, make_work_dir
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment
 from pytest_gittrix.integrations.files import TooLarge
 from pytest_gittrix.integrations.programs import exit_code
@@ -73,7 +73,7 @@ class GittrixSandbox(SandboxEnvironment):
 
     _open: dict[GittrixSandbox, str] = {}  # noqa: RUF012  (of the class: what no sample_cleanup came for is closed with the task)
 
-    def __init__(self, bench: EvalEnvironment, work_dir: Lease | None) -> None:
+    def __init__(self, bench: EvalEnvironment, work_dir: WorkDir | None) -> None:
         super().__init__()
         self.bench = bench
         self._work_dir = work_dir
@@ -231,14 +231,14 @@ def settled(config: BaseModel | str | None) -> GittrixSandboxConfig:
         ) from None
 
 
-def _open_sample(config: GittrixSandboxConfig, sample: str) -> tuple[EvalEnvironment, Lease | None]:
+def _open_sample(config: GittrixSandboxConfig, sample: str) -> tuple[EvalEnvironment, WorkDir | None]:
     """Start a sample's session in a new directory. Gives the directory only if it is to be removed at the sample's end."""
     if config.directory is None:
         root = scratch_root()
     else:
         root = Path(os.path.realpath(config.directory))
         root.mkdir(parents=True, exist_ok=True)
-    work_dir = take(root, f"Inspect sample {sample}")
+    work_dir = make_work_dir(root, f"Inspect sample {sample}")
     try:
         environment = EvalEnvironment.open(
             f"Inspect sample {sample}",
@@ -249,7 +249,7 @@ def _open_sample(config: GittrixSandboxConfig, sample: str) -> tuple[EvalEnviron
             history=config.history,
             epoch=config.epoch,
             seed=sample,
-            path=work_dir.room() / "world",
+            path=work_dir.make_sample_dir() / "world",
             keep=config.directory is not None,
         )
     except BaseException:

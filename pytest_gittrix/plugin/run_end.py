@@ -31,11 +31,11 @@ def finish_run(session: Any, reports: Sequence[Any], terminal: Any, options: Any
     clauses = [report for report in reports if any(name == PROPERTY for name, _ in report.user_properties)]
     sections = _clause_sections(session, clauses, terminal, options) if clauses else []
     if len(clauses) < len(reports):
-        from pytest_gittrix.plugin.evals.summary import summarise_evals as conclude_evals
+        from pytest_gittrix.plugin.evals.summary import summarise_evals
 
         known = {id(report) for report in clauses}
         evals = [report for report in reports if id(report) not in known]
-        sections += [TerminalSection(*section) for section in conclude_evals(session, evals, terminal, options.eval_fail_under)]
+        sections += [TerminalSection(*section) for section in summarise_evals(session, evals, terminal, options.eval_fail_under)]
     return tuple(sections)
 
 

@@ -24,7 +24,7 @@ from support.frameworks import ADDED, CHECK, available, programs_of
 from support.git import git
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.evals.runs.work_dirs import sweep, take
+from pytest_gittrix.evals.runs.work_dirs import sweep, make_work_dir
 from pytest_gittrix.integrations.inspect_junit import junit, main
 from pytest_gittrix.integrations.inspect_provider import GittrixSandbox, GittrixSandboxConfig, settled
 from pytest_gittrix.integrations.inspect_scorer import promotion
@@ -216,7 +216,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(
         "(take(Path(sys.argv[1]), 'killed').path / 'file').write_text('x'); os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], timeout=60, check=False)
-    mine = take(tmp_path, "mine").path
+    mine = make_work_dir(tmp_path, "mine").path
     left = [path.name for path in tmp_path.iterdir() if path != mine]
 
     assert len(left) == 1

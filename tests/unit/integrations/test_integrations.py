@@ -18,7 +18,7 @@ from support.git import git
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
-from pytest_gittrix.evals.runs.work_dirs import sweep, take
+from pytest_gittrix.evals.runs.work_dirs import sweep, make_work_dir
 from pytest_gittrix.integrations import extras
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment
 from pytest_gittrix.integrations.extras import EXTRAS, Extra, missing, required
@@ -242,7 +242,7 @@ def test_an_environment_that_contradicts_itself_is_refused() -> None:
 
 
 def test_the_directory_of_a_sample_is_private_and_goes_with_the_sample(tmp_path: Path) -> None:
-    one, two = take(tmp_path, "one"), take(tmp_path, "two")
+    one, two = make_work_dir(tmp_path, "one"), make_work_dir(tmp_path, "two")
 
     assert stat.S_IMODE(one.path.stat().st_mode) == 0o700
     assert sweep(tmp_path).removed == ()

@@ -30,7 +30,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pytest_gittrix.clock.clock import EPOCH
 from pytest_gittrix.errors import GittrixError, InvalidInput
-from pytest_gittrix.evals.runs.work_dirs import WorkDir, scratch_root, sweep, make_work_dir
+from pytest_gittrix.evals.runs.work_dirs import WorkDir, make_work_dir, scratch_root, sweep
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment
 from pytest_gittrix.integrations.files import TooLarge
 from pytest_gittrix.integrations.programs import exit_code

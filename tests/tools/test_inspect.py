@@ -24,7 +24,7 @@ from support.frameworks import ADDED, CHECK, available, programs_of
 from support.git import git
 
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.evals.runs.work_dirs import sweep, make_work_dir
+from pytest_gittrix.evals.runs.work_dirs import make_work_dir, sweep
 from pytest_gittrix.integrations.inspect_junit import junit, main
 from pytest_gittrix.integrations.inspect_provider import GittrixSandbox, GittrixSandboxConfig, settled
 from pytest_gittrix.integrations.inspect_scorer import promotion

@@ -18,7 +18,7 @@ from support.git import git
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
-from pytest_gittrix.evals.runs.work_dirs import sweep, make_work_dir
+from pytest_gittrix.evals.runs.work_dirs import make_work_dir, sweep
 from pytest_gittrix.integrations import extras
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment
 from pytest_gittrix.integrations.extras import EXTRAS, Extra, missing, required

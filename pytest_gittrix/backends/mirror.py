@@ -12,8 +12,6 @@ import hashlib
 import os
 import re
 import shutil
-import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,10 +25,8 @@ from pytest_gittrix.git.commit import BuiltCommit
 from pytest_gittrix.git.environment import hermetic_env, quote_config, run_git
 from pytest_gittrix.git.pack import install_pack
 from pytest_gittrix.git.refs import temporary_prefix
+from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.os_level.files import read_text, write_file
-
-if sys.platform != "win32":
-    import fcntl
 
 _ID: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _NOTE: Final = "remote"
@@ -41,7 +37,6 @@ _INVALID: Final = "no-repository"
 _INVALID_CONFIG: Final = "[core]\n\trepositoryFormatVersion = 1\n[extensions]\n\topenWithRemoteDurable = true\n"
 _OWN: Final = frozenset({_NOTE, _REPOSITORY, MIRROR, _LOCK, _GIT, _INVALID})
 _STALE: Final = ("*.lock", "refs/**/*.lock", "objects/pack/tmp_*", "objects/tmp_*", "objects/??/tmp_obj_*", "gittrix-*-push")
-_FIRST_NAP, _LONGEST_NAP = 0.0005, 0.02
 
 
 @dataclass(frozen=True)
@@ -195,21 +190,16 @@ class Mirror:
         """
         self._prepare()
         path = os.path.join(self.path, _LOCK)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            deadline, nap = time.monotonic() + self.transport.timeout + 1, _FIRST_NAP
-            while not _try_lock(descriptor):
-                if time.monotonic() > deadline:
-                    raise AdapterUnavailable(
-                        f"{path} is held by another program.",
-                        why="A push may be under way, of another engine or of one that was killed; until it ends nobody knows what is in.",
-                        fix="Wait for it to end. A program that a hook of the remote left running can hold it: end that one.",
-                    )
-                time.sleep(nap)
-                nap = min(nap * 2, _LONGEST_NAP)
+
+        def refusal() -> AdapterUnavailable:
+            return AdapterUnavailable(
+                f"{path} is held by another program.",
+                why="A push may be under way, of another engine or of one that was killed; until it ends nobody knows what is in.",
+                fix="Wait for it to end. A program that a hook of the remote left running can hold it: end that one.",
+            )
+
+        with locked_file(path, wait=self.transport.timeout + 1, refusal=refusal) as descriptor:
             yield descriptor
-        finally:
-            os.close(descriptor)
 
     def _prepare(self) -> None:
         """Make the directory, or verify that it is a mirror of this remote."""
@@ -270,11 +260,3 @@ def mirror_url(path: str | os.PathLike[str]) -> str | None:
 def tracking_ref(ref: str) -> str:
     """The mirror's reference for a branch. The names are flat, so that ``a`` and ``a/b`` can exist together, and are not branches."""
     return f"refs/gittrix/{hashlib.sha256(os.fsencode(ref)).hexdigest()[:40]}"
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

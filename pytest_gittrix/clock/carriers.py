@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pytest_gittrix.durations import instant_at, ns_of, parse_instant
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.os_level.files import write_file
 
 CLOCK_VARIABLE = "PYTEST_GITTRIX_CLOCK"
 
@@ -118,6 +119,4 @@ def _faketime_file(path: Path) -> Path:
 
 
 def _replace(path: Path, text: str) -> None:
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
-    fresh.write_text(text, encoding="ascii")
-    fresh.replace(path)
+    write_file(path, text.encode("ascii"), mode=0o666, temporary=path.with_name(f".{path.name}.{os.getpid()}.new"))

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from pytest_gittrix.os_level.lock_owner import Owner
-from pytest_gittrix.os_level.process_tree import MARK, POLL, AgentTree, process, seconds
+from pytest_gittrix.os_level.monotonic import real_seconds
+from pytest_gittrix.os_level.process_tree import MARK, POLL, AgentTree, process
 
 _BLOCK: Final = 1 << 16
 _MOST_IN_A_PIPE: Final = 1 << 20
@@ -113,7 +114,7 @@ class _Reading:
             for fd in self.open:
                 os.set_blocking(fd, False)
             while True:
-                rest = None if deadline is None else deadline - seconds()
+                rest = None if deadline is None else deadline - real_seconds()
                 if rest is not None and rest <= 0:
                     return False
                 for key, _ in watch.select(rest):

@@ -26,7 +26,9 @@ from pytest_gittrix.confine.launcher import NOT_EXECUTABLE, NOT_FOUND, exit_code
 from pytest_gittrix.confine.namespace_jail import jail_filter
 from pytest_gittrix.confine.zygote_client import Asked
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
-from pytest_gittrix.os_level.process_tree import KILL_WAIT, seconds
+from pytest_gittrix.os_level.monotonic import real_seconds
+from pytest_gittrix.os_level.proc import pid_namespace
+from pytest_gittrix.os_level.process_tree import KILL_WAIT
 
 MOST_OUTPUT: Final = 10 << 20
 
@@ -96,7 +98,7 @@ def run(
         raise InvalidInput(
             f"timeout={timeout!r} and most_output={most_output!r} are no limits.", fix="Use numbers from 0; timeout may be None."
         )
-    deadline = None if timeout is None else seconds() + timeout
+    deadline = None if timeout is None else real_seconds() + timeout
     with ExitStack() as held:
         home = place.home if place.home is not None else held.enter_context(_passing_home())
         laid = layout(place, home, jailed=confinement.level == "jail")
@@ -197,7 +199,7 @@ def _end_first(pid: int | None, namespace: int | None) -> None:
     with suppress(OSError):
         first = os.pidfd_open(pid)
         try:
-            if os.stat(f"/proc/{pid}/ns/pid").st_ino == namespace:
+            if pid_namespace(pid) == namespace:
                 signal.pidfd_send_signal(first, signal.SIGKILL)
                 select.select([first], [], [], KILL_WAIT)
         finally:

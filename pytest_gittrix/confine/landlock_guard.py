@@ -13,7 +13,7 @@ import stat
 import struct
 from contextlib import suppress
 
-from pytest_gittrix.os_level.landlock import drop_capabilities, gain_nothing_by_exec, syscall
+from pytest_gittrix.os_level.linux import drop_capabilities, gain_nothing_by_exec, syscall
 from pytest_gittrix.os_level.seccomp import INTO_THE_KERNEL, failing, install
 
 TYPE_CHECKING = False  # the module of that name is dear to load

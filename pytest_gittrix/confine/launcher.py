@@ -14,8 +14,8 @@ import select
 import sys
 from contextlib import suppress
 
-from pytest_gittrix.os_level import landlock
-from pytest_gittrix.os_level.reaper import end_below
+from pytest_gittrix.os_level import linux
+from pytest_gittrix.os_level.proc import end_descendants
 
 TYPE_CHECKING = False  # the module of that name is dear to load
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Launcher:
 
     def _guarded(self) -> int:
         """Run it as a child that has put itself under guard."""
-        landlock.adopt_orphans()
+        linux.adopt_orphans()
         attendant = Attendant(self._lifelines, end_descendants)
         pid = os.fork()
         if pid == 0:
@@ -107,7 +107,7 @@ class Launcher:
         from pytest_gittrix.confine.landlock_guard import guard
 
         try:
-            landlock.die_with_parent()
+            linux.die_with_parent()
             os.setsid()
             os.chdir(self._spec["cwd"])
             guard(**self._spec["allowed"])
@@ -120,7 +120,7 @@ class Launcher:
         from pytest_gittrix.confine.namespace_jail import jail_filter
         from pytest_gittrix.os_level.seccomp import install
 
-        landlock.gain_nothing_by_exec()
+        linux.gain_nothing_by_exec()
         install(jail_filter())
         os.execve(self._command[0], self._command, self._environment)
 
@@ -246,16 +246,6 @@ class Attendant:
 def exit_code(problem: OSError) -> int:
     """The status that a shell gives for a program that cannot be executed."""
     return NOT_FOUND if problem.errno in (errno.ENOENT, errno.ENOTDIR) else NOT_EXECUTABLE
-
-
-def end_descendants() -> None:
-    """Kill and bury all that descend from this process, which adopts whoever loses their parent meanwhile."""
-    with suppress(ChildProcessError):
-        while True:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-            end_below(os.getpid(), spare=frozenset())
-            os.waitpid(-1, 0)
 
 
 def _end_as(status: int) -> NoReturn:

@@ -13,7 +13,7 @@ import os
 import struct
 from contextlib import suppress
 
-from pytest_gittrix.os_level import landlock
+from pytest_gittrix.os_level import linux
 from pytest_gittrix.os_level.seccomp import INTO_THE_KERNEL, failing, install
 
 TYPE_CHECKING = False  # the module of that name is dear to load
@@ -40,10 +40,8 @@ def leave_namespaces() -> None:
     """Leave the namespaces of the machine, as the user and group that this process has. Raises OSError where that is not allowed."""
     user, group = os.geteuid(), os.getegid()
     # Not the one of mounts: this process goes on with the machine's files, and its number 1 leaves them alone.
-    landlock.unshare(landlock.NEW_USER | landlock.NEW_PID | landlock.NEW_NET | landlock.NEW_IPC | landlock.NEW_UTS | landlock.NEW_CGROUP)
-    _write("/proc/self/setgroups", "deny")
-    _write("/proc/self/uid_map", f"{user} {user} 1")
-    _write("/proc/self/gid_map", f"{group} {group} 1")
+    linux.unshare(linux.NEW_USER | linux.NEW_PID | linux.NEW_NET | linux.NEW_IPC | linux.NEW_UTS | linux.NEW_CGROUP)
+    linux.keep_ids(user, group)
 
 
 def settle(mounts: Iterable[Sequence[str]]) -> None:
@@ -55,32 +53,32 @@ def settle(mounts: Iterable[Sequence[str]]) -> None:
     Raises:
         OSError: the kernel refuses something.
     """
-    landlock.die_with_parent()
-    landlock.unshare(landlock.NEW_NS)
-    landlock.mount("none", "/", None, landlock.MS_REC | landlock.MS_PRIVATE)
-    landlock.mount("tmpfs", _BASE, "tmpfs", landlock.MS_NOSUID | landlock.MS_NODEV)
+    linux.die_with_parent()
+    linux.unshare(linux.NEW_NS)
+    linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
+    linux.mount("tmpfs", _BASE, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV)
     os.mkdir(_BASE + _OLD)
     os.mkdir(_BASE + _NEW)
-    landlock.mount(_BASE + _NEW, _BASE + _NEW, None, landlock.MS_BIND)
-    landlock.pivot_root(_BASE, _BASE + _OLD)
+    linux.mount(_BASE + _NEW, _BASE + _NEW, None, linux.MS_BIND)
+    linux.pivot_root(_BASE, _BASE + _OLD)
     os.chdir("/")
     for kind, target, source in mounts:
         _put(kind, _NEW + target, source)
-    landlock.unmount(_OLD)
+    linux.unmount(_OLD)
     os.chdir(_NEW)
-    landlock.pivot_root(".", ".")
-    landlock.unmount(".")
+    linux.pivot_root(".", ".")
+    linux.unmount(".")
     os.chdir("/")
-    landlock.set_mount("/", landlock.READ_ONLY | landlock.NO_SUID | landlock.NO_DEV, below=False)
+    linux.set_mount("/", linux.READ_ONLY | linux.NO_SUID | linux.NO_DEV, below=False)
     if os.geteuid() == 0:
         # Much in it belongs to root, and some of that asks for no capability: where core dumps go, for one.
-        landlock.set_mount("/proc", landlock.READ_ONLY, below=False)
+        linux.set_mount("/proc", linux.READ_ONLY, below=False)
     _raise_loopback()
-    landlock.set_host_name(HOST_NAME)
-    landlock.drop_capabilities()
-    landlock.gain_nothing_by_exec()
+    linux.set_host_name(HOST_NAME)
+    linux.drop_capabilities()
+    linux.gain_nothing_by_exec()
     install(jail_filter())
-    landlock.hide_from_children()
+    linux.hide_from_children()
 
 
 def _put(kind: str, target: str, source: str) -> None:
@@ -88,26 +86,26 @@ def _put(kind: str, target: str, source: str) -> None:
         return os.symlink(source, target)
     if kind == "proc":
         os.makedirs(target, exist_ok=True)
-        return landlock.mount("proc", target, "proc", landlock.MS_NOSUID | landlock.MS_NODEV | landlock.MS_NOEXEC)
+        return linux.mount("proc", target, "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
     if kind == "dev":
         return _put_devices(target)
-    _bind(source, target, landlock.NO_SUID | landlock.NO_DEV | (landlock.READ_ONLY if kind == "ro" else 0))
+    _bind(source, target, linux.NO_SUID | linux.NO_DEV | (linux.READ_ONLY if kind == "ro" else 0))
     return None
 
 
 def _put_devices(target: str) -> None:
     os.makedirs(target)
-    landlock.mount("tmpfs", target, "tmpfs", landlock.MS_NOSUID | landlock.MS_NODEV)
+    linux.mount("tmpfs", target, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV)
     for name in DEVICES:
         if os.path.exists(f"{_OLD}/dev/{name}"):
-            _bind(f"/dev/{name}", f"{target}/{name}", landlock.NO_SUID)
+            _bind(f"/dev/{name}", f"{target}/{name}", linux.NO_SUID)
     for name, leads in _LINKS.items():
         os.symlink(leads, f"{target}/{name}")
     for name in ("shm", "pts"):
         os.mkdir(f"{target}/{name}")
-    landlock.mount("tmpfs", f"{target}/shm", "tmpfs", landlock.MS_NOSUID | landlock.MS_NODEV)
-    landlock.mount("devpts", f"{target}/pts", "devpts", landlock.MS_NOSUID | landlock.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
-    landlock.set_mount(target, landlock.READ_ONLY | landlock.NO_SUID, below=False)
+    linux.mount("tmpfs", f"{target}/shm", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV)
+    linux.mount("devpts", f"{target}/pts", "devpts", linux.MS_NOSUID | linux.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
+    linux.set_mount(target, linux.READ_ONLY | linux.NO_SUID, below=False)
 
 
 def _bind(source: str, target: str, flags: int) -> None:
@@ -118,16 +116,8 @@ def _bind(source: str, target: str, flags: int) -> None:
         os.makedirs(os.path.dirname(target), exist_ok=True)
         with suppress(FileExistsError):
             os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
-    landlock.mount(real, target, None, landlock.MS_BIND | landlock.MS_REC)
-    landlock.set_mount(target, flags, below=True)
-
-
-def _write(path: str, text: str) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)
+    linux.mount(real, target, None, linux.MS_BIND | linux.MS_REC)
+    linux.set_mount(target, flags, below=True)
 
 
 def _raise_loopback() -> None:

@@ -19,9 +19,9 @@ from contextlib import suppress
 
 # What the forks need is loaded once, here.
 from pytest_gittrix.confine.launcher import COMMAND as LAUNCHER
-from pytest_gittrix.confine.launcher import Launcher, end_descendants
-from pytest_gittrix.os_level import landlock
-from pytest_gittrix.os_level.reaper import children, end_below
+from pytest_gittrix.confine.launcher import Launcher
+from pytest_gittrix.os_level import linux
+from pytest_gittrix.os_level.proc import children, end_below, end_descendants, open_descriptors, start_time
 
 TYPE_CHECKING = False  # the module of that name is dear to load
 if TYPE_CHECKING:
@@ -48,10 +48,10 @@ def request(spec: dict[str, Any], command: list[str], environment: dict[str, str
 
 def main() -> NoReturn:
     """Serve until nobody can ask any more, and leave nothing behind."""
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > _LAST_OF_ITS_OWN:
+    for fd in open_descriptors():
+        if fd > _LAST_OF_ITS_OWN:
             with suppress(OSError):
-                os.close(int(name))
+                os.close(fd)
     os.chdir("/")
     zygote = _Zygote()
     # Forks share what is never collected.
@@ -72,7 +72,7 @@ class _Zygote:
         self._woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        landlock.adopt_orphans()
+        linux.adopt_orphans()
 
     def serve(self) -> None:
         """Fork an attendant for whoever asks, until the process it works for is gone or lets go."""
@@ -119,7 +119,7 @@ class _Zygote:
             for fd, stream in enumerate(streams):
                 os.dup2(stream, fd)
                 os.close(stream)
-            os.write(line, b"%s%d %d\n" % (HELLO, os.getpid(), _start_time()))
+            os.write(line, b"%s%d %d\n" % (HELLO, os.getpid(), start_time("self")))
             spec, command, environment = _request(line)
             refused = lambda text: os.write(line, b"%s%s\n" % (REFUSED, text.replace(b"\n", b" ")))  # noqa: E731
             launcher = Launcher(spec, command, environment, refused=refused, lifelines=[line, self._owner])
@@ -156,11 +156,6 @@ class _Zygote:
             pid, _ = os.waitpid(-1, 0)
             self._attendants.discard(pid)
         end_descendants()
-
-
-def _start_time() -> int:
-    with open("/proc/self/stat", "rb", buffering=0) as file:
-        return int(file.read().rpartition(b")")[2].split()[19])
 
 
 def _request(line: int) -> Any:

@@ -23,8 +23,8 @@ from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.refs import temporary_prefix
 from pytest_gittrix.git.repository import Checkout
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Entry, parents
+from pytest_gittrix.os_level.file_lock import make_lock_file
 from pytest_gittrix.os_level.files import create_whole, read_text, sync_directory, write_file
-from pytest_gittrix.os_level.lockfile import take
 from pytest_gittrix.os_level.safe_dir import TEMPORARY_PREFIX, SafeDir
 
 Sides = Mapping[str, tuple[Entry | None, Entry | None]]
@@ -231,7 +231,7 @@ def _acquire(checkout: Checkout, lock: str, token: str, settle: Callable[[str], 
         fix = "Wait for it to end; if no git is running there, remove the file."
         return _refused(checkout, f"another program holds {lock}", fix)
 
-    take(lock, make, wait=wait, settle=settle, busy=lambda: points.reached("index:busy"), refusal=refusal)
+    make_lock_file(lock, make, wait=wait, settle=settle, busy=lambda: points.reached("index:busy"), refusal=refusal)
 
 
 def _tidy(files: SafeDir, sides: Sides) -> None:

@@ -16,8 +16,8 @@ from typing import Final
 from pytest_gittrix import points
 from pytest_gittrix.errors import DurableLocked, InvalidInput, UnsupportedRepository
 from pytest_gittrix.git.objects import ObjectFormat
+from pytest_gittrix.os_level.file_lock import make_lock_file
 from pytest_gittrix.os_level.files import create_whole, read_text, sync_directory
-from pytest_gittrix.os_level.lockfile import take
 
 # Its file and that file's lock must have names a file system takes.
 _MAX_COMPONENT: Final = 255 - len(".lock")
@@ -207,4 +207,4 @@ class References:
                 fix="Wait for the other git to end; if none is running, remove the file.",
             )
 
-        take(lock, make, wait=wait, settle=settle, busy=lambda: points.reached("ref:busy"), refusal=refusal)
+        make_lock_file(lock, make, wait=wait, settle=settle, busy=lambda: points.reached("ref:busy"), refusal=refusal)

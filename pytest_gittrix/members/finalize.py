@@ -8,12 +8,10 @@ nothing more. It must not know an engine or a log: who calls is told what happen
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +21,7 @@ from pytest_gittrix.git.refs import short_branch
 from pytest_gittrix.members.finalize_record import KINDS, NOTES, Action, Finalized, Notes, summed_up
 from pytest_gittrix.members.finalize_remote import Deadline, OutOfTime, Remote, write_settings
 from pytest_gittrix.members.finalize_repository import Saving, Task, lenders
+from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.workspaces.alternates import ScratchRepository
 from pytest_gittrix.workspaces.multi_repo import CheckedOutRepository, MultiRepoWorkspace, clone_format, clone_path
 from pytest_gittrix.workspaces.rescue import find_repositories, read_repository
@@ -38,8 +37,6 @@ CreateIssue = Callable[[str, str], str]
 
 Credentials = Callable[[str], tuple[str, str] | None]
 """Gives user and token for an address, or None."""
-
-_PAUSE: Final = 0.01
 
 
 def finalize(
@@ -85,7 +82,7 @@ def finalize(
         tell("finalize.started", {"attempt": attempt})
         return _finished(tell, Finalized("Skipped", reason=f"There is no workspace at {workspace.path}."))
     place = os.fspath(home) if home is not None else f"{workspace.path}.finalize"
-    with _locked(workspace.path, until) as held:
+    with locked_file(workspace.path, busy=lambda: _check_time(workspace.path, until)) as held:
         tell("finalize.started", {"attempt": attempt})
         run = _Run(workspace, id_, place, until, held, credentials, environment or {}, identity)
         try:
@@ -106,23 +103,8 @@ def _finished(tell: Tell, ended: Finalized) -> Finalized:
     return ended
 
 
-@contextmanager
-def _locked(path: str, until: Deadline) -> Iterator[int]:
-    """Hold the workspace, by its directory; whoever dies lets go of it."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                _wait(path, until)
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def _wait(path: str, until: Deadline) -> None:
+def _check_time(path: str, until: Deadline) -> None:
+    """Raise EvictionRace if no time is left to wait for another finalization."""
     try:
         until.left()
     except OutOfTime:
@@ -131,7 +113,6 @@ def _wait(path: str, until: Deadline) -> None:
             why="Two at once would push the same work twice.",
             fix="Wait for that one to end; a push of one that was killed ends by itself.",
         ) from None
-    time.sleep(_PAUSE)
 
 
 class _Run:

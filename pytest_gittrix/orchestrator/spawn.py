@@ -27,7 +27,7 @@ from pytest_gittrix.orchestrator.end import Ends
 from pytest_gittrix.orchestrator.flat_files import orchestrator_id, release, reserve
 from pytest_gittrix.orchestrator.flat_files import read as read_file
 from pytest_gittrix.os_level.lock_owner import Owner
-from pytest_gittrix.os_level.process_tree import pause
+from pytest_gittrix.os_level.monotonic import pause
 from pytest_gittrix.views.orchestrator_status import PollResult, decide
 
 PROMPT_WAITS: Final = (3.0, 6.0, 9.0)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
-from pytest_gittrix.os_level.files import write_all
+from pytest_gittrix.os_level.files import write_file
 
 
 def check_place(path: str | os.PathLike[str]) -> Path:
@@ -41,17 +41,7 @@ def write_whole(path: Path, text: str) -> None:
     fresh = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     with typed_file(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o666)
-            try:
-                write_all(fd, raw)
-            finally:
-                os.close(fd)
-            os.replace(fresh, path)
-        except OSError:
-            with suppress(OSError):
-                os.unlink(fresh)
-            raise
+        write_file(path, raw, mode=0o666, temporary=fresh)
 
 
 @contextmanager

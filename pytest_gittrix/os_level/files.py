@@ -1,19 +1,21 @@
-"""Small files written whole: a temporary sibling, then a rename.
+"""Files and directories that are there whole or not at all: made under a temporary name, then renamed.
 
-A reader sees the old bytes or the new, never half, whatever kills the writer. Knows nothing of git.
+A reader sees the old bytes or the new, never half, whatever kills the writer. The module loads as little as it can, since small
+programs of the package use it, too.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
-import secrets
 import sys
+from collections.abc import Iterator
 from typing import Final
 
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+_NEW: Final = _CREATE | os.O_EXCL
+_OVER: Final = _CREATE | os.O_TRUNC
 _CHUNK: Final = 1 << 16
 _NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)
 
@@ -25,7 +27,16 @@ def write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def write_file(path: str, data: bytes, *, mode: int = 0o644, sync: bool = False, prefix: str = "tmp_") -> None:
+def write_file(
+    path: str | os.PathLike[str],
+    data: bytes,
+    *,
+    mode: int = 0o644,
+    sync: bool = False,
+    prefix: str = "tmp_",
+    temporary: str | os.PathLike[str] | None = None,
+    unlink_first: bool = False,
+) -> None:
     """Create or replace ``path`` atomically.
 
     Args:
@@ -34,39 +45,75 @@ def write_file(path: str, data: bytes, *, mode: int = 0o644, sync: bool = False,
         mode: permission bits of the file, less the umask.
         sync: write through to the disk before the rename (the directory is the caller's to sync).
         prefix: how the temporary sibling's name starts; ``tmp_`` names in an object directory are what git's own gc tidies.
+        temporary: the temporary file, where its name matters; one that a killed writer left there is written over.
+        unlink_first: remove the old file before the rename, which then costs less on ext4; for an instant there is none.
 
     Raises:
         OSError: as the system says; the temporary file is gone and ``path`` is as it was.
     """
-    temporary = write_temporary(os.path.dirname(path), data, mode=mode, sync=sync, prefix=prefix)
-    try:
-        os.rename(temporary, path)
-    except OSError:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
+    fresh = write_temporary(os.path.dirname(path), data, mode=mode, sync=sync, prefix=prefix, temporary=temporary)
+    with _removed_on_error(fresh):
+        if unlink_first:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        os.rename(fresh, path)
 
 
-def write_temporary(directory: str, data: bytes, *, mode: int = 0o644, sync: bool = False, prefix: str = "tmp_") -> str:
-    """Write ``data`` to a new file of its own in ``directory`` and return its path.
+def write_temporary(
+    directory: str,
+    data: bytes,
+    *,
+    mode: int = 0o644,
+    sync: bool = False,
+    prefix: str = "tmp_",
+    temporary: str | os.PathLike[str] | None = None,
+) -> str:
+    """Write ``data`` to a temporary file and return its path; the arguments are those of ``write_file``.
 
     Raises:
         OSError: as the system says; nothing is left.
     """
-    path = os.path.join(directory, prefix + secrets.token_hex(8))
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    try:
+    path = os.path.join(directory, prefix + os.urandom(8).hex()) if temporary is None else os.fspath(temporary)
+    descriptor = os.open(path, _NEW if temporary is None else _OVER, mode)
+    with _removed_on_error(path):
         try:
             write_all(descriptor, data)
             if sync:
                 os.fsync(descriptor)
         finally:
             os.close(descriptor)
+    return path
+
+
+@contextlib.contextmanager
+def _removed_on_error(path: str) -> Iterator[None]:
+    try:
+        yield
     except OSError:
         with contextlib.suppress(OSError):
             os.unlink(path)
         raise
-    return path
+
+
+@contextlib.contextmanager
+def whole_directory(path: str | os.PathLike[str], building: str | os.PathLike[str]) -> Iterator[None]:
+    """A block that makes a directory under a temporary name; when the block ends, it gets its own name.
+
+    Args:
+        path: the directory; nothing, or an empty directory, is there.
+        building: its name while it is being made, in the same file system. If the block raises, it is removed with all that is in it.
+
+    Raises:
+        OSError: it cannot be renamed, perhaps because somebody else made ``path`` meanwhile.
+    """
+    import shutil  # dear to load
+
+    try:
+        yield
+        os.rename(building, path)
+    except BaseException:
+        shutil.rmtree(building, ignore_errors=True)
+        raise
 
 
 def create_whole(path: str, data: bytes, *, beside: str, prefix: str, sync: bool = False) -> None:
@@ -122,6 +169,8 @@ def sync_file_system(path: str) -> None:
     if not sys.platform.startswith("linux"):
         os.sync()
         return
+    import ctypes  # dear to load
+
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if ctypes.CDLL(None, use_errno=True).syncfs(descriptor):

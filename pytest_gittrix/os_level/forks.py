@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import os
 import pickle
-import signal
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ from typing import IO, NoReturn
 
 from pytest_gittrix.errors import CapabilityMissing, GittrixError
 from pytest_gittrix.os_level.monotonic import real_seconds
+from pytest_gittrix.os_level.proc import end_tree
 
 _FIRST_NAP, _LONGEST_NAP = 0.0005, 0.01  # seconds
 
@@ -85,21 +85,15 @@ def _wait(pid: int, timeout: float) -> tuple[int, bool]:
             if done:
                 return status, False
             if real_seconds() > deadline:
-                _end(pid)
+                end_tree(pid)
                 return os.waitpid(pid, 0)[1], True
             time.sleep(nap)
             nap = min(2 * nap, _LONGEST_NAP)
     except BaseException:
-        _end(pid)
+        end_tree(pid)
         with suppress(ChildProcessError):
             os.waitpid(pid, 0)
         raise
-
-
-def _end(pid: int) -> None:
-    for kill in (os.killpg, os.kill):  # it may not have come to lead its group yet
-        with suppress(ProcessLookupError, PermissionError):
-            kill(pid, signal.SIGKILL)
 
 
 def _be_fork(fn: Callable[[], object], result: IO[bytes]) -> NoReturn:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from typing import Any, Self
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, InvalidInput, LeaseLost
+from pytest_gittrix.os_level.file_lock import retry, try_lock, unlock
 from pytest_gittrix.os_level.lock_owner import (
     SECOND_NS,
     LeaseState,
@@ -40,13 +40,9 @@ from pytest_gittrix.os_level.lock_owner import (
     write_evidence,
 )
 
-if sys.platform != "win32":
-    import fcntl
-
 __all__ = ["RELEASES", "Lease", "LeaseState", "OnStale", "Owner"]
 
 _OPEN = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
-_FIRST_NAP, _LONGEST_NAP = 0.0005, 0.02
 _SECOND_LOOK = 0.02
 RELEASES = "releases"
 """The directory beside a lock file where ``on_stale="break"`` keeps its evidence."""
@@ -123,17 +119,7 @@ class Lease:
             raise EvictionRace(
                 f"{self._file} is already held by this very thread.", why="It would wait for itself.", fix="Release the lease first."
             )
-        attempt = self._try if self.stale_after is None else self._try_beating
-        deadline, nap = time.monotonic() + self.wait, _FIRST_NAP
-        while (fd := attempt()) is None:
-            points.reached("lease:busy")
-            if self.on_stale == "break" and self._broke_stale():
-                continue
-            if time.monotonic() >= deadline:
-                raise self._refused()
-            time.sleep(nap)
-            nap = min(nap * 2, _LONGEST_NAP)
-        self._fd, self._holder = fd, here
+        self._fd, self._holder = retry(self._attempt, wait=self.wait, refusal=self._refused), here
         return self
 
     def release(self) -> None:
@@ -145,8 +131,8 @@ class Lease:
         try:
             # Unlocked by name: a forked child may have the descriptor too, and closing ours alone would leave it locked. For the same
             # reason such a child must not unlock what its parent holds.
-            if sys.platform != "win32" and holder[0] == os.getpid():
-                fcntl.flock(fd, fcntl.LOCK_UN)
+            if holder[0] == os.getpid():
+                unlock(fd)
         finally:
             os.close(fd)
 
@@ -329,6 +315,14 @@ class Lease:
         at = self._now_ns()
         os.utime(fd, ns=(at, at))
 
+    def _attempt(self) -> int | None:
+        """Try once, and once more for each stale owner whose lease was taken away."""
+        while (fd := self._try() if self.stale_after is None else self._try_beating()) is None:
+            points.reached("lease:busy")
+            if self.on_stale != "break" or not self._broke_stale():
+                return None
+        return fd
+
     def _try_beating(self) -> int | None:
         """As ``_try``, for a lease that can go stale: nobody takes it away before its owner has shown itself."""
         try:
@@ -343,27 +337,23 @@ class Lease:
 
     def _try(self) -> int | None:
         """A locked descriptor of the file the path names, or None when another owner has it."""
-        if sys.platform == "win32":
-            raise AdapterUnavailable("Leases need flock, which Windows does not have.", fix="Use Linux, macOS or WSL.")
         while True:
-            fd = None
+            fd, ours = None, False
             try:
                 fd = os.open(self._file, _OPEN, 0o666)
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _same_file(fd, self._file):
+                if not try_lock(fd):
+                    return None
+                # Not so if eviction removed the file between our open and our lock: then we locked a file that nobody else can find.
+                ours = _same_file(fd, self._file)
+                if ours:
                     with suppress(OSError):  # a full disk must not keep anybody from making room on it
                         os.pwrite(fd, _note(os.getpid()), 0)
                     return fd
-            except BlockingIOError:
-                assert fd is not None
-                os.close(fd)
-                return None
             except OSError as problem:
-                if fd is not None:
-                    os.close(fd)
                 raise self._unavailable(problem) from problem
-            # Eviction removed the file between our open and our lock: what we locked is nobody's meeting place any more.
-            os.close(fd)
+            finally:
+                if fd is not None and not ours:
+                    os.close(fd)
 
     def _refused(self) -> EvictionRace:
         owner = self.owner()

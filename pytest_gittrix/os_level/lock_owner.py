@@ -20,10 +20,9 @@ from typing import Any, Literal
 
 from pytest_gittrix.durations import format_instant, instant_at
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.os_level.file_lock import try_lock, unlock
 from pytest_gittrix.os_level.files import sync_directory, write_all
-
-if sys.platform != "win32":
-    import fcntl
+from pytest_gittrix.os_level.proc import START_TIME, STATE, pid_namespace, stat_fields
 
 LeaseState = Literal["available", "active", "stale", "ambiguous"]
 OnStale = Literal["block", "break"]
@@ -166,9 +165,9 @@ def look(path: str, *, met: bool = False) -> Look:
     except FileNotFoundError:
         return Look()
     try:
-        held = met or not _locked(fd, alone=False)
+        held = met or not try_lock(fd, shared=True)
         if not held:
-            _unlock(fd)
+            unlock(fd)
         return Look(held, os.pread(fd, _MOST_NOTE, 0), os.fstat(fd).st_mtime_ns)
     finally:
         os.close(fd)
@@ -193,12 +192,12 @@ def turnstile(path: str, *, alone: bool, wait: float = 0.0) -> Iterator[bool]:
     ours = False
     try:
         deadline = time.monotonic() + wait
-        while not (ours := _locked(fd, alone=alone)) and time.monotonic() < deadline:
+        while not (ours := try_lock(fd, shared=not alone)) and time.monotonic() < deadline:
             time.sleep(_NAP)
         yield ours
     finally:
         if ours:
-            _unlock(fd)  # by name, since a forked child may have the descriptor too
+            unlock(fd)  # by name, since a forked child may have the descriptor too
         os.close(fd)
 
 
@@ -243,31 +242,13 @@ def time_text(ns: int) -> str:
         return f"{ns} ns after 1970"
 
 
-def _locked(fd: int, *, alone: bool) -> bool:
-    """Whether a lock was to be had at once: one for us alone, or one that others share."""
-    if sys.platform == "win32":
-        return False
-    try:
-        fcntl.flock(fd, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _unlock(fd: int) -> None:
-    if sys.platform != "win32":
-        fcntl.flock(fd, fcntl.LOCK_UN)
-
-
 def _status(pid: int) -> tuple[str | None, int | None]:
     """A process's status letter (``Z``: dead, but not yet waited for) and start time, where ``/proc`` tells."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
+        fields = stat_fields(pid)
     except OSError:
         return None, None
-    # The second field is the program's name, in parentheses and of its own choosing; status is the 3rd, start time the 22nd.
-    fields = stat[stat.rindex(b")") + 2 :].split()
-    return fields[0].decode(), int(fields[19])
+    return fields[STATE].decode(), int(fields[START_TIME])
 
 
 def _boot_id() -> str | None:
@@ -279,6 +260,6 @@ def _boot_id() -> str | None:
 
 def _pid_space() -> int | None:
     try:
-        return os.stat("/proc/self/ns/pid").st_ino
+        return pid_namespace()
     except OSError:
         return None

@@ -7,15 +7,26 @@ group, it carries its mark in its environment, or it was found before. Needs Lin
 from __future__ import annotations
 
 import os
-import select
 import signal
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from pytest_gittrix.os_level.lock_owner import Owner
+from pytest_gittrix.os_level.monotonic import pause, real_seconds
+from pytest_gittrix.os_level.proc import (
+    EXIT_STATUS,
+    GROUP,
+    PARENT,
+    SESSION,
+    START_TIME,
+    STATE,
+    environment,
+    pids,
+    stat_fields,
+    with_descendants,
+)
 
 MARK: Final = "GITTRIX_AGENT_MARK"
 """The variable that every process of an agent inherits; its value is the agent's own."""
@@ -65,13 +76,10 @@ class Process:
 def process(pid: int) -> Process | None:
     """The process of a number, None if there is none that can be seen."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            stat = file.read()
-        # The second field is the program's name, in parentheses and of its own choosing.
-        fields = stat[stat.rindex(b")") + 2 :].split()
-        state = fields[0].decode()
-        status = int(fields[49]) if state == "Z" and len(fields) > 49 and _may_look_into(pid) else None
-        return Process(pid, int(fields[19]), int(fields[1]), int(fields[2]), int(fields[3]), state, status)
+        fields = stat_fields(pid)
+        state = fields[STATE].decode()
+        status = int(fields[EXIT_STATUS]) if state == "Z" and len(fields) > EXIT_STATUS and _may_look_into(pid) else None
+        return Process(pid, int(fields[START_TIME]), int(fields[PARENT]), int(fields[GROUP]), int(fields[SESSION]), state, status)
     except (OSError, ValueError, IndexError):
         return None
 
@@ -83,10 +91,7 @@ def _may_look_into(pid: int) -> bool:
 
 def table() -> dict[int, Process]:
     """All processes that can be seen, by number."""
-    numbers: list[str] = []
-    with suppress(OSError):
-        numbers = os.listdir("/proc")
-    found = (process(int(name)) for name in numbers if name.isdigit())
+    found = (process(pid) for pid in pids())
     return {one.pid: one for one in found if one is not None}
 
 
@@ -95,8 +100,8 @@ def marked(pids: Iterable[int], mark: str, variable: str = MARK) -> set[int]:
     wanted = f"{variable}={mark}".encode()
     found = set()
     for pid in pids:
-        with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-            if wanted in file.read().split(b"\0"):
+        with suppress(OSError):
+            if wanted in environment(pid):
                 found.add(pid)
     return found
 
@@ -171,7 +176,8 @@ class AgentTree:
             found |= {pid for pid, one in now.items() if leader in (one.session, one.group)}
         if self._mark is not None:
             found |= marked(now, self._mark, self._variable)
-        ours = [now[pid] for pid in _with_descendants(found, now) if not now[pid].is_(self._keeper) and pid != os.getpid()]
+        parents = {pid: one.parent for pid, one in now.items()}
+        ours = [now[pid] for pid in with_descendants(found, parents) if not now[pid].is_(self._keeper) and pid != os.getpid()]
         self._known = {one.pid: one.start_time for one in ours}
         return ours
 
@@ -190,7 +196,7 @@ class AgentTree:
 
     def _ask(self, grace: float, poll: float) -> list[int]:
         asked: dict[int, int] = {}
-        deadline, nap = seconds() + grace, _FIRST_NAP
+        deadline, nap = real_seconds() + grace, _FIRST_NAP
         while left := self.look():
             first = [one for one in left if one.is_(self._agent)]
             for one in first or left:
@@ -198,7 +204,7 @@ class AgentTree:
                     asked[one.pid] = one.start_time
                     signal_process(one, signal.SIGTERM)
                     signal_process(one, signal.SIGCONT)  # one that is stopped hears nothing
-            rest = deadline - seconds()
+            rest = deadline - real_seconds()
             if rest <= 0:
                 break
             pause(min(nap, poll, rest))
@@ -211,8 +217,8 @@ class AgentTree:
         self._stop_keeper()
         stopped: dict[tuple[int, int], Process] = {}
         before: list[Process] | None = None
-        deadline = seconds() + KILL_WAIT
-        while (ours := self._ours()) != before and seconds() < deadline:
+        deadline = real_seconds() + KILL_WAIT
+        while (ours := self._ours()) != before and real_seconds() < deadline:
             before = ours
             self._stop_groups(ours)
             for one in ours:
@@ -237,39 +243,22 @@ class AgentTree:
         return keeper if keeper is not None and keeper.alive and keeper.is_(self._keeper) else None
 
     def _stop_keeper(self) -> None:
-        deadline = seconds() + _KEEPER_WAIT
-        while (keeper := self._living_keeper()) is not None and keeper.state not in _STOPPED and seconds() < deadline:
+        deadline = real_seconds() + _KEEPER_WAIT
+        while (keeper := self._living_keeper()) is not None and keeper.state not in _STOPPED and real_seconds() < deadline:
             signal_process(keeper, signal.SIGSTOP)
             pause(_FIRST_NAP)
 
     def _keeper_ends(self) -> bool:
-        deadline = seconds() + _KEEPER_WAIT
-        while self._living_keeper() is not None and seconds() < deadline:
+        deadline = real_seconds() + _KEEPER_WAIT
+        while self._living_keeper() is not None and real_seconds() < deadline:
             pause(_FIRST_NAP)
         return self._living_keeper() is None
 
     def _wait_gone(self, wait: float) -> list[Process]:
-        deadline, nap = seconds() + wait, _FIRST_NAP
-        while (left := self.look()) and seconds() < deadline:
+        deadline, nap = real_seconds() + wait, _FIRST_NAP
+        while (left := self.look()) and real_seconds() < deadline:
             for one in left:
                 signal_process(one, signal.SIGKILL)
             pause(nap)
             nap = min(nap * 2, 0.05)
         return left
-
-
-def seconds() -> float:
-    """Real seconds since some moment; no time library of a test moves them."""
-    return time.clock_gettime(time.CLOCK_MONOTONIC)
-
-
-def pause(wait: float) -> None:
-    """Do nothing for some real seconds."""
-    select.select([], [], [], max(wait, 0))
-
-
-def _with_descendants(roots: set[int], now: Mapping[int, Process]) -> set[int]:
-    found = set(roots)
-    while below := {pid for pid, one in now.items() if one.parent in found} - found:
-        found |= below
-    return found

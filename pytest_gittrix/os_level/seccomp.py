@@ -11,13 +11,17 @@ import errno
 import os
 import struct
 
+from pytest_gittrix.os_level.linux import syscall
+
 TYPE_CHECKING = False  # the module of that name is dear to load
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from typing import Any
 
-LOAD, EQUAL, AT_LEAST, RETURN = 0x20, 0x15, 0x35, 0x06
+LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+"""Instructions: load a word, skip some if the word is equal, at least as large, or has any of the bits, return."""
 ALLOW, FAIL = 0x7FFF0000, 0x00050000
+NUMBER, ARCHITECTURE = 0, 4
+"""Where a filter finds the number of the call, and the architecture that the number is of; for the rest see ``argument``."""
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """Column of the tables below, and what the kernel calls the architecture."""
 
@@ -36,6 +40,7 @@ _NUMBERS = {
     "clone3": (435, 435),
     "landlock_create_ruleset": (444, 444),
     "prlimit64": (302, 261),
+    "seccomp": (317, 277),
 }
 INTO_THE_KERNEL = {
     "add_key": errno.EPERM,
@@ -51,13 +56,23 @@ INTO_THE_KERNEL = {
 """Calls that reach into the kernel or into keys, or make others behind a filter's back, with the errno that programs can live with."""
 
 _X32_BIT = 0x40000000
-_NR, _ARCH, _FIRST_ARGUMENT = 0, 4, 16
-_SET_MODE_FILTER = 2
-_PR_SET_SECCOMP = 22
+_SET_MODE_FILTER = 1
 
 
-class _Program(ctypes.Structure):
-    _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+class Program(ctypes.Structure):
+    """A filter as the kernel takes it."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+
+    @classmethod
+    def of(cls, code: bytes) -> Program:
+        """The program of some instructions."""
+        return cls(len(code) // 8, code)
+
+
+def argument(position: int) -> int:
+    """Where a filter finds the lower half of an argument of the call; ``position`` counts from 0."""
+    return 16 + 8 * position
 
 
 def instruction(code: int, value: int, skip_if: int = 0, skip_else: int = 0) -> bytes:
@@ -77,24 +92,22 @@ def failing(calls: Mapping[str, int], *, own_limits_only: bool = False, families
         OSError: the calls of this machine are not known.
         KeyError: a name is not.
     """
-    if os.uname().machine not in ARCHITECTURES:
-        raise OSError(errno.ENOSYS, f"no system call table for {os.uname().machine}")
-    column, architecture = ARCHITECTURES[os.uname().machine]
+    column, architecture = _of_this_machine()
     program = [
-        instruction(LOAD, _ARCH),
+        instruction(LOAD, ARCHITECTURE),
         instruction(EQUAL, architecture, 1),
         instruction(RETURN, FAIL | errno.ENOSYS),
-        instruction(LOAD, _NR),
+        instruction(LOAD, NUMBER),
     ]
     program += [instruction(AT_LEAST, _X32_BIT, 0, 1), instruction(RETURN, FAIL | errno.ENOSYS)]
     for name, number in calls.items():
         program += [instruction(EQUAL, _NUMBERS[name][column], 0, 1), instruction(RETURN, FAIL | number)]
     refused = b"".join(instruction(EQUAL, one, 0, 1) + instruction(RETURN, FAIL | errno.EAFNOSUPPORT) for one in families)
     if refused:
-        program += [instruction(EQUAL, _NUMBERS["socket"][column], 0, len(refused) // 8 + 2), instruction(LOAD, _FIRST_ARGUMENT)]
+        program += [instruction(EQUAL, _NUMBERS["socket"][column], 0, len(refused) // 8 + 2), instruction(LOAD, argument(0))]
         program += [refused, instruction(RETURN, ALLOW)]
     if own_limits_only:
-        program += [instruction(EQUAL, _NUMBERS["prlimit64"][column], 0, 4), instruction(LOAD, _FIRST_ARGUMENT)]
+        program += [instruction(EQUAL, _NUMBERS["prlimit64"][column], 0, 4), instruction(LOAD, argument(0))]
         program += [instruction(EQUAL, 0, 0, 1), instruction(RETURN, ALLOW), instruction(RETURN, FAIL | errno.EPERM)]
     return b"".join([*program, instruction(RETURN, ALLOW)])
 
@@ -105,8 +118,21 @@ def install(code: bytes) -> None:
     Raises:
         OSError: the kernel refuses.
     """
-    libc: Any = ctypes.CDLL(None, use_errno=True)
-    program = _Program(len(code) // 8, code)
-    if libc.prctl(_PR_SET_SECCOMP, *map(ctypes.c_ulong, (_SET_MODE_FILTER, ctypes.addressof(program), 0, 0))) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"prctl(PR_SET_SECCOMP): {os.strerror(number)}")
+    set_filter(Program.of(code))
+
+
+def set_filter(program: Program, flags: int = 0) -> int:
+    """Install a filter with some flags, and return what seccomp(2) returns: with a flag for a listener, its descriptor.
+
+    Raises:
+        OSError: the kernel refuses, or the calls of this machine are not known.
+    """
+    column, _ = _of_this_machine()
+    return syscall("seccomp(SECCOMP_SET_MODE_FILTER)", _NUMBERS["seccomp"][column], _SET_MODE_FILTER, flags, ctypes.addressof(program))
+
+
+def _of_this_machine() -> tuple[int, int]:
+    machine = os.uname().machine
+    if machine not in ARCHITECTURES:
+        raise OSError(errno.ENOSYS, f"no system call table for {machine}")
+    return ARCHITECTURES[machine]

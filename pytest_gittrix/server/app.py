@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 
 from pytest_gittrix import __version__
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.os_level.process_tree import seconds
+from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.server import projects, sessions
 from pytest_gittrix.server.command import run_command
 from pytest_gittrix.server.events import Listener, resumed
@@ -49,7 +49,7 @@ def application(daemon: Daemon) -> FastAPI:
     @app.get("/health", response_model=Answered, responses=FAILURES)
     async def health() -> Response:
         """Whether the daemon answers, and whose it is."""
-        uptime = round(seconds() - daemon.begun, 3)
+        uptime = round(real_seconds() - daemon.begun, 3)
         return done(
             version=__version__,
             team=daemon.team.team,

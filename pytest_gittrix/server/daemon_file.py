@@ -7,16 +7,15 @@ whether the process that it names is alive.
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.errors import AdapterUnavailable, DaemonRuns, InvalidInput
+from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.os_level.files import write_file
 from pytest_gittrix.os_level.lock_owner import Owner
 
@@ -117,7 +116,7 @@ def publish(home: Path, daemon: DaemonFile) -> None:
     """
     try:
         home.mkdir(parents=True, exist_ok=True)
-        with _alone(home):
+        with locked_file(home / _GUARD, mode=_PRIVATE):
             require_none(home)
             write_file(str(home / FILE), json.dumps(asdict(daemon), indent=2).encode("ascii") + b"\n", mode=_PRIVATE)
     except OSError as problem:
@@ -130,7 +129,7 @@ def publish(home: Path, daemon: DaemonFile) -> None:
 
 def withdraw(home: Path, daemon: DaemonFile) -> None:
     """Remove the file, if it is still this daemon's."""
-    with suppress(OSError), _alone(home):
+    with suppress(OSError), locked_file(home / _GUARD, mode=_PRIVATE):
         if read(home) == daemon:
             (home / FILE).unlink()
 
@@ -147,14 +146,3 @@ def _own_bytes(file: Path) -> bytes:
         if os.fstat(descriptor).st_uid != os.geteuid():
             raise PermissionError(errno.EPERM, "It belongs to somebody else", str(file))
         return stream.read(_LONGEST)
-
-
-@contextmanager
-def _alone(home: Path) -> Iterator[None]:
-    """Hold the lock for changing the file; the system releases it when its holder dies."""
-    descriptor = os.open(home / _GUARD, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)

@@ -20,7 +20,7 @@ from pytest_gittrix.commands.output import put_error
 from pytest_gittrix.commands.team_file import Team
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import AdapterUnavailable
-from pytest_gittrix.os_level.process_tree import seconds
+from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.server.events import Feed
 from pytest_gittrix.server.workers import Workers
 
@@ -71,7 +71,7 @@ class Daemon:
         self.members: Members = members_of(self.engine, team)
         self._orchestrator: Orchestrator | None = None
         self.feed = Feed(self.engine)
-        self.begun = seconds()
+        self.begun = real_seconds()
         self._report_line = complain
         self._finishing = Workers(FINALIZERS, "gittrix-finish")
         self._requests = Workers(REQUESTS, "gittrix-request")
@@ -123,9 +123,9 @@ class Daemon:
         self.feed.close()
         if self._watcher.is_alive():
             self._watcher.join()
-        deadline = seconds() + timeout
+        deadline = real_seconds() + timeout
         for workers in (self._urgent, self._requests, self._finishing):
-            workers.close(max(deadline - seconds(), 0.0))
+            workers.close(max(deadline - real_seconds(), 0.0))
         if self._orchestrator is not None:
             self._orchestrator.close()
         self.members.close()

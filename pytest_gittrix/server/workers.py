@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Any, Final
 
-from pytest_gittrix.os_level.process_tree import seconds
+from pytest_gittrix.os_level.monotonic import real_seconds
 
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 60.0
@@ -60,7 +60,7 @@ class Workers:
     def rests(self, key: Hashable) -> bool:
         """Whether the work of a key failed so recently that it is too early to retry; each failure doubles the time."""
         failures, until = self._failures.get(key, (0, 0.0))
-        return bool(failures) and seconds() < until
+        return bool(failures) and real_seconds() < until
 
     def close(self, timeout: float) -> None:
         """Take no new work, cancel what has not begun, and wait ``timeout`` seconds for the rest."""
@@ -71,9 +71,9 @@ class Workers:
             future.cancel()
         for _ in self._threads:
             self._work.put(None)
-        deadline = seconds() + timeout
+        deadline = real_seconds() + timeout
         for thread in self._threads:
-            thread.join(max(deadline - seconds(), 0.0))
+            thread.join(max(deadline - real_seconds(), 0.0))
 
     def _run(self) -> None:
         while (item := self._work.get()) is not None:
@@ -93,4 +93,4 @@ class Workers:
             self._under_way.pop(key, None)
             failures = self._failures.pop(key, (0, 0.0))[0] + 1
             if failed:
-                self._failures[key] = failures, seconds() + min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE)
+                self._failures[key] = failures, real_seconds() + min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE)

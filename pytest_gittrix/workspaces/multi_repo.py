@@ -9,15 +9,14 @@ its own ``.git`` and references, ``origin`` at the real address, HEAD detached a
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -27,7 +26,8 @@ from pytest_gittrix.git.environment import hermetic_env, quote_config, run_git
 from pytest_gittrix.git.objects import SHA1, SHA256, ObjectFormat
 from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.git.refs import References, short_branch
-from pytest_gittrix.os_level.files import read_text, write_file, write_new
+from pytest_gittrix.os_level.file_lock import locked_file
+from pytest_gittrix.os_level.files import read_text, whole_directory, write_file, write_new
 
 MARKER: Final = ".botminter.workspace"
 """The file at the root of a workspace that names its session and member."""
@@ -45,7 +45,6 @@ _REFSPEC: Final = f"+refs/heads/*:{_ORIGIN}*"
 _ADDRESS: Final = re.compile(r"(?:file|https?|ssh|git)://[^\n\0]+|[\w.~-]+@[\w.-]+:[^\n\0]+|/[^\n\0]*")
 _CREDENTIALS: Final = re.compile(r"//[^/@\s]*@")
 _STALE: Final = ("*.lock", "objects/pack/tmp_*", "objects/*/tmp_obj_*")
-_PAUSE: Final = 0.01
 # Files are checked out byte for byte as in the commit, whatever its attributes say, because finalization compares bytes.
 _RAW: Final = b"* -text -ident -filter -working-tree-encoding\n"
 
@@ -167,7 +166,7 @@ def checkout_all(
     building = f"{path}.hydrating-{secrets.token_hex(4)}"
     for left in Path(path).parent.glob(f"{_literal(os.path.basename(path))}.hydrating-*"):
         shutil.rmtree(left, ignore_errors=True)
-    try:
+    with whole_directory(path, building):
         heads = [shared.head(spec, report) for spec in specs]
         repositories = tuple(
             CheckedOutRepository(spec.name, spec.url, spec.directory, head.branch, head.commit, spec.team)
@@ -184,10 +183,6 @@ def checkout_all(
             report(spec.name, "ready")
         with suppress(FileNotFoundError):
             os.rmdir(path)
-        os.rename(building, path)
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
     return MultiRepoWorkspace(path, shared.directory, repositories)
 
 
@@ -270,7 +265,15 @@ class _SharedClones:
     def head(self, spec: RepositorySpec, report: Progress) -> _Head:
         """The current head of a repository's branch, with all its objects in the shared clone."""
         path = clone_path(self.directory, spec.url)
-        with self._lock(path):
+
+        def refusal() -> AdapterUnavailable:
+            return AdapterUnavailable(
+                f"{path}.lock was held by another program for {self.timeout:g} s.",
+                why="One program at a time fetches into a shared clone.",
+                fix="Wait for it to end.",
+            )
+
+        with locked_file(f"{path}.lock", wait=self.timeout, refusal=refusal):
             fresh = self._refresh(path, spec, report)
             head = _head_in(path, spec)
             if head is None and not fresh:
@@ -285,23 +288,6 @@ class _SharedClones:
             )
         return head
 
-    @contextmanager
-    def _lock(self, path: str) -> Iterator[None]:
-        descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            deadline = time.monotonic() + self.timeout
-            while not _try_lock(descriptor):
-                if time.monotonic() > deadline:
-                    raise AdapterUnavailable(
-                        f"{path}.lock was held by another program for {self.timeout:g} s.",
-                        why="One program at a time fetches into a shared clone.",
-                        fix="Wait for it to end.",
-                    )
-                time.sleep(_PAUSE)
-            yield
-        finally:
-            os.close(descriptor)
-
     def _refresh(self, path: str, spec: RepositorySpec, report: Progress) -> bool:
         """Make the clone, or fetch into one that is old. Returns whether the remote was contacted."""
         for left in Path(self.directory).glob(f"{os.path.basename(path)}.tmp-*"):
@@ -313,13 +299,9 @@ class _SharedClones:
             return True
         building = f"{path}.tmp-{secrets.token_hex(4)}"
         report(spec.name, "clone")
-        try:
+        with whole_directory(path, building):
             _init_clone(building, spec.url, self._query_head(building, spec)[1])
             self._fetch(building, spec, lambda _name, _step: None)
-            os.rename(building, path)
-        except BaseException:
-            shutil.rmtree(building, ignore_errors=True)
-            raise
         return True
 
     def _age(self, path: str) -> float:
@@ -376,14 +358,6 @@ class _SharedClones:
                 why="A workspace starts from what the remote has; without it there is none.",
                 fix="See that the address is right and the remote can be reached, then try again.",
             ) from None
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _head_in(clone: str, spec: RepositorySpec) -> _Head | None:

@@ -27,7 +27,7 @@ from pytest_gittrix.git.objects import ObjectFormat, Objects, Trees, object_form
 from pytest_gittrix.git.pack import build_pack, install_pack
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import DIRECTORY, FILE, SUBMODULE, Entry, flatten
-from pytest_gittrix.os_level.files import sync_directory, write_file
+from pytest_gittrix.os_level.files import sync_directory, whole_directory, write_file
 
 History = Literal["none", "full"] | int
 
@@ -260,22 +260,23 @@ def _closure(repository: Repository, commits: Iterable[str]) -> list[str]:
 
 def _build(seeds: str, directory: str, repository: Repository, commit: str, history: History, sync: bool) -> None:
     building = os.path.join(seeds, f"tmp_{secrets.token_hex(8)}")
-    os.makedirs(os.path.join(building, "objects", "pack"))
-    commits, edge = _history_of(repository, commit, history)
-    ids = _closure(repository, commits)
-    if len(ids) > _MANY_OBJECTS:
-        _pack_by_git(repository, ids, os.path.join(building, "objects", "pack"))
-    else:
-        install_pack(
-            os.path.join(building, "objects"), build_pack({id_: repository.objects.read(id_) for id_ in ids}, repository.format), sync=sync
-        )
-    write_file(os.path.join(building, "shallow"), "".join(f"{id_}\n" for id_ in edge).encode(), sync=sync)
-    write_file(os.path.join(building, "index"), _template_index(repository, commit), sync=sync)
     try:
-        os.rename(building, directory)
+        with whole_directory(directory, building):
+            os.makedirs(os.path.join(building, "objects", "pack"))
+            commits, edge = _history_of(repository, commit, history)
+            ids = _closure(repository, commits)
+            if len(ids) > _MANY_OBJECTS:
+                _pack_by_git(repository, ids, os.path.join(building, "objects", "pack"))
+            else:
+                install_pack(
+                    os.path.join(building, "objects"),
+                    build_pack({id_: repository.objects.read(id_) for id_ in ids}, repository.format),
+                    sync=sync,
+                )
+            write_file(os.path.join(building, "shallow"), "".join(f"{id_}\n" for id_ in edge).encode(), sync=sync)
+            write_file(os.path.join(building, "index"), _template_index(repository, commit), sync=sync)
     except OSError:
         # Another process made the same seed meanwhile; they are equal.
-        shutil.rmtree(building, ignore_errors=True)
         if not os.path.exists(directory):
             raise
     if sync:

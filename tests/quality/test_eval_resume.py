@@ -20,7 +20,8 @@ from support.evals import agent_file, command_file, left_in, ran, suite
 from pytest_gittrix.evals.inputs.sample_record import decode
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.runs.work_dirs import owners, sweep
-from pytest_gittrix.os_level.process_tree import pause, process, seconds
+from pytest_gittrix.os_level.monotonic import pause, real_seconds
+from pytest_gittrix.os_level.process_tree import process
 
 CASES = [f"case-{number}" for number in range(8)]
 STALLS = """
@@ -61,9 +62,9 @@ class Killed:
     def waits(self, case: str) -> int:
         """The agent's pid, once it stands still in a case."""
         file = self.root / f"waits-{case}"
-        deadline = seconds() + 120
+        deadline = real_seconds() + 120
         while not (file.exists() and file.read_text()):
-            assert seconds() < deadline, f"the agent never came to {case}"
+            assert real_seconds() < deadline, f"the agent never came to {case}"
             pause(0.01)
         return int(file.read_text())
 
@@ -88,8 +89,8 @@ def alive(pid: int) -> bool:
 
 def gone(pid: int) -> bool:
     """Whether a process ends within a while."""
-    deadline = seconds() + 60
-    while alive(pid) and seconds() < deadline:
+    deadline = real_seconds() + 60
+    while alive(pid) and real_seconds() < deadline:
         pause(0.01)
     return not alive(pid)
 

@@ -19,8 +19,7 @@ from typing import Any, Final, Self
 from support.git import GitRepo
 
 from pytest_gittrix.git.environment import hermetic_env
-from pytest_gittrix.os_level.monotonic import real_seconds
-from pytest_gittrix.os_level.process_tree import pause
+from pytest_gittrix.os_level.monotonic import pause, real_seconds
 from pytest_gittrix.server import daemon_file
 from pytest_gittrix.server.daemon_file import DaemonFile
 from pytest_gittrix.server.run import Serving, Settings

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.os_level.proc import STATE, pids, stat_fields
 from pytest_gittrix.testing.repos.member_witness import Witness
 from pytest_gittrix.testing.repos.member_workspaces import Member, RemoteKind, RepositoryPlan, git
 from pytest_gittrix.testing.systems.driver import DrivenEngine, Stage
@@ -171,11 +172,11 @@ class RunningAgent:
     @property
     def runs(self) -> bool:
         """Whether the agent's process runs; a zombie does not."""
-        if not Path("/proc/self/stat").exists():
+        if not pids():
             state = subprocess.run(["ps", "-o", "stat=", "-p", str(self.pid)], capture_output=True, text=True, check=False).stdout.strip()
             return bool(state) and not state.startswith("Z")
         try:
-            return not Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0].startswith("Z")
+            return stat_fields(self.pid)[STATE] != b"Z"
         except (FileNotFoundError, ProcessLookupError):
             return False
 

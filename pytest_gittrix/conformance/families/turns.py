@@ -8,7 +8,6 @@ clause knows where the turn is, and whether it could still act, without sleeping
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
@@ -21,6 +20,7 @@ from typing import Any, Final
 from pytest_gittrix.conformance.base.clause import needs
 from pytest_gittrix.conformance.base.clauses import Clauses
 from pytest_gittrix.conformance.base.expect import allowed_to_refuse, refused
+from pytest_gittrix.os_level.file_lock import locked_file, try_lock
 from pytest_gittrix.testing.systems.driver import DrivenSession, Stage
 from pytest_gittrix.testing.systems.protocol import Capability, TurnContext
 
@@ -359,8 +359,7 @@ def waiting(
     path = stage.path
 
     def fn(context: TurnContext) -> None:
-        with open(path / "turn", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked_file(path / "turn"):
             first(context)
             answer(context, "working")
             until(lambda: (path / "go").exists() or not path.exists(), "a word to go on")
@@ -388,9 +387,8 @@ def starting_child(stage: Stage) -> Callable[[TurnContext], None]:
     path = stage.path
 
     def fn(_context: TurnContext) -> None:
-        with open(path / "child.pid", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            subprocess.Popen(["sh", "-c", _CHILD], cwd=path, pass_fds=[lock.fileno()])
+        with locked_file(path / "child.pid") as lock:
+            subprocess.Popen(["sh", "-c", _CHILD], cwd=path, pass_fds=[lock])
         until((path / "child").exists, "the child to start")
 
     return fn
@@ -424,11 +422,7 @@ def acts(stage: Stage, name: str) -> bool:
 def is_free(path: Path) -> bool:
     """Whether nobody holds a lock on a file."""
     with open(path) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return try_lock(file.fileno())
 
 
 def until(holds: Callable[[], bool], what: str) -> None:

@@ -15,7 +15,8 @@ import time
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
-from pytest_gittrix.os_level.reaper import lead
+from pytest_gittrix.os_level.files import write_file
+from pytest_gittrix.os_level.proc import lead, start_time
 
 RECORD: Final = "agent.json"
 OUTPUT: Final = "output"
@@ -63,9 +64,9 @@ def _start(directory: str, orders: int, news: int) -> tuple[int, int] | None:
         _be_agent(json.loads(told), directory, gate, heard)
     os.close(gate)
     os.close(heard)
-    started = _start_time(pid)
+    started = start_time(pid)
     keeper = os.getpid()
-    _say(news, {"pid": pid, "start_time": started, "keeper": keeper, "keeper_start_time": _start_time(keeper)})
+    _say(news, {"pid": pid, "start_time": started, "keeper": keeper, "keeper_start_time": start_time(keeper)})
     if _line(orders, rest)[0] is None:
         os.close(opened)
         os.waitpid(pid, 0)
@@ -126,13 +127,7 @@ def _write_exit(directory: str, told: dict[str, Any]) -> None:
     fresh = os.path.join(directory, FRESH)
     for _ in range(_TRIES):
         try:
-            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-            try:
-                os.write(fd, json.dumps(told).encode() + b"\n")
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            return os.replace(fresh, os.path.join(directory, EXIT))
+            return write_file(os.path.join(directory, EXIT), json.dumps(told).encode() + b"\n", sync=True, temporary=fresh)
         except FileNotFoundError:
             return None  # the directory was removed: nobody wants to know
         except OSError:
@@ -171,11 +166,6 @@ def _all(fd: int) -> bytes:
     while chunk := os.read(fd, 1 << 16):
         data += chunk
     return data
-
-
-def _start_time(pid: int) -> int:
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return int(file.read().rpartition(b")")[2].split()[19])
 
 
 if __name__ == "__main__":

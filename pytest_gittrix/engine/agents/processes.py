@@ -6,19 +6,21 @@ can do all this, also after the one that started it is gone. It must not know se
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import select
 import signal
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from pytest_gittrix.engine.agents.keeper import EXIT, INPUT, OUTPUT, RECORD
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
+from pytest_gittrix.os_level.file_lock import try_lock
 from pytest_gittrix.os_level.lock_owner import Owner
-from pytest_gittrix.os_level.process_tree import KILL_WAIT, POLL, AgentTree, pause, process, seconds, signal_process
+from pytest_gittrix.os_level.monotonic import pause, real_seconds
+from pytest_gittrix.os_level.process_tree import KILL_WAIT, POLL, AgentTree, process, signal_process
 
 AgentState = Literal["alive", "exited", "missing", "probe_failed"]
 
@@ -114,9 +116,9 @@ class AgentProcess:
 
     def wait(self, timeout: float) -> Observation:
         """Wait until it runs no more, for some real seconds at most; what became of it then."""
-        deadline, nap = seconds() + timeout, _NAP
-        while (seen := self.observe()).state == "alive" and seconds() < deadline:
-            pause(min(nap, max(deadline - seconds(), 0)))
+        deadline, nap = real_seconds() + timeout, _NAP
+        while (seen := self.observe()).state == "alive" and real_seconds() < deadline:
+            pause(min(nap, max(deadline - real_seconds(), 0)))
             nap = min(nap * 2, _LONGEST_NAP)
         return seen
 
@@ -201,7 +203,7 @@ class AgentProcess:
         try:
             fd = os.open(self.directory / INPUT, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
-                written = _write_in_turn(fd, data, seconds() + wait)
+                written = _write_in_turn(fd, data, real_seconds() + wait)
             finally:
                 os.close(fd)
         except OSError as problem:
@@ -221,9 +223,9 @@ class AgentProcess:
         """Let the keeper write down what it saw; one that does not come to it is killed."""
         if self._keeper is None or self.owner is None:
             return
-        deadline = seconds() + KILL_WAIT
+        deadline = real_seconds() + KILL_WAIT
         while (keeper := process(self._keeper.pid)) and keeper.is_(self._keeper) and keeper.alive:
-            if seconds() > deadline:
+            if real_seconds() > deadline:
                 if self._written(self.owner) is None:
                     signal_process(keeper, signal.SIGKILL)
                 return
@@ -242,15 +244,14 @@ def _write_in_turn(fd: int, data: bytes, deadline: float) -> int:
     """Write all that can be written until a deadline, one sender at a time; gives how much. Raises OSError if nobody reads any more."""
     mine, written = False, 0
     while written < len(data):
-        try:
-            if not mine:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                mine = True
-            written += os.write(fd, data[written : written + select.PIPE_BUF])
-        except BlockingIOError:
-            if seconds() > deadline:
-                break
-            pause(_NAP)
+        with suppress(BlockingIOError):
+            mine = mine or try_lock(fd)
+            if mine:
+                written += os.write(fd, data[written : written + select.PIPE_BUF])
+                continue
+        if real_seconds() > deadline:
+            break
+        pause(_NAP)
     return written
 
 

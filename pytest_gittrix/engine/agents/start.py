@@ -23,7 +23,8 @@ from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, Invalid
 from pytest_gittrix.os_level.command import check_command
 from pytest_gittrix.os_level.files import write_file
 from pytest_gittrix.os_level.lock_owner import Owner
-from pytest_gittrix.os_level.process_tree import MARK, POLL, AgentTree, process, seconds
+from pytest_gittrix.os_level.monotonic import real_seconds
+from pytest_gittrix.os_level.process_tree import MARK, POLL, AgentTree, process
 
 _START_WAIT: Final = 30.0
 _LOADER: Final = ("LD_", "LC_", "LANG", "PYTHONHOME")
@@ -144,9 +145,9 @@ class _Starting:
             raise self._refused("its keeper ended early") from problem
 
     def _hear(self, news: int) -> dict[str, Any]:
-        deadline = seconds() + _START_WAIT
+        deadline = real_seconds() + _START_WAIT
         while b"\n" not in self._rest:
-            if not select.select([news], [], [], max(0, deadline - seconds()))[0]:
+            if not select.select([news], [], [], max(0, deadline - real_seconds()))[0]:
                 raise self._refused(f"its keeper said nothing for {_START_WAIT:g} s")
             chunk = os.read(news, 65536)
             if not chunk:
@@ -158,8 +159,8 @@ class _Starting:
 
     def _await_end(self, news: int, agent: AgentProcess | None) -> None:
         """Return when the keeper has cleared everything away, or can do so no more."""
-        deadline = seconds() + _START_WAIT
-        while select.select([news], [], [], max(0, deadline - seconds()))[0] and os.read(news, 65536):
+        deadline = real_seconds() + _START_WAIT
+        while select.select([news], [], [], max(0, deadline - real_seconds()))[0] and os.read(news, 65536):
             pass
         if agent is not None:
             agent.stop(grace=0)

@@ -30,7 +30,7 @@ from pytest_gittrix.engine.operations.operation import Listener, Recorder
 from pytest_gittrix.engine.operations.review import snapshot_of
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput, TurnBusy, TurnOver, WriteRejected
 from pytest_gittrix.os_level.lease import Lease
-from pytest_gittrix.os_level.reaper import end_tree, lead
+from pytest_gittrix.os_level.proc import end_tree, lead
 from pytest_gittrix.record.eventlog.events import Event, live_event
 from pytest_gittrix.record.eventlog.log import report_ignored
 from pytest_gittrix.record.state.fold import SessionState

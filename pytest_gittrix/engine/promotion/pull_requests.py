@@ -16,7 +16,7 @@ from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.errors import CapabilityMissing, GittrixError, InvalidInput
 from pytest_gittrix.git.refs import short_branch
-from pytest_gittrix.os_level.process_tree import pause, seconds
+from pytest_gittrix.os_level.monotonic import pause, real_seconds
 
 ForgeOf = Callable[[Durable], Forge | None]
 
@@ -265,12 +265,12 @@ def _plain(text: str) -> str:
 
 def _open(forge: Forge, branch: str, proposal: Proposal) -> PullRequest:
     """Open a pull request, with retries while the forge fails in ways that pass; a forge opens only one for a branch."""
-    deadline = seconds() + PATIENCE
+    deadline = real_seconds() + PATIENCE
     for wait in _PAUSES:
         try:
             return forge.open_pr(branch, proposal.base, proposal.title, proposal.body, draft=proposal.draft)
         except ForgeUnavailable as problem:
-            if not problem.uncertain or seconds() + wait > deadline:
+            if not problem.uncertain or real_seconds() + wait > deadline:
                 raise
         pause(wait)
     return forge.open_pr(branch, proposal.base, proposal.title, proposal.body, draft=proposal.draft)

@@ -20,6 +20,7 @@ from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.errors import InvalidInput, PromoteFailed
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import parents
+from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.os_level.files import write_file
 
 Strategy = Literal["auto", "commit", "branch", "pr", "patch"]
@@ -80,11 +81,9 @@ class Preferences:
 
     def remember(self, uri: str, strategy: Strategy) -> None:
         """Store an answer, beside those that other processes store meanwhile. Raises InvalidInput for what is no strategy."""
-        from filelock import FileLock
-
         check_strategy(strategy)
         os.makedirs(self._path.parent, exist_ok=True)
-        with FileLock(f"{self._path}.lock"):
+        with locked_file(f"{self._path}.lock"):
             try:
                 remembered = json.loads(self._path.read_bytes())
             except (OSError, ValueError):

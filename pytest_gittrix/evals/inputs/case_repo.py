@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import stat
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +17,7 @@ from pytest_gittrix.evals.inputs.suite import Case, Source, is_left_out
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import changed_paths
+from pytest_gittrix.os_level.files import whole_directory
 from pytest_gittrix.testing.repos.history import Content, Contents, Executable, History, Symlink
 
 BRANCH = "main"
@@ -87,11 +87,11 @@ def _unpacked(source: Source, path: Path) -> Path:
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     options = [] if source.kind == "bundle" else [f"--upload-pack={ANY_OBJECT}"]
     try:
-        run_git(["init", "-q", "--bare", f"--initial-branch={BRANCH}", str(fresh)])
-        # One pack, however few the objects: the run copies packs whole.
-        fetch = ["-C", str(fresh), "-c", "fetch.unpackLimit=1", "fetch", "-q"]
-        run_git([*fetch, "--no-tags", *options, "--", str(source.path), f"{source.ref}:refs/heads/{BRANCH}"])
-        os.rename(fresh, path)
+        with whole_directory(path, fresh):
+            run_git(["init", "-q", "--bare", f"--initial-branch={BRANCH}", str(fresh)])
+            # One pack, however few the objects: the run copies packs whole.
+            fetch = ["-C", str(fresh), "-c", "fetch.unpackLimit=1", "fetch", "-q"]
+            run_git([*fetch, "--no-tags", *options, "--", str(source.path), f"{source.ref}:refs/heads/{BRANCH}"])
     except GitFailed as problem:
         raise InvalidInput(
             f"{source.path} has no {source.ref!r} to start from.",
@@ -101,8 +101,6 @@ def _unpacked(source: Source, path: Path) -> Path:
     except OSError as problem:
         if not path.is_dir():  # otherwise another process was faster, with the same objects
             raise AdapterUnavailable(f"{path} cannot be made: {problem.strerror}.", fix="Make room, or give another --scratch.") from None
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
     return path
 
 

@@ -24,6 +24,7 @@ from pytest_gittrix.evals.inputs.wheels import Files, Pins, fetch
 from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.patch import FileChange, Side, patch_bytes
 from pytest_gittrix.git.tree import Entry
+from pytest_gittrix.os_level.files import whole_directory
 from pytest_gittrix.testing.repos.history import Contents, Executable, History, Step, resolve
 from pytest_gittrix.testing.repos.templates import Templates
 
@@ -153,7 +154,7 @@ def write_suite(pins: Pins, releases: Sequence[Release], out: str | os.PathLike[
     _require_free(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    try:
+    with whole_directory(target, draft):
         commits = _write_history(pins.package, releases, draft)
         expected = {}
         for number in range(len(releases) - 2):
@@ -166,10 +167,6 @@ def write_suite(pins: Pins, releases: Sequence[Release], out: str | os.PathLike[
         _write(draft, {"suite.toml": top, "releases.toml": pins.encode(), _EXPECTED: _expected_toml(expected)})
         Suite.load(draft)
         draft.chmod(0o755)
-        draft.rename(target)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
     return ReleaseSuite(Suite.load(target), pins, expected)
 
 

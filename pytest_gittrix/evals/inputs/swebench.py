@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.inputs.identity import check_id
 from pytest_gittrix.evals.inputs.strict_toml import toml_text
 from pytest_gittrix.evals.inputs.suite import Suite
+from pytest_gittrix.os_level.files import whole_directory
 
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _REPOSITORY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9._-]*[A-Za-z0-9_-]")
@@ -166,16 +166,12 @@ def import_swebench(file: str | os.PathLike[str], repositories: str | os.PathLik
     places = {one.repository: repository_of(one.repository, Path(repositories)) for one in found}
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    try:
+    with whole_directory(target, draft):
         _write(draft, {"suite.toml": f"schema = 1\nname = {toml_text(_suite_name(target.name))}\n"})
         for one in found:
             _write(draft / "cases" / one.id, case_files(one, places[one.repository]))
         Suite.load(draft)
         draft.chmod(0o755)
-        draft.rename(target)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
     return Suite.load(target)
 
 

@@ -11,13 +11,11 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
-
-from filelock import FileLock, Timeout
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
@@ -25,6 +23,7 @@ from pytest_gittrix.evals.inputs.identity import KEY_SIZE, canonical
 from pytest_gittrix.evals.inputs.sample_record import Record, damaged, decode
 from pytest_gittrix.evals.results.manifest import Manifest
 from pytest_gittrix.evals.results.run_repository import ObjectStore
+from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.os_level.files import write_file
 
 PARTS: Final = {"events": ".jsonl", "timing": ".jsonl", "patches": ".diff", "transcripts": ".jsonl"}
@@ -136,22 +135,20 @@ class RunStore:
         Raises:
             AdapterUnavailable: another process holds the lock, or the disk refused.
         """
-        lock = FileLock(_run_path(self.path) / ".lock", blocking=False)
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock.acquire()
-        except Timeout:
-            raise AdapterUnavailable(
-                f"Another process writes to the run {self.path}.",
-                why="Two would do each sample twice.",
-                fix="Wait for it, or give another --out.",
-            ) from None
-        except OSError as problem:
-            raise _refused(self.path, problem) from None
-        try:
+        with ExitStack() as held:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                held.enter_context(locked_file(_run_path(self.path) / ".lock", wait=0, refusal=self._busy))
+            except OSError as problem:
+                raise _refused(self.path, problem) from None
             yield
-        finally:
-            lock.release()
+
+    def _busy(self) -> AdapterUnavailable:
+        return AdapterUnavailable(
+            f"Another process writes to the run {self.path}.",
+            why="Two would do each sample twice.",
+            fix="Wait for it, or give another --out.",
+        )
 
     # The manifest --------------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from pytest_gittrix.clock.clock import SystemClock
 from pytest_gittrix.durations import format_instant, ns_of
 from pytest_gittrix.engine.user_session import UserSession
-from pytest_gittrix.os_level.process_tree import seconds
+from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.record.eventlog.events import Event
 
 # Fields of events that depend on the machine: how a pack is compressed, and so its name.
@@ -52,11 +52,11 @@ class EventRecorder:
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
         """Record how long a block took."""
-        began = seconds()
+        began = real_seconds()
         try:
             yield
         finally:
-            self.timing.append({"phase": phase, "ms": round((seconds() - began) * 1000, 3)})
+            self.timing.append({"phase": phase, "ms": round((real_seconds() - began) * 1000, 3)})
 
     def events(self, history: Sequence[Event], start: datetime) -> list[dict[str, Any]]:
         """All events as the lines of the sample's log.

@@ -29,7 +29,8 @@ from pytest_gittrix.evals.runs.executors import Factory, local
 from pytest_gittrix.evals.runs.shards import Shard
 from pytest_gittrix.evals.runs.work_dirs import owners, scratch_root, sweep
 from pytest_gittrix.evals.runs.worker import Job, JobResult, Setting, execute, record_failure, remove_work_dirs
-from pytest_gittrix.os_level.process_tree import KILL_WAIT, pause, process, seconds, signal_process
+from pytest_gittrix.os_level.monotonic import pause, real_seconds
+from pytest_gittrix.os_level.process_tree import KILL_WAIT, process, signal_process
 
 _NAP = 0.005
 _AHEAD = 2
@@ -387,8 +388,8 @@ class _Dispatch:
             found = process(owner.pid)
             if found is not None and found.is_(owner):
                 signal_process(found, signal.SIGKILL)
-        deadline = seconds() + KILL_WAIT
-        while any(owner.alive() for owner in ours) and seconds() < deadline:
+        deadline = real_seconds() + KILL_WAIT
+        while any(owner.alive() for owner in ours) and real_seconds() < deadline:
             pause(_NAP)
         sweep(setting.scratch)
 

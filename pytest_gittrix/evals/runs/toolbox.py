@@ -16,7 +16,7 @@ from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.evals.inputs.identity import digest_bytes
 from pytest_gittrix.evals.runs.launch import Finished
 from pytest_gittrix.evals.runs.transcript import ExpectedTranscript, Step, begin, data_fields
-from pytest_gittrix.os_level.process_tree import seconds
+from pytest_gittrix.os_level.monotonic import real_seconds
 
 Launch = Callable[..., Finished]
 """Runs a program, given ``argv`` and by name ``environment``, ``stdin``, ``timeout`` and ``most_output``."""
@@ -75,7 +75,7 @@ class Toolbox:
         self.most_output = most_output
         self.steps: list[Step] = [begin(base, task)]
         self._launch = launch
-        self._deadline = seconds() + timeout
+        self._deadline = real_seconds() + timeout
         self._tree = tree
         self._expected = expected
         if expected is not None:
@@ -108,7 +108,7 @@ class Toolbox:
     @property
     def time_left(self) -> float:
         """The seconds until the agent's time is up; at least 0."""
-        return max(self._deadline - seconds(), 0.0)
+        return max(self._deadline - real_seconds(), 0.0)
 
     # Acting --------------------------------------------------------------------------------------------------------------------
 

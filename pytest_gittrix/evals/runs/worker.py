@@ -27,7 +27,8 @@ from pytest_gittrix.evals.runs.agents import Agent, agent_of
 from pytest_gittrix.evals.runs.replay import RecordedSample, ReplayAgent, expected_transcript
 from pytest_gittrix.evals.runs.sample import Sample, SampleSpec
 from pytest_gittrix.evals.runs.work_dirs import MARK, WorkDir, make_work_dir
-from pytest_gittrix.os_level.process_tree import AgentTree, seconds
+from pytest_gittrix.os_level.monotonic import real_seconds
+from pytest_gittrix.os_level.process_tree import AgentTree
 from pytest_gittrix.testing.repos.templates import Templates
 
 _REASON: Final = 300
@@ -114,7 +115,7 @@ def execute(job: Job) -> JobResult:
         AdapterUnavailable: the record cannot be saved.
     """
     store = RunStore(job.setting.store)
-    began = seconds()
+    began = real_seconds()
     if store.has(job.key):
         found = store.record(job.key)
         return JobResult(job.key, found.id, found.epoch, found.outcome, found.reason, 0)
@@ -127,7 +128,7 @@ def execute(job: Job) -> JobResult:
                 threading.Event().wait()
             if record.outcome != RETRIED or attempt >= job.setting.retries:
                 store.save(record, artifacts)
-                return JobResult(job.key, record.id, record.epoch, record.outcome, record.reason, (seconds() - began) * 1000)
+                return JobResult(job.key, record.id, record.epoch, record.outcome, record.reason, (real_seconds() - began) * 1000)
         finally:
             finish()
         attempt += 1

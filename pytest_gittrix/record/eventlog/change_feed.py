@@ -14,31 +14,22 @@ from __future__ import annotations
 
 import errno
 import os
-import struct
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 
-if sys.platform != "win32":
-    import fcntl
+from pytest_gittrix.os_level.file_lock import RECORD_LOCKS, nobody_at_work, show_at_work
+from pytest_gittrix.os_level.files import write_file
 
 FILE = ".changes"
 LARGEST = 8 * 1024 * 1024
 """In bytes; a file that has more is begun anew."""
 
-SUPPORTED = sys.platform == "linux" and sys.maxsize > 2**32
 _STAMP_SIZE = 32
 _ANNOUNCE = os.O_WRONLY | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
 _READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
-# struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid. A length of 0 is all of the file.
-_FLOCK = "hhqqi4x"
-if sys.platform == "linux":
-    _SHARED = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
-    _ALONE = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +59,8 @@ def announce_write(log: int, path: str, id: str) -> None:
     Raises:
         OSError: the announcement could not be written (a full disk), so nothing else may be.
     """
-    if sys.platform != "linux" or not SUPPORTED:
-        return
-    try:
-        fcntl.fcntl(log, fcntl.F_OFD_SETLK, _SHARED)
-    except OSError:
-        return  # a file system without such locks, where no reader trusts the file
+    if not show_at_work(log):
+        return  # without such locks no reader trusts the file
     if not os.access(path, os.F_OK):
         return  # as in every small store, and found out in half the time that a refusal to open it takes
     try:
@@ -104,20 +91,11 @@ class ChangeFeed:
 
     def begin(self) -> None:
         """Begin a new file, which makes all marks of the one before useless."""
-        if not SUPPORTED:
+        if not RECORD_LOCKS:
             return
         fresh = f"{self.path}.{os.getpid()}-{token_hex(4)}.tmp"
         with suppress(OSError):  # a store that cannot be written; its index has to look for itself
-            try:
-                fd = os.open(fresh, _NEW, 0o666)
-                try:
-                    os.write(fd, token_hex(_STAMP_SIZE // 2).encode())
-                finally:
-                    os.close(fd)
-                os.replace(fresh, self.path)
-            except OSError:
-                os.unlink(fresh)
-                raise
+            write_file(self.path, token_hex(_STAMP_SIZE // 2).encode(), mode=0o666, temporary=fresh)
 
     def since(self, mark: Mark | None) -> ChangedSessions | None:
         """What was announced since ``mark``, or since the beginning; None if there is no file, or another one than the mark's."""
@@ -140,11 +118,9 @@ class ChangeFeed:
 
     def quiet(self, ids: Iterable[str]) -> bool:
         """Whether no write to any of these sessions is running that began before this call."""
-        return SUPPORTED and all(self._is_quiet(id) for id in ids)
+        return RECORD_LOCKS and all(self._is_quiet(id) for id in ids)
 
     def _is_quiet(self, id: str) -> bool:
-        if sys.platform != "linux":
-            return False
         try:
             fd = os.open(os.path.join(self._root, id, self._log), _READ)
         except (FileNotFoundError, NotADirectoryError):
@@ -152,9 +128,6 @@ class ChangeFeed:
         except OSError:
             return False
         try:
-            (kind, *_) = struct.unpack(_FLOCK, fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _ALONE))
-        except OSError:
-            return False
+            return nobody_at_work(fd)
         finally:
             os.close(fd)
-        return bool(kind == fcntl.F_UNLCK)

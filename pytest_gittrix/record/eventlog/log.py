@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, LogDamaged, MetadataVersionUnsupported
-from pytest_gittrix.os_level.files import sync_directory, write_all
+from pytest_gittrix.os_level.files import sync_directory, write_all, write_file
 from pytest_gittrix.record.eventlog.change_feed import announce_write
 from pytest_gittrix.record.eventlog.events import Actor, Event, check, decode, encode, sealed
 
@@ -347,18 +347,11 @@ class EventLog:
     def _rewrite(self) -> None:
         found = self._scan(Cursor(), lambda: self._bytes_from(0))
         fresh = f"{self._file}.{os.getpid()}.tmp"
+        whole = self._bytes_from(0)[: found.end.offset]
         try:
-            fd = os.open(fresh, _APPEND | os.O_TRUNC, 0o666)
-            try:
-                write_all(fd, self._bytes_from(0)[: found.end.offset])
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            os.replace(fresh, self._file)
+            write_file(self._file, whole, mode=0o666, sync=True, temporary=fresh)
             sync_directory(os.path.dirname(self._file))
         except OSError as problem:
-            with suppress(OSError):
-                os.unlink(fresh)
             self._poison = problem
             self._refuse_poison()
         self._poison = None

@@ -11,14 +11,13 @@ import os
 import re
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionNotFound
-from pytest_gittrix.os_level.files import sync_directory, write_all
+from pytest_gittrix.os_level.files import sync_directory, write_file
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.change_feed import FILE as CHANGES
 from pytest_gittrix.record.eventlog.log import Durability, EventLog, ReadPolicy
@@ -165,16 +164,11 @@ class Store:
         try:
             # A line a field, for people; json's own indent is ten times slower, being written in Python.
             fields = ",\n".join([f'  "{name}": {_json(value)}' for name, value in metadata_of(state).items()])
-            self._write_file(fresh, f"{{\n{fields}\n}}\n".encode("ascii"))
-            if self.durability == "fast":
-                # ext4 writes a file out, for 0.3 ms and more, when it replaces another. Without a record for an instant there is
-                # still the log.
-                with suppress(FileNotFoundError):
-                    os.unlink(path)
-            os.replace(fresh, path)
+            data = f"{{\n{fields}\n}}\n".encode("ascii")
+            full, fast = self.durability == "full", self.durability == "fast"
+            # ext4 writes a file out, for 0.3 ms and more, when it replaces another. Without a record for an instant there is still the log.
+            write_file(path, data, mode=0o666, sync=full, temporary=fresh, unlink_first=fast)
         except OSError as problem:
-            with suppress(OSError):
-                os.unlink(fresh)
             raise _unavailable(path, problem) from problem
 
     def import_legacy(self, id: str, *, ts: int) -> SessionState:
@@ -194,15 +188,6 @@ class Store:
             record.setdefault("ephemeralPath", str(self._legacy_workspace(id)))
             log.append("session.imported", {"metadata": record}, ts=ts, commit_point=True)
         return fold(log.read())
-
-    def _write_file(self, path: str, data: bytes) -> None:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o666)
-        try:
-            write_all(fd, data)
-            if self.durability == "full":
-                os.fsync(fd)
-        finally:
-            os.close(fd)
 
     def _legacy(self, id: str) -> SessionState:
         state = state_from_metadata(self._record(id).wire())

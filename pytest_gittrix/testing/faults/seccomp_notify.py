@@ -21,6 +21,23 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, Literal
 
+from pytest_gittrix.os_level import linux
+from pytest_gittrix.os_level.file_lock import try_lock
+from pytest_gittrix.os_level.seccomp import (
+    ALLOW,
+    ANY_BIT,
+    ARCHITECTURE,
+    ARCHITECTURES,
+    EQUAL,
+    LOAD,
+    NUMBER,
+    RETURN,
+    Program,
+    argument,
+    instruction,
+    set_filter,
+)
+
 # name: (number on x86_64, on aarch64, arguments). One letter an argument: p path, d directory of the next path, f descriptor, - other.
 _TABLE: Mapping[str, tuple[int | None, int | None, str]] = {
     "open": (2, None, "p"),
@@ -81,18 +98,15 @@ _LOCKS: Mapping[str, tuple[int | None, int | None, str]] = {"flock": (73, 32, "f
 _OPEN_FLAGS_ARGUMENT = {"open": 1, "openat": 2}
 _OPENS = frozenset({"open", "openat", "openat2", "creat"})
 _CREATING = frozenset({"mkdir", "mkdirat", "mknod", "mknodat", "link", "linkat", "symlink", "symlinkat"})
-_AT_ONCE, _UNLOCK = 4, 8  # LOCK_NB and LOCK_UN of flock(2)
+_SHARED, _AT_ONCE, _UNLOCK = 1, 4, 8  # LOCK_SH, LOCK_NB and LOCK_UN of flock(2)
 _CHANGING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
-_ARCHITECTURES = {"x86_64": (0, 0xC000003E, 317), "aarch64": (1, 0xC00000B7, 277)}  # column in _TABLE, AUDIT_ARCH_*, seccomp(2)
 _PIDFD_GETFD = 438  # the same everywhere
 
-_LD, _JEQ, _JSET, _RET = 0x20, 0x15, 0x45, 0x06  # classic BPF: load a word, jump if equal, jump if any bit, return
-_ALLOW, _NOTIFY = 0x7FFF0000, 0x7FC00000
+_NOTIFY = 0x7FC00000
 _NEW_LISTENER, _WAIT_KILLABLE = 1 << 3, 1 << 5
 _RECEIVE, _SEND, _SET_FLAGS = map(ctypes.c_ulong, (0xC0502100, 0xC0182101, 0x40082104))  # ioctl(2) on the listener
 _PROCEED = 1
-_PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 4, 36, 38
 _AT_FDCWD = -100
 _PATH_MAX = 4096
 
@@ -124,22 +138,19 @@ class _Response(ctypes.Structure):
     )
 
 
-class _Program(ctypes.Structure):
-    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
-
-
 @cache
 def _libc() -> Any:
     return ctypes.CDLL(None, use_errno=True)
 
 
 @cache
-def _architecture() -> tuple[int, int, int]:
+def _architecture() -> tuple[int, int]:
+    """The column of the table, and what the kernel calls the architecture."""
     machine = os.uname().machine
     bits = 8 * struct.calcsize("P")
-    if machine not in _ARCHITECTURES or bits != 64:
+    if machine not in ARCHITECTURES or bits != 64:
         raise OSError(errno.ENOSYS, f"no system call table for {bits}-bit {machine}; there is one for 64-bit x86_64 and aarch64")
-    return _ARCHITECTURES[machine]
+    return ARCHITECTURES[machine]
 
 
 @cache
@@ -150,43 +161,27 @@ def _numbers() -> Mapping[int, str]:
 
 def _filter(locks: bool) -> bytes:
     """Return the BPF program: notify for each number in the table (an open only when its flags can change something), allow the rest."""
-
-    def instruction(code: int, value: int, skip_if: int = 0, skip_else: int = 0) -> bytes:
-        return struct.pack("=HBBI", code, skip_if, skip_else, value)
-
-    program = [instruction(_LD, 4), instruction(_JEQ, _architecture()[1], 1), instruction(_RET, _ALLOW), instruction(_LD, 0)]
+    program = [
+        instruction(LOAD, ARCHITECTURE),
+        instruction(EQUAL, _architecture()[1], 1),
+        instruction(RETURN, ALLOW),
+        instruction(LOAD, NUMBER),
+    ]
     for number, name in _numbers().items():
         if name in _LOCKS and not locks:
             continue
         if name not in _OPEN_FLAGS_ARGUMENT:
-            program += [instruction(_JEQ, number, 0, 1), instruction(_RET, _NOTIFY)]
+            program += [instruction(EQUAL, number, 0, 1), instruction(RETURN, _NOTIFY)]
             continue
-        flags = instruction(_LD, 16 + 8 * _OPEN_FLAGS_ARGUMENT[name])
-        program += [instruction(_JEQ, number, 0, 4), flags, instruction(_JSET, _CHANGING_FLAGS, 0, 1)]
-        program += [instruction(_RET, _NOTIFY), instruction(_RET, _ALLOW)]
-    program.append(instruction(_RET, _ALLOW))
-    return b"".join(program)
+        flags = instruction(LOAD, argument(_OPEN_FLAGS_ARGUMENT[name]))
+        program += [instruction(EQUAL, number, 0, 4), flags, instruction(ANY_BIT, _CHANGING_FLAGS, 0, 1)]
+        program += [instruction(RETURN, _NOTIFY), instruction(RETURN, ALLOW)]
+    return b"".join([*program, instruction(RETURN, ALLOW)])
 
 
 def _failure(what: str) -> OSError:
     code = ctypes.get_errno()
     return OSError(code, f"{what}: {os.strerror(code)}")
-
-
-def _prctl(option: int, value: int, what: str) -> None:
-    # prctl refuses rubbish in unused arguments, and is variadic: every one is passed as a full word.
-    if _libc().prctl(option, *map(ctypes.c_ulong, (value, 0, 0, 0))) != 0:
-        raise _failure(what)
-
-
-def adopt_orphans() -> None:
-    """Make this process the parent of any descendant whose own parent dies, so that none escapes. Raises OSError."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1, "prctl(PR_SET_CHILD_SUBREAPER)")
-
-
-def allow_inspection() -> None:
-    """Let processes of the same user inspect this process, which the kernel forbids after a change of user. Raises OSError."""
-    _prctl(_PR_SET_DUMPABLE, 1, "prctl(PR_SET_DUMPABLE)")
 
 
 def install(*, locks: bool = False) -> int:
@@ -201,17 +196,15 @@ def install(*, locks: bool = False) -> int:
     Raises:
         OSError: the kernel refuses; EBUSY means that this process already has such a filter.
     """
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1, "prctl(PR_SET_NO_NEW_PRIVS)")
-    code = _filter(locks)
-    program = _Program(len(code) // 8, code)
-    # Without WAIT_KILLABLE (Linux 5.19) a signal restarts the waiting call, which is then received twice; the first answer says so.
-    for flags in (_NEW_LISTENER | _WAIT_KILLABLE, _NEW_LISTENER):
-        listener: int = _libc().syscall(*map(ctypes.c_long, (_architecture()[2], 1, flags, ctypes.addressof(program))))
-        if listener >= 0:
-            return listener
-        if ctypes.get_errno() != errno.EINVAL:
-            break
-    raise _failure("seccomp(SECCOMP_SET_MODE_FILTER)")
+    linux.gain_nothing_by_exec()
+    program = Program.of(_filter(locks))
+    # Without WAIT_KILLABLE (Linux 5.19) a signal restarts the waiting call, which is then met twice; the first answer says so.
+    try:
+        return set_filter(program, _NEW_LISTENER | _WAIT_KILLABLE)
+    except OSError as problem:
+        if problem.errno != errno.EINVAL:
+            raise
+    return set_filter(program, _NEW_LISTENER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,16 +275,11 @@ class Stopped:
         Raises:
             OSError: the file has no locks, or the kernel does not let the descriptor be copied.
         """
-        import fcntl  # not on Windows, where this module only says that it cannot work
-
         descriptor = self._copied_descriptor(_signed(self.args[0]))
         try:
-            fcntl.flock(descriptor, _signed(self.args[1]) | _AT_ONCE)
-        except BlockingIOError:
-            return False
+            return try_lock(descriptor, shared=bool(self.args[1] & _SHARED))
         finally:
             os.close(descriptor)
-        return True
 
     def lock_is_ours(self) -> bool:
         """Whether the lock is one that this very process took for a waiting thread. Raises OSError."""
@@ -363,12 +351,9 @@ class Stopped:
             process = next(int(line.split()[1]) for line in status if line.startswith(b"Tgid:"))
         handle = os.pidfd_open(process)
         try:
-            descriptor: int = _libc().syscall(*map(ctypes.c_long, (_PIDFD_GETFD, handle, number, 0)))
+            return linux.syscall("pidfd_getfd", _PIDFD_GETFD, handle, number, 0)
         finally:
             os.close(handle)
-        if descriptor < 0:
-            raise _failure("pidfd_getfd")
-        return descriptor
 
 
 def _signed(word: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import sys
@@ -14,13 +13,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
+from pytest_gittrix.os_level import linux
 from pytest_gittrix.os_level.forks import in_fork
-from pytest_gittrix.testing.faults.seccomp_notify import allow_inspection
 
 _UNITS: Final = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_NEW_USER, _NEW_MOUNTS = 0x10000000, 0x00020000  # unshare(2)
-_RECURSIVE, _PRIVATE = 1 << 14, 1 << 18  # mount(2)
-_DETACH = 2  # umount2(2)
 
 
 @contextmanager
@@ -39,7 +35,7 @@ def small_disk(size: str | int = "256k") -> Iterator[Path]:
     count = byte_count(size)
     with tempfile.TemporaryDirectory(prefix="gittrix-disk-") as directory:
         try:
-            _checked("mount", b"tmpfs", os.fsencode(directory), b"tmpfs", ctypes.c_ulong(0), f"size={count},mode=0700".encode())
+            _mount_tmpfs(directory, count)
         except OSError as error:
             raise CapabilityMissing(
                 f"a tmpfs of {count} bytes could not be mounted: {error}",
@@ -49,7 +45,7 @@ def small_disk(size: str | int = "256k") -> Iterator[Path]:
             yield Path(directory)
         finally:
             # Detached at once even if a file is still open; the kernel frees it with the last one.
-            _checked("umount2", os.fsencode(directory), _DETACH)
+            linux.unmount(directory)
 
 
 def run_on_small_disk(fn: Callable[[Path], object], size: str | int = "256k", *, timeout: float = 60.0) -> object:
@@ -155,28 +151,20 @@ def byte_count(size: str | int) -> int:
 def _enter_namespaces(privileged: bool) -> None:
     """Put this process in a mount namespace that no other process sees, and that goes with it. Raises CapabilityMissing."""
     user, group = os.geteuid(), os.getegid()
-    allow_inspection()  # a process that changed its user may not write its own maps otherwise
-    libc = _libc()
-    if libc.unshare(_NEW_MOUNTS | (0 if privileged else _NEW_USER)) != 0:
+    linux.allow_inspection()  # a process that changed its user may not write its own maps otherwise
+    try:
+        linux.unshare(linux.NEW_NS | (0 if privileged else linux.NEW_USER))
+    except OSError as problem:
         raise CapabilityMissing(
-            f"no namespace to mount in: {os.strerror(ctypes.get_errno())}",
+            f"no namespace to mount in: {os.strerror(problem.errno or 0)}",
             fix="Run as root, or allow unprivileged user namespaces (some distributions switch them off).",
-        )
-    libc.mount(None, b"/", None, ctypes.c_ulong(_RECURSIVE | _PRIVATE), None)
-    if privileged:
-        return
-    for file, text in (("setgroups", b"deny"), ("uid_map", b"%d %d 1" % (user, user)), ("gid_map", b"%d %d 1" % (group, group))):
-        Path("/proc/self", file).write_bytes(text)
+        ) from problem
+    linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
+    if not privileged:
+        linux.keep_ids(user, group)
 
 
-def _checked(call: str, *arguments: object) -> None:
-    if getattr(_libc(), call)(*arguments) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{call}: {os.strerror(code)}")
-
-
-@cache
-def _libc() -> Any:
+def _mount_tmpfs(directory: str, size: int) -> None:
     if sys.platform != "linux":
         raise OSError(f"there is no tmpfs on {sys.platform}")
-    return ctypes.CDLL(None, use_errno=True)
+    linux.mount("tmpfs", directory, "tmpfs", 0, f"size={size},mode=0700")

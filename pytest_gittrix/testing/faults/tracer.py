@@ -17,12 +17,14 @@ import socket
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
+from pytest_gittrix.os_level import linux
 from pytest_gittrix.os_level.monotonic import real_seconds
+from pytest_gittrix.os_level.proc import children_of_thread, thread_states
 from pytest_gittrix.testing.faults import seccomp_notify
 from pytest_gittrix.testing.faults.faults import Errno, Fault, FileCall, ShortWrite, SupervisedRun, TornKill, fires_at
 
@@ -160,9 +162,11 @@ class _Tracing:
         self.last_thread: int | None = None
 
     def run(self, start: Callable[[], None], stdin: bytes | None) -> SupervisedRun:
-        seccomp_notify.adopt_orphans()
-        seccomp_notify.allow_inspection()
-        _children()  # a kernel that cannot list them must fail here, since their descendants could not be killed
+        linux.adopt_orphans()
+        linux.allow_inspection()
+        children_of_thread(
+            os.getpid(), os.getpid()
+        )  # a kernel that cannot list them must fail here, since their descendants could not be killed
         source = _readable(stdin)
         (out, out_end), (err, err_end) = os.pipe(), os.pipe()
         channel, far_channel = socket.socketpair()
@@ -315,33 +319,10 @@ def _readable(content: bytes | None) -> int:
     return descriptor
 
 
-def _children() -> list[int]:
-    with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
-        return [int(pid) for pid in file.read().split()]
-
-
-def thread_states(pid: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the threads of a process and of all its descendants, each with its state (R, S, D, Z and so on)."""
-    try:
-        tasks = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return
-    for task in tasks:
-        try:
-            with open(f"/proc/{pid}/task/{task}/stat", "rb") as file:
-                yield int(task), file.read().rpartition(b")")[2].split()[0]
-            with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
-                children = file.read().split()
-        except OSError:
-            continue
-        for child in children:
-            yield from thread_states(int(child))
-
-
 def _end_children() -> None:
     """Kill the children of this process until there are none. It adopts the children of those, so the whole process tree ends."""
     while True:
-        for pid in _children():
+        for pid in children_of_thread(os.getpid(), os.getpid()):
             os.kill(pid, signal.SIGKILL)
         try:
             # The list may miss a child while another one dies, so it is read again before each wait.

@@ -18,6 +18,7 @@ from typing import Final, Literal, Self
 
 from pytest_gittrix.clock.clock import EPOCH
 from pytest_gittrix.errors import Deadlock, InvalidInput
+from pytest_gittrix.os_level.files import write_file
 from pytest_gittrix.testing.repos.durable import DurableRepo, Rival
 from pytest_gittrix.testing.repos.history import Contents, History, Step
 from pytest_gittrix.testing.repos.templates import Templates, shared_templates
@@ -121,10 +122,7 @@ class BareRemote:
             raise InvalidInput(f"{name!r} is no hook of a push.", fix=f"Use one of: {', '.join(_HOOKS)}.")
         directory = self.path / "hooks"
         directory.mkdir(exist_ok=True)
-        new = directory / f"{name}.new"
-        new.write_text(f"#!/bin/sh\n{script}", encoding="utf-8")
-        new.chmod(0o755)
-        new.rename(directory / name)
+        write_file(directory / name, f"#!/bin/sh\n{script}".encode(), mode=0o755, prefix=f"{name}.new-")
 
     @contextmanager
     def held(self, hook: Hook = "pre-receive") -> Iterator[HeldPushes]:

@@ -23,9 +23,10 @@ from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.agents.start import start_agent
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.environment import git_binary, hermetic_env
+from pytest_gittrix.os_level.files import write_file
 from pytest_gittrix.os_level.lock_owner import Owner
-from pytest_gittrix.os_level.monotonic import real_seconds
-from pytest_gittrix.os_level.process_tree import AgentTree, pause
+from pytest_gittrix.os_level.monotonic import pause, real_seconds
+from pytest_gittrix.os_level.process_tree import AgentTree
 from pytest_gittrix.testing.scenarios import agent_program
 from pytest_gittrix.testing.scenarios.agent_program import MARK
 from pytest_gittrix.testing.scenarios.rendezvous import Rendezvous, ScriptKit
@@ -300,11 +301,10 @@ class AgentScript:
 
     def _write(self, program: Path) -> Path:
         argv = [sys.executable, "-I", "-S", os.path.abspath(agent_program.__file__), str(self._write_spec())]
-        # Written beside and renamed, so that a program that already runs is not disturbed.
-        fresh = program.with_name(f".{program.name}.{next(self._kit._numbers)}")
-        fresh.write_text(f'#!/bin/sh\n{MARK}={self._kit._mark} exec {shlex.join(argv)} "$@"\n', encoding="utf-8")
-        fresh.chmod(0o755)
-        return fresh.rename(program)
+        text = f'#!/bin/sh\n{MARK}={self._kit._mark} exec {shlex.join(argv)} "$@"\n'
+        # Put in its place whole, so that a program that already runs is not disturbed.
+        write_file(program, text.encode(), mode=0o755, prefix=f".{program.name}.")
+        return program
 
 
 Script = AgentScript

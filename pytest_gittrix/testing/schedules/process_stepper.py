@@ -21,10 +21,11 @@ from typing import Any, Final
 
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.os_level.monotonic import real_seconds
+from pytest_gittrix.os_level.proc import thread_states
 from pytest_gittrix.testing.faults.faults import FileCall, SupervisedRun
 from pytest_gittrix.testing.faults.seccomp_notify import Effect, Gate, Stopped
 from pytest_gittrix.testing.faults.supervisor import StrPath, call_of, exec_of
-from pytest_gittrix.testing.faults.tracer import Tracer, TracerFailure, thread_states
+from pytest_gittrix.testing.faults.tracer import Tracer, TracerFailure
 
 _POLL: Final = 0.005  # seconds between two checks whether a process tree sleeps
 _LEAST_POLLS: Final = 8

@@ -29,7 +29,7 @@ PROGRAM = """
 import errno, json, os, sys
 from pathlib import Path
 from pytest_gittrix.errors import GittrixError
-from pytest_gittrix.os_level.landlock import gain_nothing_by_exec
+from pytest_gittrix.os_level.linux import gain_nothing_by_exec
 from pytest_gittrix.os_level.seccomp import failing, install
 from pytest_gittrix.confine.choose import Confinement, Place, confinement, run
 

@@ -19,8 +19,9 @@ from support.confined import LONG, PATH, Confined, available
 
 from pytest_gittrix.confine.probe import lets_signals_out
 from pytest_gittrix.errors import AdapterUnavailable
-from pytest_gittrix.os_level.process_tree import Process, pause, process, seconds
-from pytest_gittrix.os_level.reaper import children
+from pytest_gittrix.os_level.monotonic import pause, real_seconds
+from pytest_gittrix.os_level.proc import children
+from pytest_gittrix.os_level.process_tree import Process, process
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="programs of agents run on Linux")
 
@@ -69,9 +70,9 @@ def gone(which: Process) -> bool:
 
 
 def wait_until(true: Callable[[], bool]) -> None:
-    deadline = seconds() + LONG
+    deadline = real_seconds() + LONG
     while not true():
-        assert seconds() < deadline, "it does not come to that"
+        assert real_seconds() < deadline, "it does not come to that"
         pause(0.005)
 
 
@@ -284,7 +285,7 @@ def test_a_process_that_has_other_limits_by_now_passes_them_on(confined: Confine
 
 
 def test_a_thread_that_may_do_less_cannot_do_more_through_the_zygote(confined: Confined) -> None:
-    from pytest_gittrix.os_level.landlock import gain_nothing_by_exec
+    from pytest_gittrix.os_level.linux import gain_nothing_by_exec
     from pytest_gittrix.os_level.seccomp import failing, install
 
     confined.told("true")

@@ -16,7 +16,7 @@ from support.escapes import CONFINEMENTS
 from pytest_gittrix.confine.choose import Place, run, wrapped
 from pytest_gittrix.engine.agents.start import start_agent
 from pytest_gittrix.errors import InvalidInput
-from pytest_gittrix.os_level.process_tree import pause, seconds
+from pytest_gittrix.os_level.monotonic import pause, real_seconds
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="programs of agents run on Linux")
 
@@ -60,9 +60,9 @@ def readers(directory: Path) -> list[str]:
 
 
 def wait_until_there(path: Path) -> None:
-    deadline = seconds() + LONG
+    deadline = real_seconds() + LONG
     while not path.exists():
-        assert seconds() < deadline, f"{path} does not come"
+        assert real_seconds() < deadline, f"{path} does not come"
         pause(0.005)
 
 
@@ -171,9 +171,9 @@ def test_whoever_waits_for_it_takes_it_along(stronger: Confined, number: int) ->
         waiting.send_signal(number)
         assert waiting.wait(LONG) != 0
 
-    deadline = seconds() + LONG
+    deadline = real_seconds() + LONG
     # After SIGKILL nobody waits any more until all is over.
-    while readers(stronger.workspace) and number == signal.SIGKILL and seconds() < deadline:
+    while readers(stronger.workspace) and number == signal.SIGKILL and real_seconds() < deadline:
         pause(0.005)
     assert readers(stronger.workspace) == []
 

@@ -292,7 +292,7 @@ class TestLocks:
         lock = site.durable.git_dir / "refs/heads/main.lock"
         lock.write_text(contents)
         before = site.durable.fingerprint()
-        monkeypatch.setattr("pytest_gittrix.os_level.lockfile.time.monotonic", _hurried())
+        monkeypatch.setattr("pytest_gittrix.os_level.file_lock.time.monotonic", _hurried())
         with pytest.raises(DurableLocked, match=r"main\.lock"):
             session.promote()
         assert site.durable.fingerprint() == before

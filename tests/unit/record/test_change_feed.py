@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from pytest_gittrix.record.eventlog.change_feed import FILE, SUPPORTED, ChangeFeed, Mark, announce_write
+from pytest_gittrix.os_level.file_lock import RECORD_LOCKS
+from pytest_gittrix.record.eventlog.change_feed import FILE, ChangeFeed, Mark, announce_write
 from pytest_gittrix.record.eventlog.log import ReadPolicy
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.record.store import index as index_module
@@ -21,7 +22,7 @@ from pytest_gittrix.record.store.index import Index
 from pytest_gittrix.record.store.store import Store
 from tests.unit.record.test_index import append, start
 
-pytestmark = pytest.mark.skipif(not SUPPORTED, reason="elsewhere an index looks at every session, each time")
+pytestmark = pytest.mark.skipif(not RECORD_LOCKS, reason="elsewhere an index looks at every session, each time")
 
 
 @pytest.fixture

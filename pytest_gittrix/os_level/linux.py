@@ -36,7 +36,7 @@ _CAPABILITY_VERSION, _MOST_CAPABILITIES = 0x20080522, 64
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
 
-_libc: Any = ctypes.CDLL(None, use_errno=True)
+_libc: Any = ctypes.CDLL(None, use_errno=True) if os.name == "posix" else None
 
 
 def _failure(what: str) -> OSError:
@@ -91,6 +91,18 @@ def drop_capabilities() -> None:
     header, none = struct.pack("=Ii", _CAPABILITY_VERSION, 0), struct.pack("=6I", *[0] * 6)
     if _libc.capset(header, none) != 0:
         raise _failure("capset")
+
+
+def allow_inspection() -> None:
+    """Let the same user look into this process and its children, which the kernel forbids after a change of user."""
+    _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 1)
+
+
+def keep_ids(user: int, group: int) -> None:
+    """Go on as a user and a group, which are the only ones, in a user namespace that this process has just entered."""
+    for file, text in (("setgroups", b"deny"), ("uid_map", b"%d %d 1" % (user, user)), ("gid_map", b"%d %d 1" % (group, group))):
+        with open(f"/proc/self/{file}", "wb", buffering=0) as stream:
+            stream.write(text)
 
 
 def unshare(flags: int) -> None:

@@ -1,0 +1,165 @@
+"""Processes as ``/proc`` shows them, and ending one with everything it started, whatever that does to stay alive.
+
+On Linux the whole tree is stopped first and killed then, so that nothing slips away between two looks; elsewhere its process group is
+killed. The module loads as little as it can, since small programs of the package use it, too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+TYPE_CHECKING = False  # the module of that name is dear to load
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Iterable, Iterator, Mapping
+else:
+    import _signal as signal  # the other one makes an enumeration of every number
+
+STATE, PARENT, GROUP, SESSION, START_TIME, EXIT_STATUS = 0, 1, 2, 3, 19, 49
+"""Places of some of the fields that ``stat_fields`` returns; see proc_pid_stat(5)."""
+
+
+def stat_fields(process: int | str) -> list[bytes]:
+    """The fields of a process in its ``/proc/PID/stat``, from its state on.
+
+    Args:
+        process: its number; ``self`` for this one; ``PID/task/TID`` for one thread.
+
+    Raises:
+        OSError: there is no such process, it cannot be seen, or the system has no ``/proc``.
+    """
+    with open(f"/proc/{process}/stat", "rb", buffering=0) as file:
+        # Before them stand the number and the name of the program, which is in parentheses and may hold any character.
+        return file.read().rpartition(b")")[2].split()
+
+
+def start_time(process: int | str) -> int:
+    """When a process started, in clock ticks from boot, which tells it from another one with its number. Raises OSError as above."""
+    return int(stat_fields(process)[START_TIME])
+
+
+def pids() -> list[int]:
+    """The numbers of all processes that can be seen; none where the system has no ``/proc``."""
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:
+        return []
+
+
+def environment(pid: int) -> list[bytes]:
+    """The variables that a process was started with, as ``NAME=value``. Raises OSError where they cannot be read."""
+    with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
+        return file.read().split(b"\0")
+
+
+def pid_namespace(process: int | str = "self") -> int:
+    """The inode of a process's namespace of process numbers. Raises OSError where it cannot be seen."""
+    return os.stat(f"/proc/{process}/ns/pid").st_ino
+
+
+def open_descriptors() -> list[int]:
+    """The descriptors that this process has open, and the one by which they are listed. Raises OSError without ``/proc``."""
+    return [int(name) for name in os.listdir("/proc/self/fd")]
+
+
+def children(parent: int) -> set[int]:
+    """The processes that a process is the parent of, where ``/proc`` tells."""
+    return {pid for pid, its in _parents().items() if its == parent}
+
+
+def thread_states(pid: int) -> Iterator[tuple[int, bytes]]:
+    """The threads of a process and of all its descendants, each with its state (R, S, D, Z and so on)."""
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return
+    for task in tasks:
+        try:
+            yield int(task), stat_fields(f"{pid}/task/{task}")[STATE]
+            below = children_of_thread(pid, task)
+        except OSError:
+            continue
+        for child in below:
+            yield from thread_states(child)
+
+
+def children_of_thread(pid: int, thread: int | str) -> list[int]:
+    """The children that a thread started. Raises OSError where the kernel does not list them."""
+    with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
+        return [int(child) for child in file.read().split()]
+
+
+def with_descendants(roots: Iterable[int], parents: Mapping[int, int]) -> set[int]:
+    """Some processes and all that descend from them.
+
+    Args:
+        roots: their numbers.
+        parents: the parent of each process.
+    """
+    found = set(roots)
+    while below := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= below
+    return found
+
+
+def lead() -> None:
+    """Make this process the leader of a group of its own, and (on Linux) the parent of every orphan among its descendants."""
+    os.setsid()
+    if sys.platform == "linux":
+        from pytest_gittrix.os_level.linux import adopt_orphans
+
+        adopt_orphans()
+
+
+def end_tree(root: int) -> None:
+    """Kill a process that leads its group (perhaps this one), and all that descend from it. One that is gone already is no error.
+
+    The process itself is the caller's to wait for.
+    """
+    end_below(root)
+    # Its group outlives a leader that died by itself.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(root, signal.SIGKILL)
+
+
+def end_below(root: int, *, spare: frozenset[int] = frozenset()) -> None:
+    """Kill a process with all that descend from it, but for those to spare and for the one that calls this."""
+    stopped: set[int] = set()
+    spared = spare | {os.getpid()}  # a process that stops itself kills nothing any more
+    while fresh := _tree(root) - stopped - spared:
+        for pid in fresh:
+            _signal(pid, signal.SIGSTOP)
+        stopped |= fresh
+    for pid in stopped:
+        _signal(pid, signal.SIGKILL)
+
+
+def end_descendants() -> None:
+    """Kill all that descend from this process, which must adopt orphans, and wait for them."""
+    with suppress(ChildProcessError):
+        while True:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+            end_below(os.getpid())
+            os.waitpid(-1, 0)
+
+
+def _signal(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def _tree(root: int) -> set[int]:
+    parents = _parents()
+    return with_descendants({root} & (parents.keys() or {root}), parents)
+
+
+def _parents() -> dict[int, int]:
+    """Each process's parent, where ``/proc`` tells."""
+    found: dict[int, int] = {}
+    for pid in pids():
+        with suppress(OSError, ValueError, IndexError):
+            found[pid] = int(stat_fields(pid)[PARENT])
+    return found

@@ -1,6 +1,6 @@
 """Killed anywhere while it makes a workspace, or saves what is in one, and run again: it ends as if nothing had happened.
 
-The normal run strikes a sample of the calls; ``PYTEST_GITTRIX_SOAK=1`` strikes every one. Figures are printed (``pytest -rP``).
+A normal run plays faults at a sample of the calls; ``PYTEST_GITTRIX_SOAK=1`` at every one. Figures are printed (``pytest -rP``).
 """
 
 from __future__ import annotations

@@ -1,24 +1,23 @@
 """Killed at any call that changes a file: the next engine finds each session promoted or active, and the person notices nothing (rule 9).
 
-The normal run strikes a sample of the calls; ``PYTEST_GITTRIX_SOAK=1`` strikes every one. Figures are printed (``pytest -rP``).
+A normal run plays faults at a sample of the calls; ``PYTEST_GITTRIX_SOAK=1`` at every one. Figures are printed (``pytest -rP``).
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import pytest
+from support.fault_sweep import sweep_scenes
 from support.scene import SOAK, TTL, WORK, Scene, Scenes, Where, do, scratch
 
 from pytest_gittrix.errors import BaselineConflict, GittrixError
-from pytest_gittrix.testing.faults.fault_sweep import sweep
 from pytest_gittrix.testing.faults.supervisor import Fault, Kill, SupervisedRun, supervise_function, supported
-from pytest_gittrix.workspaces.seed import _recent as remembered_seeds
 
 Durability = Literal["full", "fast"]
 
@@ -33,12 +32,12 @@ def place() -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Operation:
-    """What is struck.
+    """An operation that meets faults.
 
     Attributes:
-        prepare: brings a new scene into the state before; not struck.
-        act: the operation, in a process of its own; what it prints is its answer.
-        judge: what must hold afterwards; gives a word for what was found.
+        prepare: brings a new scene into the state before; meets no faults.
+        act: the operation, in a separate process; what it prints is its answer.
+        judge: checks what must hold afterwards; returns a word for what it found.
     """
 
     prepare: Callable[[Scene], None]
@@ -185,7 +184,7 @@ OPERATIONS = {
 }
 
 
-def strike(
+def sweep_operation(
     operation: Operation,
     place: Path,
     *,
@@ -193,34 +192,17 @@ def strike(
     durability: Durability = "fast",
     kinds: tuple[str, ...] = ("kill",),
     points: slice | range | None = None,
-    told: bool = True,
+    label: bool = True,
 ) -> Counter[str]:
-    """Strike an operation at many points and judge each; gives how often each end was found. Fails with every point not survived."""
-    scenes = Scenes(place, lambda root: Scene(root, where, durability))
-    found: Counter[str] = Counter()
-    wrong: list[str] = []
-    now: list[Scene] = []
+    """Play faults in an operation at many points, and check each; result and errors as for ``sweep_scenes``."""
 
-    def run(fault: Fault | None) -> SupervisedRun:
-        now[:] = [scenes.next()]
-        remembered_seeds.clear()
-        operation.prepare(now[0])
-        return supervise_function(lambda: operation.act(now[0]), fault=fault, within=now[0].root)
+    def run(scene: Scene, fault: Fault | None) -> SupervisedRun:
+        operation.prepare(scene)
+        return supervise_function(lambda: operation.act(scene), fault=fault, within=scene.root)
 
-    for fault, struck in sweep(run, kinds=kinds, points=points):
-        remembered_seeds.clear()
-        try:
-            found[operation.judge(now[0], struck)] += 1
-        except (AssertionError, GittrixError, OSError) as problem:
-            call = struck.fired
-            where_to = os.path.relpath(call.path or "", place) if call else "?"
-            wrong.append(f"{fault} at {call and call.name} {where_to}: {type(problem).__name__}: {str(problem)[:600]}")
-    tried = sum(found.values()) + len(wrong)
-    if told:
-        settings = f"{', '.join(kinds)}; {where}, {durability}"
-        print(f"{operation.act.__name__} ({settings}): tried {tried}, survived {tried - len(wrong)}: {dict(found)}")
-    assert not wrong, "\n".join(wrong)
-    return found
+    figures = f"{operation.act.__name__} ({', '.join(kinds)}; {where}, {durability})" if label else ""
+    make = partial(Scene, where=where, durability=durability)
+    return sweep_scenes(place, make, run, operation.judge, kinds=kinds, points=points, label=figures)
 
 
 def some(step: int, first: int = 0) -> slice | None:
@@ -231,18 +213,18 @@ def some(step: int, first: int = 0) -> slice | None:
 @pytest.mark.parametrize("durability", ["fast", "full"] if SOAK else ["fast"])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_kill_at_any_call_is_survived(place: Path, name: str, durability: Durability) -> None:
-    assert strike(OPERATIONS[name], place, durability=durability, points=some(7, 3))
+    assert sweep_operation(OPERATIONS[name], place, durability=durability, points=some(7, 3))
 
 
 @pytest.mark.parametrize("where", ["elsewhere", "bare"])
 def test_a_kill_of_a_promotion_is_survived_wherever_the_person_is(place: Path, where: Where) -> None:
-    found = strike(OPERATIONS["promote"], place, where=where, points=some(6))
+    found = sweep_operation(OPERATIONS["promote"], place, where=where, points=some(6))
     assert set(found) == {"active", "promoted"}
 
 
 @pytest.mark.parametrize("kind", ["ENOSPC", "sticky ENOSPC", "EIO", "sticky EIO", "torn", "short"])
 def test_a_failing_disk_never_makes_a_promotion_lie(place: Path, kind: str) -> None:
-    assert strike(OPERATIONS["promote"], place, kinds=(kind,), points=some(12, 5))
+    assert sweep_operation(OPERATIONS["promote"], place, kinds=(kind,), points=some(12, 5))
 
 
 @pytest.mark.parametrize("kind", ["ENOSPC", "EIO", "sticky ENOSPC"])
@@ -255,7 +237,7 @@ def test_a_failing_disk_is_a_typed_error_and_harms_nothing(place: Path, name: st
         assert run.exit_code == 0 or "\npytest_gittrix.errors." in error, error[-600:]
         return operation.judge(scene, run)
 
-    assert strike(Operation(operation.prepare, operation.act, judge), place, kinds=(kind,), points=some(15, 8))
+    assert sweep_operation(Operation(operation.prepare, operation.act, judge), place, kinds=(kind,), points=some(15, 8))
 
 
 def killed_at(scene: Scene, at: int) -> SupervisedRun:
@@ -277,7 +259,7 @@ def test_a_kill_of_the_recovery_of_a_killed_promotion_is_survived(place: Path) -
             one_session(scene)
             killed_at(scene, at)
 
-        tried += sum(strike(Operation(prepare, recover, judge_promote_again), place, points=some(7), told=False).values())
+        tried += sum(sweep_operation(Operation(prepare, recover, judge_promote_again), place, points=some(7), label=False).values())
     print(f"double faults: tried {tried}, survived {tried}")
     assert tried
 
@@ -338,5 +320,5 @@ def test_a_kill_of_a_promotion_that_meets_a_dead_ones_locks_is_survived(place: P
     # How much of the trash goes in the background meanwhile differs from run to run.
     calls = supervise_function(lambda: promote_second(scene), within=scene.root).calls
     lasting = sum("/.trash/" not in str(call.path) for call in calls)
-    found = strike(operation, place, points=range(1, lasting + 1)[some(9) or slice(None)])
+    found = sweep_operation(operation, place, points=range(1, lasting + 1)[some(9) or slice(None)])
     assert "active" in found

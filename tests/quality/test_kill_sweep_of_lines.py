@@ -1,6 +1,6 @@
 """Killed, or refused by the disk, while a session is handed on, succeeded or forked: never two live ones, never none, nothing half.
 
-The normal run strikes a sample of the calls; ``PYTEST_GITTRIX_SOAK=1`` strikes every one. Figures are printed (``pytest -rP``).
+A normal run plays faults at a sample of the calls; ``PYTEST_GITTRIX_SOAK=1`` at every one. Figures are printed (``pytest -rP``).
 """
 
 from __future__ import annotations
@@ -13,8 +13,18 @@ from typing import Final
 
 import pytest
 from support.bytes import changed, everything_below
+from support.fault_sweep import (
+    FAILURES,
+    Durability,
+    Operation,
+    announcing_engine,
+    log_of,
+    log_writes,
+    states_of,
+    sweep_operation,
+    sweep_recovery,
+)
 from support.scene import SOAK, WORK, Scene, did, do, person, scratch
-from support.strikes import FAILURES, Durability, Operation, lines_of_logs, listening, log_of, states_of, strike, strike_recovery
 
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import SessionExpired
@@ -58,7 +68,7 @@ def worked_on(scene: Scene) -> None:
 
 
 def hand_on(scene: Scene) -> None:
-    with listening(scene) as engine:
+    with announcing_engine(scene) as engine:
         print(engine.get_session(FIRST).handoff("go on", agent="Fig").id)
 
 
@@ -108,7 +118,7 @@ def crashed(scene: Scene) -> None:
 
 
 def succeed(scene: Scene) -> None:
-    with listening(scene) as engine:
+    with announcing_engine(scene) as engine:
         successor = engine.start_session("go on", parent=FIRST, agent="Fig")
         print(successor.id)
         do(successor)
@@ -154,7 +164,7 @@ def talked(scene: Scene, kind: WorkspaceKind) -> None:
 
 
 def fork_of_then(scene: Scene) -> None:
-    with listening(scene) as engine:
+    with announcing_engine(scene) as engine:
         print(fork(engine.get_session(FIRST)).id)
 
 
@@ -198,28 +208,28 @@ OPERATIONS: Final = {
     "fork": Operation(lambda scene: talked(scene, "clone"), fork_of_then, judge_fork, 12),
     "lazy-fork": Operation(lambda scene: talked(scene, "lazy"), fork_of_then, judge_fork, 12),
 }
-STRUCK_TWICE: Final = ("kill", "ENOSPC", "sticky EIO") if SOAK else ("kill",)
+RECOVERY_KINDS: Final = ("kill", "ENOSPC", "sticky EIO") if SOAK else ("kill",)
 DURABILITIES: Final[list[Durability]] = ["fast", "full"] if SOAK else ["fast"]
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_kill_at_any_call_is_survived(place: Path, name: str, durability: Durability) -> None:
-    assert strike(OPERATIONS[name], place, durability=durability, points=OPERATIONS[name].some(), told=name)
+    assert sweep_operation(OPERATIONS[name], place, durability=durability, points=OPERATIONS[name].some(), label=name)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_write_that_was_torn_is_survived(place: Path, name: str) -> None:
-    assert strike(OPERATIONS[name], place, kinds=("torn",), points=lines_of_logs(OPERATIONS[name], place), told=name)
+    assert sweep_operation(OPERATIONS[name], place, kinds=("torn",), points=log_writes(OPERATIONS[name], place), label=name)
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize("kind", FAILURES if SOAK else FAILURES[:1] + FAILURES[-1:])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_failing_disk_is_a_typed_error_and_harms_nothing(place: Path, name: str, kind: str, durability: Durability) -> None:
-    assert strike(OPERATIONS[name], place, kinds=(kind,), durability=durability, points=OPERATIONS[name].some(3), told=name)
+    assert sweep_operation(OPERATIONS[name], place, kinds=(kind,), durability=durability, points=OPERATIONS[name].some(3), label=name)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_kill_of_its_recovery_is_survived(place: Path, name: str) -> None:
-    assert strike_recovery(OPERATIONS[name], place, kinds=STRUCK_TWICE, told=name)
+    assert sweep_recovery(OPERATIONS[name], place, kinds=RECOVERY_KINDS, label=name)

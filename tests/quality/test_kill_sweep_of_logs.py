@@ -1,6 +1,6 @@
 """Killed, or refused by the disk, while something is recorded, attached, kept or indexed: what was announced is there, the rest goes on.
 
-The normal run strikes a sample of the calls; ``PYTEST_GITTRIX_SOAK=1`` strikes every one. Figures are printed (``pytest -rP``).
+A normal run plays faults at a sample of the calls; ``PYTEST_GITTRIX_SOAK=1`` at every one. Figures are printed (``pytest -rP``).
 """
 
 from __future__ import annotations
@@ -15,8 +15,19 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from support.fault_sweep import (
+    FAILURES,
+    Durability,
+    Operation,
+    announcing_engine,
+    check_index,
+    check_store,
+    log_of,
+    log_writes,
+    sweep_operation,
+    sweep_recovery,
+)
 from support.scene import SOAK, WORK, Scene, Scenes, did, scratch
-from support.strikes import FAILURES, Durability, Operation, judge_index, lines_of_logs, listening, log_of, settled, strike, strike_recovery
 
 from pytest_gittrix.engine.agents.turns import TurnContext
 from pytest_gittrix.engine.engine import GitTrix
@@ -45,7 +56,7 @@ def one_session(scene: Scene) -> None:
 
 
 def record(scene: Scene) -> None:
-    with listening(scene) as engine:
+    with announcing_engine(scene) as engine:
         session = engine.get_session(FIRST)
         name = session.attach(PICTURE)
         print(f"attached {name}")
@@ -72,7 +83,7 @@ def judge_record(scene: Scene, told: list[str]) -> str:
 
 def record_again(scene: Scene) -> None:
     """What was refused is tried once more, at once and with the same objects."""
-    with listening(scene) as engine:
+    with announcing_engine(scene) as engine:
         session = engine.get_session(FIRST)
         for number in range(4):
             text = {"text": f"{number}"}
@@ -91,7 +102,7 @@ def judge_record_again(scene: Scene, _told: list[str]) -> str:
 
 
 def checkpoint(scene: Scene) -> None:
-    with listening(scene) as engine:
+    with announcing_engine(scene) as engine:
         print(engine.get_session(FIRST).checkpoint())
 
 
@@ -124,7 +135,7 @@ def lost_turn(scene: Scene) -> None:
 
 
 def take_turn(scene: Scene) -> None:
-    with listening(scene) as engine:
+    with announcing_engine(scene) as engine:
         turn = engine.get_session(FIRST).start_turn(_talk, runs="thread")
         assert turn.wait(60)
         print(turn.status)
@@ -153,7 +164,7 @@ def judge_turn(scene: Scene, told: list[str]) -> str:
 
 
 def take_a_step(scene: Scene) -> None:
-    with listening(scene) as engine:
+    with announcing_engine(scene) as engine:
         session = engine.get_session(FIRST)
         session.identify(agent="Toast", rig="gastown")
         with session.step("build", molecule_id="gt-1"):
@@ -213,7 +224,7 @@ def indexed(scene: Scene) -> None:
 
 
 def look(scene: Scene) -> None:
-    with listening(scene) as engine:
+    with announcing_engine(scene) as engine:
         engine.get_session(FIRST).record("user_message", {"text": "look"})
         print("listed", *sorted(one.id for one in engine.list_sessions()))
         print("found", *sorted(one.id for one in engine.query(agent="Toast")))
@@ -237,7 +248,7 @@ def judge_look(scene: Scene, told: list[str]) -> str:
         assert [one.id for one in engine.query(work_unit="nobody's")] == []
         engine.get_session(FIRST).identify(work_unit="gt-1")
         assert [one.id for one in engine.query(work_unit="gt-1")] == [FIRST]
-        judge_index(engine)
+        check_index(engine)
     return "answered" if told else "not answered"
 
 
@@ -250,42 +261,42 @@ OPERATIONS: Final = {
     "index": Operation(indexed, look, judge_look, 12),
     "rebuilt-index": Operation(indexed, rebuild, judge_look, 24),
 }
-STRUCK_TWICE: Final = ("kill", "ENOSPC", "sticky EIO") if SOAK else ("kill",)
+RECOVERY_KINDS: Final = ("kill", "ENOSPC", "sticky EIO") if SOAK else ("kill",)
 DURABILITIES: Final[list[Durability]] = ["fast", "full"] if SOAK else ["fast"]
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_kill_at_any_call_is_survived(place: Path, name: str, durability: Durability) -> None:
-    assert strike(OPERATIONS[name], place, durability=durability, points=OPERATIONS[name].some(), told=name)
+    assert sweep_operation(OPERATIONS[name], place, durability=durability, points=OPERATIONS[name].some(), label=name)
 
 
 @pytest.mark.parametrize("name", ["record", "checkpoint", "turn", "step", "index"] if SOAK else ["record", "turn"])
 def test_a_write_that_was_torn_is_survived(place: Path, name: str) -> None:
-    assert strike(OPERATIONS[name], place, kinds=("torn",), points=lines_of_logs(OPERATIONS[name], place), told=name)
+    assert sweep_operation(OPERATIONS[name], place, kinds=("torn",), points=log_writes(OPERATIONS[name], place), label=name)
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
 @pytest.mark.parametrize("kind", FAILURES if SOAK else FAILURES[:1] + FAILURES[-1:])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_failing_disk_is_a_typed_error_and_harms_nothing(place: Path, name: str, kind: str, durability: Durability) -> None:
-    assert strike(OPERATIONS[name], place, kinds=(kind,), durability=durability, points=OPERATIONS[name].some(3), told=name)
+    assert sweep_operation(OPERATIONS[name], place, kinds=(kind,), durability=durability, points=OPERATIONS[name].some(3), label=name)
 
 
 @pytest.mark.parametrize("kind", ["ENOSPC", "EIO"])
 def test_what_a_disk_refused_once_can_be_recorded_at_the_next_try(place: Path, kind: str) -> None:
     operation = Operation(one_session, record_again, judge_record_again)
-    assert strike(operation, place, kinds=(kind,), durability="full", points=operation.some(), told="record again")
+    assert sweep_operation(operation, place, kinds=(kind,), durability="full", points=operation.some(), label="record again")
 
 
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if "index" in name])
 def test_a_kill_of_its_recovery_is_survived(place: Path, name: str) -> None:
-    assert strike_recovery(OPERATIONS[name], place, kinds=STRUCK_TWICE, told=name)
+    assert sweep_recovery(OPERATIONS[name], place, kinds=RECOVERY_KINDS, label=name)
 
 
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if "index" not in name])
 def test_its_kill_leaves_a_recovery_nothing_that_could_be_struck(place: Path, name: str) -> None:
-    assert strike_recovery(OPERATIONS[name], place, told=name) == 0
+    assert sweep_recovery(OPERATIONS[name], place, label=name) == 0
 
 
 # Beside others ----------------------------------------------------------------------------------------------------------------
@@ -345,14 +356,14 @@ def peer(scene: Scene, what: str) -> Iterator[Callable[[int], None]]:
 
 
 def say_much(scene: Scene) -> None:
-    with listening(scene) as engine:
+    with announcing_engine(scene) as engine:
         session = engine.get_session(FIRST)
         for number in range(20):
             session.record("assistant_message", {"text": f"{number}"})
 
 
 def take_turns(scene: Scene) -> None:
-    with listening(scene) as engine:
+    with announcing_engine(scene) as engine:
         session = engine.get_session(FIRST)
         for _ in range(10):
             with suppress(TurnBusy):
@@ -376,7 +387,7 @@ def test_who_is_killed_beside_another_keeps_it_from_nothing(place: Path, what: s
             assert [log[int(seq)] for _, _, seq, _ in told] == [type_ for _, _, _, type_ in told]
             killed += 1
     print(f"{what} beside another: killed {killed}, the other went on {killed} times")
-    settled(scene)
+    check_store(scene)
     assert scene.judge_session(FIRST) == "active"
 
 

@@ -1,6 +1,6 @@
 """Killed anywhere while a session is spawned, with all it started or alone: no half session, no id twice, no process that nobody leads.
 
-The normal run strikes a sample of the calls; ``PYTEST_GITTRIX_SOAK=1`` strikes every one. Figures are printed (``pytest -rP``).
+A normal run plays faults at a sample of the calls; ``PYTEST_GITTRIX_SOAK=1`` at every one. Figures are printed (``pytest -rP``).
 """
 
 from __future__ import annotations
@@ -12,9 +12,19 @@ from typing import Final
 
 import pytest
 from support.engine import kill_at, passed
+from support.fault_sweep import (
+    FAILURES,
+    Durability,
+    Operation,
+    announcing_engine,
+    contents,
+    log_writes,
+    states_of,
+    sweep_operation,
+    sweep_recovery,
+)
 from support.orchestrator import NOTHING, Led, leading, on_linux
 from support.scene import SOAK, Scene, scratch
-from support.strikes import FAILURES, Durability, Operation, contents, lines_of_logs, listening, states_of, strike, strike_recovery
 
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.engine import GitTrix
@@ -57,7 +67,7 @@ def one_before(scene: Scene) -> None:
 
 
 def spawn(scene: Scene) -> None:
-    with listening(scene) as engine:
+    with announcing_engine(scene) as engine:
         lead = lead_of(scene, engine)
         id = lead.spawn(CONFIG).id
         print(id)
@@ -96,22 +106,22 @@ DURABILITIES: Final[list[Durability]] = ["fast", "full"] if SOAK else ["fast"]
 
 @pytest.mark.parametrize("durability", DURABILITIES)
 def test_a_kill_at_any_call_is_survived(place: Path, durability: Durability) -> None:
-    found = strike(OPERATION, place, durability=durability, points=OPERATION.some(), told="spawn")
+    found = sweep_operation(OPERATION, place, durability=durability, points=OPERATION.some(), label="spawn")
 
     assert found.keys() == {"none", "undone", "whole"}
 
 
 def test_a_write_that_was_torn_is_survived(place: Path) -> None:
-    assert strike(OPERATION, place, kinds=("torn",), points=lines_of_logs(OPERATION, place), told="spawn")
+    assert sweep_operation(OPERATION, place, kinds=("torn",), points=log_writes(OPERATION, place), label="spawn")
 
 
 @pytest.mark.parametrize("kind", FAILURES if SOAK else FAILURES[:1])
 def test_a_failing_disk_is_a_typed_error_and_harms_nothing(place: Path, kind: str) -> None:
-    assert strike(OPERATION, place, kinds=(kind,), points=OPERATION.some(2), told="spawn")
+    assert sweep_operation(OPERATION, place, kinds=(kind,), points=OPERATION.some(2), label="spawn")
 
 
 def test_a_kill_of_its_recovery_is_survived(place: Path) -> None:
-    assert strike_recovery(OPERATION, place, told="spawn")
+    assert sweep_recovery(OPERATION, place, label="spawn")
 
 
 # Killed alone: what it started goes on ------------------------------------------------------------------------------------------

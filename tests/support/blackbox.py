@@ -8,15 +8,15 @@ from pathlib import Path
 
 
 def making(*paths: Path) -> Callable[[], list[str]]:
-    """Makes directories in turn, then tells what there is beside the first."""
+    """Return a function that makes directories in turn, then lists the directories beside the first."""
 
     def act() -> list[str]:
         for path in paths:
             os.mkdir(path)
-        return seen(paths[0].parent)
+        return directories_in(paths[0].parent)
 
     return act
 
 
-def seen(directory: Path) -> list[str]:
+def directories_in(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir() if path.is_dir())

@@ -1,4 +1,4 @@
-"""What a hostile agent can plant in its workspace so that somebody else's git runs its programs or leaves its repository."""
+"""What a hostile agent can plant in its workspace so that another person's git runs its programs or leaves its repository."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ HOOKS: Final = [
 
 @dataclass(frozen=True)
 class Trap:
-    """Where things are planted.
+    """Where an agent plants things, and what shows that a program ran.
 
     Attributes:
         workspace: the agent's workspace, a ``clone``.
         git_dir: its own git directory.
-        program: run by anybody, it leaves the mark.
+        program: leaves the mark when it runs.
         mark: the file that must not appear.
         durable: the git directory the agent would like to reach.
     """
@@ -56,7 +56,7 @@ class Trap:
 
     @classmethod
     def set_in(cls, workspace: Path, outside: Path, durable: Path) -> Trap:
-        """Make the program and try that it works."""
+        """Write the program."""
         program, mark = outside / "program", outside / "mark"
         program.write_text(f"#!/bin/sh\necho \"$0 $*\" >> '{mark}'\n")
         program.chmod(0o755)

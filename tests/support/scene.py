@@ -1,6 +1,6 @@
-"""A person's repository with a store beside it, made anew in milliseconds, and what must be true of both whatever happened.
+"""A person's repository with a store beside it, made anew in milliseconds, and what must hold of both after any fault.
 
-The judge (``Scene.judge``) uses the engine's public interface and the person's own git, nothing of the engine's insides.
+The checks use the engine's public interface and the person's own git, nothing of the engine's insides.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WORK: Mapping[str, bytes | None] = {"app.py": b"print('by the agent')\n", "new/d
 TTL = timedelta(hours=4)
 
 Where = Literal["clean", "elsewhere", "bare"]
-"""Where the person is: on the branch with nothing changed, on another branch, or nowhere."""
+"""Where the person is: on the branch with nothing changed, on another branch, or in a bare repository."""
 
 
 @dataclass
@@ -111,24 +111,24 @@ class Scene:
             engine.close()
 
     def session(self, work: Mapping[str, bytes | None] = WORK) -> str:
-        """Start a session and do some work in it; gives its id."""
+        """Start a session and do some work in it; return its id."""
         with self.engine() as engine:
             session = engine.start_session("do it")
             do(session, work)
             return session.id
 
     def promoted(self) -> int:
-        """How many commits of promotions the branch has."""
+        """Return how many commits of promotions the branch has."""
         return len(self.git("log", "--format=%H", "--grep=^gittrix: ", f"{self.baseline}..main").split())
 
     def leftovers(self) -> list[str]:
-        """Files that a killed engine may not leave behind for good: locks, shields, and anything of ours in the person's places."""
+        """List locks, ``.keep`` files and files of the engine in the person's directories; a recovered engine leaves none."""
         found = [path for path in self.git_dir.rglob("*") if path.suffix in (".lock", ".keep")]
         found += [path for path in self.durable.rglob("*gittrix-*") if path.name.startswith((".gittrix-", "gittrix-"))]
         return sorted(str(path.relative_to(self.durable)) for path in found)
 
     def judge_repository(self) -> None:
-        """The person finds a whole repository, nothing strange in it, and can go on working."""
+        """Check that the person finds a whole repository with nothing else in it, and can go on working."""
         assert not self.leftovers(), self.leftovers()
         broken = [line for line in self.git("fsck", "--strict", "--no-progress").splitlines() if not line.startswith("dangling")]
         assert not broken, broken
@@ -141,7 +141,7 @@ class Scene:
             self.git("commit", "-q", "--allow-empty", "-m", "by hand")
 
     def judge_session(self, session: str, work: Mapping[str, bytes | None] = WORK) -> str:
-        """Rule 9: active with its workspace whole, or promoted with one commit; and then the next promote needs no help.
+        """Check rule 9: the session is active with its whole workspace, or promoted with one commit; the next promotion needs no repair.
 
         Returns:
             The state the session was found in.
@@ -191,7 +191,7 @@ def do(session: UserSession, work: Mapping[str, bytes | None] = WORK) -> None:
 
 
 def did(session: UserSession) -> dict[str, bytes | None]:
-    """The work found in a session."""
+    """Return the work in a session."""
 
     def contents(path: str) -> bytes | None:
         try:
@@ -204,21 +204,21 @@ def did(session: UserSession) -> dict[str, bytes | None]:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A directory that is gone after the block; in memory where that can be had."""
-    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="gittrix-quality-", dir=place, ignore_cleanup_errors=True) as directory:
+    """Give a directory that is removed after the block; in memory if possible."""
+    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="gittrix-quality-", dir=parent, ignore_cleanup_errors=True) as directory:
         yield Path(directory)
 
 
 class Scenes:
-    """One scene after another at the very same path, so that every run of a program makes the same calls."""
+    """Makes one scene after another at the same path, so that every run of a program makes the same calls."""
 
     def __init__(self, root: Path, make: Callable[[Path], Scene]) -> None:
         self._root = root
         self._make = make
 
     def next(self) -> Scene:
-        """A new scene, in place of the one before."""
+        """Return a new scene in place of the previous one."""
         shutil.rmtree(self._root, ignore_errors=True)
         self._root.mkdir()
         return self._make(self._root)

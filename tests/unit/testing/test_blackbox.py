@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.blackbox import making, seen
+from support.blackbox import directories_in, making
 
 from pytest_gittrix.errors import InvalidInput, PromoteFailed
 from pytest_gittrix.testing.faults.supervisor import supported
@@ -104,9 +104,9 @@ def test_every_call_of_the_clean_run_is_a_place_to_hold_it(disk: Path) -> None:
     count = calls_of(act, within=disk)
     held = []
     for at in range(1, count + 1):
-        for name in seen(disk):
+        for name in directories_in(disk):
             (disk / name).rmdir()
-        held.append(intrude(act, partial(seen, disk), at=at, within=disk).intruder.value)
+        held.append(intrude(act, partial(directories_in, disk), at=at, within=disk).intruder.value)
 
     assert held == [[], ["a"], ["a", "b"]]
 
@@ -118,7 +118,7 @@ def test_an_intruder_that_waits_for_a_lock_goes_on_after_the_action(disk: Path, 
             return making(disk / f"{os.getpid()}-1", disk / f"{os.getpid()}-2")()
 
     last = calls_of(act, within=disk) - (lock is locked_by_a_directory)
-    before = len(seen(disk))
+    before = len(directories_in(disk))
     intrusion = intrude(act, act, at=last, within=disk, patience=0.05)
 
     assert intrusion.waited
@@ -153,14 +153,14 @@ def test_a_program_whose_own_child_has_the_lock_is_not_held_up(disk: Path) -> No
             os._exit(0)
         os.read(ours, 1)
         with locked(disk / "lock"):
-            return seen(disk)
+            return directories_in(disk)
 
     intrusion = intrude(act, lambda: None, at=1, within=disk, timeout=10)
     assert intrusion.action.value == ["by-child"]
 
 
 def test_an_action_that_ends_before_it_is_held_is_followed_by_the_intruder(disk: Path) -> None:
-    intrusion = intrude(making(disk / "a"), partial(seen, disk), at=9, within=disk)
+    intrusion = intrude(making(disk / "a"), partial(directories_in, disk), at=9, within=disk)
     assert (intrusion.held, intrusion.intruder.value) == (None, ["a"])
 
 
@@ -171,7 +171,7 @@ def test_an_action_may_sleep_before_it_is_held(disk: Path) -> None:
         time.sleep(0.2)
         making(disk / "b")()
 
-    intrusion = intrude(act, partial(seen, disk), at=2, within=disk, patience=0.02)
+    intrusion = intrude(act, partial(directories_in, disk), at=2, within=disk, patience=0.02)
     assert intrusion.intruder.value == ["a"]
     assert not intrusion.waited
 
@@ -294,7 +294,7 @@ def test_who_wait_for_each_other_are_a_finding(disk: Path) -> None:
 
 @contextmanager
 def fresh(disk: Path) -> Iterator[Path]:
-    for name in seen(disk):
+    for name in directories_in(disk):
         (disk / name).rmdir()
     yield disk
 

@@ -1,8 +1,8 @@
-"""What workspaces start from, prepared once per baseline commit.
+"""Seeds: what workspaces start from, prepared once per baseline commit.
 
-A seed holds its own copy of everything a session may see (one pack, an index that fits freshly written files), so a
-workspace borrows nothing from durable and a rewind with ``git gc --prune=now`` there takes nothing from a session
-(RELIABILITY 3.2). Knows no session and no workspace.
+A seed holds its own copy of everything that a session may see (one pack, and an index that fits freshly written files). A workspace thus
+shares no objects with durable, and a rewind with ``git gc --prune=now`` there takes nothing from a session (rule 6,
+docs/explanation/rules.md).
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from pytest_gittrix.git.index import IndexEntry, build_index
 from pytest_gittrix.git.objects import ObjectFormat, Objects, Trees, object_format, open_objects
 from pytest_gittrix.git.pack import build_pack, install_pack
 from pytest_gittrix.git.repository import Repository
-from pytest_gittrix.git.tree import DIRECTORY, FILE, SUBMODULE, Entry, flatten
+from pytest_gittrix.git.tree import DIRECTORY, FILE, SUBMODULE, Entry, flatten, parents
 from pytest_gittrix.os_level.files import sync_directory, whole_directory, write_file
 
 History = Literal["none", "full"] | int
 
 BASELINE_MTIME: Final = 1_000_000_000
-"""Modification time, in seconds since 1970, of the files of a fresh workspace: old, so that git does not take its own index for racy."""
+"""Modification time, in seconds since 1970, of the files of a fresh workspace: old, so that git does not consider its index racy."""
 
 _MANY_OBJECTS: Final = 2000
-_REMEMBERED_BYTES: Final = 256 << 20
-_REMEMBERED_SEEDS: Final = 16
+_CACHED_BYTES: Final = 256 << 20
+_CACHED_SEEDS: Final = 16
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Seed:
     """A prepared baseline. Made by ``prepare_seed``.
 
     Attributes:
-        directory: where it stands on disk; ``objects/`` below it is an object directory.
+        directory: its directory; ``objects/`` below it is an object directory.
         commit: the baseline commit.
-        format: object format.
-        history: how much of the past it holds.
+        format: its object format.
+        history: how much history it holds.
     """
 
     directory: str
@@ -83,7 +83,7 @@ class Seed:
 
     @cached_property
     def entries(self) -> Mapping[str, Entry]:
-        """Everything in the baseline, by path, in git's order."""
+        """Every file, symlink and submodule of the baseline, by path, in git's order."""
         return flatten(self.trees.read, self.root)
 
     @cached_property
@@ -93,23 +93,20 @@ class Seed:
         for path, entry in self.entries.items():
             directory, _, name = path.rpartition("/")
             if directory not in found:
-                at = directory.find("/")
-                while at != -1:
-                    found.setdefault(directory[:at], {})
-                    at = directory.find("/", at + 1)
-                found[directory] = {}
+                for parent in parents(path):
+                    found.setdefault(parent, {})
             found[directory][name] = entry
         return found
 
     @cached_property
     def has_submodules(self) -> bool:
-        """Whether a submodule is anywhere in the baseline."""
+        """Whether the baseline has a submodule."""
         return any(entry.mode == SUBMODULE for entry in self.entries.values())
 
     @cached_property
     def ignore(self) -> Ignore:
-        """The ignore rules that the baseline itself holds."""
-        # One that is a link is nothing to git either.
+        """The ignore rules of the baseline's own ``.gitignore`` files."""
+        # Git also ignores a .gitignore that is a link.
         sources = {
             path.rpartition("/")[0]: self.blob(entry.id)
             for path, entry in self.entries.items()
@@ -118,18 +115,18 @@ class Seed:
         return Ignore(sources)
 
     def blob(self, id_: str) -> bytes:
-        """A file's bytes; small repositories are remembered whole."""
-        known = self._contents.get(id_)
-        if known is not None:
-            return known
+        """A file's bytes; the contents of a small repository are cached completely."""
+        cached = self._contents.get(id_)
+        if cached is not None:
+            return cached
         data = self.objects.read(id_)[1]
-        if self._remembered_bytes + len(data) <= _REMEMBERED_BYTES:
+        if self._cached_bytes + len(data) <= _CACHED_BYTES:
             self._contents[id_] = data
-            object.__setattr__(self, "_size", self._remembered_bytes + len(data))
+            object.__setattr__(self, "_size", self._cached_bytes + len(data))
         return data
 
     @property
-    def _remembered_bytes(self) -> int:
+    def _cached_bytes(self) -> int:
         return getattr(self, "_size", 0)
 
     @cached_property
@@ -139,7 +136,7 @@ class Seed:
 
     @cached_property
     def small_files(self) -> Mapping[str, bytes] | None:
-        """The pack's files in memory, or None if they are large."""
+        """Contents of the pack's files by name; None if they are large."""
         base = os.path.join(self.objects_dir, "pack")
         if sum(os.path.getsize(os.path.join(base, name)) for name in self.packs) > 1 << 20:
             return None
@@ -147,12 +144,12 @@ class Seed:
 
     @cached_property
     def index(self) -> bytes:
-        """An index file that finds every freshly written file of the baseline unchanged (``core.checkStat=minimal``)."""
+        """An index file by which every freshly written file of the baseline is unchanged (``core.checkStat=minimal``)."""
         return Path(self.directory, "index").read_bytes()
 
     @cached_property
     def shallow(self) -> str:
-        """Contents of a ``shallow`` file: the commits whose parents are left out."""
+        """Contents of a ``shallow`` file: the commits whose parents are missing."""
         return Path(self.directory, "shallow").read_text()
 
 
@@ -160,7 +157,7 @@ def check_history(history: object) -> History:
     """Validate a history policy.
 
     Raises:
-        InvalidInput: it is not ``"none"``, ``"full"`` or a number of commits.
+        InvalidInput: it is neither ``"none"`` nor ``"full"`` nor a number of commits.
     """
     if history in ("none", "full") or (isinstance(history, int) and not isinstance(history, bool) and history >= 0):
         return history
@@ -171,60 +168,58 @@ def check_history(history: object) -> History:
     )
 
 
-_recent: OrderedDict[tuple[str, str], Seed] = OrderedDict()
+_recent: OrderedDict[str, Seed] = OrderedDict()
 
 
 def prepare_seed(seeds: str, repository: Repository, commit: str, history: History = "none", *, sync: bool = False) -> Seed:
-    """The seed of a commit, made if this is the first session from it.
+    """Open the seed of a commit, or make it if this is the first session from the commit.
 
     Args:
-        seeds: directory that seeds are kept in; shared by processes.
-        repository: where to read the commit from.
+        seeds: directory of seeds; shared by processes.
+        repository: the repository to read the commit from.
         commit: the baseline.
-        history: how much of its past a workspace may see.
+        history: how much history a workspace contains.
         sync: write through to the disk.
 
     Returns:
-        The seed, whole on disk.
+        The seed, complete on disk.
 
     Raises:
         MissingObject: the repository lacks an object of the commit.
     """
     check_history(history)
-    name = f"{commit}-{history}"
-    key = (seeds, name)
-    if key in _recent and os.path.exists(_recent[key].directory):
-        _recent.move_to_end(key)
-        return _recent[key]
-    directory = os.path.join(seeds, name)
+    directory = _seed_directory(seeds, commit, history)
     if not os.path.exists(directory):
+        _recent.pop(directory, None)  # its objects were deleted with the directory
         _build(seeds, directory, repository, commit, history, sync)
-    return _remember(key, Seed(directory, commit, repository.format, history))
+    return _cached(directory, commit, repository.format, history)
 
 
 def open_seed(seeds: str, commit: str, history: History, format_name: str) -> Seed | None:
-    """The seed of a commit as far as it is on disk, without any repository; None if it is not."""
-    name = f"{commit}-{history}"
-    key = (seeds, name)
-    if key in _recent and os.path.exists(_recent[key].directory):
-        return _recent[key]
-    directory = os.path.join(seeds, name)
+    """Open the seed of a commit without a repository; None if the seed is not on disk."""
+    directory = _seed_directory(seeds, commit, history)
     if not os.path.exists(directory):
         return None
-    return _remember(key, Seed(directory, commit, object_format(format_name), history))
+    return _cached(directory, commit, object_format(format_name), history)
 
 
-def _remember(key: tuple[str, str], seed: Seed) -> Seed:
-    _recent[key] = seed
-    while len(_recent) > _REMEMBERED_SEEDS:
+def _seed_directory(seeds: str, commit: str, history: History) -> str:
+    return os.path.join(seeds, f"{commit}-{history}")
+
+
+def _cached(directory: str, commit: str, format_: ObjectFormat, history: History) -> Seed:
+    """The seed in a directory; the most recent seeds are kept open."""
+    seed = _recent.pop(directory, None) or Seed(directory, commit, format_, history)
+    _recent[directory] = seed
+    while len(_recent) > _CACHED_SEEDS:
         _recent.popitem(last=False)
     return seed
 
 
 def _history_of(repository: Repository, commit: str, history: History) -> tuple[list[str], list[str]]:
-    """The commits a workspace may see, and those of them whose parents it may not."""
+    """The commits that a workspace contains, and those of them whose parents it lacks."""
     depth = history if isinstance(history, int) else {"none": 0, "full": -1}[history]
-    seen: dict[str, None] = {commit: None}
+    included: dict[str, None] = {commit: None}
     edge: list[str] = []
     level = [commit]
     while level:
@@ -232,13 +227,13 @@ def _history_of(repository: Repository, commit: str, history: History) -> tuple[
             edge = [id_ for id_ in level if repository.commit(id_).parents]
             break
         parents = [parent for id_ in level for parent in repository.commit(id_).parents]
-        level = [parent for parent in dict.fromkeys(parents) if parent not in seen]
-        seen.update(dict.fromkeys(level))
+        level = [parent for parent in dict.fromkeys(parents) if parent not in included]
+        included.update(dict.fromkeys(level))
         depth -= 1
-    return list(seen), sorted(edge)
+    return list(included), sorted(edge)
 
 
-def _closure(repository: Repository, commits: Iterable[str]) -> list[str]:
+def _objects_of(repository: Repository, commits: Iterable[str]) -> list[str]:
     """Every object that some commits need, the commits included, submodules excluded."""
     found: dict[str, None] = {}
     pending: list[str] = []
@@ -264,19 +259,16 @@ def _build(seeds: str, directory: str, repository: Repository, commit: str, hist
         with whole_directory(directory, building):
             os.makedirs(os.path.join(building, "objects", "pack"))
             commits, edge = _history_of(repository, commit, history)
-            ids = _closure(repository, commits)
+            ids = _objects_of(repository, commits)
             if len(ids) > _MANY_OBJECTS:
                 _pack_by_git(repository, ids, os.path.join(building, "objects", "pack"))
             else:
-                install_pack(
-                    os.path.join(building, "objects"),
-                    build_pack({id_: repository.objects.read(id_) for id_ in ids}, repository.format),
-                    sync=sync,
-                )
+                pack = build_pack({id_: repository.objects.read(id_) for id_ in ids}, repository.format)
+                install_pack(os.path.join(building, "objects"), pack, sync=sync)
             write_file(os.path.join(building, "shallow"), "".join(f"{id_}\n" for id_ in edge).encode(), sync=sync)
             write_file(os.path.join(building, "index"), _template_index(repository, commit), sync=sync)
     except OSError:
-        # Another process made the same seed meanwhile; they are equal.
+        # Another process has made the same seed meanwhile; both are equal.
         if not os.path.exists(directory):
             raise
     if sync:
@@ -284,7 +276,7 @@ def _build(seeds: str, directory: str, repository: Repository, commit: str, hist
 
 
 def _pack_by_git(repository: Repository, ids: list[str], directory: str) -> None:
-    """Large seeds go through git, which reuses what durable has already compressed."""
+    """Pack a large seed by git, which reuses what durable has compressed already."""
     environment = hermetic_env() | {"GIT_DIR": repository.common_dir}
     prefix = os.path.join(directory, "pack")
     run_git(["pack-objects", "-q", "--window=0", prefix], env=environment, stdin="\n".join(ids).encode() + b"\n", timeout=3600)
@@ -311,15 +303,15 @@ def _template_index(repository: Repository, commit: str) -> bytes:
 
 
 def prune_seeds(seeds: str, wanted: Callable[[], Iterable[str]], *, older_than: float = 86400.0) -> list[str]:
-    """Remove seeds that no live session needs, and builds that were killed, once they are ``older_than`` seconds old.
+    """Remove seeds that no live session needs, and unfinished seeds of killed processes, once they are ``older_than`` seconds old.
 
     Args:
         seeds: the directory of seeds.
-        wanted: gives the baseline commits that live sessions still need; asked only if something is old enough.
+        wanted: returns the baseline commits that live sessions need; called only if a seed is old enough.
         older_than: seconds since the seed was made.
 
     Returns:
-        The names removed.
+        The names of the removed directories.
     """
     limit = time.clock_gettime(time.CLOCK_REALTIME) - older_than
     names = sorted(os.listdir(seeds)) if os.path.isdir(seeds) else []

@@ -1,8 +1,8 @@
-"""Workspaces: where the agent works, made from a seed and thrown away by a rename.
+"""Workspaces, the directories that agents work in: made from a seed, and removed by a rename into the trash.
 
-``clone`` is a self-contained repository of its own; ``lazy`` holds only what was written and reads through to the
-baseline; ``copy`` has the files and no git; ``worktree`` is a linked work tree of durable, as the original GitTrix made it,
-and shares references and configuration with it. Knows no session.
+``clone`` is a self-contained repository; ``lazy`` holds only written files and reads the others from the baseline; ``copy`` has the files
+without git; ``worktree`` is a linked work tree of durable, as the original GitTrix made it, and shares durable's references and
+configuration.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ WorkspaceKind = Literal["clone", "lazy", "copy", "worktree"]
 KINDS: Final[tuple[WorkspaceKind, ...]] = get_args(WorkspaceKind)
 
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_WALKED: Final = 100
+_DEEP: Final = 100
 _STAMP: Final = (BASELINE_MTIME * 10**9, BASELINE_MTIME * 10**9)
 _CONFIG: Final = """\
 [core]
@@ -51,13 +51,13 @@ _CONFIG: Final = """\
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a kind of workspace can do, and what it cannot promise.
+    """What a kind of workspace can do, and what it does not guarantee.
 
     Attributes:
-        git: it is a git repository the agent can use.
-        shell: a program can work in it and finds every file there.
-        isolated: nothing the agent does in it reaches durable.
-        warning: why not, where it is not.
+        git: it is a git repository that the agent can use.
+        shell: programs can run in it and find every file.
+        isolated: nothing that the agent does in it reaches durable.
+        warning: why it is not isolated; empty if it is.
     """
 
     git: bool
@@ -83,7 +83,7 @@ def check_kind(kind: object) -> WorkspaceKind:
     """Validate a workspace kind.
 
     Raises:
-        InvalidInput: it is none; the message lists those there are.
+        InvalidInput: it is not a kind of workspace; the message lists the kinds.
     """
     if kind in KINDS:
         return kind
@@ -93,58 +93,58 @@ def check_kind(kind: object) -> WorkspaceKind:
 
 
 class Workspace:
-    """One workspace on disk. Made by ``create``, found again by ``open_workspace``.
+    """One workspace on disk. Made by ``create``, opened again by ``open_workspace``.
 
     Attributes:
         kind: its kind.
         path: its root directory.
         seed: its baseline.
-        confine: how programs in it are to be confined, as whoever made or opened it says; nothing here goes by it.
+        confine: how programs in it are to be confined. Set by the caller that made or opened the workspace, and only stored here.
     """
 
     confine: str = "off"
 
-    def __init__(self, kind: WorkspaceKind, path: str, seed: Seed, origin: CreationState, admin: str | None) -> None:
+    def __init__(self, kind: WorkspaceKind, path: str, seed: Seed, created: CreationState, admin: str | None) -> None:
         self.kind = kind
         self.path = path
         self.seed = seed
-        self._origin = origin
+        self._created = created
         self._admin = admin
         self._files: SafeDir | None = None
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it can do."""
+        """What this kind of workspace can do."""
         return CAPABILITIES[self.kind]
 
     @property
     def files(self) -> SafeDir:
-        """Its files, by descriptors that cannot be led outside; of the directory that is at its path now, should somebody have swapped it.
+        """Its files, through descriptors that no link leads outside. A directory that was replaced since is opened anew.
 
         Raises:
             AdapterUnavailable: the directory is gone.
         """
-        held = self._files
-        if held is None or not held.is_in_place():
+        files = self._files
+        if files is None or not files.is_in_place():
             try:
-                # What was held is not closed: another thread may be at work with it.
-                held = self._files = SafeDir.open(self.path)
+                # The old descriptor stays open: another thread may be using it.
+                files = self._files = SafeDir.open(self.path)
             except (PathNotFound, WriteRejected) as error:
                 raise workspace_gone(self.path, error.fact) from error
-        return held
+        return files
 
     def snapshot(self, *, limits: Limits | None = None, named: Collection[str] = (), deleted: Collection[str] = ()) -> Snapshot:
-        """The workspace as a tree; see ``snapshot.take`` for arguments and errors."""
-        return take_snapshot(self.path, self.seed, self._origin, limits=limits, named=named, deleted=deleted)
+        """Take a snapshot of the workspace; see ``take_snapshot`` for arguments and errors."""
+        return take_snapshot(self.path, self.seed, self._created, limits=limits, named=named, deleted=deleted)
 
     def close(self) -> None:
-        """Give back its descriptor."""
-        held, self._files = self._files, None
-        if held is not None:
-            held.close()
+        """Release its descriptor."""
+        files, self._files = self._files, None
+        if files is not None:
+            files.close()
 
     def move_aside(self, path: str) -> None:
-        """Move the workspace out of the agent's reach, to ``path`` in the same directory; done before, it is only looked for there.
+        """Move the workspace to ``path`` in the same directory, out of the agent's reach. A workspace that was moved before is found there.
 
         Raises:
             OSError: the system refused.
@@ -155,7 +155,7 @@ class Workspace:
         self.path = path
 
     def remove(self, trash: Trash) -> None:
-        """Take the workspace away at once; its bytes are deleted later. Removing what is gone already is no error."""
+        """Move the workspace to the trash, which deletes it later. A workspace that is gone already is no error."""
         self.close()
         if self._admin is not None:
             shutil.rmtree(self._admin, ignore_errors=True)
@@ -172,16 +172,16 @@ def create(
     durable_common_dir: str | None = None,
     name: str = "workspace",
 ) -> Workspace:
-    """Make a workspace that is the seed's baseline.
+    """Make a workspace with the contents of the seed's baseline.
 
     Args:
-        kind: what to make.
-        path: where; must not exist.
-        state_dir: the engine's own directory, outside the workspace, where what it needs to know later is kept.
+        kind: the kind of workspace.
+        path: its directory, which must not exist.
+        state_dir: a directory outside the workspace, where the engine keeps what it has to know about it later.
         seed: the baseline.
-        branch: name of the branch a ``clone`` is on.
+        branch: name of the branch that a ``clone`` is on.
         durable_common_dir: the common git directory of durable; only ``worktree`` uses it.
-        name: what durable calls a ``worktree``.
+        name: name of a ``worktree`` in durable.
 
     Raises:
         CapabilityMissing: ``worktree`` without a local durable repository.
@@ -193,14 +193,14 @@ def create(
     directories: Mapping[str, int] = {"": os.stat(path).st_ino}
     admin = None
     if kind != "lazy":
-        directories = _materialise(path, seed)
+        directories = _write_files(path, seed)
     if kind == "clone":
-        _own_repository(os.path.join(path, ".git"), seed, branch)
+        _write_repository(os.path.join(path, ".git"), seed, branch)
     elif durable_common_dir is not None and kind == "worktree":
         admin = _link_worktree(path, durable_common_dir, seed, name)
     os.makedirs(state_dir, exist_ok=True)
     write_new(os.path.join(state_dir, "stamp"), b"")
-    origin = CreationState(os.stat(os.path.join(state_dir, "stamp")).st_ctime_ns, boot_offset(), directories, kind != "lazy")
+    created = CreationState(os.stat(os.path.join(state_dir, "stamp")).st_ctime_ns, boot_offset(), directories, kind != "lazy")
     state = {
         "kind": kind,
         "commit": seed.commit,
@@ -208,31 +208,31 @@ def create(
         "format": seed.format.name,
         "seeds": os.path.dirname(seed.directory),
         "admin": admin,
-        "stamp": origin.stamp,
-        "boot": origin.boot,
+        "stamp": created.stamp,
+        "boot": created.boot,
         "directories": {json_name(name): inode for name, inode in directories.items()},
     }
     write_new(os.path.join(state_dir, "workspace.json"), json.dumps(state).encode())
-    return Workspace(kind, path, seed, origin, admin)
+    return Workspace(kind, path, seed, created, admin)
 
 
 def json_name(name: str) -> str:
-    """A path as JSON can hold it, whatever bytes it has; reversible, and the same text for ordinary names."""
+    """Encode a path of any bytes as text that JSON can hold. Reversible, and unchanged for ASCII names."""
     return os.fsencode(name).decode("latin-1")
 
 
 def open_workspace(path: str, state_dir: str) -> Workspace:
-    """A workspace made earlier, perhaps by another process.
+    """Open a workspace that was made earlier, possibly by another process.
 
     Raises:
-        AdapterUnavailable: its state or its seed is gone or damaged; the message names which.
+        AdapterUnavailable: its state or its seed is gone or damaged; the message says which.
     """
     try:
         with open(os.path.join(state_dir, "workspace.json"), "rb") as file:
             state = json.load(file)
         kind, history = check_kind(state["kind"]), state["history"]
         directories = {os.fsdecode(name.encode("latin-1")): inode for name, inode in state["directories"].items()}
-        origin = CreationState(state["stamp"], state["boot"], directories, kind != "lazy")
+        created = CreationState(state["stamp"], state["boot"], directories, kind != "lazy")
         seed = open_seed(state["seeds"], state["commit"], history, state["format"])
         admin = state["admin"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -245,20 +245,20 @@ def open_workspace(path: str, state_dir: str) -> Workspace:
             why="Without the baseline nobody can say what the agent changed.",
             fix="Restore the directory, or copy the workspace's files by hand and discard the session.",
         )
-    return Workspace(kind, path, seed, origin, admin)
+    return Workspace(kind, path, seed, created, admin)
 
 
 def adopt_workspace(path: str, kind: str, seed: Seed, admin: str | None = None) -> Workspace:
-    """A workspace that another system made (a TypeScript store's): nothing is known of it, so every file in it is looked at.
+    """Open a workspace that another system made (a TypeScript store's). Nothing is known of its creation, so a snapshot reads every file.
 
     Args:
         path: its root.
-        kind: what its record calls it.
+        kind: its kind, as the session's record names it.
         seed: its baseline.
-        admin: the git directory that durable keeps for it, if it is a linked work tree.
+        admin: its git directory in durable, if it is a linked work tree.
 
     Raises:
-        AdapterUnavailable: it is not on this machine.
+        AdapterUnavailable: it is not a workspace on this machine.
     """
     if kind not in KINDS:
         raise AdapterUnavailable(
@@ -269,14 +269,14 @@ def adopt_workspace(path: str, kind: str, seed: Seed, admin: str | None = None) 
     return Workspace(check_kind(kind), path, seed, CreationState(0, boot_offset(), {}, complete=True), admin)
 
 
-def _materialise(path: str, seed: Seed) -> dict[str, int]:
-    """Write every file of the baseline, with one old time; gives each directory's inode."""
+def _write_files(path: str, seed: Seed) -> dict[str, int]:
+    """Write every file of the baseline, all with the same old time. Returns the inode of each directory."""
     inodes: dict[str, int] = {}
     for directory, names in seed.directories.items():
-        here = os.path.join(path, directory) if directory else path
+        target = os.path.join(path, directory) if directory else path
         if directory:
-            os.mkdir(here)
-        descriptor = os.open(here, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            os.mkdir(target)
+        descriptor = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             inodes[directory] = os.fstat(descriptor).st_ino
             for name, entry in names.items():
@@ -305,8 +305,8 @@ def _write(directory: int, name: str, mode: int, data: bytes) -> None:
         os.close(descriptor)
 
 
-def _own_repository(git_dir: str, seed: Seed, branch: str) -> None:
-    """A git directory that is whole in itself: no remote, no alternates, no history but what the seed holds."""
+def _write_repository(git_dir: str, seed: Seed, branch: str) -> None:
+    """Write a self-contained git directory: no remote, no alternates, and no history beyond the seed's."""
     packs = os.path.join(git_dir, "objects", "pack")
     for directory in (git_dir, os.path.dirname(packs), packs, os.path.join(git_dir, "refs")):
         os.mkdir(directory)
@@ -340,10 +340,10 @@ def _link_worktree(path: str, common_dir: str, seed: Seed, name: str) -> str:
 
 
 class Trash:
-    """Where removed directories go: away in one rename, deleted when there is time.
+    """A directory for what is removed: moved there by one rename, and deleted later.
 
     Args:
-        directory: on the same file system as what will be thrown away.
+        directory: on the same file system as the directories to remove.
     """
 
     def __init__(self, directory: str) -> None:
@@ -351,73 +351,73 @@ class Trash:
         self._emptying: threading.Thread | None = None
 
     def discard(self, path: str) -> None:
-        """Move a directory out of the way. One that is gone already is no error."""
-        place = os.path.join(self._directory, secrets.token_hex(8))
+        """Move a directory to the trash. A directory that is gone already is no error."""
+        target = os.path.join(self._directory, secrets.token_hex(8))
         try:
-            _move(path, place)
+            _move(path, target)
         except FileNotFoundError:
             os.makedirs(self._directory, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
-                _move(path, place)
+                _move(path, target)
 
     def empty(self) -> None:
-        """Delete everything in it now; what cannot be deleted yet stays for the next time."""
-        cut = True
-        while cut:
-            cut = False
-            for name in self._heap():
-                place = os.path.join(self._directory, name)
+        """Delete everything in the trash now; what cannot be deleted stays for the next time."""
+        flattened = True
+        while flattened:
+            flattened = False
+            for name in self._names():
+                path = os.path.join(self._directory, name)
                 try:
-                    shutil.rmtree(place, onerror=_unlock)
-                except RecursionError:  # an agent may have made directories that are deeper than any walk goes
-                    cut = _cut(place, self._directory) or cut
+                    shutil.rmtree(path, onerror=_unlock)
+                except RecursionError:  # an agent may have made directories deeper than Python can recurse
+                    flattened = _flatten(path, self._directory) or flattened
 
     def empty_soon(self) -> None:
-        """Delete everything in it, if there is anything, on a thread of its own."""
-        if not self._heap():
+        """Delete everything in the trash on a background thread."""
+        if not self._names():
             return
         if self._emptying is None or not self._emptying.is_alive():
             self._emptying = threading.Thread(target=self.empty, name="gittrix-trash", daemon=True)
             self._emptying.start()
 
-    def _heap(self) -> list[str]:
+    def _names(self) -> list[str]:
         try:
             return os.listdir(self._directory)
         except FileNotFoundError:
             return []
 
     def wait(self) -> None:
-        """Wait for the thread, if there is one."""
+        """Wait for the background thread to end, if it runs."""
         if self._emptying is not None:
             self._emptying.join()
 
 
-def _move(path: str, place: str) -> None:
+def _move(path: str, target: str) -> None:
     try:
-        os.rename(path, place)
+        os.rename(path, target)
     except PermissionError:
-        # A directory that its owner may not write cannot change its parent either; an agent may have made it so.
+        # A directory without write permission cannot be moved to another parent; an agent may have removed the permission.
         if os.path.islink(path):
             raise
         os.chmod(path, stat.S_IRWXU)
-        os.rename(path, place)
+        os.rename(path, target)
 
 
-def _cut(place: str, heap: str) -> bool:
-    """Move what lies deep below a directory to the heap itself; whether there was anything that could be moved."""
+def _flatten(path: str, trash: str) -> bool:
+    """Move directories that are deep below a directory to the trash itself. Returns whether anything was moved."""
     moved = False
     with contextlib.suppress(OSError):
-        for here, names, _, descriptor in os.fwalk(place):
-            if here.count(os.sep) - place.count(os.sep) >= _WALKED:
+        for parent, names, _, descriptor in os.fwalk(path):
+            if parent.count(os.sep) - path.count(os.sep) >= _DEEP:
                 for name in names:
-                    os.rename(name, os.path.join(heap, secrets.token_hex(8)), src_dir_fd=descriptor)
+                    os.rename(name, os.path.join(trash, secrets.token_hex(8)), src_dir_fd=descriptor)
                     moved = True
                 names.clear()
     return moved
 
 
 def _unlock(_function: object, path: str, _error: object) -> None:
-    """An agent may have taken its own permissions away: give them back and delete once more."""
+    """Restore permissions that an agent removed, and delete again."""
     parent = os.path.dirname(path)
     with contextlib.suppress(OSError):
         os.chmod(parent, stat.S_IRWXU)

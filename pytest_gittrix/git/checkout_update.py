@@ -1,9 +1,9 @@
-"""A human's checkout, brought forward when a commit lands on the branch it is on.
+"""Bring a person's checkout forward when a commit lands on its branch.
 
-Left alone, the checkout would show the landed change as undone, and the human's next ``git commit -a`` would undo it
-(RELIABILITY 3.12). So the selected paths, and no others, get their new contents, provided that they were clean. While this
-goes on ``index.lock`` is held, as git holds it, with the landing commit's id in it. An editor asks for no lock: each path is
-looked at again at the last moment, and what was saved meanwhile stays.
+Otherwise the checkout would show the landed change as undone, and the person's next ``git commit -a`` would undo it (rule 5,
+docs/explanation/rules.md). Only the selected paths get their new contents, and only if they were clean. Meanwhile ``index.lock`` is held,
+as git holds it, with the landing commit's id in it. An editor takes no lock, so each path is checked again right before it is written, and
+a file that was saved meanwhile stays.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pytest_gittrix.os_level.safe_dir import TEMPORARY_PREFIX, SafeDir
 Sides = Mapping[str, tuple[Entry | None, Entry | None]]
 """Old and new entry of each selected path."""
 
-_UNDER_WAY: Final = {
+_OPERATIONS: Final = {
     "MERGE_HEAD": "a merge",
     "rebase-merge": "a rebase",
     "rebase-apply": "a rebase",
@@ -43,7 +43,7 @@ _UNDER_WAY: Final = {
 
 @dataclass(frozen=True)
 class LockedCheckout:
-    """A checkout that is held and known to be clean where it matters. Made by ``lock_checkout``."""
+    """A checkout whose index is locked and whose selected paths are clean. Made by ``lock_checkout``."""
 
     checkout: Checkout
     format: ObjectFormat
@@ -56,66 +56,66 @@ class LockedCheckout:
         """Give the selected paths their new contents, in the work tree and in the index.
 
         Args:
-            contents: the bytes of an object by its id.
+            contents: returns the bytes of an object by its id.
             sync: write the files and the index through to the disk.
 
         Returns:
-            The paths that were left alone, each with the reason: somebody changed them since ``lock_checkout`` looked. Their index entries
-            stay too, so that ``git status`` shows them.
+            The paths that were not changed, each with the reason: they were changed by another program after ``lock_checkout`` had checked
+            them. Their index entries stay too, so that ``git status`` shows them.
 
         Raises:
-            WriteRejected: the disk refused; what was written stays, and the index is as it was.
+            WriteRejected: the disk refused. Files that were written stay, and the index is unchanged.
         """
         staged: dict[str, IndexEntry | None] = {}
-        left: dict[str, str] = {}
+        skipped: dict[str, str] = {}
         removed = _removed(self.sides)
         with SafeDir.open(self.checkout.path) as files:
-            # What goes makes way for what comes, and a directory's files go before it.
+            # Deletions come first, to make room for new files, and a directory's files are deleted before the directory.
             for path in sorted(self.sides, key=lambda path: (path in removed, path), reverse=True):
                 reason = self._obstacle(files, path, removed)
                 if reason:
-                    left[path] = reason
+                    skipped[path] = reason
                     removed.discard(path)
                 else:
-                    staged[path] = self._placed(files, path, contents)
+                    staged[path] = self._write_path(files, path, contents)
             for path in staged if sync else ():
                 files.sync(path)
         points.reached("worktree:files-written")
         index = os.path.join(self.checkout.git_dir, "index")
-        write_file(index, self.index.replaced(staged), sync=sync, prefix=temporary_prefix(self.token))
+        write_file(index, self.index.with_changes(staged), sync=sync, prefix=temporary_prefix(self.token))
         if sync:
             sync_directory(self.checkout.git_dir)
-        return left
+        return skipped
 
     def require_clean(self) -> None:
-        """See that every selected path can be brought forward.
+        """Check that every selected path can be brought forward.
 
         Raises:
-            WorktreeDirty: one cannot.
+            WorktreeDirty: a path cannot be brought forward.
         """
         removed = _removed(self.sides)
         with SafeDir.open(self.checkout.path) as files:
             if self.resumed:
-                _tidy(files, self.sides)
+                _remove_temporaries(files, self.sides)
             for path in self.sides:
                 reason = self._obstacle(files, path, removed)
                 if reason:
-                    raise _refused(self.checkout, f"{path!r} {reason}", "Commit, stash or remove it, then promote again.")
+                    raise _dirty_error(self.checkout, f"{path!r} {reason}", "Commit, stash or remove it, then promote again.")
 
     def _obstacle(self, files: SafeDir, path: str, removed: Collection[str]) -> str:
-        """Why a path cannot be brought forward as things stand now, while ``removed`` goes or has gone; empty if it can."""
+        """Why a path cannot be brought forward now, if the paths in ``removed`` are deleted; empty if it can."""
         old, new = self.sides[path]
         staged = self.index.entries(path)
         if any(entry.stage for entry in staged):
             return "is in an unresolved merge"
-        if [(entry.mode, entry.id) for entry in staged] not in (_staging(old), *([_staging(new)] if self.resumed else ())):
+        if [(entry.mode, entry.id) for entry in staged] not in (_staged_as(old), *([_staged_as(new)] if self.resumed else ())):
             return "has staged changes"
-        if any(entry.skip_worktree for entry in staged) or (self.resumed and self._stands(files, path, new)):
+        if any(entry.skip_worktree for entry in staged) or (self.resumed and self._matches(files, path, new)):
             return ""
         if old is not None and old.mode == SUBMODULE:
-            return "" if new is not None and new.mode == SUBMODULE else _populated(files, path)
+            return "" if new is not None and new.mode == SUBMODULE else _submodule_obstacle(files, path)
         if old is not None:
-            return "" if staged and self._clean(files, path, staged[0]) else "has changes that are not committed"
+            return "" if staged and self._is_clean(files, path, staged[0]) else "has changes that are not committed"
         if new is None:
             return ""
         beside = [other for other in (*parents(path), *self.index.below(path)) if other not in removed and self.index.entries(other)]
@@ -123,19 +123,19 @@ class LockedCheckout:
             return f"cannot stand beside {beside[0]!r}, which is staged"
         if any(parent not in removed and _is_leaf(files, parent) for parent in parents(path)):
             return "would go below a file that is not committed"
-        return _in_the_way(files, path, removed)
+        return _untracked_obstacle(files, path, removed)
 
-    def _clean(self, files: SafeDir, path: str, staged: IndexEntry) -> bool:
-        if self._stands(files, path, Entry(staged.mode, staged.id)):
+    def _is_clean(self, files: SafeDir, path: str, staged: IndexEntry) -> bool:
+        if self._matches(files, path, Entry(staged.mode, staged.id)):
             return True
         status = files.lstat(path)
         if status is None or not self._is_kind(status, staged.mode):
             return False
-        # A file that a filter or line-ending rule rewrote differs in bytes, yet its recorded stat says that git found it clean.
+        # A file that a filter or a line-ending rule converted has other bytes, but its recorded stat says that git found it clean.
         return stat.S_ISREG(status.st_mode) and staged.matches(status)
 
-    def _stands(self, files: SafeDir, path: str, entry: Entry | None) -> bool:
-        """Whether what is at a path is the entry: kind, mode and bytes."""
+    def _matches(self, files: SafeDir, path: str, entry: Entry | None) -> bool:
+        """Whether the file at a path equals the entry in kind, mode and bytes."""
         status = files.lstat(path)
         if status is None or entry is None:
             return status is None and entry is None
@@ -153,8 +153,8 @@ class LockedCheckout:
             return False
         return not self.checkout.trusts_modes or bool(status.st_mode & 0o100) == (mode == EXECUTABLE)
 
-    def _placed(self, files: SafeDir, path: str, contents: Callable[[str], bytes]) -> IndexEntry | None:
-        """Make a path what it shall be; gives its index entry."""
+    def _write_path(self, files: SafeDir, path: str, contents: Callable[[str], bytes]) -> IndexEntry | None:
+        """Give a path its new contents. Returns its new index entry; None for a deletion."""
         old, new = self.sides[path]
         if any(entry.skip_worktree for entry in self.index.entries(path)):
             return IndexEntry(new.mode, new.id, skip_worktree=True) if new is not None else None
@@ -169,7 +169,7 @@ class LockedCheckout:
             return IndexEntry(new.mode, new.id)
         data = contents(new.id)
         if new.mode != SYMLINK:
-            # The status of what was written, not of what is there by now: git must see a save that came right after.
+            # The stat of the file as it was written, not as it is now, so that git notices a save right after it.
             status = files.write(path, data, executable=new.mode == EXECUTABLE)
             return IndexEntry(new.mode, new.id, stat_numbers(status, new.mode))
         files.make_link(path, data)
@@ -189,30 +189,31 @@ def lock_checkout(
     wait: float = 2.0,
     sync: bool = False,
 ) -> Iterator[LockedCheckout]:
-    """Hold a checkout's index lock and see that every selected path is clean there.
+    """Lock a checkout's index and check that every selected path is clean.
 
     Args:
         checkout: the work tree.
         format_: the repository's object format.
         sides: old and new entry of each selected path.
-        token: contents of the lock, by which a dead owner is known: the id of the commit that lands.
-        settle: asked, with the contents of a lock in the way, to take away what its owner left if that is known to be dead; says
-            whether it did.
-        resumed: finish what was killed: paths that are already as they shall be are no obstacle, and half-written files are removed.
+        token: contents of the lock, which identify its owner: the id of the commit that lands.
+        settle: called with the contents of a lock that is in the way; removes the lock and what its owner left if the owner is known to
+            be dead, and returns whether it did.
+        resumed: finish an update that was killed: a path that has its new contents already is no obstacle, and half-written files are
+            removed.
         wait: seconds to wait for another holder of the lock, such as an editor's ``git status``.
-        sync: write the lock through to the disk, so that it is known for what it is after a power cut too.
+        sync: write the lock through to the disk, so that its owner can be identified after a power cut too.
 
     Raises:
-        WorktreeDirty: a selected path has the human's work in it or in its way, an operation such as a merge is under way, or another
-            program holds the index.
-        UnsupportedRepository: the index is of a kind that the engine cannot write.
+        WorktreeDirty: uncommitted work is at a selected path or in its way, an operation such as a merge is in progress, or another
+            program holds the index lock.
+        UnsupportedRepository: the engine cannot write this kind of index.
     """
     lock = os.path.join(checkout.git_dir, "index.lock")
     _acquire(checkout, lock, token, settle, wait, sync)
     try:
-        under_way = next((name for file, name in _UNDER_WAY.items() if os.path.exists(os.path.join(checkout.git_dir, file))), None)
-        if under_way is not None:
-            raise _refused(checkout, f"{under_way} is in progress", "Finish or abort it, then promote again.")
+        operation = next((name for file, name in _OPERATIONS.items() if os.path.exists(os.path.join(checkout.git_dir, file))), None)
+        if operation is not None:
+            raise _dirty_error(checkout, f"{operation} is in progress", "Finish or abort it, then promote again.")
         index_path = Path(checkout.git_dir, "index")
         index = IndexFile(index_path.read_bytes() if index_path.exists() else b"", format_)
         locked = LockedCheckout(checkout, format_, sides, index, token, resumed)
@@ -229,13 +230,13 @@ def _acquire(checkout: Checkout, lock: str, token: str, settle: Callable[[str], 
 
     def refusal() -> WorktreeDirty:
         fix = "Wait for it to end; if no git is running there, remove the file."
-        return _refused(checkout, f"another program holds {lock}", fix)
+        return _dirty_error(checkout, f"another program holds {lock}", fix)
 
     make_lock_file(lock, make, wait=wait, settle=settle, busy=lambda: points.reached("index:busy"), refusal=refusal)
 
 
-def _tidy(files: SafeDir, sides: Sides) -> None:
-    """Remove what a killed writer of the selected paths left beside them. The index lock is held, so no writer is at work."""
+def _remove_temporaries(files: SafeDir, sides: Sides) -> None:
+    """Remove the temporary files of a killed update. The caller holds the index lock, so no other update is running."""
     for directory in {path.rpartition("/")[0] or "." for path in sides}:
         with suppress(PathNotFound, WriteRejected):
             for found in [*files.scan(directory, skip=lambda path: not path.rpartition("/")[2].startswith(TEMPORARY_PREFIX))]:
@@ -246,12 +247,12 @@ def _removed(sides: Sides) -> set[str]:
     return {path for path, (_, new) in sides.items() if new is None}
 
 
-def _staging(entry: Entry | None) -> list[tuple[int, str]]:
+def _staged_as(entry: Entry | None) -> list[tuple[int, str]]:
     return [(entry.mode, entry.id)] if entry is not None else []
 
 
-def _populated(files: SafeDir, path: str) -> str:
-    """Why a submodule cannot be taken away; empty if it can, or is gone already."""
+def _submodule_obstacle(files: SafeDir, path: str) -> str:
+    """Why a submodule's directory cannot be removed; empty if it can, or is gone already."""
     status = files.lstat(path)
     if status is None:
         return ""
@@ -260,7 +261,8 @@ def _populated(files: SafeDir, path: str) -> str:
     return "is a submodule with files in it" if any(True for _ in files.scan(path)) else ""
 
 
-def _in_the_way(files: SafeDir, path: str, removed: Collection[str]) -> str:
+def _untracked_obstacle(files: SafeDir, path: str, removed: Collection[str]) -> str:
+    """Why a new file cannot be written because of what is at its path; empty if it can."""
     status = files.lstat(path)
     if status is None:
         return ""
@@ -278,7 +280,7 @@ def _is_leaf(files: SafeDir, path: str) -> bool:
     return status is not None and not stat.S_ISDIR(status.st_mode)
 
 
-def _refused(checkout: Checkout, what: str, fix: str) -> WorktreeDirty:
+def _dirty_error(checkout: Checkout, what: str, fix: str) -> WorktreeDirty:
     branch = (checkout.branch or "").removeprefix("refs/heads/")
     return WorktreeDirty(
         f"{branch!r} is checked out in {checkout.path}, and {what}.",

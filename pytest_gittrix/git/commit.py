@@ -1,4 +1,4 @@
-"""Commits as values: signatures, parsing, and a commit built in memory from a set of changes. Knows no repository."""
+"""Commits as values: signatures, parsing, and building a commit in memory from a set of changes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Signature:
     """Who wrote a commit, and when.
 
     Attributes:
-        name: person's name.
-        email: person's address.
+        name: the person's name.
+        email: the person's address.
         seconds: seconds since 1970, UTC.
-        offset: the person's distance from UTC, in minutes.
+        offset: offset of the person's time zone from UTC, in minutes.
     """
 
     name: str
@@ -31,11 +31,11 @@ class Signature:
 
     @property
     def when(self) -> datetime:
-        """The instant, aware, in UTC."""
+        """The time as an aware datetime in UTC."""
         return datetime.fromtimestamp(self.seconds, UTC)
 
     def encode(self) -> bytes:
-        """The signature as a commit object or a reflog holds it."""
+        """Encode the signature as a commit object or a reflog holds it."""
         sign = "-" if self.offset < 0 else "+"
         hours, minutes = divmod(abs(self.offset), 60)
         return f"{_clean(self.name)} <{_clean(self.email)}> {self.seconds} {sign}{hours:02d}{minutes:02d}".encode(errors="surrogateescape")
@@ -63,7 +63,7 @@ def _parse_signature(raw: bytes) -> Signature:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit as read: ids in hex, parents in order."""
+    """A commit that was read: ids in hex, parents in order."""
 
     id: str
     tree: str
@@ -74,7 +74,7 @@ class Commit:
 
 
 def parse_commit(id_: str, raw: bytes) -> Commit:
-    """Read a commit object's data."""
+    """Parse the data of a commit object."""
     head, _, message = raw.partition(b"\n\n")
     fields: dict[bytes, list[bytes]] = {}
     for line in head.split(b"\n"):
@@ -93,15 +93,15 @@ def parse_commit(id_: str, raw: bytes) -> Commit:
 
 @dataclass(frozen=True)
 class BuiltCommit:
-    """A commit that exists only in memory yet.
+    """A commit that so far exists only in memory.
 
     Attributes:
-        id: the id it will have.
+        id: its id.
         tree: its root tree.
-        parent: its parent, or None for a first commit.
-        objects: every object that is new with it, kind and data by id.
+        parent: its parent; None for a first commit.
+        objects: every object that is new with it: kind and data by id.
         format: the object format of its repository.
-        level: how hard its pack is compressed, 0 to 9.
+        level: compression level of its pack, 0 to 9.
     """
 
     id: str
@@ -130,22 +130,22 @@ def build_commit(
     format_: ObjectFormat,
     level: int = 1,
 ) -> BuiltCommit:
-    """The commit that applies ``changes`` to ``base_tree``, and the objects that come with it.
+    """Build the commit that applies ``changes`` to ``base_tree``, with all its new objects.
 
     Args:
-        read_tree: reader of the parent's trees.
-        base_tree: root tree to change; None for an empty one.
-        changes: new entries by path, None to delete.
+        read_tree: reads the parent's trees.
+        base_tree: root tree to change; None for an empty tree.
+        changes: new entry by path, None to delete the path.
         blobs: contents of the entries by id, as far as the repository lacks them.
-        parent: the parent commit, if any.
-        author: who made the change.
-        committer: who made the commit; the author by default.
-        message: the commit message; a final newline is added.
+        parent: the parent commit; None for a first commit.
+        author: author of the change.
+        committer: committer; the author by default.
+        message: the commit message; a missing final newline is added.
         format_: the repository's object format.
-        level: how hard its pack is compressed; 0 stores, which is faster than anything and larger.
+        level: compression level of the pack; 0 stores objects uncompressed, which is fastest.
 
     Raises:
-        TreeClash: the changes do not fit on the tree.
+        TreeClash: the changes do not fit the tree.
     """
     root, trees = write_trees(read_tree, base_tree, changes, format_.hash_object)
     lines = [b"tree " + root.encode()]
@@ -158,6 +158,6 @@ def build_commit(
     id_ = format_.hash_object("commit", raw)
     objects: dict[str, tuple[str, bytes]] = {id_: ("commit", raw)}
     objects.update((tree, ("tree", data)) for tree, data in trees.items())
-    wanted = {entry.id for entry in changes.values() if entry is not None}
-    objects.update((blob, ("blob", data)) for blob, data in blobs.items() if blob in wanted)
+    used = {entry.id for entry in changes.values() if entry is not None}
+    objects.update((blob, ("blob", data)) for blob, data in blobs.items() if blob in used)
     return BuiltCommit(id_, root, parent, objects, format_, level)

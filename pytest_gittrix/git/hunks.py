@@ -1,8 +1,7 @@
-"""Differences of two texts: edits, the hunks a person sees and chooses from, and the three-way merge of texts.
+"""Differences of two texts: the hunks that a person sees and chooses from, and the three-way merge of texts.
 
-Texts are bytes of any encoding, cut into lines at the line feed only, so that every result is exact to the byte: carriage
-returns, invalid UTF-8 and a missing last newline included. libgit2 finds the differences. Knows no repository, no mode and
-no patch file.
+Texts are bytes of any encoding, split into lines at line feeds only, so that every result is exact to the byte: carriage returns, invalid
+UTF-8 and a missing last newline included. libgit2 finds the differences.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ CONTEXT: Final = 3
 """Unchanged lines shown around a change, as git does."""
 
 _NUL_WITHIN: Final = 8000
-_TOO_BIG: Final = 512 * 1024 * 1024
+_BIG_FILE: Final = 512 * 1024 * 1024
 
 _HUNK: Final = re.compile(rb"^@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@.*\n((?:[ +\-\\].*\n)*)", re.MULTILINE)
 
-# Git's own default for display: of equally small differences, the one that follows the indentation.
+# Git's default for display: of several equally small differences, the one that follows the indentation.
 _DISPLAYED: Final = DiffOption.FORCE_TEXT | DiffOption.INDENT_HEURISTIC
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Lines ``[start, end)`` of the old text become lines ``[new_start, new_end)`` of the new one (both from 0)."""
+    """One edit: lines ``[start, end)`` of the old text become lines ``[new_start, new_end)`` of the new text (both from 0)."""
 
     start: int
     end: int
@@ -44,16 +43,17 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Hunk:
-    """One hunk of a file's difference, as displayed and as chosen from.
+    """One hunk of a file's difference, for display and for choosing.
 
     Attributes:
         path: the file.
-        index: its place in the file's difference, from 1.
-        id: 8 hex digits over the path, the old range and the lines. Chosen neighbours do not change it, as they move only the new range.
-        old_start, old_lines: the range of the old text, lines from 1; a range of no lines names the line before it.
-        new_start, new_lines: likewise of the new text.
+        index: its position in the file's difference, from 1.
+        id: hash of the path, the old range and the lines, in 8 hex digits. It does not depend on which other hunks are chosen, since they
+            move only the new range.
+        old_start, old_lines: its range in the old text, lines from 1; an empty range names the line before it.
+        new_start, new_lines: its range in the new text.
         header: the ``@@`` line, without its newline.
-        text: the whole hunk with its header; bytes that are not UTF-8 by surrogateescape.
+        text: the whole hunk with its header; bytes that are not UTF-8 are decoded by surrogateescape.
     """
 
     path: str
@@ -68,8 +68,8 @@ class Hunk:
 
 
 def is_binary(data: bytes) -> bool:
-    """Whether git would hold these bytes to be no text: a NUL among the first 8000, or more than 512 MiB (core.bigFileThreshold)."""
-    return data.find(b"\0", 0, _NUL_WITHIN) != -1 or len(data) > _TOO_BIG
+    """Whether git treats these bytes as binary: a NUL among the first 8000, or more than 512 MiB (core.bigFileThreshold)."""
+    return data.find(b"\0", 0, _NUL_WITHIN) != -1 or len(data) > _BIG_FILE
 
 
 def unified_body(old: bytes, new: bytes, context: int = CONTEXT) -> bytes:
@@ -81,53 +81,53 @@ def hunks_of(path: str, old: bytes, new: bytes, context: int = CONTEXT) -> list[
     """The hunks of one file's difference, in order.
 
     Args:
-        path: the file, as it is to be named in the hunks.
-        old: its text at the base; ``b""`` where there was none.
-        new: its text now; ``b""`` where it is gone.
-        context: unchanged lines around a change. Changes nearer than twice that share a hunk.
+        path: the file's name in the hunks.
+        old: its old text; ``b""`` for a new file.
+        new: its new text; ``b""`` for a deleted file.
+        context: unchanged lines around a change. Changes that are less than twice as many lines apart share a hunk.
 
     Raises:
-        InvalidInput: one of the two is binary.
+        InvalidInput: one of the texts is binary.
     """
     _require_text(old, new)
     return [_hunk(path, index, found) for index, found in enumerate(_HUNK.finditer(unified_body(old, new, context)), 1)]
 
 
-def choose(old: bytes, new: bytes, wanted: Collection[int], context: int = CONTEXT) -> bytes:
-    """The old text with some hunks applied, exact to the byte; all of them give the new text, none the old.
+def choose(old: bytes, new: bytes, chosen: Collection[int], context: int = CONTEXT) -> bytes:
+    """Apply some hunks to the old text, exact to the byte. All hunks give the new text, none give the old.
 
     Args:
-        old: the text the hunks start from.
-        new: the text they lead to.
-        wanted: ``Hunk.index`` of each chosen hunk, in any order.
-        context: what the hunks were made with.
+        old: the old text.
+        new: the new text.
+        chosen: ``Hunk.index`` of each hunk to apply, in any order.
+        context: the value that the hunks were made with.
 
     Raises:
-        InvalidInput: there is no hunk of such an index (the message lists those there are), or one of the texts is binary.
+        InvalidInput: there is no hunk with such an index (the message lists the existing ones), or one of the texts is binary.
     """
     _require_text(old, new)
     edits = _edits(_body(old, new, context, _DISPLAYED))
     known = range(1, len(edits) + 1)
-    if unknown := sorted(set(wanted).difference(known)):
+    if unknown := sorted(set(chosen).difference(known)):
         raise InvalidInput(
             f"There is no hunk {_listed(unknown)}.",
             why="A hunk is chosen by its place in the difference, from 1.",
             fix=f"Choose from {_listed(known)}." if known else "There is nothing to choose: the texts are equal.",
         )
     new_lines = _lines(new)
-    return _apply(old, [(edit, new_lines) for index, edit in zip(known, edits, strict=True) if index in wanted])
+    return _apply(old, [(edit, new_lines) for index, edit in zip(known, edits, strict=True) if index in chosen])
 
 
 def merge_text(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
-    """The text with the edits of both sides, or None where a person has to decide.
+    """Merge the edits of both sides; None if a person has to decide.
 
-    The rule is that of git's own merge (``git merge-file``): edits merge when at least one unchanged line of the base stands between
-    them, or when both sides made the very same one. Any other two that overlap or touch conflict. Bytes returned here are what git
-    returns. Git merges a little more: where both sides have the same lines in a contested region though their edits of it differ
-    (repeated lines let one change be written as several edits), it takes those lines. Here that is None. It is rare: one of 5 000
-    conflicts between random texts of only two different lines.
+    The rule is that of ``git merge-file``: two edits merge if at least one unchanged line of the base is between them, or if both sides
+    made the same edit. Other edits that overlap or touch are a conflict. Where this function returns bytes, git returns the same bytes. Git
+    merges slightly more: where both sides have the same lines in a conflicting region although their edits differ (repeated lines allow
+    several edits for one change), git takes those lines, and this function returns None. That is rare: one in 5 000 conflicts between
+    random texts of only two different lines.
 
-    Binary contents do not merge, unless two of the three are equal, which needs no merge.
+    Binary contents do not merge, unless two of the three are equal.
     """
     if base == theirs or ours == theirs:
         return ours
@@ -135,7 +135,7 @@ def merge_text(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
         return theirs
     if any(map(is_binary, (base, ours, theirs))):
         return None
-    # Without the heuristic for display: git merges without it, and edits that slid elsewhere would meet other neighbours.
+    # Without the heuristic for display, as git merges: it could move an edit, which would then touch other edits.
     our_edits = _edits(_body(base, ours, 0, DiffOption.FORCE_TEXT))
     their_edits = _edits(_body(base, theirs, 0, DiffOption.FORCE_TEXT))
     merged = _interleave(our_edits, _lines(ours), their_edits, _lines(theirs))
@@ -143,11 +143,11 @@ def merge_text(base: bytes, ours: bytes, theirs: bytes) -> bytes | None:
 
 
 _Replacement = tuple[Edit, list[bytes]]
-"""An edit, and all lines of the text that its new range counts in."""
+"""An edit, and all lines of the text that its new range refers to."""
 
 
 def _interleave(ours: list[Edit], our_lines: list[bytes], theirs: list[Edit], their_lines: list[bytes]) -> list[_Replacement] | None:
-    """The edits of both sides in order of the base, each once; None if two of them conflict."""
+    """The edits of both sides in the order of the base, each once; None if two of them conflict."""
     merged: list[_Replacement] = []
     at_ours = at_theirs = 0
     while at_ours < len(ours) and at_theirs < len(theirs):
@@ -169,7 +169,7 @@ def _interleave(ours: list[Edit], our_lines: list[bytes], theirs: list[Edit], th
 
 
 def _apply(base: bytes, replacements: list[_Replacement]) -> bytes:
-    """The base with some of its line ranges replaced; the replacements are in order and do not overlap."""
+    """Replace line ranges of the base; the replacements are in order and do not overlap."""
     lines = _lines(base)
     result: list[bytes] = []
     at = 0
@@ -181,7 +181,7 @@ def _apply(base: bytes, replacements: list[_Replacement]) -> bytes:
 
 
 def _lines(data: bytes) -> list[bytes]:
-    # Not splitlines(), which also cuts at a lone carriage return.
+    # Not splitlines(), which also splits at a lone carriage return.
     return list(BytesIO(data))
 
 
@@ -206,14 +206,14 @@ def _edits(body: bytes) -> list[Edit]:
 
 
 def _edit(old_start: int, old_lines: int, new_start: int, new_lines: int) -> Edit:
-    # A range of no lines names the line before it, any other its own first line.
+    # An empty range names the line before it, any other range its own first line.
     start = old_start - (old_lines > 0)
     first = new_start - (new_lines > 0)
     return Edit(start, start + old_lines, first, first + new_lines)
 
 
 def _ranges(found: re.Match[bytes]) -> tuple[int, int, int, int]:
-    """Start and number of lines, old and new, as a hunk's header has them; a number left out is one."""
+    """Start and number of lines, old and new, from a hunk's header; a missing number is one."""
     return int(found[1]), int(found[2] or 1), int(found[3]), int(found[4] or 1)
 
 

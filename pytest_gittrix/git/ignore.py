@@ -1,8 +1,8 @@
-"""Which untracked files the baseline's own ``.gitignore`` files leave out.
+"""Decide which untracked files the ``.gitignore`` files of a tree ignore.
 
-The rules are the baseline's, never the workspace's: an agent that edits ``.gitignore`` cannot hide what it wrote
-(DESIGN rule 3). A line means here what it means to git (gitignore(5), and where that is silent git's ``dir.c`` and
-``wildmatch.c``), down to bytes; a line that git makes nothing of is nothing here. Reads no file.
+A snapshot uses the baseline's rules, never the workspace's, so that an agent cannot hide files by editing ``.gitignore`` (rule 3,
+docs/explanation/rules.md). A line means the same as to git, byte for byte: gitignore(5), and git's ``dir.c`` and ``wildmatch.c`` for what
+that leaves open. A line that never matches in git never matches here.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class _Unmatchable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """One line.
+    """One line of a ``.gitignore`` file.
 
     Attributes:
-        pattern: what a name must match: the last component, or the path from the file's own directory.
-        leaves_out: False for a line that starts with ``!``.
-        directories_only: the line ended in a slash.
-        whole_path: the line had a slash elsewhere.
+        pattern: what the last component, or the path from the file's own directory, must match.
+        ignores: False for a line that starts with ``!``.
+        directories_only: whether the line ended in a slash.
+        whole_path: whether the line had a slash elsewhere, so that the pattern applies to the path.
     """
 
     pattern: re.Pattern[bytes]
-    leaves_out: bool
+    ignores: bool
     directories_only: bool
     whole_path: bool
 
@@ -61,7 +61,7 @@ class Ignore:
     """The ignore rules of one tree.
 
     Args:
-        sources: contents of each ``.gitignore``, by the directory it stands in ('' is the root).
+        sources: contents of each ``.gitignore``, by its directory ('' is the root).
     """
 
     def __init__(self, sources: Mapping[str, bytes]) -> None:
@@ -73,16 +73,16 @@ class Ignore:
 
     @cached_property
     def _rules(self) -> dict[bytes, list[_Rule]]:
-        """The rules by directory, the last line first, since it decides."""
+        """The rules by directory, in reverse order, since the last matching line decides."""
         return {os.fsencode(directory): _parse(data)[::-1] for directory, data in self._sources.items()}
 
     def ignored(self, path: str, *, directory: bool = False) -> bool:
-        """Whether the rules leave out ``path``: itself, or a directory above it, with which goes all that is untracked below it."""
+        """Whether the rules ignore ``path`` or a directory above it."""
         if not self._sources:
             return False
-        return self._below_ignored(path.rpartition("/")[0]) or self._named(path, directory)
+        return self._directory_ignored(path.rpartition("/")[0]) or self._matched(path, directory)
 
-    def _below_ignored(self, directory: str) -> bool:
+    def _directory_ignored(self, directory: str) -> bool:
         if not directory:
             return False
         known = self._directories.get(directory)
@@ -90,8 +90,8 @@ class Ignore:
             known = self._directories[directory] = self.ignored(directory, directory=True)
         return known
 
-    def _named(self, path: str, directory: bool) -> bool:
-        """What the nearest ``.gitignore`` that says anything about ``path`` says."""
+    def _matched(self, path: str, directory: bool) -> bool:
+        """Whether ``path`` itself is ignored: the nearest ``.gitignore`` with a matching rule decides."""
         raw = os.fsencode(path)
         name = raw.rpartition(b"/")[2]
         base = raw
@@ -100,7 +100,7 @@ class Ignore:
             below = raw[len(base) + 1 :] if base else raw
             for rule in self._rules.get(base, ()):
                 if (directory or not rule.directories_only) and rule.pattern.fullmatch(below if rule.whole_path else name):
-                    return rule.leaves_out
+                    return rule.ignores
         return False
 
 
@@ -112,22 +112,22 @@ def _parse(data: bytes) -> list[_Rule]:
         line = line.removesuffix(b"\r").partition(b"\0")[0]
         trimmed = _TRAILING_SPACES.fullmatch(line)
         text = trimmed[1] if trimmed else line
-        leaves_out = not text.startswith(b"!")
-        pattern = text if leaves_out else text[1:]
+        ignores = not text.startswith(b"!")
+        pattern = text if ignores else text[1:]
         directories_only = pattern.endswith(b"/")
         pattern = pattern.removesuffix(b"/")
         try:
             compiled = _compile(pattern.removeprefix(b"/"))
         except _Unmatchable:
             continue
-        rules.append(_Rule(compiled, leaves_out, directories_only, b"/" in pattern))
+        rules.append(_Rule(compiled, ignores, directories_only, b"/" in pattern))
     return rules
 
 
 def _compile(pattern: bytes) -> re.Pattern[bytes]:
-    """A regular expression for a pattern of git's ``wildmatch`` that respects slashes."""
+    """The regular expression for a pattern of git's ``wildmatch``, whose wildcards match no slash."""
     special = _SPECIAL.search(pattern)
-    # Git compares what comes before the first special character by itself, and to the rest that is the beginning.
+    # Git compares the text before the first special character separately, so the rest is a pattern that starts after it.
     at = special.start() if special else len(pattern)
     parts = [re.escape(pattern[:at])]
     pattern, at = pattern[at:], 0
@@ -166,7 +166,7 @@ def _stars(pattern: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _bracket(pattern: bytes, at: int) -> tuple[bytes, int]:
-    """A set of bytes, from just after its opening bracket."""
+    """Parse a set of bytes, from after its opening bracket."""
     negated = _byte(pattern, at) in b"!^"
     at += negated
     chosen: set[int] = set()

@@ -1,7 +1,7 @@
-"""The index file: written whole for a fresh workspace, and changed in place for a human's checkout.
+"""The index file: built for a fresh workspace, and changed for a person's checkout.
 
-Changing keeps every byte that is not about a changed path (stat data, flags, resolve-undo), so that what the human has
-staged stays staged. Formats this module does not write (version 4, split or sparse indexes) are refused by name. Knows no repository.
+A change copies every byte that does not concern a changed path (stat data, flags, resolve-undo), so that what the person has staged stays
+staged. Formats that this module cannot write (version 4, split and sparse indexes) are refused by name.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SKIP_WORKTREE: Final = 0x4000
 _STAGES: Final = 0x3000
 _NAME_MASK: Final = 0x0FFF
 _LOW: Final = 0xFFFFFFFF
-# These describe entries that change under them; git rebuilds them when it next wants them.
+# These describe entries that may have changed; git rebuilds them when it needs them.
 _DROPPED_EXTENSIONS: Final = (b"TREE", b"EOIE", b"IEOT", b"UNTR", b"FSMN")
 
 
@@ -37,7 +37,7 @@ class IndexEntry:
         id: object id in hex.
         stat: ten 32-bit numbers as git keeps them (ctime and mtime in seconds and nanoseconds, dev, ino, mode, uid, gid, size).
         stage: 0, or 1 to 3 while a merge is unresolved.
-        skip_worktree: the path is not to be present in the work tree.
+        skip_worktree: whether the path is to be absent from the work tree.
     """
 
     mode: int
@@ -47,7 +47,7 @@ class IndexEntry:
     skip_worktree: bool = False
 
     def matches(self, status: os.stat_result) -> bool:
-        """Whether a file's present stat is the recorded one, as git judges an unchanged file."""
+        """Whether a file's current stat equals the recorded one, by git's test for an unchanged file."""
         return self.stat[:6] == stat_numbers(status, self.mode)[:6] and self.stat[9] == status.st_size & _LOW
 
 
@@ -76,41 +76,41 @@ def _encode(path: bytes, entry: IndexEntry) -> bytes:
 
 
 def build_index(entries: Iterable[tuple[bytes, IndexEntry]], format_: ObjectFormat) -> bytes:
-    """A whole index (version 2) of unconflicted entries, given in the byte order of their paths."""
+    """Build an index (version 2) of entries without conflicts, given in the byte order of their paths."""
     parts = [_encode(path, entry) for path, entry in entries]
     body = _HEADER.pack(b"DIRC", 2, len(parts)) + b"".join(parts)
     return body + format_.digest(body)
 
 
 class IndexFile:
-    """An index as read, able to answer for single paths and to be written with some of them changed.
+    """An index that was read from a file; it gives the entries of a path, and its bytes with some paths changed.
 
     Args:
-        data: the file's bytes; empty for a repository that has none yet.
+        data: the file's bytes; empty for a repository that has no index yet.
         format_: the repository's object format.
 
     Raises:
-        UnsupportedRepository: a version or a mandatory extension this module does not write, or damaged bytes.
+        UnsupportedRepository: its version or a mandatory extension is one that this module cannot write, or it is damaged.
     """
 
     def __init__(self, data: bytes, format_: ObjectFormat) -> None:
         self._format = format_
         self._data = data or build_index((), format_)
         self._fixed = _STAT.size + format_.size + 2
-        if not self._data.startswith(b"DIRC") or not self._intact():
+        if not self._data.startswith(b"DIRC") or not self._is_intact():
             raise _damaged()
         _, self._version, self._count = _HEADER.unpack_from(self._data)
         if self._version not in (2, 3):
             raise _unsupported(f"version {self._version}")
         self._scan()
 
-    def _intact(self) -> bool:
-        """Whether it ends in its own hash, or in the zeros of ``index.skipHash``."""
+    def _is_intact(self) -> bool:
+        """Whether the file ends in its own hash, or in the zeros of ``index.skipHash``."""
         size = self._format.size
         return len(self._data) >= _HEADER.size + size and self._data[-size:] in (self._format.digest(self._data[:-size]), bytes(size))
 
     def _scan(self) -> None:
-        """Note where each entry starts and what it is called; entries stand sorted by name, then stage."""
+        """Find the offset and the path of each entry; entries are sorted by path, then by stage."""
         data, fixed, flags_at = self._data, self._fixed, self._fixed - 2
         starts: list[int] = []
         keys: list[bytes] = []
@@ -128,16 +128,16 @@ class IndexFile:
         self._tail = self._extensions(at)
 
     def _extensions(self, at: int) -> bytes:
-        kept: list[bytes] = []
+        retained: list[bytes] = []
         limit = len(self._data) - self._format.size
         while at < limit:
             name, size = self._data[at : at + 4], int.from_bytes(self._data[at + 4 : at + 8], "big")
             if name[:1].islower():
                 raise _unsupported(f"extension {name.decode(errors='replace')!r}")
             if name not in _DROPPED_EXTENSIONS:
-                kept.append(self._data[at : at + 8 + size])
+                retained.append(self._data[at : at + 8 + size])
             at += 8 + size
-        return b"".join(kept)
+        return b"".join(retained)
 
     def _range(self, path: bytes) -> tuple[int, int]:
         first = bisect_left(self._keys, path)
@@ -152,7 +152,7 @@ class IndexFile:
         return [self._decode(number) for number in range(first, last)]
 
     def below(self, path: str) -> list[str]:
-        """The paths staged below a directory of that name."""
+        """The staged paths below a directory."""
         prefix = os.fsencode(path) + b"/"
         after = map(self._keys.__getitem__, range(bisect_left(self._keys, prefix), self._count))
         return [os.fsdecode(key) for key in takewhile(lambda key: key.startswith(prefix), after)]
@@ -165,8 +165,8 @@ class IndexFile:
         more = int.from_bytes(self._data[at + self._fixed : at + self._fixed + 2], "big") if flags & _EXTENDED else 0
         return IndexEntry(stat[6], id_, stat, (flags & _STAGES) >> 12, bool(more & _SKIP_WORKTREE))
 
-    def replaced(self, changes: Mapping[str, IndexEntry | None]) -> bytes:
-        """The file's bytes with some paths changed (None unstages); everything else is copied as it stands."""
+    def with_changes(self, changes: Mapping[str, IndexEntry | None]) -> bytes:
+        """The file's bytes with the entries of some paths replaced (None unstages a path); everything else is copied unchanged."""
         parts: list[bytes] = []
         count, number = self._count, 0
         for path, entry in sorted((os.fsencode(path), entry) for path, entry in changes.items()):

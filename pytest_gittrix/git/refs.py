@@ -1,9 +1,9 @@
-"""References kept as files: reading, and compare-and-swap against any other writer.
+"""Read references that are kept as files, and move them by compare-and-swap.
 
-Git's own protocol (a ``<ref>.lock`` beside the reference, held by whoever created it) is followed to the letter, so that
-git, libgit2 and we exclude each other. One thing differs: our lock is linked into place with its contents already in
-it, the id the branch is about
-to get. A lock that a kill left behind therefore always says whose it was (RELIABILITY 3.22), which an empty file cannot. Knows no objects.
+Git's protocol is followed exactly (the program that creates ``<ref>.lock`` beside the reference owns the lock), so that git, libgit2 and
+the engine exclude each other. One thing differs: the engine's lock is linked into place with its contents already in it, the id that the
+branch is about to get. A lock that a killed engine left behind therefore always identifies its owner, which an empty file cannot (rule 9,
+docs/explanation/rules.md).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.os_level.file_lock import make_lock_file
 from pytest_gittrix.os_level.files import create_whole, read_text, sync_directory
 
-# Its file and that file's lock must have names a file system takes.
+# A reference's file and the lock of that file need names that the file system allows.
 _MAX_COMPONENT: Final = 255 - len(".lock")
 _MAX_NAME: Final = 1024
 _FORBIDDEN: Final = re.compile(r"[\x00-\x20~^:?*\[\\\x7f]|\.\.|@\{|//|/\.|\.$|\.lock(/|$)|^[./]|/$|^@$")
 
 
 def temporary_prefix(token: str) -> str:
-    """How the names of temporary files of a landing start: by the id of the commit that lands, so that a dead landing's can be told."""
+    """The prefix of a landing's temporary files. It has the id of the commit that lands, to identify the files of a killed landing."""
     return f"gittrix-{token[:20]}-"
 
 
 class RefMoved(Exception):
-    """The reference is not where the swap expected it; ``current`` says where it is."""
+    """A compare-and-swap found the reference at another commit than expected; ``current`` is that commit, None for no reference."""
 
     def __init__(self, ref: str, current: str | None) -> None:
         super().__init__(f"{ref} is at {current}")
@@ -39,10 +39,10 @@ class RefMoved(Exception):
 
 
 def short_branch(branch: str) -> str:
-    """The name of a branch, of which there is one: ``refs/heads/main`` and ``main`` give ``main``.
+    """The short name of a branch: ``refs/heads/main`` and ``main`` give ``main``.
 
     Raises:
-        InvalidInput: the name is not one git would take (never a tag, an expression or an option), or is too long for a file.
+        InvalidInput: git does not allow the name for a branch (a tag, an expression or an option), or it is too long for a file.
     """
     name = branch.removeprefix("refs/heads/")
     if not name or name.startswith("-") or name == "HEAD" or _FORBIDDEN.search(name) or not _fits_a_file(name):
@@ -57,13 +57,13 @@ def short_branch(branch: str) -> str:
 def _fits_a_file(name: str) -> bool:
     try:
         raw = os.fsencode(name)
-    except UnicodeEncodeError:  # a surrogate that stands for no byte
+    except UnicodeEncodeError:  # a surrogate that encodes no byte
         return False
     return len(raw) <= _MAX_NAME and all(len(part) <= _MAX_COMPONENT for part in raw.split(b"/"))
 
 
 def branch_ref(branch: str) -> str:
-    """The full reference of a branch: ``main`` gives ``refs/heads/main``. Raises as ``short_branch``."""
+    """The full name of a branch: ``main`` gives ``refs/heads/main``. Raises what ``short_branch`` raises."""
     return f"refs/heads/{short_branch(branch)}"
 
 
@@ -72,7 +72,7 @@ class References:
 
     Args:
         common_dir: the repository's common git directory.
-        format_: how its ids look.
+        format_: its object format.
     """
 
     def __init__(self, common_dir: str, format_: ObjectFormat) -> None:
@@ -80,14 +80,14 @@ class References:
         self._id = re.compile(rf"[0-9a-f]{{{format_.hex_size}}}")
 
     def path(self, ref: str) -> str:
-        """Where the loose reference stands."""
+        """The path of the reference's own file."""
         return os.path.join(self._directory, ref)
 
     def read(self, ref: str) -> str | None:
-        """The id a reference holds, loose or packed, or None.
+        """The id that a loose or packed reference holds; None if there is no such reference.
 
         Raises:
-            UnsupportedRepository: it is symbolic or holds something that is no id.
+            UnsupportedRepository: the reference is symbolic, or does not hold an id.
         """
         text = read_text(self.path(ref))
         if text is None:
@@ -109,7 +109,7 @@ class References:
         """Every reference whose name starts with one of ``prefixes`` (``refs/heads/``), with its id, sorted."""
         loose = {ref: read_text(self.path(ref)) for prefix in prefixes for ref in self._files(prefix.removesuffix("/"))}
         found = {ref: text for ref, text in loose.items() if text and self._id.fullmatch(text)}
-        # Packed ones last, as git does: a reference that is being packed is there before its file goes.
+        # The packed ones are read last, as git does: git writes a reference to packed-refs before it deletes the file.
         packed = {name: id_ for name, id_ in self._packed().items() if name.startswith(prefixes)}
         return dict(sorted((packed | found).items()))
 
@@ -140,19 +140,19 @@ class References:
         """Move a reference from one id to another, under its lock, or leave it as it is.
 
         Args:
-            ref: full name.
-            new: the id it is to get; also the contents of the lock.
-            expected: the id it must hold now; None if it must not exist.
-            prepare: called once the lock is held and the reference is known to be at ``expected``, just before the move; what it raises
-                leaves the reference where it is.
+            ref: full name of the reference.
+            new: the id to move it to; also the contents of the lock.
+            expected: the id that it must hold now; None if it must not exist.
+            prepare: called just before the move, when the lock is held and the reference is known to be at ``expected``. If it raises, the
+                reference is not moved.
             wait: seconds to wait for another holder of the lock.
             sync: write the move through to the disk.
-            settle: asked, with the contents of a lock that is in the way, to take away what its owner left if that is known to be dead;
-                says whether it did.
+            settle: called with the contents of a lock that is in the way; removes the lock and what its owner left if the owner is known
+                to be dead, and returns whether it did.
 
         Raises:
-            RefMoved: the reference is elsewhere.
-            DurableLocked: somebody else held the lock for longer than ``wait``.
+            RefMoved: the reference is not at ``expected``.
+            DurableLocked: another program held the lock for longer than ``wait``.
         """
         path = self.path(ref)
         lock = path + ".lock"
@@ -161,7 +161,7 @@ class References:
             self._require_at(ref, expected)
             points.reached("ref:locked")
             prepare()
-            # Directories that deleted branches left; git takes them away just so.
+            # Empty directories that deleted branches left; git removes them in the same way.
             for directory, _, _ in os.walk(path, topdown=False):
                 os.rmdir(directory)
             os.rename(lock, path)
@@ -189,7 +189,7 @@ class References:
             try:
                 create_whole(lock, new.encode() + b"\n", beside=self._directory, prefix=temporary_prefix(new), sync=sync)
             except FileNotFoundError:
-                # Git removes a directory that a deleted branch left empty, also just before we use it.
+                # Git may have removed the directory just now, because the deletion of a branch had left it empty.
                 os.makedirs(os.path.dirname(lock), exist_ok=True)
                 make()
             except NotADirectoryError as error:

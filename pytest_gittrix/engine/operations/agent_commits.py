@@ -120,7 +120,7 @@ class AgentCommits:
         files.write(f".git/objects/pack/pack-{built.pack.name}.idx", built.pack.index)
         # The commit is the baseline and what changed, so its index is too; the agent's own could hold anything.
         staged = {path: self._staged(files, path, entry, snapshot) for path, entry in snapshot.changes.items()}
-        files.write(".git/index", IndexFile(self._seed.index, self._seed.format).replaced(staged))
+        files.write(".git/index", IndexFile(self._seed.index, self._seed.format).with_changes(staged))
         files.write(f".git/{ref or 'HEAD'}", built.id.encode() + b"\n")
 
     def _staged(self, files: SafeDir, path: str, entry: Entry | None, snapshot: Snapshot) -> IndexEntry | None:

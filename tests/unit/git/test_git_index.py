@@ -83,12 +83,12 @@ def test_an_absent_index_is_an_empty_one(repo: GitRepo) -> None:
     index = IndexFile(b"", SHA1)
 
     assert index.entries("a") == []
-    write(repo, index.replaced({"a": IndexEntry(FILE, EMPTY_BLOB)}))
+    write(repo, index.with_changes({"a": IndexEntry(FILE, EMPTY_BLOB)}))
     assert repo.text("ls-files", "--stage") == f"100644 {EMPTY_BLOB} 0\ta"
 
 
 def test_paths_below_a_directory_are_found_and_neighbours_are_not(repo: GitRepo) -> None:
-    write(repo, IndexFile(b"", SHA1).replaced({path: IndexEntry(FILE, EMPTY_BLOB) for path in ("a-b", "a/x/y", "a0")}))
+    write(repo, IndexFile(b"", SHA1).with_changes({path: IndexEntry(FILE, EMPTY_BLOB) for path in ("a-b", "a/x/y", "a0")}))
 
     index = read(repo)
 
@@ -168,7 +168,7 @@ def test_changing_some_paths_is_what_update_index_does_and_copies_the_rest(
         changes = {path: entry for path, entry in changes.items() if path != "zz/z"}
 
     theirs = by_update_index(repo, changes)
-    ours = read(repo).replaced(changes)
+    ours = read(repo).with_changes(changes)
     write(repo, ours)
 
     assert staged(repo) == theirs
@@ -201,7 +201,7 @@ def test_what_was_resolved_can_still_be_taken_back(repo: GitRepo) -> None:
     kept = repo.text("ls-files", "--resolve-undo")
     assert kept.count("\tz") == 3
 
-    write(repo, read(repo).replaced({"a": IndexEntry(EXECUTABLE, EMPTY_BLOB)}))
+    write(repo, read(repo).with_changes({"a": IndexEntry(EXECUTABLE, EMPTY_BLOB)}))
 
     assert repo.text("ls-files", "--resolve-undo") == kept
 
@@ -211,12 +211,14 @@ def test_a_path_in_conflict_has_all_its_stages_and_one_entry_replaces_them(repo:
     index = read(repo)
 
     assert [entry.stage for entry in index.entries("conflict")] == [1, 2, 3]
-    write(repo, index.replaced({"conflict": IndexEntry(FILE, EMPTY_BLOB)}))
+    write(repo, index.with_changes({"conflict": IndexEntry(FILE, EMPTY_BLOB)}))
     assert repo.text("ls-files", "--stage") == f"100644 {EMPTY_BLOB} 0\tconflict"
 
 
 def test_a_skipped_entry_is_written_so_that_git_skips_it(repo: GitRepo) -> None:
-    write(repo, IndexFile(b"", SHA1).replaced({"a": IndexEntry(FILE, EMPTY_BLOB, skip_worktree=True), "b": IndexEntry(FILE, EMPTY_BLOB)}))
+    write(
+        repo, IndexFile(b"", SHA1).with_changes({"a": IndexEntry(FILE, EMPTY_BLOB, skip_worktree=True), "b": IndexEntry(FILE, EMPTY_BLOB)})
+    )
 
     assert repo.text("ls-files", "-t") == "S a\nH b"
     assert [read(repo).entries(path)[0].skip_worktree for path in "ab"] == [True, False]
@@ -299,6 +301,6 @@ def test_random_changes_to_random_indexes_agree_with_git(
     repo.git("update-index", "-z", "--index-info", stdin=b"".join(edits))
     theirs = staged(repo)
 
-    write(repo, before.replaced(changes))
+    write(repo, before.with_changes(changes))
 
     assert staged(repo) == theirs

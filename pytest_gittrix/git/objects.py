@@ -1,6 +1,6 @@
-"""Reading and hashing git objects: through libgit2 where it can, through the git binary for sha256.
+"""Read and hash git objects: sha1 objects through libgit2, sha256 objects through the git binary.
 
-Opens an object directory only, never a repository, so that no configuration is read. Knows nothing of references.
+Only an object directory is opened, never a repository, so that no configuration is read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KINDS: Final = {1: "commit", 2: "tree", 3: "blob", 4: "tag"}
 
 @dataclass(frozen=True, slots=True)
 class ObjectFormat:
-    """A hash that git names objects by.
+    """The hash that a repository names its objects by.
 
     Attributes:
         name: ``sha1`` or ``sha256``.
@@ -42,15 +42,15 @@ class ObjectFormat:
 
     @property
     def zero(self) -> str:
-        """The id that stands for no object."""
+        """The id that means no object."""
         return "0" * self.hex_size
 
     def digest(self, data: bytes) -> bytes:
-        """The plain hash of some bytes, as a pack or an index ends in."""
+        """The hash of some bytes, with which a pack or an index ends."""
         return hashlib.new(self.name, data, usedforsecurity=False).digest()
 
     def hash_object(self, kind: str, data: bytes) -> str:
-        """The id git gives an object of that kind (``blob``, ``tree``, ``commit``) and data."""
+        """The id of an object with this kind (``blob``, ``tree``, ``commit``) and data."""
         hasher = hashlib.new(self.name, b"%s %d\0" % (kind.encode(), len(data)), usedforsecurity=False)
         hasher.update(data)
         return hasher.hexdigest()
@@ -61,15 +61,15 @@ SHA256: Final = ObjectFormat("sha256", 32)
 FORMATS: Final = {format_.name: format_ for format_ in (SHA1, SHA256)}
 
 
-# How often an object is looked for, with the directory read anew, before it counts as missing.
-_LOOKS: Final = 3
+# How often the object directory is opened again for an object that is not found, before the object counts as missing.
+_TRIES: Final = 3
 
 
 def object_format(name: str) -> ObjectFormat:
-    """The format of that name.
+    """The object format of a name.
 
     Raises:
-        UnsupportedRepository: it is neither sha1 nor sha256.
+        UnsupportedRepository: the name is neither sha1 nor sha256.
     """
     if name not in FORMATS:
         raise UnsupportedRepository(
@@ -81,11 +81,11 @@ def object_format(name: str) -> ObjectFormat:
 
 
 class MissingObject(AdapterUnavailable):
-    """An object that should be there cannot be read: the repository is damaged, or it was pruned meanwhile."""
+    """An object that should exist cannot be read: the repository is damaged, or the object was pruned."""
 
 
 class Objects(Protocol):
-    """A read-only object database."""
+    """Reads objects from an object directory."""
 
     format: ObjectFormat
 
@@ -93,11 +93,11 @@ class Objects(Protocol):
         """Kind and data of an object. Raises MissingObject."""
 
     def close(self) -> None:
-        """Give back descriptors and processes."""
+        """Release descriptors and processes."""
 
 
 class Libgit2Objects:
-    """sha1 objects, loose and packed, alternates followed; sees packs written after it was opened."""
+    """Reads sha1 objects, loose, packed and in alternates. Finds packs that were written after it was opened."""
 
     format = SHA1
 
@@ -107,27 +107,27 @@ class Libgit2Objects:
 
     def read(self, id_: str) -> tuple[str, bytes]:
         """Kind and data of an object."""
-        for left in reversed(range(_LOOKS)):
+        for tries_left in reversed(range(_TRIES)):
             if self._odb is None:
                 self._odb = pygit2.Odb(str(self._directory))
             try:
                 kind, data = self._odb.read(id_)
             except (KeyError, ValueError, pygit2.GitError) as error:
-                # A gc may have put everything into another pack since this list of packs was made.
+                # A gc may have moved the object to another pack since the list of packs was read.
                 self._odb = None
-                if not left:
+                if not tries_left:
                     raise _missing(id_, self._directory) from error
             else:
                 return _KINDS[kind], data
         raise AssertionError("unreachable")
 
     def close(self) -> None:
-        """Let libgit2 unmap its packs."""
+        """Make libgit2 unmap its packs."""
         self._odb = None
 
 
 class CatFileObjects:
-    """sha256 objects, which libgit2 refuses, through one long-lived ``git cat-file --batch``."""
+    """Reads sha256 objects, which libgit2 cannot, through one long-running ``git cat-file --batch``."""
 
     format = SHA256
 
@@ -148,7 +148,7 @@ class CatFileObjects:
                 env=environment,
                 cwd="/",
             )
-            # Whoever forgets to close a reader does not leave a process behind.
+            # A reader that is never closed leaves no process behind.
             self._end = weakref.finalize(self, _end_process, self._process)
         return self._process
 
@@ -191,18 +191,18 @@ def _missing(id_: str, directory: Path) -> MissingObject:
 
 
 def open_objects(objects_dir: Path, format_: ObjectFormat) -> Objects:
-    """A reader for an object directory of that format."""
+    """Open an object directory of an object format."""
     if format_ is SHA1:
         return Libgit2Objects(objects_dir)
     return CatFileObjects(objects_dir)
 
 
 class Trees:
-    """Parsed tree objects of one database, the most recent ones remembered (they never change)."""
+    """Reads and parses tree objects, and caches the most recent ones (tree objects never change)."""
 
-    def __init__(self, objects: Objects, remember: int = 4096) -> None:
+    def __init__(self, objects: Objects, cached: int = 4096) -> None:
         self._objects = objects
-        self.read = lru_cache(maxsize=remember)(self._read)
+        self.read = lru_cache(maxsize=cached)(self._read)
 
     def _read(self, id_: str) -> dict[bytes, Item]:
         kind, data = self._objects.read(id_)

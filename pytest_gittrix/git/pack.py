@@ -1,7 +1,7 @@
-"""Objects written as one pack, and the pack put into a repository.
+"""Write objects as one pack, and install the pack in a repository.
 
-One pack is what survives a concurrent ``git gc --prune=now`` (with its ``.keep``) and costs a constant number of syncs, where loose objects
-cost one each (RELIABILITY 3.13, PERFORMANCE "Promote"). Objects are stored whole: what a promotion adds is small. Knows no references.
+A pack with a ``.keep`` file survives a concurrent ``git gc --prune=now``, and needs a constant number of syncs, while each loose object
+needs one. Objects are stored whole, without deltas, since a promotion adds little data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytest_gittrix.os_level.files import sync_directory, write_file
 _TYPES: Final = {"commit": 1, "tree": 2, "blob": 3, "tag": 4}
 _LARGE: Final = 0x80000000
 _LEVEL: Final = 1
-_SWEPT_AWAY: Final = 10
+_RETRIES: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def _header(kind: int, size: int) -> bytes:
 
 
 def build_pack(objects: Mapping[str, tuple[str, bytes]], format_: ObjectFormat, *, level: int = _LEVEL) -> Pack:
-    """Pack objects (kind and data by hex id) in the order of their ids, so that the same objects give the same bytes."""
+    """Build a pack of objects (kind and data by hex id), in the order of their ids, so that the same objects give the same bytes."""
     ids = sorted(objects)
     parts = [b"PACK" + struct.pack(">II", 2, len(ids))]
     at = len(parts[0])
@@ -70,20 +70,20 @@ def build_pack(objects: Mapping[str, tuple[str, bytes]], format_: ObjectFormat, 
 
 
 def _index(ids: list[bytes], offsets: list[int], checksums: list[int], pack_checksum: bytes, format_: ObjectFormat) -> bytes:
-    # For each first byte, how many ids have it or a smaller one.
+    # For each value of the first byte, the number of ids whose first byte is not greater.
     fanout: list[int] = []
     for number, id_ in enumerate(ids):
         fanout += [number] * (id_[0] - len(fanout))
     fanout += [len(ids)] * (256 - len(fanout))
     large = [offset for offset in offsets if offset >= _LARGE]
-    places = {offset: _LARGE | number for number, offset in enumerate(large)}
+    positions = {offset: _LARGE | number for number, offset in enumerate(large)}
     body = b"".join(
         [
             b"\xfftOc" + struct.pack(">I", 2),
             struct.pack(">256I", *fanout),
             *ids,
             struct.pack(f">{len(ids)}I", *checksums),
-            struct.pack(f">{len(ids)}I", *(places.get(offset, offset) for offset in offsets)),
+            struct.pack(f">{len(ids)}I", *(positions.get(offset, offset) for offset in offsets)),
             struct.pack(f">{len(large)}Q", *large),
             pack_checksum,
         ]
@@ -92,34 +92,34 @@ def _index(ids: list[bytes], offsets: list[int], checksums: list[int], pack_chec
 
 
 def install_pack(objects_dir: str, pack: Pack, *, keep: str | None = None, sync: bool = False) -> None:
-    """Put a pack into an object directory; it becomes visible, whole, when its index does.
+    """Install a pack in an object directory. Git sees the pack once its index exists, and then it is complete.
 
     Args:
         objects_dir: the ``objects`` directory.
-        pack: what ``build_pack`` made.
-        keep: text of a ``.keep`` file, which stops gc from taking the pack before a reference leads to it.
+        pack: the pack, from ``build_pack``.
+        keep: text of a ``.keep`` file, which stops gc from deleting the pack before a reference leads to it; None for no such file.
         sync: write through to the disk before returning.
 
     Raises:
-        OSError: the disk refused; nothing visible is left.
+        OSError: the disk refused; git sees nothing of the pack.
     """
     directory = os.path.join(objects_dir, "pack")
     stem = os.path.join(directory, f"pack-{pack.name}")
     if not os.path.isdir(directory):
         os.makedirs(directory, exist_ok=True)
     if keep is not None:
-        _put(stem + ".keep", keep.encode() + b"\n", "tmp_keep_", sync)
+        _write(stem + ".keep", keep.encode() + b"\n", "tmp_keep_", sync)
     if os.path.exists(stem + ".idx"):
         return
-    _put(stem + ".pack", pack.data, "tmp_pack_", sync)
-    _put(stem + ".idx", pack.index, "tmp_idx_", sync)
+    _write(stem + ".pack", pack.data, "tmp_pack_", sync)
+    _write(stem + ".idx", pack.index, "tmp_idx_", sync)
     if sync:
         sync_directory(directory)
 
 
-def _put(path: str, data: bytes, prefix: str, sync: bool) -> None:
-    """Write one file of a pack; again if a ``git gc --prune=now`` beside us swept its temporary away before it had its name."""
-    for _ in range(_SWEPT_AWAY):
+def _write(path: str, data: bytes, prefix: str, sync: bool) -> None:
+    """Write one file of a pack. Retry if a concurrent ``git gc --prune=now`` deleted the temporary file before its rename."""
+    for _ in range(_RETRIES):
         try:
             write_file(path, data, mode=0o444, sync=sync, prefix=prefix)
         except FileNotFoundError:
@@ -129,9 +129,9 @@ def _put(path: str, data: bytes, prefix: str, sync: bool) -> None:
 
 
 def release_pack(objects_dir: str, name: str) -> None:
-    """Remove a pack's ``.keep``, now that a reference leads to its objects (or never will); gc may do with it as it likes.
+    """Remove a pack's ``.keep`` file, once a reference leads to its objects or never will; gc may then delete the pack.
 
-    A pack that was never finished goes too, since no gc would take it.
+    An unfinished pack is removed too, since gc would not delete it.
     """
     stem = os.path.join(objects_dir, "pack", f"pack-{name}")
     if not os.path.exists(stem + ".idx"):

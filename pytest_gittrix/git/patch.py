@@ -1,7 +1,7 @@
-"""Unified diffs in git's own format, which ``git apply`` takes back exactly, forwards and in reverse.
+"""Patches in git's format, which ``git apply`` applies exactly, forwards and in reverse.
 
 Pure functions from contents to bytes: names, modes, symlinks, submodules and binary contents are written as git writes them, with full
-object ids and no rename guessing. Knows no repository and reads no file.
+object ids and without rename detection.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _ESCAPES: Final = {
     **{byte: b"\\%03o" % byte for byte in (*range(0x20), *range(0x7F, 0x100))},
     **{byte: b"\\" + letter for byte, letter in _LETTERS.items()},
 }
-# Git itself leaves a directory whose name ends in a space unquoted, and then cannot read the header of its own patch.
+# Git does not quote a directory whose name ends in a space, and then cannot read the header of its own patch.
 _UNUSUAL: Final = re.compile(rb'[\x00-\x1f\x7f-\xff"\\]| /')
 
-# Git's base 85 writes 52 bytes a line as 65 characters, after a letter for their number.
+# Git's base 85 has 52 bytes per line, as 65 characters, after a letter for the number of bytes.
 _LINE_BYTES: Final = 52
 _LINE_CHARACTERS: Final = 65
 _LENGTHS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -33,12 +33,12 @@ _LENGTHS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What stands at a path before or after a change.
+    """A file, symlink or submodule at a path, before or after a change.
 
     Attributes:
-        mode: git mode of a file, executable, symlink or submodule.
-        data: contents; of a symlink its target, of a submodule ``b"Subproject commit <id>\\n"``.
-        id: full hex object id; of a submodule its commit.
+        mode: its git mode.
+        data: its contents: a symlink's target, ``b"Subproject commit <id>\\n"`` for a submodule.
+        id: full hex object id; a submodule's commit.
     """
 
     mode: int
@@ -48,7 +48,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """One path and what stands there before and after; None for nothing."""
+    """The change of one path: its old and its new side, None if the path does not exist on that side."""
 
     path: str
     old: Side | None
@@ -56,21 +56,21 @@ class FileChange:
 
 
 def patch_bytes(changes: Iterable[FileChange], *, context: int = CONTEXT) -> bytes:
-    """A patch of these changes, sorted by the bytes of their paths, which ``git apply`` turns into exactly their new sides.
+    """A patch of these changes, sorted by the bytes of their paths, from which ``git apply`` produces exactly their new sides.
 
-    A change of kind (file, symlink, submodule) is a deletion and a creation, as git writes it. A change whose sides are equal is
-    left out.
+    A change of kind (file, symlink, submodule) is written as a deletion and a creation, as git does. A change with equal sides is left
+    out.
 
     Args:
-        changes: one for each path, in any order.
-        context: unchanged lines around each change of text; ``git apply`` takes 0 only with ``--unidiff-zero``.
+        changes: one change per path, in any order.
+        context: unchanged lines around each change of text; ``git apply`` accepts 0 only with ``--unidiff-zero``.
     """
     ordered = sorted(changes, key=lambda change: os.fsencode(change.path))
     return b"".join(part for change in ordered for part in _file_patch(change, context))
 
 
 def patch_text(changes: Iterable[FileChange], *, context: int = CONTEXT) -> str:
-    """The same as text to show; bytes that are not UTF-8 by surrogateescape, so that encoding it likewise gives the patch back."""
+    """The patch as text; bytes that are not UTF-8 are decoded by surrogateescape, so that encoding the text restores the patch."""
     return patch_bytes(changes, context=context).decode("utf-8", "surrogateescape")
 
 
@@ -97,7 +97,7 @@ def _one_kind(path: str, old: Side | None, new: Side | None, context: int) -> It
     if is_binary(before) or is_binary(after):
         yield b"GIT binary patch\n" + _literal(after) + _literal(before)
     elif body := unified_body(before, after, context):
-        yield b"--- %s\n+++ %s\n" % (_ended(old_name) if old else b"/dev/null", _ended(new_name) if new else b"/dev/null")
+        yield b"--- %s\n+++ %s\n" % (_with_tab(old_name) if old else b"/dev/null", _with_tab(new_name) if new else b"/dev/null")
         yield body
 
 
@@ -121,7 +121,7 @@ def _index(old: Side | None, new: Side | None) -> bytes:
 
 
 def _literal(data: bytes) -> bytes:
-    """One direction of a binary patch: the whole contents, deflated."""
+    """One direction of a binary patch: the whole contents, compressed."""
     deflated = zlib.compress(data)
     encoded = b85encode(deflated, pad=True)
     rows = [b"literal %d\n" % len(data)]
@@ -133,12 +133,12 @@ def _literal(data: bytes) -> bytes:
 
 
 def _quoted(name: bytes) -> bytes:
-    """A name as git writes it with ``core.quotePath``: in quotes, with C escapes, if it has a byte that needs one."""
+    """A name as git writes it with ``core.quotePath``: in quotes with C escapes, if it has a byte that needs an escape."""
     if not _UNUSUAL.search(name):
         return name
     return b'"%s"' % b"".join(_ESCAPES.get(byte) or bytes((byte,)) for byte in name)
 
 
-def _ended(name: bytes) -> bytes:
-    # Git ends a name that has a space by a tab, or a reader may take what follows the space for a date.
+def _with_tab(name: bytes) -> bytes:
+    # Git adds a tab after a name with a space; otherwise a reader may take the text after the space for a date.
     return name + b"\t" if b" " in name else name

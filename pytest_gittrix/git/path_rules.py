@@ -1,8 +1,8 @@
-"""Which names may be written into a workspace or a commit.
+"""Decide which names may be written into a workspace or a commit.
 
-A name is judged for every file system a checkout may land on, not only the one here: git's own ``core.protectHFS`` and
-``core.protectNTFS`` rules are both always on, and slightly widened where two readings meet. Pure functions over names; must not
-know the disk (``guarded`` does the access), trees, or policy such as whether ``.gitmodules`` may change.
+A name must be safe on every file system that may hold a checkout, not only on the current one: the rules of git's ``core.protectHFS`` and
+``core.protectNTFS`` always apply, and are slightly stricter where the two are combined. These are pure functions over names; ``safe_dir``
+accesses the files.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ MAX_PATH = 4096
 
 _SHOWN = 120
 
-# Code points HFS+ drops when it compares names (git's utf8.c, next_hfs_char): ".g<U+200C>it" opens ".git" there.
+# Code points that HFS+ ignores when it compares names (git's utf8.c, next_hfs_char): ".g<U+200C>it" opens ".git" there.
 _HFS_IGNORED = dict.fromkeys([*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF])
 
-# What may follow a git directory's name and still be it. NTFS drops trailing dots and spaces and reads ":" as the start of a stream;
-# HFS+ as git reads it stops at bytes that are not UTF-8 (surrogate-escaped here) and at the two noncharacters.
-# NTFS gives ".git" the short name "git~1", or a later number when that one is taken.
+# Names that a file system reads as a git directory. NTFS drops trailing dots and spaces, and reads ":" as the start of a stream. HFS+, as
+# git interprets it, stops at bytes that are not UTF-8 (surrogate-escaped here) and at the two noncharacters. NTFS gives ".git" the short
+# name "git~1", or a later number if that one exists.
 _GIT_DIRECTORY = re.compile(r"(?:\.git|git~[0-9]+)[. ]*(?:\Z|[:\udc80-\udcff\ufffe\uffff])", re.IGNORECASE | re.ASCII)
 
 
 def check_path(path: str, *, what: str = "path") -> str:
-    """Judge a path that someone wants written, and return its one canonical spelling.
+    """Check a path that is to be written, and return its canonical spelling.
 
     Args:
-        path: relative to the workspace, ``/``-separated; bytes that are not UTF-8 by surrogateescape.
-        what: how the message calls the argument.
+        path: relative to the workspace, ``/``-separated; bytes that are not UTF-8 are decoded by surrogateescape.
+        what: name of the argument in the message.
 
     Returns:
         The path without leading ``./`` and doubled slashes.
@@ -45,8 +45,8 @@ def check_path(path: str, *, what: str = "path") -> str:
             that cannot be encoded, has a component that some file system reads as a git directory or that is reserved for files
             being written, or is too long.
 
-    The rule is git's ``verify_path`` with both protections on (git-config(1), ``core.protectNTFS``): everything accepted here
-    is accepted there.
+    The rule is git's ``verify_path`` with both protections on (git-config(1), ``core.protectNTFS``): git accepts every path that is
+    accepted here.
     """
     if not isinstance(path, str):
         raise InvalidInput(
@@ -72,11 +72,11 @@ def is_safe_component(name: bytes) -> bool:
     """Whether one component, as a directory listing gives it, may be written.
 
     Args:
-        name: the raw name, without ``/``.
+        name: the raw name.
 
     Returns:
-        False for everything ``check_path`` would refuse as a component for what it means to git or a file system, and for a name
-        with ``/`` or NUL in it.
+        False for a component that ``check_path`` refuses because of its meaning to git or a file system, and for a name with ``/`` or NUL
+        in it.
     """
     if not name or b"/" in name or b"\0" in name:
         return False
@@ -89,13 +89,13 @@ def is_safe_path(path: str) -> bool:
 
 
 def collision_key(path: str) -> str:
-    """The spelling under which a file system that folds case or normalises Unicode would file a path.
+    """The spelling under which a file system that folds case or normalises Unicode stores a path.
 
     Args:
         path: any path; surrogate escapes pass through unchanged.
 
     Returns:
-        NFC of the case-folded NFC form. Two paths with one key cannot both be checked out on macOS or Windows.
+        NFC of the case-folded NFC form. Two paths with the same key cannot both be checked out on macOS or Windows.
     """
     if path.isascii():
         return path.lower()

@@ -1,7 +1,7 @@
 """Trees as values: entries, changed paths, the overlap rule, and new trees from a set of changes.
 
-Everything here is a pure function over a ``read_tree`` callable, so that cost grows with what changed and no repository is
-needed to test it. Knows neither repositories nor workspaces.
+All functions are pure and read trees through a ``read_tree`` callable, so that their cost grows with what changed, and tests need no
+repository.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KINDS: Mapping[int, Kind] = {FILE: "file", EXECUTABLE: "executable", SYMLINK: "s
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What stands at a path: a git mode and an object id (hex)."""
+    """A file, symlink or submodule in a tree: its git mode and object id (hex)."""
 
     mode: int
     id: str
@@ -40,17 +40,17 @@ Item = tuple[int, str]
 """One line of a tree object: mode (directories included) and hex id."""
 
 Changes = Mapping[str, Entry | None]
-"""New entries by path; None deletes."""
+"""New entry by path; None deletes the path."""
 
 ReadTree = Callable[[str], Mapping[bytes, Item]]
-"""Gives the parsed tree object of an id."""
+"""Returns the parsed tree object of an id."""
 
 Hash = Callable[[str, bytes], str]
-"""Gives the hex id of an object from its kind and data."""
+"""Returns the hex id of an object from its kind and data."""
 
 
 class TreeClash(ValueError):
-    """A change would put a file where a directory stays, or the reverse; ``path`` says where."""
+    """A change would write a file where a directory remains, or the reverse; ``path`` is the path."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"{path!r} would be both a file and a directory")
@@ -58,7 +58,7 @@ class TreeClash(ValueError):
 
 
 def parse_tree(raw: bytes, id_size: int) -> dict[bytes, Item]:
-    """Read a tree object's data; ``id_size`` is the length of a binary id in bytes (20 or 32)."""
+    """Parse a tree object's data; ``id_size`` is the length of a binary id in bytes (20 or 32)."""
     items: dict[bytes, Item] = {}
     at, end = 0, len(raw)
     while at < end:
@@ -71,7 +71,7 @@ def parse_tree(raw: bytes, id_size: int) -> dict[bytes, Item]:
 
 
 def serialise_tree(items: Mapping[bytes, Item]) -> bytes:
-    """Write a tree object's data, in git's order (a directory sorts as if its name ended in a slash)."""
+    """The data of a tree object, in git's order (a directory sorts as if its name ended in a slash)."""
     ordered = sorted(items.items(), key=lambda named: named[0] + b"/" if named[1][0] == DIRECTORY else named[0])
     return b"".join(b"%o %s\0%s" % (mode, name, bytes.fromhex(id_)) for name, (mode, id_) in ordered)
 
@@ -90,9 +90,9 @@ def _subtree(item: Item | None) -> str | None:
 
 
 def changed_paths(read_tree: ReadTree, old: str | None, new: str | None) -> dict[str, tuple[Entry | None, Entry | None]]:
-    """Every path whose entry differs between two trees, with its old and new entry; no rename guessing.
+    """Every path whose entry differs between two trees, with its old and its new entry; renames are not detected.
 
-    Equal subtrees are never read, so the cost grows with what changed. ``None`` stands for the empty tree.
+    Equal subtrees are never read, so the cost grows with what changed. ``None`` is the empty tree.
     """
     found: dict[str, tuple[Entry | None, Entry | None]] = {}
     pending: list[tuple[bytes, str | None, str | None]] = [(b"", old, new)]
@@ -134,7 +134,7 @@ def flatten(read_tree: ReadTree, root: str | None) -> dict[str, Entry]:
 
 
 def lookup(read_tree: ReadTree, root: str | None, path: str) -> Item | None:
-    """What stands at ``path`` (a leaf or a directory), or None."""
+    """The file, symlink, submodule or directory at ``path``; None if there is none."""
     item: Item | None = (DIRECTORY, root) if root else None
     for name in os.fsencode(path).split(b"/"):
         subtree = _subtree(item)
@@ -145,7 +145,7 @@ def lookup(read_tree: ReadTree, root: str | None, path: str) -> Item | None:
 
 
 def entry_at(read_tree: ReadTree, root: str | None, path: str) -> Entry | None:
-    """The file, symlink or submodule at ``path``, or None if there is none (a directory is none)."""
+    """The file, symlink or submodule at ``path``; None for a directory, or if there is nothing."""
     return _leaf(lookup(read_tree, root, path))
 
 
@@ -158,7 +158,7 @@ def parents(path: str) -> Iterator[str]:
 
 
 def overlap(selected: Iterable[str], drift: Iterable[str]) -> set[str]:
-    """The selected paths that drift touches: the same path, or one is a directory prefix of the other (DESIGN rule 4)."""
+    """The selected paths that drift touches: the same path, or one is a directory above the other (rule 4, docs/explanation/rules.md)."""
     drifted = set(drift)
     if not drifted:
         return set()
@@ -167,9 +167,12 @@ def overlap(selected: Iterable[str], drift: Iterable[str]) -> set[str]:
 
 
 def collisions(read_tree: ReadTree, root: str | None, added: Iterable[str]) -> dict[str, str]:
-    """Added paths that differ from another path of the tree only by case or unicode form, each with that other path.
+    """Added paths that differ from another path of the tree only by case or Unicode form, each with that other path.
 
-    ``root`` is the tree with the additions in it. Only the directories on the way to an added path are read.
+    Args:
+        read_tree: reads the tree.
+        root: the tree with the added paths; only the directories above them are read.
+        added: the added paths.
     """
     clashes: dict[str, str] = {}
     for path in added:
@@ -188,7 +191,7 @@ def collisions(read_tree: ReadTree, root: str | None, added: Iterable[str]) -> d
 
 
 class _Pending:
-    """Changes of one directory: direct entries, and directories further down."""
+    """The changes of one directory: those of its own entries, and those of its subdirectories."""
 
     __slots__ = ("directories", "entries")
 
@@ -209,13 +212,13 @@ def _nested(changes: Changes) -> _Pending:
 
 
 def write_trees(read_tree: ReadTree, base: str | None, changes: Changes, hash_object: Hash) -> tuple[str, dict[str, bytes]]:
-    """The tree that ``base`` becomes by ``changes``, in O(changed paths and the directories above them).
+    """Apply ``changes`` to the tree ``base``. The cost grows with the changed paths and the directories above them.
 
     Returns:
-        The new root's id and the data of each new tree object by id. A directory left empty vanishes, as git has it.
+        The new root's id, and the data of each new tree object by id. A directory that becomes empty is removed, as in git.
 
     Raises:
-        TreeClash: a changed path is a directory that keeps other files, or stands below a file that stays.
+        TreeClash: a changed path is a directory that keeps other files, or is below a file that remains.
     """
     written: dict[str, bytes] = {}
 

@@ -121,6 +121,28 @@ def locked_file(
         os.close(descriptor)
 
 
+@contextmanager
+def exclusive(path: str | os.PathLike[str], *, wait: float = math.inf, refusal: Callable[[], Exception] = _never) -> Iterator[None]:
+    """Hold a lock between processes that seldom meet and hand it on to nobody: filelock's, which also works where flock does not.
+
+    Args:
+        path: the lock file, which is made if it is missing, and stays.
+        wait: seconds to wait for another holder; 0 tries once.
+        refusal: makes the error to raise when the time is up.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path, timeout=-1 if math.isinf(wait) else wait)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise refusal() from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def make_lock_file(
     lock: str,
     make: Callable[[], None],

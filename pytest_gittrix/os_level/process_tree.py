@@ -131,7 +131,7 @@ def signal_process(which: Process, number: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedTree:
     """What was done to end processes.
 
     Attributes:
@@ -181,7 +181,7 @@ class AgentTree:
         self._known = {one.pid: one.start_time for one in ours}
         return ours
 
-    def end(self, *, grace: float, poll: float) -> Ended:
+    def end(self, *, grace: float, poll: float) -> EndedTree:
         """Have all of them end: the agent is asked first, then what it left behind; what does not end in time is killed.
 
         Args:
@@ -192,7 +192,7 @@ class AgentTree:
         # Who forks faster than anybody can look may not be seen; but a keeper does not end as long as there is somebody.
         killed = self._kill() if self.look() or not self._keeper_ends() else []
         left = [one.pid for one in self._wait_gone(KILL_WAIT)] if killed else [one.pid for one in self.look()]
-        return Ended(tuple(asked), tuple(killed), tuple(left))
+        return EndedTree(tuple(asked), tuple(killed), tuple(left))
 
     def _ask(self, grace: float, poll: float) -> list[int]:
         asked: dict[int, int] = {}

@@ -188,6 +188,15 @@ class House:
             if private in everywhere - own[name] - NOT_OURS
         ]
 
+    def shared_class_names(self) -> list[str]:
+        """The public classes of one storey that share a name, one line for each name."""
+        found: dict[tuple[int, str], list[str]] = defaultdict(list)
+        for module in self.modules.values():
+            for node in module.tree.body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and module.room != "integrations":
+                    found[storey_of(module.room) or 0, node.name].append(module.place)
+        return [f"{name}: {', '.join(places)}" for (_, name), places in sorted(found.items()) if len(places) > 1]
+
     def crowded(self) -> list[str]:
         """The rooms with more files than their limit, one line each."""
         counts = {room: sum(not module.is_package for module in modules) for room, modules in self.rooms.items()}

@@ -118,6 +118,10 @@ def test_no_module_uses_the_private_names_of_another(ours: House) -> None:
     assert ours.private_reaches() == []
 
 
+def test_no_public_class_shares_its_name_with_another_of_its_storey(ours: House) -> None:
+    assert ours.shared_class_names() == []
+
+
 def test_no_room_has_more_files_than_one_idea_needs(ours: House) -> None:
     assert ours.crowded() == []
 
@@ -262,3 +266,15 @@ def test_the_checker_sees_the_use_of_a_private_name_of_another_module(tmp_path: 
         "pytest_gittrix/git/pack.py:2: uses _path, which is private to another module",
         "pytest_gittrix/git/pack.py:4: uses _lock, which is private to another module",
     ]
+
+
+def test_the_checker_sees_classes_of_one_name(tmp_path: Path) -> None:
+    house = small(
+        tmp_path,
+        git__refs="class Lock: ...",
+        workspaces__seed="class Lock: ...",
+        os_level__lease="class Lock: ...",
+        git__a="class _Lock: ...",
+    )
+
+    assert house.shared_class_names() == ["Lock: pytest_gittrix/git/refs.py, pytest_gittrix/workspaces/seed.py"]

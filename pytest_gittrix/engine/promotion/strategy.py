@@ -20,7 +20,7 @@ from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.errors import InvalidInput, PromoteFailed
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import parents
-from pytest_gittrix.os_level.file_lock import locked_file
+from pytest_gittrix.os_level.file_lock import exclusive
 from pytest_gittrix.os_level.files import write_file
 
 Strategy = Literal["auto", "commit", "branch", "pr", "patch"]
@@ -83,7 +83,7 @@ class Preferences:
         """Store an answer, beside those that other processes store meanwhile. Raises InvalidInput for what is no strategy."""
         check_strategy(strategy)
         os.makedirs(self._path.parent, exist_ok=True)
-        with locked_file(f"{self._path}.lock"):
+        with exclusive(f"{self._path}.lock"):
             try:
                 remembered = json.loads(self._path.read_bytes())
             except (OSError, ValueError):

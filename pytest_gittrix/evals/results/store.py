@@ -23,7 +23,7 @@ from pytest_gittrix.evals.inputs.identity import KEY_SIZE, canonical
 from pytest_gittrix.evals.inputs.sample_record import Record, damaged, decode
 from pytest_gittrix.evals.results.manifest import Manifest
 from pytest_gittrix.evals.results.run_repository import ObjectStore
-from pytest_gittrix.os_level.file_lock import locked_file
+from pytest_gittrix.os_level.file_lock import exclusive
 from pytest_gittrix.os_level.files import write_file
 
 PARTS: Final = {"events": ".jsonl", "timing": ".jsonl", "patches": ".diff", "transcripts": ".jsonl"}
@@ -138,7 +138,7 @@ class RunStore:
         with ExitStack() as held:
             try:
                 self.path.mkdir(parents=True, exist_ok=True)
-                held.enter_context(locked_file(_run_path(self.path) / ".lock", wait=0, refusal=self._busy))
+                held.enter_context(exclusive(_run_path(self.path) / ".lock", wait=0, refusal=self._busy))
             except OSError as problem:
                 raise _refused(self.path, problem) from None
             yield

@@ -26,7 +26,7 @@ from pytest_gittrix.evals.results.reuse import reuse
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.runs.work_dirs import scratch_root, sweep
 from pytest_gittrix.evals.runs.worker import Job, Setting, execute, remove_work_dirs
-from pytest_gittrix.os_level.file_lock import locked_file
+from pytest_gittrix.os_level.file_lock import exclusive
 from pytest_gittrix.os_level.files import write_file
 from pytest_gittrix.plugin.evals.plan import ChosenSample, Plan
 
@@ -165,7 +165,7 @@ def _host(plan: Plan, test_run: TestRun, why: str) -> dict[str, object]:
 def _join(plan: Plan, manifest: Manifest, test_run: TestRun, scratch: Path) -> tuple[RunStore, ExitStack]:
     base = test_run.directory or test_run.root / RUNS / plan.suite.name
     lock = hashlib.sha256(os.fsencode(base)).hexdigest()[:16]
-    with locked_file(scratch / f"join-{lock}.lock"):
+    with exclusive(scratch / f"join-{lock}.lock"):
         for store in _candidates(base, manifest, test_run):
             if not store.exists or _test_run_of(store) == test_run.name or test_run.resume:
                 return _enter(store, manifest, test_run)

@@ -1,7 +1,7 @@
-"""Which workspaces of members' sessions are removed, and how: by age, by budget, or because somebody says so (BotMinter, 4.3).
+"""Removing workspaces of members' sessions: by age, by disk budget, or on request (docs/explanation/you-know-botminter.md).
 
-What holds work that is nowhere else goes only by its name. A workspace is moved out of its place first, so that one that cannot be removed
-stays retained; then the removal is recorded, and it is thrown away. The record stays. It must not know how work is saved.
+A workspace with work that is nowhere else is removed only on request by its id. A workspace is renamed first, so that one that cannot be
+removed stays retained; then the removal is recorded, and the files are deleted. The session's record stays.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pytest_gittrix.engine.lineage.member_recovery import clear_away, move_aside
 from pytest_gittrix.engine.operations.operation import typed
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.members.finalize_record import NOTES, Notes
-from pytest_gittrix.members.inspection import RepositoryState, look_into
+from pytest_gittrix.members.inspection import RepositoryState, inspect_repositories
 from pytest_gittrix.members.record import MemberRecord, Team
 from pytest_gittrix.members.stop import MemberEnd
 from pytest_gittrix.record.state.lifecycle import Life
-from pytest_gittrix.record.state.retention import Selector, chosen, selected
+from pytest_gittrix.record.state.retention import Selection, Selector, chosen, selected
 from pytest_gittrix.workspaces.rescue import files_below
 
 _BLOCK: Final = 512
@@ -31,13 +31,13 @@ _PUSHED: Final = ("committed", "pushed", "recovered")
 
 @dataclass(frozen=True, slots=True)
 class CleanupReport:
-    """What was cleaned up.
+    """The outcome of a cleanup.
 
     Attributes:
-        removed: ids of the sessions whose workspaces are gone, the longest kept first; in a dry run, those that would be.
-        spared: ids of those that would have been, if they did not hold work that is nowhere else.
-        failed: why a workspace is still there that should be gone, by id.
-        dry_run: whether nothing was done.
+        removed: ids of the sessions whose workspaces were removed, the longest retained first; in a dry run, those that would be.
+        spared: ids of the sessions that were selected but hold work that is nowhere else.
+        failed: why a selected workspace could not be removed, by id.
+        dry_run: whether nothing was removed.
     """
 
     removed: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class CleanupReport:
 
 
 class _Changed(Exception):
-    """The session is not as it was when it was chosen."""
+    """The session has changed since it was selected."""
 
 
 @dataclass(frozen=True)
@@ -57,37 +57,44 @@ class MemberCleanup:
     team: Team
 
     def scan(self, lives: Collection[Life]) -> CleanupReport:
-        """Remove what the retention policy says of these, now."""
+        """Remove the workspaces among these that the retention policy selects now."""
         policy, now = self.team.retention, self.team.engine.clock.now_ns()
         sizes = {} if policy.disk_budget_bytes is None else {life.id: _size(self.team.record(life.id)) for life in lives}
 
-        def pick(held: Collection[str]) -> list[str]:
-            return [choice.id for choice in chosen(lives, policy, now, sizes, held=held)]
+        def pick(with_work: Collection[str]) -> list[str]:
+            return [choice.id for choice in chosen(lives, policy, now, sizes, held=with_work)]
 
         spared = frozenset(choice.id for choice in chosen(lives, policy, now, sizes, even_unsaved=True))
-        held = self._held(lives, pick)
-        picked = pick(held)
-        return self._remove_all(lives, picked, [id_ for id_ in _in_order(lives, spared) if id_ not in picked], meant=False)
+        picked = pick(self._with_work(lives, pick))
+        return self._remove_all(lives, picked, [id_ for id_ in _in_order(lives, spared) if id_ not in picked], even_unsaved=False)
 
     def clean(self, lives: Collection[Life], selector: Selector, *, dry_run: bool) -> CleanupReport:
-        """Remove what somebody selects of these; raises as ``retention.selected``."""
+        """Remove the workspaces among these that ``selector`` selects; raises as ``retention.selected``."""
         now = self.team.engine.clock.now_ns()
-        meant = selector.id is not None or selector.even_unsaved
-        held = frozenset[str]() if meant else self._held(lives, lambda held: selected(lives, selector, now, held=held).chosen)
-        found = selected(lives, selector, now, held=held)
-        if dry_run:
-            return CleanupReport(found.chosen, found.spared, dry_run=True)
-        return self._remove_all(lives, found.chosen, found.spared, meant=meant)
 
-    def _held(self, lives: Iterable[Life], pick: Callable[[Collection[str]], Iterable[str]]) -> frozenset[str]:
-        """The sessions that would be picked, but for the work that a look into them finds."""
+        def pick(with_work: Collection[str]) -> Selection:
+            return selected(lives, selector, now, held=with_work)
+
+        even_unsaved = selector.id is not None or selector.even_unsaved
+        picked = pick(() if even_unsaved else self._with_work(lives, lambda with_work: pick(with_work).chosen))
+        if dry_run:
+            return CleanupReport(picked.chosen, picked.spared, dry_run=True)
+        return self._remove_all(lives, picked.chosen, picked.spared, even_unsaved=even_unsaved)
+
+    def _with_work(self, lives: Iterable[Life], pick: Callable[[Collection[str]], Iterable[str]]) -> frozenset[str]:
+        """The sessions that ``pick`` would select and whose inspection finds work that is nowhere else.
+
+        Args:
+            lives: all sessions.
+            pick: selects sessions, given the ids of those that are known to have such work.
+        """
         by_id = {life.id: life for life in lives}
-        held: frozenset[str] = frozenset()
-        seen: set[str] = set()
-        while fresh := [id_ for id_ in pick(held) if id_ not in seen]:
-            seen.update(fresh)
-            held |= {id_ for id_ in fresh if self.holds_work(by_id[id_])}
-        return held
+        with_work: frozenset[str] = frozenset()
+        inspected: set[str] = set()
+        while fresh := [id_ for id_ in pick(with_work) if id_ not in inspected]:
+            inspected.update(fresh)
+            with_work |= {id_ for id_ in fresh if self.holds_work(by_id[id_])}
+        return with_work
 
     def holds_work(self, life: Life) -> bool:
         """Whether a session's workspace may hold work that is nowhere else."""
@@ -95,46 +102,47 @@ class MemberCleanup:
             return True
         finalized = life.ended != "killed" and life.result is not None and life.result.exit_status is not None
         try:
-            found = looked(self.team.record(life.id))
+            repositories = inspect_workspace(self.team.record(life.id))
         except (GittrixError, OSError):
             return True
-        # Of what was saved only what somebody did there since can be lost; that a clone is gone by now takes nothing back.
-        return any(one.holds_work and not (finalized and one.problem) for one in found)
+        # Once the work was saved, only later changes can be lost; a shared clone that is gone by now is no reason to retain it.
+        return any(one.holds_work and not (finalized and one.problem) for one in repositories)
 
-    def _remove_all(self, lives: Iterable[Life], ids: Iterable[str], spared: Iterable[str], *, meant: bool) -> CleanupReport:
+    def _remove_all(self, lives: Iterable[Life], ids: Iterable[str], spared: Iterable[str], *, even_unsaved: bool) -> CleanupReport:
         by_id = {life.id: life for life in lives}
         removed: list[str] = []
-        kept = [*spared]
+        retained = [*spared]
         failed: dict[str, str] = {}
         for id_ in ids:
             try:
-                self._remove(by_id[id_], meant=meant)
+                self._remove(by_id[id_], even_unsaved=even_unsaved)
                 removed.append(id_)
             except _Changed:
-                kept.append(id_)
+                retained.append(id_)
             except Exception as problem:  # noqa: BLE001  (one workspace must not keep the others from being removed)
                 failed[id_] = problem.fact if isinstance(problem, GittrixError) else str(problem)
         if removed:
             self.team.engine.services.tidy()
-        return CleanupReport(tuple(removed), tuple(kept), failed)
+        return CleanupReport(tuple(removed), tuple(retained), failed)
 
-    def _remove(self, life: Life, *, meant: bool) -> None:
+    def _remove(self, life: Life, *, even_unsaved: bool) -> None:
         record = self.team.record(life.id)
         trash = self.team.engine.services.resources.trash
-        with typed(), record.turn() as turn:
-            MemberEnd(self.team).bury(record)
-            with record.held() as held:
-                now = held.life
+        with typed(), record.workspace_lock() as lock:
+            MemberEnd(self.team).ensure_stopped(record)
+            with record.locked() as session:
+                now = session.life
                 if now.state == "removed":
-                    turn.remove()
+                    lock.remove()
                     return
-                if now.state != "retained" or (not meant and (now.retained_ns, now.unsaved) != (life.retained_ns, life.unsaved)):
+                changed = (now.retained_ns, now.unsaved) != (life.retained_ns, life.unsaved)
+                if now.state != "retained" or (changed and not even_unsaved):
                     raise _Changed
                 os.makedirs(self.team.engine.store.root / ".trash", exist_ok=True)
                 apart = move_aside(record.directory)
                 points.reached("member:removing")
                 try:
-                    held.move("removed")
+                    session.move("removed")
                 except BaseException:
                     if apart:
                         with suppress(OSError):  # the next recovery does it
@@ -142,14 +150,14 @@ class MemberCleanup:
                     raise
                 points.reached("member:removed")
                 clear_away(record.directory, trash)
-                held.add("workspace.removed", {})
+                session.add("workspace.removed", {})
 
 
-def looked(record: MemberRecord) -> tuple[RepositoryState, ...]:
-    """What the repositories of a session's workspace hold, by all that its finalizations told. Raises as ``MemberRecord.life``; OSError."""
-    told = (event.data for event in record.events() if event.type == "finalize.repository")
-    pushed = [data["commit"] for data in told if data["action"] in _PUSHED and "commit" in data]
-    return look_into(record.hydrated(), pushed, Notes.at(str(record.finalization / NOTES)).saved)
+def inspect_workspace(record: MemberRecord) -> tuple[RepositoryState, ...]:
+    """Inspect a session's workspace, given what its finalizations pushed. Raises as ``MemberRecord.life``; OSError."""
+    actions = (event.data for event in record.events() if event.type == "finalize.repository")
+    pushed = [data["commit"] for data in actions if data["action"] in _PUSHED and "commit" in data]
+    return inspect_repositories(record.multi_repo(), pushed, Notes.at(str(record.finalization / NOTES)).saved)
 
 
 def _in_order(lives: Iterable[Life], ids: Collection[str]) -> list[str]:
@@ -158,7 +166,7 @@ def _in_order(lives: Iterable[Life], ids: Collection[str]) -> list[str]:
 
 
 def _size(record: MemberRecord) -> int:
-    """Bytes that the files of a workspace take on the disk: of one with holes not those, and of one with several names once."""
+    """The bytes that the files of a workspace take on the disk: without the holes of sparse files, and each hard link once."""
     total = 0
     linked: set[tuple[int, int]] = set()
     for file in files_below(str(record.workspace)):
@@ -168,6 +176,6 @@ def _size(record: MemberRecord) -> int:
                 if (found.st_dev, found.st_ino) in linked:
                     continue
                 linked.add((found.st_dev, found.st_ino))
-            # Some file systems keep what is small where no block is counted.
+            # Some file systems store small files without counting a block.
             total += min(found.st_size, max(found.st_blocks * _BLOCK, _SMALL))
     return total

@@ -1,9 +1,9 @@
-"""What an agent leaves behind is saved: committed, pushed, or put on a recovery branch; or it stays, and the result says that it must.
+"""Finalization: the work that an agent leaves is committed, pushed, or put on a recovery branch; or it stays, and the result says so.
 
-BotMinter's finalization (the document's table "Finalization"; session-systems 4.3), without its losses (4.6, rules 8 to 11): every
-commit that the remote has not is found, however little leads to it, and every file that ought to be committed. The engine never runs git
-in the agent's repositories and changes nothing in the workspace. It can be killed anywhere and run again, and a second run does
-nothing more. It must not know an engine or a log: who calls is told what happens.
+This is BotMinter's finalization without its losses (docs/explanation/you-know-botminter.md): it finds every commit that the remote does not
+have, whatever refers to it, and every file that should be committed. It never runs git in the agent's repositories and changes nothing
+in the workspace. It can be killed at any point and run again, and a second run does nothing more. It has neither an engine nor a log: it
+reports its events to the caller.
 """
 
 from __future__ import annotations
@@ -18,32 +18,31 @@ from typing import Any, Final
 from pytest_gittrix.backends.transport import Transport
 from pytest_gittrix.errors import EvictionRace, GittrixError
 from pytest_gittrix.git.refs import short_branch
-from pytest_gittrix.members.finalize_record import KINDS, NOTES, Action, Finalized, Notes, summed_up
+from pytest_gittrix.members.finalize_record import KINDS, NOTES, Action, Finalized, Notes, summarise
 from pytest_gittrix.members.finalize_remote import Deadline, OutOfTime, Remote, write_settings
-from pytest_gittrix.members.finalize_repository import Saving, Task, lenders
+from pytest_gittrix.members.finalize_repository import GONE, Saving, Task
 from pytest_gittrix.os_level.file_lock import locked_file
-from pytest_gittrix.workspaces.alternates import ScratchRepository
-from pytest_gittrix.workspaces.multi_repo import CheckedOutRepository, MultiRepoWorkspace, clone_format, clone_path
-from pytest_gittrix.workspaces.rescue import find_repositories, read_repository
+from pytest_gittrix.workspaces.multi_repo import CheckedOutRepository, MultiRepoWorkspace
+from pytest_gittrix.workspaces.rescue import find_repositories
 
 DEADLINE: Final = 160.0
 """Seconds that a finalization may take (BotMinter)."""
 
-Tell = Callable[[str, Mapping[str, Any]], object]
-"""Told ``finalize.started``, ``finalize.repository`` and ``finalize.finished``, with the data of such an event."""
+OnEvent = Callable[[str, Mapping[str, Any]], object]
+"""Called with the type and the data of each event: ``finalize.started``, ``finalize.repository`` and ``finalize.finished``."""
 
 CreateIssue = Callable[[str, str], str]
-"""Opens an issue with a title and a body, and gives its address."""
+"""Opens an issue with a title and a body, and returns its address."""
 
 Credentials = Callable[[str], tuple[str, str] | None]
-"""Gives user and token for an address, or None."""
+"""Returns user and token for an address, or None."""
 
 
 def finalize(
     workspace: MultiRepoWorkspace,
     id_: str,
     *,
-    tell: Tell = lambda _type, _data: None,
+    on_event: OnEvent = lambda _type, _data: None,
     deadline: float = DEADLINE,
     forge: CreateIssue | None = None,
     attempt: int = 1,
@@ -53,53 +52,53 @@ def finalize(
     environment: Mapping[str, str] | None = None,
     identity: tuple[str, str] = ("gittrix", "gittrix@localhost"),
 ) -> Finalized:
-    """Save what is in a workspace, in which nobody works any more.
+    """Save the work in a workspace whose agent has ended.
 
     Args:
-        workspace: what ``checkout_all`` made. Its addresses are gone by, not what a workspace says of itself.
+        workspace: the workspace as ``checkout_all`` made it. Its addresses are used, not those in the agent's repositories.
         id_: id of the session.
-        tell: told what happens, once each repository is done.
-        deadline: seconds that it may take. What is not saved by then stays.
+        on_event: called with each event; with those of a repository once it is done.
+        deadline: seconds that it may take. Work that is not saved by then stays.
         forge: opens an issue for each repository that needed recovery branches.
         attempt: the number of this attempt, from 1; for ``finalize.started``.
-        home: a directory of the engine's own for this session, to be removed with the workspace; ``<workspace>.finalize`` by default.
-        monotonic: the clock by which ``deadline`` is meant.
-        credentials: asked for each ``http`` address.
+        home: the engine's directory for this session's finalizations, removed with the workspace; ``<workspace>.finalize`` by default.
+        monotonic: the clock of ``deadline``, in seconds.
+        credentials: called for each ``http`` address.
         environment: more variables for git, such as ``SSH_AUTH_SOCK``.
-        identity: who commits what was left uncommitted.
+        identity: name and address of the committer of uncommitted files.
 
     Returns:
-        What came of it. A remote that cannot be reached is a result (``Failed``), not an error.
+        The outcome. A remote that cannot be reached is an outcome (``Failed``), not an error.
 
     Raises:
         InvalidInput: the id cannot be part of a branch's name.
-        EvictionRace: another finalization of this workspace was under way for all that time; nothing was told.
-        OSError: the disk refused. What was saved by then is saved; the next attempt goes on.
+        EvictionRace: another finalization of this workspace ran all the time; no event was reported.
+        OSError: the disk refused. Work that was saved by then is saved, and the next attempt continues.
     """
     short_branch(f"recovery/{id_}/HEAD")
     until = Deadline(monotonic() + deadline, monotonic)
     if not os.path.isdir(workspace.path):
-        tell("finalize.started", {"attempt": attempt})
-        return _finished(tell, Finalized("Skipped", reason=f"There is no workspace at {workspace.path}."))
-    place = os.fspath(home) if home is not None else f"{workspace.path}.finalize"
-    with locked_file(workspace.path, busy=lambda: _check_time(workspace.path, until)) as held:
-        tell("finalize.started", {"attempt": attempt})
-        run = _Run(workspace, id_, place, until, held, credentials, environment or {}, identity)
+        on_event("finalize.started", {"attempt": attempt})
+        return _finished(on_event, Finalized("Skipped", reason=f"There is no workspace at {workspace.path}."))
+    directory = os.fspath(home) if home is not None else f"{workspace.path}.finalize"
+    with locked_file(workspace.path, busy=lambda: _check_time(workspace.path, until)) as lock:
+        on_event("finalize.started", {"attempt": attempt})
+        run = _Finalization(workspace, id_, directory, until, lock, credentials, environment or {}, identity)
         try:
             run.begin()
             for repository in workspace.repositories:
                 for action in run.save(repository):
-                    tell("finalize.repository", action.data())
-            for action in run.strangers():
-                tell("finalize.repository", action.data())
+                    on_event("finalize.repository", action.data())
+            for action in run.unknown_repositories():
+                on_event("finalize.repository", action.data())
             issues, trouble = _issues(run, id_, forge)
-            return _finished(tell, summed_up(run.actions, issues, trouble))
+            return _finished(on_event, summarise(run.actions, issues, trouble))
         finally:
             run.tidy()
 
 
-def _finished(tell: Tell, ended: Finalized) -> Finalized:
-    tell("finalize.finished", ended.data())
+def _finished(on_event: OnEvent, ended: Finalized) -> Finalized:
+    on_event("finalize.finished", ended.data())
     return ended
 
 
@@ -115,7 +114,7 @@ def _check_time(path: str, until: Deadline) -> None:
         ) from None
 
 
-class _Run:
+class _Finalization:
     """One finalization of one workspace."""
 
     def __init__(
@@ -124,24 +123,24 @@ class _Run:
         id_: str,
         home: str,
         until: Deadline,
-        held: int,
+        lock: int,
         credentials: Credentials,
         environment: Mapping[str, str],
         identity: tuple[str, str],
     ) -> None:
-        self._workspace, self._id, self._home, self._until, self._held = workspace, id_, home, until, held
+        self._workspace, self._id, self._home, self._until, self._lock = workspace, id_, home, until, lock
         self._credentials, self._environment, self._identity = credentials, environment, identity
         self._settings = os.path.join(home, "gitconfig")
-        self._places: list[str] = []
+        self._found: list[str] = []
         self.notes = Notes.at(os.path.join(home, NOTES))
         self.actions: list[Action] = []
 
     def begin(self) -> None:
-        """Make the engine's directory, without what a killed attempt left, and see what repositories there are."""
+        """Make the engine's directory, without the remains of a killed attempt, and find the workspace's repositories."""
         self.tidy()
         os.makedirs(self._home, exist_ok=True)
         write_settings(self._settings)
-        self._places = find_repositories(self._workspace.path)
+        self._found = find_repositories(self._workspace.path)
 
     def tidy(self) -> None:
         """Remove all but the notes."""
@@ -155,7 +154,7 @@ class _Run:
             home.rmdir()
 
     def save(self, repository: CheckedOutRepository) -> list[Action]:
-        """Save one repository; gives what was done."""
+        """Save one repository, and return what was done."""
         done: list[Action] = []
         try:
             self._until.left()
@@ -173,46 +172,32 @@ class _Run:
         return done
 
     def _save(self, repository: CheckedOutRepository, done: list[Action]) -> None:
-        root = os.path.join(self._workspace.path, repository.directory)
-        if not os.path.lexists(os.path.join(root, ".git")):
-            kind = "left" if os.path.lexists(root) and os.listdir(root) else "skipped"
-            done.append(Action(repository.name, "left" if kind == "left" else "skipped", reason="there is no repository any more"))
+        task = Task.of(self._workspace, repository, self._found, self._id, self._identity)
+        if task.is_gone():
+            has_files = os.path.lexists(task.root) and os.listdir(task.root)
+            done.append(Action(repository.name, "left" if has_files else "skipped", reason=GONE))
             return
-        if os.path.realpath(root) != os.path.join(os.path.realpath(self._workspace.path), *repository.directory.split("/")):
-            done.append(Action(repository.name, "failed", reason=f"a link leads from {repository.directory} to another place"))
+        if task.is_elsewhere():
+            done.append(Action(repository.name, "failed", reason=task.elsewhere))
             return
-        below = f"{repository.directory}/"
-        strangers = frozenset(place.removeprefix(below) for place in self._places if place.startswith(below))
-        task = Task(repository, root, self._id, strangers, self._identity)
-        format_ = clone_format(clone_path(self._workspace.clones, repository.url), repository.commit)
-        found = read_repository(root, format_, timeout=self._until.left())
         number = self._workspace.repositories.index(repository)
-        scratch = ScratchRepository.make(
-            os.path.join(self._home, f"repository-{number}.git"),
-            format_,
-            lenders(task, self._workspace.clones),
-            shallow=found.shallow,
-            time_left=self._until.left,
-        )
-        try:
-            url = repository.url
+        url = repository.url
+        with task.opened(os.path.join(self._home, f"repository-{number}.git"), self._until.left) as (found, scratch):
             transport = Transport.to(url, credentials=self._credentials(url), timeout=self._until.left(), environment=self._environment)
-            remote = Remote(transport, scratch, self._settings, self._until, self._held)
+            remote = Remote(transport, scratch, self._settings, self._until, self._lock)
             Saving(task, found, scratch, remote, self.notes, self._until, done).run()
-        finally:
-            scratch.close()
 
-    def strangers(self) -> list[Action]:
-        """Tell of the repositories that are not the workspace's own: no remote is known for them, so they stay."""
+    def unknown_repositories(self) -> list[Action]:
+        """Add an action for each repository that the session does not know: no remote is known for it, so it stays."""
         own = {repository.directory for repository in self._workspace.repositories}
         reason = "a repository that the session does not know, so no remote of it"
-        found = [Action(place, "left", reason=reason) for place in self._places if place not in own]
-        self.actions += found
-        return found
+        actions = [Action(path, "left", reason=reason) for path in self._found if path not in own]
+        self.actions += actions
+        return actions
 
 
-def _issues(run: _Run, id_: str, forge: CreateIssue | None) -> tuple[list[str], list[str]]:
-    """Open an issue for each repository that has recovery branches, unless one tells of them; gives the addresses, and what went wrong."""
+def _issues(run: _Finalization, id_: str, forge: CreateIssue | None) -> tuple[list[str], list[str]]:
+    """Open an issue for each repository with recovery branches, unless there is one; return the addresses, and what went wrong."""
     issues: list[str] = []
     trouble: list[str] = []
     for name in dict.fromkeys(one.name for one in run.actions if one.action == "recovered"):
@@ -222,7 +207,7 @@ def _issues(run: _Run, id_: str, forge: CreateIssue | None) -> tuple[list[str], 
         if url is None and forge is not None:
             try:
                 url = forge(f"Work of session {id_} was saved to recovery branches of {name}", _body(id_, recovered))
-            except Exception as error:  # noqa: BLE001  (whoever opens issues is a stranger, and the work is saved by now)
+            except Exception as error:  # noqa: BLE001  (the forge is the user's code, and the work is saved by now)
                 problem = error.fact if isinstance(error, GittrixError) else f"{type(error).__name__}: {error}"
                 trouble.append(f"{name}: no issue could be opened: {problem}")
                 continue

@@ -1,19 +1,18 @@
 """Which files of a workspace are committed when its session ends, which stay where they are, and which may never leave it.
 
-The document's table (BotMinter, "Finalization"; session-systems 4.3), the first rule that fits decides:
+BotMinter's table (docs/explanation/you-know-botminter.md); the first rule that fits decides:
 
 1. never: credentials. A path below ``.config/gh/``; the names ``.env``, ``.env.*``, ``token.txt``; and plain key files: ``id_rsa``,
    ``id_dsa``, ``id_ecdsa``, ``id_ed25519`` (and the ``_sk`` ones), ``.netrc``, ``.git-credentials``, ``.pypirc``, ``.aws/credentials``, and
-   whatever ends in ``.pem``, ``.key``, ``.p12`` or ``.pfx``. Letters count alike, small or capital. This rule beats all others.
-2. runtime: state of what ran there, left in place. Anything below a directory ``.ralph``; and, as long as no commit has it, anything below
-   ``logs``, ``locks`` or ``diagnostics`` at the top, and ``*.log``.
-3. commit: a file of a project that is not committed, on any branch but the default one (or on none: a detached HEAD is no default branch).
+   names that end in ``.pem``, ``.key``, ``.p12`` or ``.pfx``. Letter case does not matter. This rule comes before all others.
+2. runtime: state of the programs that ran, left in place. Any path below a directory ``.ralph``; and, unless a commit has it, any path
+   below ``logs``, ``locks`` or ``diagnostics`` at the root, and ``*.log``.
+3. commit: an uncommitted file of a project, on any branch but the default one (a detached HEAD is no default branch).
 4. commit: a file of the team's repository below ``specs/``, ``knowledge/`` or ``members/<member>/knowledge/``, on any branch.
-5. push: committed, on a branch that is ahead.
-6. left: all else, such as a project's files that are not committed on its default branch. They are nowhere else, so whoever is told of
-   them keeps the workspace (session-systems 4.6, rule 11).
+5. push: a committed file, on a branch that is ahead.
+6. left: all others, such as a project's uncommitted files on its default branch. They are nowhere else, so the workspace is retained.
 
-Pure functions over names; it must not know where files are.
+These are pure functions over names.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ import re
 from typing import Final, Literal
 
 Disposition = Literal["never", "runtime", "commit", "push", "left"]
-"""What becomes of a file; see the module."""
+"""The rule that a file falls under; see the module."""
 
 _SECRET_NAME: Final = re.compile(
     r"\.env(\..*)?|token\.txt|id_(rsa|dsa|ecdsa|ed25519)(_sk)?|\.netrc|\.git-credentials|\.pypirc|.*\.(pem|key|p12|pfx)", re.DOTALL
 )
-_SECRET_PLACE: Final = re.compile(r"(.*/)?\.config/gh/.*|(.*/)?\.aws/credentials", re.DOTALL)
+_SECRET_PATH: Final = re.compile(r"(.*/)?\.config/gh/.*|(.*/)?\.aws/credentials", re.DOTALL)
 _RUNTIME_ROOTS: Final = ("logs/", "locks/", "diagnostics/")
 _TEAM: Final = re.compile(r"(specs|knowledge|members/[^/]+/knowledge)/.*", re.DOTALL)
 
@@ -35,7 +34,7 @@ _TEAM: Final = re.compile(r"(specs|knowledge|members/[^/]+/knowledge)/.*", re.DO
 def is_credential(path: str) -> bool:
     """Whether a path is one of rule 1: never committed, never pushed."""
     folded = path.casefold()
-    return _SECRET_NAME.fullmatch(folded.rpartition("/")[2]) is not None or _SECRET_PLACE.fullmatch(folded) is not None
+    return _SECRET_NAME.fullmatch(folded.rpartition("/")[2]) is not None or _SECRET_PATH.fullmatch(folded) is not None
 
 
 def is_runtime(path: str, *, tracked: bool) -> bool:
@@ -56,7 +55,7 @@ def classify(
     uncommitted: bool = True,
     ahead: bool = False,
 ) -> Disposition:
-    """What becomes of a file.
+    """The rule that a file falls under.
 
     Args:
         path: in its repository, ``/``-separated.

@@ -1,6 +1,6 @@
-"""The remote of one repository during a finalization: where it is now, what is fetched from it, what is pushed to it; all within a time.
+"""The remote of one repository during a finalization: its present refs, the fetches from it and the pushes to it, within a deadline.
 
-A push says where the branch must be (a lease), so that nobody's commit is ever replaced. It must not know what is worth pushing.
+A push names the commit that the branch must be at (``--force-with-lease``), so that it never replaces another commit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pytest_gittrix.workspaces.alternates import ScratchRepository
 
 _FETCHED: Final = "refs/fetched/"
 _MANY: Final = 100
-_LOOK: Final = ("ls-remote", "-q", "--symref", "--")
+_LIST: Final = ("ls-remote", "-q", "--symref", "--")
 _SETTINGS: Final = f"""\
 {GIT_SETTINGS}[core]
 	alternateRefsCommand = :
@@ -26,15 +26,15 @@ _SETTINGS: Final = f"""\
 
 
 class OutOfTime(Exception):
-    """The time of the finalization is up. What was not saved by then stays in the workspace."""
+    """The time of the finalization is up. Work that was not saved by then stays in the workspace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """An end of the time that there is.
+    """The end of the time for a finalization.
 
     Attributes:
-        ends: the instant, as ``monotonic`` tells it, in seconds.
+        ends: the instant, in seconds of ``monotonic``.
         monotonic: the clock.
     """
 
@@ -42,7 +42,7 @@ class Deadline:
     monotonic: Callable[[], float]
 
     def left(self) -> float:
-        """The seconds that are left. Raises OutOfTime if there are none."""
+        """The seconds that are left. Raises OutOfTime if none are."""
         seconds = self.ends - self.monotonic()
         if seconds <= 0:
             raise OutOfTime
@@ -56,17 +56,17 @@ def write_settings(path: str) -> None:
 
 @dataclass
 class Remote:
-    """One remote, as seen from one repository of the engine's.
+    """One remote, as one repository of the engine's fetches from it and pushes to it.
 
     Attributes:
-        transport: how it is reached.
-        scratch: where its objects go.
+        transport: its address and how to reach it.
+        scratch: the engine's repository.
         settings: path of the configuration (``write_settings``).
-        deadline: by when all has to be done.
-        holding: a descriptor that every git holds: the lock of the finalization, so that a push which outlives its engine keeps it.
-        heads: commit of each branch by name, at the last ``look``.
-        tags: what the tags were at then.
-        default: the branch that its HEAD is on; None if it did not say.
+        deadline: the end of the time for it.
+        holding: a descriptor that every git process inherits: the finalization's lock, so that a push which outlives its engine holds it.
+        heads: the commit of each branch by name, at the last ``refresh``.
+        tags: the ids of the tags at that time.
+        default: the branch that its HEAD is on; None if the remote did not say.
     """
 
     transport: Transport
@@ -78,15 +78,15 @@ class Remote:
     tags: frozenset[str] = frozenset()
     default: str | None = None
 
-    def look(self) -> None:
-        """Ask where everything is now, and fetch what is not here yet.
+    def refresh(self) -> None:
+        """List the remote's refs, and fetch the objects that are missing.
 
         Raises:
-            AuthFailed: it wants other credentials.
+            AuthFailed: the remote wants other credentials.
             AdapterUnavailable: it cannot be read.
-            OutOfTime: there is no time left.
+            OutOfTime: no time is left.
         """
-        answer = self._run([*_LOOK, self.transport.url, "HEAD", "refs/heads/*", "refs/tags/*"])
+        answer = self._run([*_LIST, self.transport.url, "HEAD", "refs/heads/*", "refs/tags/*"])
         heads: dict[str, str] = {}
         tags: set[str] = set()
         for line in answer.stdout.splitlines():
@@ -109,18 +109,18 @@ class Remote:
         named = [f"+refs/heads/{name}:{_FETCHED}{name}" for name in missing]
         self._run([*FETCH_COMMAND, "--", self.transport.url, *(named if len(named) <= _MANY else [f"+refs/heads/*:{_FETCHED}*"])])
         here = self.scratch.object_kinds(self.heads.values())
-        # One that was replaced between the two calls is not here; nothing can be said of it until the next look.
+        # A commit that was replaced between the two calls is missing; nothing is known of its branch until the next refresh.
         self.heads = {name: id_ for name, id_ in self.heads.items() if id_ in here}
 
     def known(self) -> list[str]:
-        """Commits (and tags) that are on the remote, with all that they lead to."""
+        """The commits and tags that the remote's refs are at; the remote has them with all their ancestors."""
         return sorted({*self.heads.values(), *self.tags})
 
     def push(self, commit: str, branch: str) -> PushResult:
-        """Offer a commit as the new head of a branch, which must be where it was at the last look.
+        """Push a commit as the new head of a branch, which must be where it was at the last refresh.
 
         Raises:
-            OutOfTime: there is no time left.
+            OutOfTime: no time is left.
         """
         ref = f"refs/heads/{branch}"
         lease = f"--force-with-lease={ref}:{self.heads.get(branch, '')}"

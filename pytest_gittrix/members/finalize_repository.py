@@ -1,16 +1,16 @@
-"""One repository of a workspace, saved: what its agent committed and what it left uncommitted goes to the remote.
+"""Saving one repository of a workspace: its agent's commits and uncommitted files go to the remote.
 
-Nothing in the workspace is changed, ever: new commits are made, and old ones replayed, in a repository of the engine's that borrows the
-agent's objects. So an attempt can be killed anywhere, and the next one starts from the same files. In order: branches, the detached
-HEAD, stashes, then every other commit of the agent's that the remote has not (in a reflog or in none). What its own branch does not
-take goes to ``recovery/<session>/...``. It must not know other repositories, nor who is told.
+Nothing in the workspace is ever changed: new commits are made, and old ones replayed, in a repository of the engine's that borrows the
+agent's objects. So an attempt can be killed at any point, and the next one starts from the same files. Saved are, in this order: branches,
+the detached HEAD, stashes, then every other commit of the agent's that the remote does not have (in a reflog or unreferenced). A commit
+that its branch does not take goes to ``recovery/<session>/...``.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,12 +21,15 @@ from pytest_gittrix.members.finalize_files import classify, is_credential, is_ru
 from pytest_gittrix.members.finalize_record import Action, Notes
 from pytest_gittrix.members.finalize_remote import Deadline, OutOfTime, Remote
 from pytest_gittrix.workspaces.alternates import ScratchRepository
-from pytest_gittrix.workspaces.multi_repo import CheckedOutRepository, clone_path
-from pytest_gittrix.workspaces.rescue import LFS_OBJECTS, AgentRepository
+from pytest_gittrix.workspaces.multi_repo import CheckedOutRepository, MultiRepoWorkspace, clone_format, clone_path
+from pytest_gittrix.workspaces.rescue import LFS_OBJECTS, AgentRepository, read_repository
 from pytest_gittrix.workspaces.uncommitted import Uncommitted, find_uncommitted
 
 RETRIES: Final = 3
 """How often a branch that moved meanwhile is fetched, and the work replayed onto it (BotMinter)."""
+
+GONE: Final = "there is no repository any more"
+"""Why nothing of a repository can be saved whose git directory the agent removed."""
 
 _SHORT: Final = 12
 _NEVER: Final = "credentials never leave the workspace"
@@ -35,27 +38,98 @@ _RUNTIME: Final = "state of what ran here"
 
 @dataclass(frozen=True)
 class Task:
-    """What one repository's finalization works on.
+    """One repository of a workspace, to be saved or inspected.
 
     Attributes:
-        repository: which, and where it came from.
+        workspace: the workspace.
+        repository: the repository as the workspace was planned.
         root: its work tree.
         session: id of the session; in the names of recovery branches.
-        strangers: repositories below it that are not its own, relative to it.
-        identity: name and address of whoever commits what was left uncommitted.
+        strangers: other repositories below the work tree, relative to it.
+        identity: name and address of the committer of uncommitted files.
     """
 
+    workspace: MultiRepoWorkspace
     repository: CheckedOutRepository
     root: str
     session: str
     strangers: frozenset[str]
     identity: tuple[str, str]
 
+    @classmethod
+    def of(
+        cls,
+        workspace: MultiRepoWorkspace,
+        repository: CheckedOutRepository,
+        found: Iterable[str],
+        session: str = "",
+        identity: tuple[str, str] = ("", ""),
+    ) -> Task:
+        """The task for a repository; ``found`` are the paths of all repositories that are in the workspace."""
+        below = f"{repository.directory}/"
+        strangers = frozenset(path.removeprefix(below) for path in found if path.startswith(below))
+        return cls(workspace, repository, os.path.join(workspace.path, repository.directory), session, strangers, identity)
 
-def lenders(task: Task, clones: str) -> list[str]:
-    """The object directories in which the repository's objects are."""
-    found = [os.path.join(task.root, ".git", "objects"), os.path.join(clone_path(clones, task.repository.url), "objects")]
-    return [directory for directory in found if os.path.isdir(directory)]
+    @property
+    def elsewhere(self) -> str:
+        """Why nothing of a repository can be saved that a link replaced."""
+        return f"a link leads from {self.repository.directory} to another place"
+
+    def is_gone(self) -> bool:
+        """Whether the work tree has no git directory any more."""
+        return not os.path.lexists(os.path.join(self.root, ".git"))
+
+    def is_elsewhere(self) -> bool:
+        """Whether a link replaced the work tree or a directory above it."""
+        return os.path.realpath(self.root) != os.path.join(os.path.realpath(self.workspace.path), *self.repository.directory.split("/"))
+
+    @property
+    def clone(self) -> str:
+        """The shared clone of the repository's remote."""
+        return clone_path(self.workspace.clones, self.repository.url)
+
+    @contextmanager
+    def opened(self, path: str, left: Callable[[], float]) -> Iterator[tuple[AgentRepository, ScratchRepository]]:
+        """Read the agent's git directory as plain files, and make a repository of the engine's that borrows its objects.
+
+        Args:
+            path: where to make the engine's repository.
+            left: the seconds that are left; it may raise.
+
+        Raises:
+            GittrixError, OSError, ValueError, LookupError, RecursionError: the agent's repository cannot be read.
+        """
+        format_ = clone_format(self.clone, self.repository.commit)
+        found = read_repository(self.root, format_, timeout=left())
+        lenders = [directory for parent in (os.path.join(self.root, ".git"), self.clone) if os.path.isdir(directory := f"{parent}/objects")]
+        scratch = ScratchRepository.make(path, format_, lenders, shallow=found.shallow, time_left=left)
+        try:
+            yield found, scratch
+        finally:
+            scratch.close()
+
+    def compare(
+        self, found: AgentRepository, scratch: ScratchRepository, tick: Callable[[], object] = lambda: None
+    ) -> tuple[Mapping[str, Entry], Uncommitted]:
+        """Everything in the commit that is checked out, and the files of the work tree that differ from it.
+
+        Args:
+            found: the contents of the git directory.
+            scratch: the engine's repository.
+            tick: called for each file; may raise to end the walk.
+        """
+        commit = found.commit
+        entries = {} if commit is None else flatten(scratch.trees.read, scratch.commit(commit).tree)
+        differing = find_uncommitted(
+            self.root,
+            entries,
+            scratch.format,
+            may_be_deleted=found.may_be_deleted,
+            exclude=found.exclude,
+            nested=self.strangers,
+            on_file=tick,
+        )
+        return entries, differing
 
 
 @dataclass
@@ -63,12 +137,12 @@ class Saving:
     """The saving of one repository.
 
     Attributes:
-        task: see ``Task``.
-        found: what its git directory says.
+        task: the repository.
+        found: the contents of its git directory.
         scratch: the engine's repository.
         remote: the remote.
-        notes: what earlier attempts meant to do.
-        deadline: by when it has to be done.
+        notes: the notes of this and earlier attempts.
+        deadline: the end of the time for it.
         done: what was done, in order.
     """
 
@@ -88,28 +162,27 @@ class Saving:
         return self.task.repository.name
 
     def run(self) -> None:
-        """Save all there is.
+        """Save all work of the repository.
 
         Raises:
             GittrixError: the remote cannot be read, or git failed.
-            OutOfTime: the time is up. What is in ``done`` was done.
+            OutOfTime: the time is up. The actions in ``done`` were done.
             OSError: the disk refused.
         """
         kinds = self.scratch.object_kinds(self.found.objects)
         own = self._own = frozenset(id_ for id_, kind in kinds.items() if kind == "commit")
-        entries = self._entries()
-        dirty = self._uncommitted(entries)
+        entries, dirty = self.task.compare(self.found, self.scratch, self.deadline.left)
         for problem in self.found.problems:
             self.done.append(Action(self._name, "failed", reason=problem))
         quiet = self._is_quiet(own, dirty, entries)
-        for place in self.found.other_stores:
-            if not (quiet and place == LFS_OBJECTS):
-                self.done.append(Action(self._name, "left", reason=f".git/{place} holds work that no push of a branch takes along"))
+        for path in self.found.other_stores:
+            if not (quiet and path == LFS_OBJECTS):
+                self.done.append(Action(self._name, "left", reason=f".git/{path} holds work that no push of a branch takes along"))
         if quiet:
             self._pass_over(dirty, entries)
             return
         self.scratch.declare_complete(self.scratch.object_kinds({*self._tips(), *filter(None, [self.task.repository.commit])}))
-        self.remote.look()
+        self.remote.refresh()
         fresh, files = self._commit(dirty, entries)
         for name, tip in self.found.branches.items():
             on_it = fresh is not None and name == self.found.branch
@@ -121,36 +194,19 @@ class Saving:
         self._remember()
         self._note_saved({*own, *self._tips()}, fresh, {path: dirty.changes[path] for path in files})
 
-    # What there is ---------------------------------------------------------------------------------------------------------------
+    # The agent's work ------------------------------------------------------------------------------------------------------------
 
     def _tips(self) -> set[str]:
         return {*self.found.branches.values(), *self.found.stashes, *filter(None, [self.found.commit])}
 
-    def _entries(self) -> Mapping[str, Entry]:
-        """Everything in the commit that is checked out."""
-        if self.found.commit is None:
-            return {}
-        return flatten(self.scratch.trees.read, self.scratch.commit(self.found.commit).tree)
-
-    def _uncommitted(self, entries: Mapping[str, Entry]) -> Uncommitted:
-        return find_uncommitted(
-            self.task.root,
-            entries,
-            self.scratch.format,
-            may_be_deleted=self.found.may_be_deleted,
-            exclude=self.found.exclude,
-            nested=self.task.strangers,
-            on_file=self.deadline.left,
-        )
-
     def _is_quiet(self, own: Collection[str], dirty: Uncommitted, entries: Mapping[str, Entry]) -> bool:
-        """Whether the agent did nothing here that anybody could save, so that the remote need not even be asked."""
+        """Whether the agent left nothing that could be saved, so that the remote need not be read."""
         changed = [*dirty.changes, *dirty.refused]
         idle = all(is_credential(path) or is_runtime(path, tracked=path in entries) for path in changed)
         return idle and not own and self._tips() <= {self.task.repository.commit}
 
     def _pass_over(self, dirty: Uncommitted, entries: Mapping[str, Entry]) -> None:
-        """Tell of files that stay on purpose."""
+        """Add actions for the files that stay on purpose."""
         changed = [*dirty.changes, *dirty.refused]
         never = [path for path in changed if is_credential(path)]
         runtime = [path for path in changed if not is_credential(path) and is_runtime(path, tracked=path in entries)]
@@ -158,24 +214,24 @@ class Saving:
             if paths:
                 self.done.append(Action.about(self._name, "skipped", paths, reason))
 
-    # Files that nobody committed -------------------------------------------------------------------------------------------------
+    # Uncommitted files -----------------------------------------------------------------------------------------------------------
 
     def _commit(self, dirty: Uncommitted, entries: Mapping[str, Entry]) -> tuple[str | None, tuple[str, ...]]:
-        """Commit what is to be committed, in the engine's repository: the new commit, if there is one, and its files."""
+        """Commit the files that should be committed, in the engine's repository; return the new commit, if any, and its files."""
         repository, branch = self.task.repository, self.found.branch
         default = self.remote.default or repository.branch
         self._pass_over(dirty, entries)
         wanted: dict[str, Entry | None] = {}
         left: list[str] = []
         for path, entry in dirty.changes.items():
-            what = classify(path, team=repository.team, branch=branch, default=default, tracked=path in entries)
-            if what == "commit":
+            disposition = classify(path, team=repository.team, branch=branch, default=default, tracked=path in entries)
+            if disposition == "commit":
                 wanted[path] = entry
-            elif what == "left":
+            elif disposition == "left":
                 left.append(path)
         if left:
-            where = f"files of the default branch {branch} that are not committed" if branch == default else "files that are not committed"
-            self.done.append(Action.about(self._name, "left", left, where, branch=branch))
+            reason = f"files of the default branch {branch} that are not committed" if branch == default else "files that are not committed"
+            self.done.append(Action.about(self._name, "left", left, reason, branch=branch))
         for path, reason in dirty.refused.items():
             if not is_credential(path) and not is_runtime(path, tracked=path in entries):
                 self.done.append(Action.about(self._name, "left", [path], reason, branch=branch))
@@ -207,11 +263,11 @@ class Saving:
     # Commits ---------------------------------------------------------------------------------------------------------------------
 
     def _missing(self, tips: Iterable[str]) -> dict[str, tuple[str, ...]]:
-        """The commits below ``tips`` that are not on the remote, nor replayed there."""
+        """The commits reachable from ``tips`` that the remote does not have, as they are or replayed."""
         return self.scratch.new_commits(tips, {*self.remote.known(), *self._saved})
 
     def _save_branch(self, name: str, tip: str, files: tuple[str, ...]) -> None:
-        """Bring a branch to the remote: as it is, replayed onto what came meanwhile, or as a recovery branch."""
+        """Push a branch: as it is, replayed onto the remote's new commits, or as a recovery branch."""
         missing = self._missing([tip])
         if not missing or self._holds_credentials(name, tip, missing):
             return
@@ -230,15 +286,15 @@ class Saving:
                 self._saved.append(tip)
                 return
             why = refused
-            self.remote.look()
+            self.remote.refresh()
             if not self._missing([tip]):
-                return  # it got there in some other way
+                return  # the remote got it in another way
             if self.remote.heads.get(name) == there:
                 break  # it did not move: the remote does not want it
         self._recover(name, tip, files, why)
 
     def _replayed(self, tip: str, onto: str) -> str | None:
-        """The agent's commits on top of what came meanwhile; None if that needs a person, or would bring back what others took away."""
+        """The agent's commits on top of the remote's new ones; None if that needs a person, or would restore what others removed."""
         strange = self._missing([tip]).keys() - self._own - {tip}
         return None if strange else self.scratch.replay(tip, onto)
 
@@ -252,22 +308,22 @@ class Saving:
             return
         default = self.remote.default or self.task.repository.branch
         there = self.remote.heads.get(default)
-        # What a team knows belongs to everybody; a workspace has the team's repository detached at the default branch's head.
+        # The team's knowledge goes to the default branch, at whose head a workspace has the team's repository detached.
         at = self.found.commit
         if self.task.repository.team and there is not None and at is not None and self.scratch.leads_to(there, at):
             self._save_branch(default, tip, files)
             return
         self._save_apart("HEAD", tip, files, label=at)
 
-    def _save_apart(self, word: str, tip: str, files: tuple[str, ...] = (), *, label: str | None = None) -> None:
-        """Save what is on no branch as a recovery branch."""
+    def _save_apart(self, kind: str, tip: str, files: tuple[str, ...] = (), *, label: str | None = None) -> None:
+        """Save a commit that is on no branch as a recovery branch."""
         missing = self._missing([tip])
-        name = f"{word}-{(label or tip)[:_SHORT]}"
+        name = f"{kind}-{(label or tip)[:_SHORT]}"
         if missing and not self._holds_credentials(name, tip, missing):
             self._recover(name, tip, files, "it is on no branch")
 
     def _save_others(self, own: Collection[str]) -> None:
-        """Save every other commit of the agent's: those that only a reflog, a tag or nothing at all leads to."""
+        """Save every other commit of the agent's: those that only a reflog or a tag refers to, or nothing at all."""
         base = [self.task.repository.commit] if self.task.repository.commit is not None else []
         missing = self.scratch.new_commits(own, {*self.remote.known(), *self._saved, *self._given_up, *base})
         inner = {parent for parents in missing.values() for parent in parents}
@@ -279,7 +335,7 @@ class Saving:
             self._save_apart("lost", self._bundle(safe))
 
     def _bundle(self, tips: list[str]) -> str:
-        """One commit, without files of its own, that leads to all of these."""
+        """One commit without files whose parents are all of these."""
         tree = self.scratch.format.hash_object("tree", b"")
         seconds = max(self.scratch.commit(tip).committer.seconds for tip in tips)
         who = Signature(*self.task.identity, seconds).encode().decode(errors="surrogateescape")
@@ -291,7 +347,7 @@ class Saving:
         return id_
 
     def _holds_credentials(self, what: str, tip: str, missing: Mapping[str, object]) -> bool:
-        """Whether a commit that the remote has not yet would bring it a credential; then none of it is pushed, and this is told."""
+        """Whether a missing commit has a credential; then nothing of ``tip`` is pushed, and an action says so."""
         secret = sorted(path for path in self.scratch.touched_paths(missing) if is_credential(path))
         if secret:
             self.done.append(Action.about(self._name, "failed", secret, "commits hold credentials, so they are not pushed", branch=what))
@@ -301,25 +357,25 @@ class Saving:
     # Pushing ---------------------------------------------------------------------------------------------------------------------
 
     def _recover(self, label: str, tip: str, files: tuple[str, ...], why: str) -> None:
-        """Push to a recovery branch; one that is there already and holds something else is left alone."""
+        """Push to a recovery branch; an existing one with other work is left alone."""
         plain = f"recovery/{self.task.session}/{label}"
         for name in (plain, f"{plain}-{tip[:_SHORT]}"):
-            there = self.remote.heads.get(name)
-            if there is not None and not self.scratch.leads_to(tip, there):
+            head = self.remote.heads.get(name)
+            if head is not None and not self.scratch.leads_to(tip, head):
                 continue
             refused = self._push(name, tip, files, "recovered", why)
             if refused is None:
                 self._saved.append(tip)
                 return
             why = f"{why}; {refused}" if why != refused else why
-            self.remote.look()
+            self.remote.refresh()
             if not self._missing([tip]):
                 return
         self.done.append(Action(self._name, "failed", label, tip, reason=f"neither it nor a recovery branch was taken: {why}"))
         self._given_up.append(tip)
 
     def _push(self, branch: str, commit: str, files: tuple[str, ...], kind: str, why: str | None = None) -> str | None:
-        """Push one branch, and tell so. Gives the reason if it was not taken."""
+        """Push one branch, and add its actions. Return the reason if the remote refused it, else None."""
         actions = [Action(self._name, "recovered" if kind == "recovered" else "pushed", branch, commit, reason=why)]
         if files:
             actions.insert(0, Action.about(self._name, "committed", files, branch=branch, commit=commit))
@@ -327,7 +383,7 @@ class Saving:
         self.notes.intend(actions)
         ended = self.remote.push(commit, branch)
         if ended.outcome == "unknown":
-            self.remote.look()
+            self.remote.refresh()
         if self.remote.heads.get(branch) == commit:
             self.done += actions
             return None
@@ -335,21 +391,20 @@ class Saving:
         return ended.reason or "the remote did not take it"
 
     def _note_saved(self, commits: set[str], fresh: str | None, files: Mapping[str, Entry | None]) -> None:
-        """Note what is safe by now, for who looks into the workspace without asking the remote."""
-        # All is where it belongs: that this cannot be told is no failure, and only keeps the workspace for longer.
+        """Note what is safe by now, for an inspection of the workspace, which does not ask the remote."""
+        # The work is saved: a note that cannot be written is no failure, and only retains the workspace for longer.
         with suppress(GittrixError, OutOfTime, OSError):
             missing = self._missing([*commits, *filter(None, [fresh])])
             there = {path: None if entry is None else (entry.mode, entry.id) for path, entry in files.items() if fresh not in missing}
             self.notes.note_saved(self._name, commits - missing.keys(), there)
 
     def _remember(self) -> None:
-        """Tell too what an earlier attempt did, as far as the remote still has it."""
+        """Add the actions of an earlier attempt, as far as the remote still has their commits."""
         done = {(one.action, one.branch, one.commit) for one in self.done}
         earlier = [one for one in self.notes.of(self._name) if (one.action, one.branch, one.commit) not in done]
         kinds = self.scratch.object_kinds({one.commit for one in earlier if one.commit is not None})
-        held = [
+        self.done += [
             one
             for one in earlier
             if one.branch in self.remote.heads and one.commit in kinds and self.scratch.leads_to(self.remote.heads[one.branch], one.commit)
         ]
-        self.done += held

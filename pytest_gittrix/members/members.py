@@ -1,8 +1,8 @@
-"""The sessions of a team's members, from their start until their workspaces are gone (BotMinter; session-systems 4).
+"""The sessions of a team's members, from their start until their workspaces are removed (BotMinter).
 
-Each is one run of a member's agent in a workspace of several repositories. When the agent goes, what it left is saved to the remotes, and
-the workspace is retained for a while. The document's behaviour is the default: every ending is retained, and nothing that is nowhere
-else is ever collected (4.6, rules 8 to 11). Several engines may manage the same sessions at once.
+Each is one run of a member's agent in a workspace of several repositories. When the agent ends, its work is saved to the remotes, and the
+workspace is retained for a while. By default, every ending is retained, and work that is nowhere else is never removed
+(docs/explanation/you-know-botminter.md). Several engines may manage the same sessions at once.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pytest_gittrix.clock.clock import Timer
 from pytest_gittrix.durations import ns_of
 from pytest_gittrix.engine.agents.processes import GRACE, AgentProcess
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionNotFound
-from pytest_gittrix.members.cleanup import CleanupReport, MemberCleanup, looked
+from pytest_gittrix.members.cleanup import CleanupReport, MemberCleanup, inspect_workspace
 from pytest_gittrix.members.finalize import DEADLINE, CreateIssue, Credentials
 from pytest_gittrix.members.inspection import Inspection, RepositoryState
 from pytest_gittrix.members.record import RUNNING, Team, check_name
-from pytest_gittrix.members.start import Asked, MemberStart
+from pytest_gittrix.members.start import MemberStart, StartRequest
 from pytest_gittrix.members.stop import MemberEnd, StopSummary
 from pytest_gittrix.members.work_locks import Acquired, WorkLocks
 from pytest_gittrix.record.state.lifecycle import STATES, TERMINAL, Life
@@ -37,9 +37,9 @@ __all__ = ["CleanupReport", "Inspection", "Members", "RepositoryState", "StopSum
 CLONES: Final = "clones"
 """The directory of shared clones, in the engine's home."""
 WORK_LOCKS: Final = "work-locks"
-"""The directory of the work items that sessions hold, in the engine's home."""
+"""The directory of the locks of work items, in the engine's home."""
 
-_LEFT: Final = ("active", "finalizing", *sorted(TERMINAL))
+_UNFINISHED: Final = ("active", "finalizing", *sorted(TERMINAL))
 Dead = Literal["finalize", "fail"]
 
 
@@ -47,21 +47,21 @@ class Members:
     """The sessions of a team's members, on one engine.
 
     Args:
-        engine: where the sessions are kept, and whose clock counts.
-        repositories: what every workspace has, unless a start says otherwise.
-        team: its name.
+        engine: the engine with the store of the sessions, and the clock.
+        repositories: the repositories of every workspace, unless a start names others.
+        team: the name of the team.
         commands: the program that a member runs, by member; under ``""`` that of all others.
-        retention: how long workspaces are kept; ``RetentionPolicy()`` by default.
+        retention: how long workspaces are retained; ``RetentionPolicy()`` by default.
         forge: opens an issue about work that only recovery branches have.
-        credentials: asked for each ``http`` address that is read or pushed to; agents are not told them.
-        environment: more variables for agents. Those of ssh (``SSH_AUTH_SOCK``) are the engine's own git's, too.
-        grace: real seconds from asking an agent to end to killing it.
+        credentials: called for each ``http`` address that is read or pushed to; agents do not get them.
+        environment: more variables for agents. Those of ssh (``SSH_AUTH_SOCK``) are used by the engine's git, too.
+        grace: real seconds that an agent has to end when asked, before it is killed.
         deadline: real seconds that saving one workspace may take.
-        dead: what becomes of an agent that is found dead without having been stopped: ``finalize`` saves its work (the document); ``fail``
-            calls it a failure and saves nothing, as BotMinter's code does (4.2). Its workspace is retained in any case.
+        dead: what happens after an agent is found dead without having been stopped: ``finalize`` saves its work, as BotMinter documents;
+            ``fail`` makes it a failure and saves nothing, as BotMinter's code does. Its workspace is retained in both cases.
 
     Raises:
-        InvalidInput: an argument has a value that is not allowed.
+        InvalidInput: an argument is not allowed.
     """
 
     def __init__(
@@ -105,14 +105,14 @@ class Members:
         self._cleanup = MemberCleanup(self._team)
 
     def _is_live(self, id_: str) -> bool:
-        """Whether a session still works on what it holds: one that is being started, too."""
+        """Whether a session may still work on its work items: one that runs, or is being started."""
         store = self._engine.store
         try:
             state = store.load(id_)
         except SessionNotFound:
             return store.directory(id_).is_dir() and store.lease(id_).state() != "available"
         except GittrixError:
-            return True  # it cannot be told
+            return True  # in doubt, it keeps them
         return not state.ended and (state.life is None or state.life in RUNNING)
 
     # Starting and finding ----------------------------------------------------------------------------------------------------------
@@ -134,20 +134,20 @@ class Members:
         """Start a session: make its workspace, and start the agent in it.
 
         Args:
-            member: whose it is.
+            member: the member.
             kind: ``loop``, ``interactive`` or ``brain``. A loop becomes a brain if the team's repository has ``brain-prompt.md``, at its
-                root or below ``members/<member>/`` (4.3).
-            task: what the agent is to do.
-            command: what it runs; that of the member by default. An interactive session runs nothing unless it is told what.
-            repositories: what its workspace has; those of the team by default.
-            work_item: what it alone shall work on, until its run ends.
+                root or below ``members/<member>/``.
+            task: the agent's task.
+            command: the agent's program; the member's by default. An interactive session runs nothing unless a command is given.
+            repositories: the repositories of its workspace; the team's by default.
+            work_item: a work item to lock for the session until its run ends.
             environment: more variables for the agent.
-            id: its id; made here by default.
-            progress: told what is being done about each repository.
-            identity: more about who works in it, and on what; see ``values.IDENTITY``.
+            id: the session's id; made here by default.
+            progress: called with the progress of each repository.
+            identity: more about who works in the session, and on what; see ``values.IDENTITY``.
 
         Returns:
-            Its life, as the start left it.
+            Its lifecycle after the start.
 
         Raises:
             InvalidInput: an argument is not allowed, or the id is taken; or there is no such program, and the session failed.
@@ -156,25 +156,25 @@ class Members:
                 failed: then the message names it, and it is retained.
             CapabilityMissing: agents cannot run here; the session failed likewise.
         """
-        runs = command
-        if runs is None and kind != "interactive":
-            runs = self._team.commands.get(member, self._team.commands.get(""))
-        places = self._team.repositories if repositories is None else tuple(repositories)
-        asked = Asked(member, kind, task, runs, places, work_item, dict(environment or {}), progress, identity)
-        return MemberStart(self._team).run(asked, id)
+        program = command
+        if program is None and kind != "interactive":
+            program = self._team.commands.get(member, self._team.commands.get(""))
+        specs = self._team.repositories if repositories is None else tuple(repositories)
+        request = StartRequest(member, kind, task, program, specs, work_item, dict(environment or {}), progress, identity)
+        return MemberStart(self._team).run(request, id)
 
     def get(self, id: str) -> Life:
         """A session as it is now.
 
         Raises:
-            SessionNotFound: there is none of that id, or its start never finished.
-            InvalidInput: it is no member's, or that is no id.
+            SessionNotFound: there is no such session, or its start never finished.
+            InvalidInput: it is no member's session, or the id is malformed.
             LogDamaged, MetadataVersionUnsupported: its record cannot be read.
         """
         return self._team.record(id).life()
 
     def list(self, *, member: str | None = None, states: Collection[str] = ()) -> list[Life]:
-        """The sessions of a member, or of all, in some states, or in any; oldest first. One that cannot be read is left out.
+        """The sessions of a member or of all members, in some states or in any, oldest first. One that cannot be read is left out.
 
         Raises:
             InvalidInput: there is no such state.
@@ -188,7 +188,7 @@ class Members:
             try:
                 life = self.get(id_)
             except GittrixError:
-                continue  # `problems` of the engine tells of it
+                continue  # the engine's `problems` lists it
             if not wanted or life.state in wanted:
                 found.append(life)
         return found
@@ -198,37 +198,37 @@ class Members:
         return self._engine.services.index.lives(states, member=member)
 
     def process(self, id: str) -> AgentProcess | None:
-        """The agent of a session, dead or alive; None if none was started. Raises as ``get``."""
+        """The process of a session's agent, dead or alive; None if none was started. Raises as ``get``."""
         record = self._team.record(id)
         return record.process(record.life())
 
     # Ends --------------------------------------------------------------------------------------------------------------------------
 
     def exited(self) -> builtins.list[str]:
-        """The ids of those to ``finish``, oldest first: their agent is gone, or an ending stopped half-way, and nobody goes on with it.
+        """The ids of the sessions to ``finish``, oldest first: their agent has ended, or their ending was killed half-way.
 
-        An interactive session without an agent is never one of them.
+        A session that another process is ending is not among them, nor an interactive session without an agent.
         """
-        return self._end.exited(self._ids(_LEFT))
+        return self._end.exited(self._ids(_UNFINISHED))
 
     def finish(self, id: str) -> Life:
-        """Bring a session whose agent is gone to its end, or an interactive one that is over: save its work, and retain it.
+        """End a session whose agent has ended, or an interactive one: save its work, and retain its workspace.
 
-        Of two who do that at once, one does it, and the other waits. A session that is over is no error.
+        Of two concurrent calls, one does it, and the other waits. A session that is over is no error.
 
         Returns:
-            Its life: retained, if nobody did something else to it meanwhile.
+            Its lifecycle: retained, unless another call changed it meanwhile.
 
         Raises:
             SessionNotFound, LogDamaged, MetadataVersionUnsupported: as ``get``.
             InvalidInput: its agent still runs, it is still being made, or as ``get``.
-            EvictionRace: somebody else did not come to an end with it; it is finalizing still.
-            AdapterUnavailable: something of the agent's cannot be ended, or the disk refused.
+            EvictionRace: another process took too long with it, and is finalizing it still.
+            AdapterUnavailable: a process of the agent's cannot be ended, or the disk refused.
         """
         return self._end.finish(id)
 
     def observe(self) -> builtins.list[Life]:
-        """Finish all that are to be finished; gives those that were. What cannot be is announced as ``engine.error``."""
+        """Finish all sessions that ``exited`` lists, and return them. A failure is announced as ``engine.error``, and stops no other."""
         return self._each(self.exited(), self.finish)
 
     def _each(self, ids: Iterable[str], do: Callable[[str], Life]) -> builtins.list[Life]:
@@ -245,9 +245,9 @@ class Members:
 
         Args:
             id: the session.
-            force: kill its agent at once, and save nothing; its workspace is retained with what is in it. Without it, the agent is asked
-                to end, and killed after ``grace``; then all goes on as in ``finish``.
-            reason: why, for the record.
+            force: kill its agent at once, and save nothing; its workspace is retained as it is. Without it, the agent is asked to end, and
+                killed after ``grace`` seconds; then the session is ended as by ``finish``.
+            reason: the reason, for the record.
 
         Raises:
             as ``finish``.
@@ -255,7 +255,7 @@ class Members:
         return self._end.stop(id, force=force, reason=reason)
 
     def stop_all(self, *, member: str | None = None, force: bool = False) -> StopSummary:
-        """Stop all sessions that run, one after the other; interactive ones only if a member is named (4.3). One failure stops nothing.
+        """Stop all sessions that run, one after the other; interactive ones only if a member is named. A failure stops no other.
 
         Args:
             member: only those of this member.
@@ -275,43 +275,43 @@ class Members:
     # Workspaces --------------------------------------------------------------------------------------------------------------------
 
     def inspect(self, id: str) -> Inspection:
-        """A session, and what its repositories hold that is not committed, or not pushed. It changes nothing, and asks no remote.
+        """A session, and the uncommitted and unpushed work in its repositories. It changes nothing, and reads no remote.
 
         Raises:
             SessionNotFound, InvalidInput, LogDamaged, MetadataVersionUnsupported: as ``get``.
-            OSError: there is no room to look.
+            OSError: the disk has no space for temporary files.
         """
         record = self._team.record(id)
-        return Inspection(record.life(), looked(record))
+        return Inspection(record.life(), inspect_workspace(record))
 
     def cleanup(self, selector: Selector, *, dry_run: bool = False) -> CleanupReport:
-        """Remove workspaces of retained sessions that somebody selects. Their records stay.
+        """Remove workspaces of retained sessions. Their records stay.
 
-        What holds work that is nowhere else is spared, unless it is named by its id, or ``even_unsaved`` says so.
+        A workspace with work that is nowhere else is spared, unless it is selected by its id or with ``even_unsaved``.
 
         Args:
-            selector: which.
-            dry_run: only say what would be removed.
+            selector: selects the sessions.
+            dry_run: only report what would be removed.
 
         Raises:
             SessionNotFound: there is no session of that id.
-            InvalidInput: it is not retained, or no member's.
+            InvalidInput: it is not retained, or no member's session.
         """
         lives = [self.get(selector.id)] if selector.id is not None else self.list(states=("retained",))
         return self._cleanup.clean(lives, selector, dry_run=dry_run)
 
     def scan(self) -> CleanupReport:
-        """Remove the workspaces that were kept for their time, or that are over the budget: the retention engine, once."""
+        """Remove the workspaces whose retention time has passed, or that are over the disk budget."""
         return self._cleanup.scan(self.list(states=("retained",)))
 
     def watch(self) -> None:
-        """Have the clock ``scan`` every ``retention.scan_interval_ns``, the first time after one interval. Again, it does nothing."""
+        """Have the clock ``scan`` every ``retention.scan_interval_ns``, first after one interval. A second call does nothing."""
         if self._timer is None:
             interval = timedelta(microseconds=max(self._team.retention.scan_interval_ns // 1000, 1))
             self._timer = self._engine.clock.every(interval, _weakly(self))
 
     def close(self) -> None:
-        """Stop what ``watch`` began. Sessions and agents go on; calling it again is no error."""
+        """Stop the scans that ``watch`` began. Sessions and agents go on. A second call does nothing."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -319,19 +319,19 @@ class Members:
     # After a restart ---------------------------------------------------------------------------------------------------------------
 
     def recover(self) -> builtins.list[Life]:
-        """Bring every session that a kill left half-way to a state that somebody meant; agents that live are left alone.
+        """Complete all starts, stops and removals that a kill left half-way; agents that run are left alone.
 
         Returns:
-            The sessions whose end was brought about, or that were finished. What cannot be is announced as ``engine.error``.
+            The sessions that were finished. A failure is announced as ``engine.error``, and stops no other.
         """
         self._engine.recover()
-        self._each(self._ids(("retained",)), self._end.settle)
+        self._each(self._ids(("retained",)), self._end.repair)
         done = self.observe()
-        self._free()
+        self._release_stale_locks()
         return done
 
-    def _free(self) -> None:
-        """Give back the work items of sessions that are over."""
+    def _release_stale_locks(self) -> None:
+        """Release the work items of sessions that are over."""
         try:
             for session in {lock.session for lock in self._team.locks.held()}:
                 if not self._is_live(session):
@@ -342,11 +342,11 @@ class Members:
     # Records -----------------------------------------------------------------------------------------------------------------------
 
     def history(self, *, member: str | None = None, since: datetime | None = None) -> builtins.list[dict[str, Any]]:
-        """The sessions that have ended, the newest end first, as BotMinter tells of them; see ``views.botminter.history``.
+        """The sessions that have ended, the newest end first, as BotMinter's records; see ``views.botminter.history``.
 
         Args:
             member: only those of this member.
-            since: only those that came into their state then or later; aware.
+            since: only those that entered their state then or later; aware.
 
         Raises:
             InvalidInput: ``since`` has no time zone.
@@ -357,57 +357,57 @@ class Members:
             try:
                 events.append(self._team.record(id_).events())
             except GittrixError:
-                continue  # `problems` of the engine tells of it
+                continue  # the engine's `problems` lists it
         return botminter.history(events, member=member, since_ns=since_ns)
 
     # Work items --------------------------------------------------------------------------------------------------------------------
 
     def lock(self, id: str, item: str) -> Acquired:
-        """Have a session alone work on an item, until it gives that back or its run ends. Exactly one of those who ask gets it.
+        """Lock a work item for a session, until ``unlock`` or the end of its run. Of several concurrent calls, exactly one gets it.
 
         Raises:
-            InvalidInput: its run is over, or the item cannot name one; or as ``get``.
+            InvalidInput: its run is over, or the item is malformed; or as ``get``.
             SessionNotFound, EvictionRace, AdapterUnavailable: as ``finish``.
         """
-        with self._team.record(id).held() as held:
-            if held.life.state not in RUNNING:
+        with self._team.record(id).locked() as session:
+            if session.life.state not in RUNNING:
                 raise InvalidInput(
-                    f"Session {id} is {held.life.state}, and works on nothing any more.",
+                    f"Session {id} is {session.life.state}, and works on nothing any more.",
                     why="A lock that nobody works under keeps others from the item.",
                     fix="Ask for it from a session that runs.",
                 )
-            asked = self._team.locks.acquire(item, id)
-            if asked.acquired and item not in held.life.locks:
-                held.add("work.locked", {"item": item})
-            return asked
+            lock = self._team.locks.acquire(item, id)
+            if lock.acquired and item not in session.life.locks:
+                session.add("work.locked", {"item": item})
+            return lock
 
     def unlock(self, id: str, item: str) -> bool:
-        """Give an item back; whether the session held it. Somebody else's lock stays.
+        """Release a work item, if the session holds it; return whether it did.
 
         Raises:
             InvalidInput, SessionNotFound, EvictionRace, AdapterUnavailable: as ``lock``, but a run that is over is no error.
         """
-        with self._team.record(id).held() as held:
+        with self._team.record(id).locked() as session:
             released = self._team.locks.release(item, id)
-            if released or item in held.life.locks:
-                held.add("work.released", {"item": item})
+            if released or item in session.life.locks:
+                session.add("work.released", {"item": item})
             return released
 
 
 def _weakly(members: Members) -> Callable[[], None]:
-    """A timer's callback that keeps nothing alive; what goes wrong in it is announced."""
+    """A timer's callback that does not keep the manager alive; its errors are announced."""
     reference = weakref.ref(members)
 
     def scan() -> None:
-        held = reference()
-        if held is None:
+        alive = reference()
+        if alive is None:
             return
         try:
-            report = held.scan()
+            report = alive.scan()
         except (GittrixError, OSError) as problem:
-            held._team.complain("", problem)
+            alive._team.complain("", problem)
             return
         for id_, reason in report.failed.items():
-            held._team.complain(id_, AdapterUnavailable(reason))
+            alive._team.complain(id_, AdapterUnavailable(reason))
 
     return scan

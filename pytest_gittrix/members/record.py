@@ -1,11 +1,10 @@
-"""One session of a member: where its things are, and its record with its life, read or written (BotMinter, session-systems 4).
+"""One session of a member on the disk: its directories, its event log and its lifecycle, read or written.
 
-What its parts share who start, end, clean up and inspect such sessions. It must not decide what becomes of a session.
+The modules that start, stop, clean up and inspect members' sessions share this.
 """
 
 from __future__ import annotations
 
-import os
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,19 +31,19 @@ if TYPE_CHECKING:
     from pytest_gittrix.engine.operations.operation import Recorder
 
 RUNNING: Final[frozenset[str]] = frozenset({"creating", "active", "finalizing"})
-"""The states in which a session holds what it alone works on."""
+"""The states in which a session holds its work items."""
 
 _SPARE: Final = 30.0
 
 
 @dataclass(frozen=True)
 class Team:
-    """What the sessions of one team's members have in common; see ``Members`` for what each part is.
+    """The settings that the sessions of one team's members share; the other attributes are arguments of ``Members``.
 
     Attributes:
         clones: the directory of shared clones.
-        locks: the work items that sessions hold.
-        fails_dead: whether an agent that is found dead is a failure, and nothing of its work is saved.
+        locks: the locks of work items.
+        fails_dead: whether an agent that is found dead is a failure, and its work is not saved.
     """
 
     engine: GitTrix
@@ -62,11 +61,11 @@ class Team:
     locks: WorkLocks
 
     def record(self, id_: str) -> MemberRecord:
-        """The record of a session, which may not be there. Raises InvalidInput for what is no id."""
+        """The record of a session, which need not exist. Raises InvalidInput for a malformed id."""
         return MemberRecord(self.engine.services.recorder(id_), self.clones)
 
     def complain(self, id_: str, problem: Exception) -> None:
-        """Announce that something went wrong that stops nothing else."""
+        """Announce an error (``engine.error``) that stops nothing else."""
         self.engine.services.complain(id_, problem)
 
 
@@ -76,7 +75,7 @@ class MemberRecord:
     Attributes:
         id: its id.
         directory: its directory.
-        recorder: what writes its log.
+        recorder: the writer of its log.
     """
 
     def __init__(self, recorder: Recorder, clones: Path) -> None:
@@ -87,35 +86,35 @@ class MemberRecord:
 
     @property
     def workspace(self) -> Path:
-        """Where its workspace is, made or not."""
+        """The path of its workspace, made or not."""
         return self.directory / WORKSPACE
 
     @property
     def finalization(self) -> Path:
-        """Where its finalizations keep their notes."""
+        """The directory of its finalizations' notes."""
         return self.directory / FINALIZATION
 
     def events(self) -> list[Event]:
-        """All that happened to it.
+        """All events of its log.
 
         Raises:
             SessionNotFound: there is no such session.
-            LogDamaged, MetadataVersionUnsupported: it cannot be read.
+            LogDamaged, MetadataVersionUnsupported: the log cannot be read.
         """
         events = self.recorder.log.twin().read()
         if events:
             fold(events)
         else:
-            self.recorder.read()  # which says what there is instead
+            self.recorder.read()  # raises the error that says why there are none
         return events
 
     def life(self) -> Life:
-        """Its life as it is now.
+        """Its lifecycle as it is now.
 
         Raises:
             SessionNotFound: there is no such session, or its start never finished.
-            InvalidInput: it has no life.
-            LogDamaged, MetadataVersionUnsupported: it cannot be read.
+            InvalidInput: it is no member's session.
+            LogDamaged, MetadataVersionUnsupported: the log cannot be read.
         """
         return self._life(self.events())
 
@@ -132,38 +131,39 @@ class MemberRecord:
         return life
 
     @contextmanager
-    def held(self, *, wait: float | None = None) -> Iterator[Held]:
-        """Hold its lease, to store what happens to it.
+    def locked(self, *, wait: float | None = None) -> Iterator[LockedSession]:
+        """Lock the session, to store events of it.
 
         Args:
-            wait: real seconds to wait for others; the recorder's own by default.
+            wait: real seconds to wait for another process; the recorder's by default.
 
         Raises:
-            EvictionRace: somebody else held it for longer.
+            EvictionRace: another process held the lock for longer.
             SessionNotFound, InvalidInput, LogDamaged, MetadataVersionUnsupported: as ``life``.
         """
         with self.recorder.leased(wait=wait):
-            yield Held(self.recorder, self._life(self.events()))
+            yield LockedSession(self.recorder, self._life(self.events()))
 
-    def turn(self, *, wait: float = 0.0) -> Lease:
-        """The right to save what is in the workspace, or to take that away: one at a time, and not the lease, since it takes long."""
+    def workspace_lock(self, *, wait: float = 0.0) -> Lease:
+        """The lock for saving or removing the workspace. It is not the session's lock, since both take long."""
         return Lease(self.directory / TURN, wait=wait)
 
     def busy(self) -> bool:
-        """Whether somebody is at it at this moment."""
-        leases = (self.turn(), self.recorder.store.lease(self.id))
+        """Whether another thread or process holds one of its locks at this moment."""
+        leases = (self.workspace_lock(), self.recorder.store.lease(self.id))
         return any(lease.state() != "available" for lease in leases)
 
-    def hydrated(self) -> MultiRepoWorkspace:
+    def multi_repo(self) -> MultiRepoWorkspace:
         """Its workspace as it was planned. Raises as ``life``."""
-        told = self.events()[0].data.get("repositories", ())
+        planned = self.events()[0].data.get("repositories", ())
         repositories = tuple(
-            CheckedOutRepository(one["name"], one["url"], one["place"], one["branch"], one["commit"], one["place"] == TEAM) for one in told
+            CheckedOutRepository(one["name"], one["url"], one["place"], one["branch"], one["commit"], one["place"] == TEAM)
+            for one in planned
         )
         return MultiRepoWorkspace(str(self.workspace), str(self._clones), repositories)
 
     def process(self, life: Life) -> AgentProcess | None:
-        """The agent that was started in it last; what the log says of it goes before what its files say."""
+        """The agent that was last started in it; where the log and the agent's files differ, the log is right."""
         if life.agent is None:
             return None
         known = (life.agent.pid, life.agent.start_time)
@@ -173,11 +173,11 @@ class MemberRecord:
         return AgentProcess(self.directory / AGENT, replace(Owner.current(), pid=life.agent.pid, start_time=life.agent.start_time))
 
 
-class Held:
-    """A session of a member whose lease is held.
+class LockedSession:
+    """A member's session whose lock is held.
 
     Attributes:
-        life: what it comes to, with all that was added.
+        life: its lifecycle, with all events that were added.
     """
 
     def __init__(self, recorder: Recorder, life: Life) -> None:
@@ -192,20 +192,20 @@ class Held:
         return self.life
 
     def move(self, to: str, *, reason: str | None = None, result: str | None = None) -> Life:
-        """Go on to another state. Raises as ``add``."""
+        """Store a move to another state of the lifecycle. Raises as ``add``."""
         return self.add("life.moved", {"to": to, "reason": reason, "result": result}, commit_point=True)
 
 
-def turn_wait(team: Team) -> float:
-    """Real seconds to wait for whoever saves a workspace: as long as that may take, and some to write it down."""
+def workspace_lock_wait(team: Team) -> float:
+    """Real seconds to wait for a workspace's lock: as long as its finalization may take, and some to store the outcome."""
     return team.deadline + _SPARE
 
 
 def check_name(value: str, what: str) -> str:
-    """Judge a name of one line.
+    """Check a name of one line.
 
     Raises:
-        InvalidInput: it is no text, empty, has a space at an end, or a control character.
+        InvalidInput: it is no text, is empty, begins or ends with a space, or has a control character.
     """
     name = check_text(value, what)
     if not name or name != name.strip() or any(unicodedata.category(one) in ("Cc", "Zl", "Zp") for one in name):
@@ -215,8 +215,3 @@ def check_name(value: str, what: str) -> str:
             fix="Use printable characters, such as alice.",
         )
     return name
-
-
-def plain(text: str) -> str:
-    """A text that any log can hold: bytes that are not UTF-8 as ``\\xe9``."""
-    return os.fsencode(text).decode(errors="backslashreplace")

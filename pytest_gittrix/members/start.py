@@ -1,7 +1,7 @@
-"""Starting a session of a member: its record, its workspace, its agent (BotMinter, session-systems 4.3).
+"""Starting a session of a member: its record, its workspace, its agent (docs/explanation/you-know-botminter.md).
 
-The record comes first, so that a kill leaves something that says what it was going to be. Whatever fails before there is an agent leaves
-nothing; an agent that cannot be started leaves a session that failed. It must not know what becomes of a session that runs.
+The record is written first, so that a kill leaves a record of the start. A failure before the agent is started leaves nothing; an agent
+that cannot be started leaves a session that failed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from pytest_gittrix.git.commit import parse_commit
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.git.objects import MissingObject, Trees, open_objects
 from pytest_gittrix.git.tree import entry_at
-from pytest_gittrix.members.record import Held, MemberRecord, Team, check_name, plain
+from pytest_gittrix.members.finalize_record import plain
+from pytest_gittrix.members.record import LockedSession, MemberRecord, Team, check_name
 from pytest_gittrix.os_level.command import check_command
 from pytest_gittrix.os_level.files import sync_file_system
 from pytest_gittrix.os_level.lock_owner import Owner
@@ -52,8 +53,8 @@ _SECOND: Final = 10**9
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What somebody wants to start; ``Members.start`` says what each part is."""
+class StartRequest:
+    """The arguments of ``Members.start``."""
 
     member: str
     kind: str
@@ -66,10 +67,10 @@ class Asked:
     identity: Mapping[str, str] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Judge it before anything is made.
+        """Check the arguments before anything is made.
 
         Raises:
-            InvalidInput: a part of it is not allowed.
+            InvalidInput: an argument is not allowed.
         """
         check_name(self.member, "member")
         check_text(self.task, "task")
@@ -99,17 +100,17 @@ class MemberStart:
 
     team: Team
 
-    def run(self, asked: Asked, id_: str | None) -> Life:
-        """Start one; ``Members.start`` says what is raised."""
-        asked.check()
+    def run(self, request: StartRequest, id_: str | None) -> Life:
+        """Start a session; raises as ``Members.start``."""
+        request.check()
         engine = self.team.engine
         name, lease = claim(engine.store, engine.services.make_id, id_)
         record = self.team.record(name)
         try:
             with typed():
-                held = self._made(record, asked)
+                session = self._made(record, request)
                 try:
-                    return self._launched(record, held, asked) if asked.command is not None else held.life
+                    return self._launched(record, session, request) if request.command is not None else session.life
                 finally:
                     record.recorder.derive()
         finally:
@@ -117,77 +118,77 @@ class MemberStart:
 
     # Until there could be an agent -------------------------------------------------------------------------------------------------
 
-    def _made(self, record: MemberRecord, asked: Asked) -> Held:
+    def _made(self, record: MemberRecord, request: StartRequest) -> LockedSession:
         try:
             points.reached("member:claimed")
-            if asked.work_item is not None:
-                self._take(asked.work_item, record.id)
-            self._hydrate(record, asked)
-            held = Held(record.recorder, record.life())
-            held.add("workspace.ready", path_fields(str(record.workspace)), commit_point=True)
+            if request.work_item is not None:
+                self._take(request.work_item, record.id)
+            self._make_workspace(record, request)
+            session = LockedSession(record.recorder, record.life())
+            session.add("workspace.ready", path_fields(str(record.workspace)), commit_point=True)
             points.reached("member:hydrated")
-            held.move("active")
+            session.move("active")
             points.reached("member:active")
-            return held
+            return session
         except BaseException:
-            with suppress(OSError, GittrixError):  # of what is over, anybody takes it
+            with suppress(OSError, GittrixError):  # any other session can take a lock of one that is over
                 self.team.locks.release_all(record.id)
-            with suppress(OSError, GittrixError):  # the next recovery takes it away
+            with suppress(OSError, GittrixError):  # the next recovery removes it
                 self.team.engine.services.resources.trash.discard(str(record.directory))
                 self.team.engine.services.tidy()
             raise
 
     def _take(self, item: str, id_: str) -> None:
-        asked = self.team.locks.acquire(item, id_)
-        if not asked.acquired:
+        lock = self.team.locks.acquire(item, id_)
+        if not lock.acquired:
             raise WorkItemHeld(
-                f"Session {asked.holder} works on {item!r} already.",
+                f"Session {lock.holder} works on {item!r} already.",
                 why="Two who work on one thing undo each other's work.",
                 fix="Wait for it to end, stop it, or work on something else.",
-                holder=asked.holder,
+                holder=lock.holder,
             )
 
-    def _hydrate(self, record: MemberRecord, asked: Asked) -> None:
+    def _make_workspace(self, record: MemberRecord, request: StartRequest) -> None:
         clock = self.team.engine.clock
         checkout_all(
-            asked.repositories,
+            request.repositories,
             record.workspace,
             self.team.clones,
             now=lambda: clock.now_ns() / _SECOND,
-            marker={"session_id": record.id, "member": asked.member},
-            environment=git_variables(self.team, asked.repositories),
-            progress=asked.progress,
-            planned=self._planned(record, asked),
+            marker={"session_id": record.id, "member": request.member},
+            environment=git_variables(self.team, request.repositories),
+            progress=request.progress,
+            planned=self._planned(record, request),
         )
         if self.team.engine.store.durability == "full":
-            # A workspace that a power cut emptied would look as if the agent had emptied it.
+            # A workspace that a power cut emptied would look like one that the agent emptied.
             sync_file_system(str(record.directory))
 
-    def _planned(self, record: MemberRecord, asked: Asked) -> Callable[[tuple[CheckedOutRepository, ...]], None]:
+    def _planned(self, record: MemberRecord, request: StartRequest) -> Callable[[tuple[CheckedOutRepository, ...]], None]:
         def planned(repositories: tuple[CheckedOutRepository, ...]) -> None:
-            kind = "brain" if asked.kind == "loop" and self._has_brain(repositories, asked.member) else asked.kind
-            opened: dict[str, Any] = {
-                "task": asked.task,
+            kind = "brain" if request.kind == "loop" and self._has_brain(repositories, request.member) else request.kind
+            fields: dict[str, Any] = {
+                "task": request.task,
                 "kind": kind,
-                "member": asked.member,
+                "member": request.member,
                 "team": self.team.name,
-                "repositories": [_told(one) for one in repositories],
+                "repositories": [_repository_data(one) for one in repositories],
                 **path_fields(str(record.workspace), "workspace"),
                 "policy": NEVER_SWEPT.to_data(),
             }
-            if asked.work_item is not None:
-                opened["work_item"] = asked.work_item
-            if identity := known(check_identity(asked.identity)):
-                opened["identity"] = identity
-            record.recorder.append("session.opened", opened, actor="human", commit_point=True)
-            if asked.work_item is not None:
-                record.recorder.append("work.locked", {"item": asked.work_item})
+            if request.work_item is not None:
+                fields["work_item"] = request.work_item
+            if identity := known(check_identity(request.identity)):
+                fields["identity"] = identity
+            record.recorder.append("session.opened", fields, actor="human", commit_point=True)
+            if request.work_item is not None:
+                record.recorder.append("work.locked", {"item": request.work_item})
             points.reached("member:planned")
 
         return planned
 
     def _has_brain(self, repositories: Sequence[CheckedOutRepository], member: str) -> bool:
-        """Whether the team's repository, as it is about to be checked out, says that the member is a brain."""
+        """Whether the commit of the team's repository that will be checked out has a ``BRAIN`` file for the member."""
         for one in repositories:
             if not one.team or one.commit is None:
                 continue
@@ -205,107 +206,107 @@ class MemberStart:
 
     # The agent ---------------------------------------------------------------------------------------------------------------------
 
-    def _launched(self, record: MemberRecord, held: Held, asked: Asked) -> Life:
+    def _launched(self, record: MemberRecord, session: LockedSession, request: StartRequest) -> Life:
         try:
-            self._launch(record, held, asked)
+            self._launch(record, session, request)
         except BaseException as problem:
-            self._failed(held, problem)
+            self._failed(session, problem)
             if not isinstance(problem, GittrixError):
                 raise
             kind = type(problem) if type(problem) in (InvalidInput, CapabilityMissing) else AdapterUnavailable
             fix = problem.fix or "See why, and start another session."
             raise kind(f"Session {record.id} failed, its agent was not started: {problem.fact}", why=problem.why, fix=fix) from problem
         points.reached("member:launched")
-        return held.life
+        return session.life
 
-    def _launch(self, record: MemberRecord, held: Held, asked: Asked) -> None:
-        command = [*(asked.command or ())]
+    def _launch(self, record: MemberRecord, session: LockedSession, request: StartRequest) -> None:
+        command = [*(request.command or ())]
 
         def confirm(owner: Owner) -> None:
-            told = {"pid": owner.pid, "start_time": owner.start_time, "command": [plain(word) for word in command]}
-            held.add("agent.launched", told, commit_point=True)
+            fields = {"pid": owner.pid, "start_time": owner.start_time, "command": [plain(argument) for argument in command]}
+            session.add("agent.launched", fields, commit_point=True)
 
         start_agent(
             command,
             directory=record.directory / AGENT,
             workspace=record.workspace,
-            environment=self._environment(record, asked),
+            environment=self._environment(record, request),
             confirm=confirm,
         )
 
-    def _environment(self, record: MemberRecord, asked: Asked) -> dict[str, str]:
+    def _environment(self, record: MemberRecord, request: StartRequest) -> dict[str, str]:
         clock_variables: Callable[[], Mapping[str, str]] = getattr(self.team.engine.clock, "environment", dict)
         return {
             **hermetic_env(record.directory / HOME),
             "GIT_ALLOW_PROTOCOL": PROTOCOLS,
             **clock_variables(),
             **self.team.environment,
-            **asked.environment,
+            **request.environment,
             "BM_SESSION_ID": record.id,
             "BM_TEAM_NAME": self.team.name,
             "GITTRIX_SESSION_ID": record.id,
         }
 
-    def _failed(self, held: Held, problem: BaseException) -> None:
-        """Store that no agent was started; where even that cannot be, whoever looks for agents that are gone does it later."""
+    def _failed(self, session: LockedSession, problem: BaseException) -> None:
+        """Store that no agent was started; if even that fails, the next ``observe`` stores it."""
         reason = problem.fact if isinstance(problem, GittrixError) else type(problem).__name__
         with suppress(OSError, GittrixError):
-            if held.life.agent is not None:
-                held.add("agent.exited", {"reason": "it was not started"})
-            never_started(held, plain(reason))
-            retain(self.team, held)
+            if session.life.agent is not None:
+                session.add("agent.exited", {"reason": "it was not started"})
+            mark_never_started(session, plain(reason))
+            retain(self.team, session)
 
 
 def git_variables(team: Team, repositories: Sequence[RepositorySpec]) -> dict[str, str]:
-    """The variables by which git logs in at remotes: the way to an agent of ssh, and a header for each address that takes one.
+    """The variables by which git authenticates: the socket of the ssh agent, and a header for each ``http`` address with credentials.
 
     Raises:
         InvalidInput: credentials cannot be used for an address.
     """
-    told: list[tuple[str, str]] = []
+    settings: list[tuple[str, str]] = []
     for url in dict.fromkeys(spec.url for spec in repositories):
         header = Transport.to(url, credentials=team.credentials(url)).header if url.lower().startswith("http") else None
         if header is not None:
             # Git would follow a redirection with the header.
-            told += [(f"http.{url}.extraHeader", header), (f"http.{url}.followRedirects", "false")]
-    variables = {"GIT_CONFIG_COUNT": str(len(told))} if told else {}
-    for number, (key, value) in enumerate(told):
+            settings += [(f"http.{url}.extraHeader", header), (f"http.{url}.followRedirects", "false")]
+    variables = {"GIT_CONFIG_COUNT": str(len(settings))} if settings else {}
+    for number, (key, value) in enumerate(settings):
         variables |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
     return ssh_variables(team) | variables
 
 
 def ssh_variables(team: Team) -> dict[str, str]:
-    """What agents are told of ssh, so that the engine reaches the remotes that they reach."""
+    """The ssh variables of the agents' environment, so that the engine reaches the remotes that the agents reach."""
     return {name: value for name, value in team.environment.items() if name.startswith("SSH_")}
 
 
-def never_started(held: Held, reason: str) -> Life:
-    """End the run of a session in which no agent ever worked, so that nothing in it needs to be saved. Raises as ``Held.add``."""
-    held.move("failed", reason=f"its agent was not started: {reason}", result="Skipped")
+def mark_never_started(session: LockedSession, reason: str) -> Life:
+    """End the run of a session without an agent: it has no work to be saved. Raises as ``LockedSession.add``."""
+    session.move("failed", reason=f"its agent was not started: {reason}", result="Skipped")
     points.reached("member:ended")
-    return held.life
+    return session.life
 
 
-def retain(team: Team, held: Held) -> Life:
-    """Give back what a session whose run has ended worked on, and keep its workspace for a while. Raises as ``Held.add``."""
-    release(team, held)
-    held.move("retained")
+def retain(team: Team, session: LockedSession) -> Life:
+    """Release the work items of a session whose run has ended, and retain its workspace. Raises as ``LockedSession.add``."""
+    release(team, session)
+    session.move("retained")
     points.reached("member:retained")
-    return held.life
+    return session.life
 
 
-def release(team: Team, held: Held) -> None:
-    """Give back all that a session works on. Raises as ``Held.add``; a lock that cannot be read is nobody's, and told of."""
-    items = set(held.life.locks)
+def release(team: Team, session: LockedSession) -> None:
+    """Release a session's work items. Raises as ``LockedSession.add``; a lock that cannot be read is only announced."""
+    items = set(session.life.locks)
     try:
-        items.update(team.locks.release_all(held.life.id))
+        items.update(team.locks.release_all(session.life.id))
     except GittrixError as problem:
-        team.complain(held.life.id, problem)
+        team.complain(session.life.id, problem)
     for item in sorted(items):
-        held.add("work.released", {"item": item})
+        session.add("work.released", {"item": item})
 
 
-def _told(one: CheckedOutRepository) -> dict[str, Any]:
+def _repository_data(one: CheckedOutRepository) -> dict[str, Any]:
     fields = {"name": one.name, "url": one.url, "branch": one.branch, "place": one.directory}
     texts = {name: check_text(text, f"{name} of a repository") for name, text in fields.items()}
     return {**texts, "commit": os.fspath(one.commit) if one.commit is not None else None}

@@ -1,7 +1,8 @@
-"""How the run of a member's session ends: its agent goes or is stopped, what it left is saved, and the workspace is kept for a while.
+"""Ending the run of a member's session: its agent ends or is stopped, its work is saved, and its workspace is retained.
 
-BotMinter (session-systems 4.2 and 4.3), with every ending retained. What takes long (stopping an agent, saving its work) is done without
-the session's lease, under a lock of its own: of two who save one workspace, one does it. Whoever is killed in between is gone on with.
+This is BotMinter's behaviour, with every ending retained (docs/explanation/you-know-botminter.md). The long steps (stopping an agent,
+saving its work) are done without the session's lock, under the workspace's: of two processes that save one workspace, one does it. An
+ending that was killed half-way is continued by the next call.
 """
 
 from __future__ import annotations
@@ -13,25 +14,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_gittrix import points
+from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.lineage.member_recovery import put_back
 from pytest_gittrix.engine.operations.eviction import LEAVING
 from pytest_gittrix.engine.operations.operation import typed
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput
 from pytest_gittrix.members.finalize import finalize
-from pytest_gittrix.members.record import Held, MemberRecord, Team, plain, turn_wait
-from pytest_gittrix.members.start import never_started, release, retain, ssh_variables
+from pytest_gittrix.members.finalize_record import plain
+from pytest_gittrix.members.record import LockedSession, MemberRecord, Team, workspace_lock_wait
+from pytest_gittrix.members.start import mark_never_started, release, retain, ssh_variables
 from pytest_gittrix.record.state.lifecycle import TERMINAL, Life, require_legal
 
 
 @dataclass(frozen=True, slots=True)
 class StopSummary:
-    """What came of stopping several sessions.
+    """The outcome of stopping several sessions.
 
     Attributes:
-        deactivated: ids of those that were stopped and finalized, oldest first.
-        killed: ids of those that were stopped by force.
-        skipped_interactive: ids of those that a person talks to, and that were left alone.
-        errors: why others could not be stopped, by id.
+        deactivated: ids of the sessions that were stopped and finalized, oldest first.
+        killed: ids of the sessions that were stopped by force.
+        skipped_interactive: ids of the interactive sessions, which were left alone.
+        errors: why other sessions could not be stopped, by id.
     """
 
     deactivated: tuple[str, ...] = ()
@@ -40,8 +43,8 @@ class StopSummary:
     errors: Mapping[str, str] = field(default_factory=dict)
 
 
-class _GivenUp(Exception):
-    """The session is not being finalized any more: somebody killed it meanwhile."""
+class _Superseded(Exception):
+    """The session is no longer being finalized: it was killed meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -50,21 +53,21 @@ class MemberEnd:
 
     team: Team
 
-    # What goes by itself -----------------------------------------------------------------------------------------------------------
+    # Agents that have ended --------------------------------------------------------------------------------------------------------
 
     def exited(self, ids: Iterable[str]) -> list[str]:
-        """Those of some sessions that somebody has to finish."""
+        """The sessions among these that have to be finished."""
         found = []
         for id_ in ids:
             try:
                 record = self.team.record(id_)
-                if self._is_left(record, record.life()):
+                if self._is_unfinished(record, record.life()):
                     found.append(id_)
             except GittrixError:
-                continue  # whoever reads it by its id is told why
+                continue  # reading the session by its id raises the reason
         return found
 
-    def _is_left(self, record: MemberRecord, life: Life) -> bool:
+    def _is_unfinished(self, record: MemberRecord, life: Life) -> bool:
         if life.state == "active":
             process = record.process(life)
             if process is None:
@@ -73,20 +76,20 @@ class MemberEnd:
         return (life.state == "finalizing" or life.state in TERMINAL) and not record.busy()
 
     def finish(self, id_: str) -> Life:
-        """Bring a session whose agent is gone to its end; ``Members.finish`` says how and what is raised."""
+        """End a session whose agent has ended, as ``Members.finish`` documents."""
         record = self.team.record(id_)
         life = record.life()
         if life.state in ("retained", "removed"):
             return life
-        self._require_gone(record, life)
-        self._end_rest(record, life)
-        with self._turn(record):
-            with record.held() as held:
-                self._require_gone(record, held.life)  # it may have been launched since
-                attempt = self._begin(held)
-            return held.life if attempt is None else self._save(record, attempt)
+        self._require_no_agent(record, life)
+        self._stop_processes(record, life)
+        with self._workspace_locked(record):
+            with record.locked() as session:
+                self._require_no_agent(record, session.life)  # it may have been launched since
+                attempt = self._begin(session)
+            return session.life if attempt is None else self._save(record, attempt)
 
-    def _require_gone(self, record: MemberRecord, life: Life) -> None:
+    def _require_no_agent(self, record: MemberRecord, life: Life) -> None:
         if life.state == "creating":
             raise InvalidInput(
                 f"Session {life.id} is still being made.",
@@ -94,87 +97,82 @@ class MemberEnd:
                 fix="Wait for its start; if that was killed, recover: gittrix recover.",
             )
         process = record.process(life) if life.state == "active" else None
-        seen = process.observe() if process is not None else None
-        if seen is not None and seen.state in ("alive", "probe_failed"):
-            what = "runs" if seen.state == "alive" else f"may run ({seen.reason})"
+        observed = process.observe() if process is not None else None
+        if observed is not None and observed.state in ("alive", "probe_failed"):
+            what = "runs" if observed.state == "alive" else f"may run ({observed.reason})"
             raise InvalidInput(
                 f"The agent of session {life.id} {what}.",
                 why="What it does from now on would not be saved.",
                 fix="Wait for it, or stop the session.",
             )
 
-    def _end_rest(self, record: MemberRecord, life: Life) -> None:
-        """End what an agent left running, so that nobody works where its work is saved."""
+    def _stop_processes(self, record: MemberRecord, life: Life) -> None:
+        """Stop all processes of an agent, so that none works in the workspace while it is saved."""
         process = record.process(life)
         if process is None or (life.state != "active" and life.agent is not None and life.agent.exited_ns is not None):
             return
-        left = process.stop(grace=0 if life.ended == "killed" and life.state in TERMINAL else self.team.grace).left
-        if left:
-            raise AdapterUnavailable(
-                f"Processes of session {life.id} cannot be ended: {', '.join(map(str, left))}.",
-                why="They could change the workspace while it is being saved.",
-                fix="End them as the user that they belong to, then try again.",
-            )
+        grace = 0 if life.ended == "killed" and life.state in TERMINAL else self.team.grace
+        _stop(process, grace, life, "They could change the workspace while it is being saved.")
 
     @contextmanager
-    def _turn(self, record: MemberRecord) -> Iterator[None]:
-        with typed(), record.turn(wait=turn_wait(self.team)):
+    def _workspace_locked(self, record: MemberRecord) -> Iterator[None]:
+        with typed(), record.workspace_lock(wait=workspace_lock_wait(self.team)):
             put_back(record.directory)
             yield
 
-    def _begin(self, held: Held) -> int | None:
-        """Note that an agent is gone; the number of the attempt that is due now, or None if there is nothing to save."""
-        life = held.life
+    def _begin(self, session: LockedSession) -> int | None:
+        """Store that an agent has ended; return the number of the attempt that is due now, or None if nothing has to be saved."""
+        life = session.life
         if life.state == "active":
-            life = self._gone(held)
+            life = self._agent_ended(session)
         if life.state in TERMINAL:
-            self._note_exit(held)
-            retain(self.team, held)
+            self._note_exit(session)
+            retain(self.team, session)
         return life.attempts + 1 if life.state == "finalizing" else None
 
-    def _gone(self, held: Held) -> Life:
-        life = held.life
+    def _agent_ended(self, session: LockedSession) -> Life:
+        life = session.life
         if life.agent is None and life.kind != "interactive":
-            return never_started(held, "whoever started it was killed")
-        self._note_exit(held)
+            return mark_never_started(session, "whoever started it was killed")
+        self._note_exit(session)
         if self.team.fails_dead and life.agent is not None and life.stop_ns is None:
-            held.move("failed", reason="its agent was found dead")
+            session.move("failed", reason="its agent was found dead")
             points.reached("member:ended")
-            return held.life
-        return held.move("finalizing")
+            return session.life
+        return session.move("finalizing")
 
-    def _note_exit(self, held: Held) -> None:
-        life = held.life
+    def _note_exit(self, session: LockedSession) -> None:
+        life = session.life
         if life.agent is None or life.agent.exited_ns is not None:
             return
         process = self.team.record(life.id).process(life)
         assert process is not None
-        seen = process.observe()
-        held.add("agent.exited", {"code": seen.code, "signal": seen.signal, "reason": seen.reason or None}, commit_point=True)
+        end = process.observe()
+        session.add("agent.exited", {"code": end.code, "signal": end.signal, "reason": end.reason or None}, commit_point=True)
         points.reached("member:exited")
 
     # Saving ------------------------------------------------------------------------------------------------------------------------
 
     def finalize(self, id_: str) -> Life:
-        """Save a retained session's work once more; ``Members.finalize`` says how and what is raised."""
+        """Save a retained session's work once more, as ``Members.finalize`` documents."""
         record = self.team.record(id_)
         _require_retained(record.life())
-        self._end_rest(record, record.life())
-        with self._turn(record):
-            with record.held() as held:
-                _require_retained(held.life)
-                self._note_exit(held)
-                attempt = held.move("finalizing").attempts + 1
+        self._stop_processes(record, record.life())
+        with self._workspace_locked(record):
+            with record.locked() as session:
+                _require_retained(session.life)
+                self._note_exit(session)
+                attempt = session.move("finalizing").attempts + 1
             return self._save(record, attempt)
 
     def _save(self, record: MemberRecord, attempt: int) -> Life:
-        """Run an attempt and store what it came to, unless somebody killed the session meanwhile."""
+        """Run an attempt and store its outcome, unless the session was killed meanwhile."""
         points.reached("member:finalizing")
         try:
             ended = finalize(
-                record.hydrated(),
+                record.multi_repo(),
                 record.id,
-                tell=lambda type_, data: self._tell(record, attempt, type_, data),
+                on_event=lambda type_, data: self._store(record, attempt, type_, data),
                 deadline=self.team.deadline,
                 forge=self.team.forge,
                 attempt=attempt,
@@ -182,101 +180,95 @@ class MemberEnd:
                 credentials=self.team.credentials,
                 environment=ssh_variables(self.team),
             )
-        except _GivenUp:
+        except _Superseded:
             return record.life()
         except EvictionRace:
             raise
-        except Exception as problem:  # noqa: BLE001  (credentials are a stranger's; a session that cannot be saved must not finalize for ever)
-            to, reason = "failed", _why(problem)
+        except Exception as problem:  # noqa: BLE001  (credentials are the user's code; a session that cannot be saved must not finalize for ever)
+            to, reason = "failed", _reason(problem)
         else:
             to, reason = ("failed" if ended.status == "Failed" else "completed"), ended.reason or ""
-        with record.held() as held:
-            if held.life.state == "finalizing":
-                held.move(to, reason=plain(reason) or None)
+        with record.locked() as session:
+            if session.life.state == "finalizing":
+                session.move(to, reason=plain(reason) or None)
                 points.reached("member:ended")
-                retain(self.team, held)
-            return held.life
+                retain(self.team, session)
+            return session.life
 
-    def _tell(self, record: MemberRecord, attempt: int, type_: str, data: Mapping[str, Any]) -> None:
+    def _store(self, record: MemberRecord, attempt: int, type_: str, data: Mapping[str, Any]) -> None:
         begun = attempt - 1 if type_ == "finalize.started" else attempt
-        with record.held() as held:
-            if (held.life.state, held.life.attempts) != ("finalizing", begun):
-                raise _GivenUp
-            held.add(type_, data, commit_point=type_ == "finalize.finished")
+        with record.locked() as session:
+            if (session.life.state, session.life.attempts) != ("finalizing", begun):
+                raise _Superseded
+            session.add(type_, data, commit_point=type_ == "finalize.finished")
 
     # Stopping ----------------------------------------------------------------------------------------------------------------------
 
     def stop(self, id_: str, *, force: bool, reason: str | None) -> Life:
-        """End a session's run; ``Members.stop`` says how and what is raised."""
+        """End a session's run, as ``Members.stop`` documents."""
         record = self.team.record(id_)
-        told = None if reason is None else plain(reason)
-        return self._kill(record, told) if force else self._stop(record, told)
+        text = None if reason is None else plain(reason)
+        return self._kill(record, text) if force else self._ask_to_end(record, text)
 
-    def _stop(self, record: MemberRecord, reason: str | None) -> Life:
+    def _ask_to_end(self, record: MemberRecord, reason: str | None) -> Life:
         life = record.life()
         if life.state == "active":
-            with record.held() as held:
-                life = held.life
+            with record.locked() as session:
+                life = session.life
                 if life.state == "active":
-                    life = held.add("stop.requested", {"reason": reason}, commit_point=True)
+                    life = session.add("stop.requested", {"reason": reason}, commit_point=True)
                     points.reached("member:stopping")
-            self._end_rest(record, life)
+            self._stop_processes(record, life)
         return self.finish(record.id)
 
     def _kill(self, record: MemberRecord, reason: str | None) -> Life:
-        """The state comes first, so that whoever saves the work meanwhile finds that it is not his any more (session-systems 4.6)."""
-        with record.held() as held:
-            life = held.life
+        """Kill a session. Its state is stored first, so that a finalization that runs meanwhile finds that it has been superseded."""
+        with record.locked() as session:
+            life = session.life
             if life.state in ("active", "finalizing"):
-                held.add("stop.requested", {"force": True, "reason": reason}, commit_point=True)
+                session.add("stop.requested", {"force": True, "reason": reason}, commit_point=True)
                 points.reached("member:stopping")
-                held.move("killed", reason=reason)
+                session.move("killed", reason=reason)
                 points.reached("member:ended")
-                held.move("retained")
+                session.move("retained")
                 points.reached("member:retained")
             elif life.state in TERMINAL:
-                retain(self.team, held)
+                retain(self.team, session)
             elif life.state == "creating":
-                self._require_gone(record, life)
-        return self.bury(record)
+                self._require_no_agent(record, life)
+        return self.ensure_stopped(record)
 
-    def bury(self, record: MemberRecord) -> Life:
-        """See that nothing runs for a session that is over, and that it holds nothing; done again, it does what is left.
+    def ensure_stopped(self, record: MemberRecord) -> Life:
+        """Stop all processes of a session that is over, and release its work items; a later call does what an earlier one left.
 
         Raises:
-            AdapterUnavailable: something runs all the same.
+            AdapterUnavailable: a process cannot be ended.
             CapabilityMissing: its agent runs on another machine.
         """
         life = record.life()
         if life.state not in ("retained", "removed"):
             return life
         process = record.process(life)
-        unseen = life.agent is not None and life.agent.exited_ns is None
-        if process is not None and unseen:
-            left = process.stop(grace=0).left
-            if left:
-                raise AdapterUnavailable(
-                    f"Processes of session {life.id} cannot be ended: {', '.join(map(str, left))}.",
-                    why="They go on in a workspace that nobody saves any more.",
-                    fix="End them as the user that they belong to, then try again.",
-                )
-        if not unseen and not life.locks:
+        unrecorded = life.agent is not None and life.agent.exited_ns is None
+        if process is not None and unrecorded:
+            _stop(process, 0, life, "They go on in a workspace that nobody saves any more.")
+        if not unrecorded and not life.locks:
             return life
-        with record.held() as held:
-            self._note_exit(held)
-            release(self.team, held)
-            return held.life
+        with record.locked() as session:
+            self._note_exit(session)
+            release(self.team, session)
+            return session.life
 
-    def settle(self, id_: str) -> Life:
-        """Do what a kill kept a forced stop or a removal from doing. Raises as ``bury``; EvictionRace if somebody is at it."""
+    def repair(self, id_: str) -> Life:
+        """Complete a forced stop or a removal that was killed. Raises as ``ensure_stopped``; EvictionRace if another process does it."""
         record = self.team.record(id_)
         if os.path.lexists(record.directory / LEAVING):
-            with typed(), record.turn(), record.held():
+            with typed(), record.workspace_lock(), record.locked():
                 put_back(record.directory)
-        return self.bury(record)
+        return self.ensure_stopped(record)
 
     def stop_all(self, lives: Iterable[Life], *, force: bool, chats: bool) -> StopSummary:
-        """Stop these, one after the other, interactive ones too if ``chats``; see ``Members.stop_all``."""
+        """Stop these sessions one after the other, interactive ones too if ``chats``; see ``Members.stop_all``."""
         stopped: list[str] = []
         skipped: list[str] = []
         errors: dict[str, str] = {}
@@ -288,12 +280,22 @@ class MemberEnd:
                 self.stop(life.id, force=force, reason=None)
                 stopped.append(life.id)
             except Exception as problem:  # noqa: BLE001  (one session must not keep the others from being stopped)
-                errors[life.id] = _why(problem)
+                errors[life.id] = _reason(problem)
         ended = tuple(stopped)
         return StopSummary(() if force else ended, ended if force else (), tuple(skipped), errors)
 
 
-def _why(problem: Exception) -> str:
+def _stop(process: AgentProcess, grace: float, life: Life, why: str) -> None:
+    left = process.stop(grace=grace).left
+    if left:
+        raise AdapterUnavailable(
+            f"Processes of session {life.id} cannot be ended: {', '.join(map(str, left))}.",
+            why=why,
+            fix="End them as the user that they belong to, then try again.",
+        )
+
+
+def _reason(problem: Exception) -> str:
     return problem.fact if isinstance(problem, GittrixError) else str(problem) or type(problem).__name__
 
 

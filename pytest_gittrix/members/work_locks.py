@@ -1,6 +1,6 @@
-"""Which session works on which item: locks on disk that survive every restart, and that one of many who ask gets.
+"""Locks of work items: on disk, so that they survive restarts, and held by one session at a time.
 
-A lock is held by a session, not by a process, until it is released or the session is over. It must not know what an item is.
+A lock is held by a session, not by a process, until it is released or the session is over.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class WorkLock:
     """A lock as it is on the disk.
 
     Attributes:
-        item: what is worked on.
+        item: the work item.
         session: the id of the session that holds it.
-        since_ns: when that got it, in nanoseconds since 1970 UTC.
+        since_ns: when the session got it, in nanoseconds since 1970 UTC.
     """
 
     item: str
@@ -43,18 +43,18 @@ class WorkLock:
 
 @dataclass(frozen=True, slots=True)
 class Acquired:
-    """What came of asking for a lock.
+    """The outcome of a request for a lock.
 
     Attributes:
-        acquired: whether the session has it now.
+        acquired: whether the session has the lock now.
         holder: the id of the session that has it now.
-        again: it had it already.
-        taken_from: the id of the session that was over and had it until now.
+        already_held: whether the session had it before.
+        taken_from: the id of the session that had it until now and is over.
     """
 
     acquired: bool
     holder: str
-    again: bool = False
+    already_held: bool = False
     taken_from: str | None = None
 
 
@@ -62,10 +62,10 @@ class WorkLocks:
     """The locks of a directory.
 
     Args:
-        directory: where they are; made by the first :meth:`acquire`.
-        is_live: says of a session's id whether that session still works; one that is over or unknown loses its locks to whoever asks.
+        directory: the directory of the locks; made by the first :meth:`acquire`.
+        is_live: whether the session of an id still works; one that is over or unknown loses its locks to any other that asks.
         now_ns: the time for ``since_ns``, in nanoseconds since 1970 UTC.
-        wait: real seconds to wait for others who change the locks at this moment.
+        wait: real seconds to wait for other processes that are changing the locks.
     """
 
     def __init__(self, directory: Path | str, *, is_live: Callable[[str], bool], now_ns: Callable[[], int], wait: float = 10.0) -> None:
@@ -75,7 +75,7 @@ class WorkLocks:
         self._wait = wait
 
     def acquire(self, item: str, session: str) -> Acquired:
-        """Get an item's lock for a session: at once or not at all. Exactly one of those who ask at the same time gets it.
+        """Get an item's lock for a session, without waiting for its holder. Of several concurrent calls, exactly one gets it.
 
         Raises:
             InvalidInput: the item or the id is malformed.
@@ -85,20 +85,20 @@ class WorkLocks:
         file = self._file(item)
         _check_session(session)
         while True:
-            seen = _read(file)
-            # Asked while nobody has to wait for the answer; it holds as long as the lock is the same.
-            dead = seen is not None and seen.session != session and not self._is_live(seen.session)
-            with self._changing():
+            known = _read(file)
+            # Checked outside the guard, since it takes long; the result is valid as long as the lock is the same.
+            dead = known is not None and known.session != session and not self._is_live(known.session)
+            with self._guarded():
                 held = _read(file)
-                if held != seen:
+                if held != known:
                     continue
                 if held is not None and not dead:
-                    return Acquired(held.session == session, held.session, again=held.session == session)
+                    return Acquired(held.session == session, held.session, already_held=held.session == session)
                 self._write(file, WorkLock(item, session, self._now_ns()))
                 return Acquired(True, session, taken_from=held.session if held else None)
 
     def release(self, item: str, session: str) -> bool:
-        """Give an item's lock back; whether the session held it. Somebody else's lock stays.
+        """Release an item's lock, if the session holds it; return whether it did.
 
         Raises:
             InvalidInput, AdapterUnavailable, EvictionRace: as :meth:`acquire`.
@@ -107,11 +107,11 @@ class WorkLocks:
         _check_session(session)
         if not self._holds(file, session):
             return False
-        with self._changing():
+        with self._guarded():
             return self._remove(file, session)
 
     def release_all(self, session: str) -> list[str]:
-        """Give back all that a session holds; the items, sorted.
+        """Release all locks of a session; return their items, sorted.
 
         Raises:
             InvalidInput, AdapterUnavailable, EvictionRace: as :meth:`acquire`.
@@ -120,11 +120,11 @@ class WorkLocks:
         items = [lock.item for lock in self.held() if lock.session == session]
         if not items:
             return []
-        with self._changing():
+        with self._guarded():
             return [item for item in items if self._remove(self._file(item), session)]
 
     def holder(self, item: str) -> str | None:
-        """The id of the session that has an item's lock, which may be over; None if none has.
+        """The id of the session that holds an item's lock, which may be over; None if it is free.
 
         Raises:
             InvalidInput, AdapterUnavailable: as :meth:`acquire`.
@@ -133,10 +133,10 @@ class WorkLocks:
         return lock.session if lock else None
 
     def held(self) -> list[WorkLock]:
-        """All locks, sorted by item; those of sessions that are over too.
+        """All locks, sorted by item, with those of sessions that are over.
 
         Raises:
-            AdapterUnavailable: the directory or one of them cannot be read.
+            AdapterUnavailable: the directory or a lock cannot be read.
         """
         try:
             names = os.listdir(self.directory)
@@ -148,7 +148,7 @@ class WorkLocks:
         return sorted((lock for lock in found if lock is not None), key=lambda lock: lock.item)
 
     def _file(self, item: str) -> Path:
-        """An item can have any characters and be long; equal names for what a file system calls equal would be one lock."""
+        """The file of an item's lock. Its name is a hash: an item can be long, and two items must not be one name to a file system."""
         _check_item(item)
         return self.directory / (hashlib.sha256(item.encode()).hexdigest() + _SUFFIX)
 
@@ -164,7 +164,7 @@ class WorkLocks:
         return True
 
     def _write(self, file: Path, lock: WorkLock) -> None:
-        # Whoever is killed in here leaves what it wrote; nobody else is in here.
+        # A process that was killed in here has left a temporary file; no other process is in here.
         for name in os.listdir(self.directory):
             if name.startswith(_UNDER_WAY):
                 with suppress(FileNotFoundError):
@@ -174,8 +174,8 @@ class WorkLocks:
         sync_directory(str(self.directory))
 
     @contextmanager
-    def _changing(self) -> Iterator[None]:
-        """Alone, among all processes; who is killed in here is no longer in here."""
+    def _guarded(self) -> Iterator[None]:
+        """Exclude all other processes; a kill releases the guard."""
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             with Lease(self.directory / _GUARD, wait=self._wait):
@@ -199,8 +199,8 @@ def _check_session(session: str) -> None:
 
 def _read(file: Path) -> WorkLock | None:
     try:
-        told = json.loads(file.read_bytes())
-        return WorkLock(str(told["item"]), str(told["session"]), int(told["since_ns"]))
+        fields = json.loads(file.read_bytes())
+        return WorkLock(str(fields["item"]), str(fields["session"]), int(fields["since_ns"]))
     except FileNotFoundError:
         return None
     except OSError as problem:

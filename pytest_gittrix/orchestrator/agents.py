@@ -1,7 +1,7 @@
-"""The agents of orchestrated sessions: launched, looked at and ended as processes, each in a directory of its session's own.
+"""The agents of orchestrated sessions: launched, observed and ended as processes, each with a directory in its session's.
 
-A session has one agent at a time, ``agent-1`` first and another after each restore. Where the engine's workspaces are confined, they are
-confined too, with a private home that stays as long as the session's workspace. It must not know what follows from what is seen.
+A session has one agent at a time, ``agent-1`` first and another after each restore. Where the engine's workspaces are confined, agents are
+confined too, with a private home that stays as long as the session's workspace (docs/reference/confinement.md).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.agents.start import start_agent
 from pytest_gittrix.engine.operations.operation import typed
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError
-from pytest_gittrix.orchestrator.board import RUNTIME, Board, Seen
+from pytest_gittrix.orchestrator.board import RUNTIME, Board, ObservedSession
 from pytest_gittrix.orchestrator.config import AgentPlugin
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.record.state.observations import ACTIVITIES, SOURCES, UNKNOWN, Activity, Runtime
@@ -34,10 +34,18 @@ _REASONS: Final[Mapping[str, str]] = {
     "missing": "process_missing",
     "probe_failed": "probe_error",
 }
-# With these set, git would work in the repository of whoever leads the agents.
-_ASTRAY: Final = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX", "GIT_NAMESPACE")
-# The engine's own token is for people's decisions: an agent that has it opens pull requests, and pushes, past the gate.
-_WITHHELD: Final = frozenset({*_ASTRAY, "GITTRIX_FORGE_TOKEN"})
+# With these set, git would work in the repository of the orchestrator's process.
+_GIT_LOCATIONS: Final = (
+    "GIT_DIR",
+    "GIT_WORK_TREE",
+    "GIT_INDEX_FILE",
+    "GIT_COMMON_DIR",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+    "GIT_NAMESPACE",
+)
+# The engine's token is for people's decisions: an agent that has it could push and open pull requests without a promotion.
+_WITHHELD: Final = frozenset({*_GIT_LOCATIONS, "GITTRIX_FORGE_TOKEN"})
 
 
 @dataclass(frozen=True)
@@ -46,94 +54,94 @@ class Agents:
 
     board: Board
 
-    def plugin(self, seen: Seen) -> AgentPlugin:
-        """The plugin that a session's agent is of: as the session says, the project's first if it says none that there is."""
-        known = {plugin.name: plugin for plugin in seen.project.agents}
-        return known.get(seen.state.identity.get("agent", ""), seen.project.agents[0])
+    def plugin(self, observed: ObservedSession) -> AgentPlugin:
+        """The plugin of a session's agent: the one that its identity names, or the project's first if that does not exist."""
+        known = {plugin.name: plugin for plugin in observed.project.agents}
+        return known.get(observed.state.identity.get("agent", ""), observed.project.agents[0])
 
-    def launch(self, seen: Seen, workspace: Path, prompt: str | None, confirm: Callable[[Owner], object]) -> AgentProcess:
+    def launch(self, observed: ObservedSession, workspace: Path, prompt: str | None, confirm: Callable[[Owner], object]) -> AgentProcess:
         """Start a session's next agent.
 
         Args:
-            seen: the session.
-            workspace: where it works.
-            prompt: for its command.
-            confirm: called with who it is, before it does anything.
+            observed: the session.
+            workspace: its working directory.
+            prompt: the prompt for its command.
+            confirm: called with its process before it runs.
 
         Raises:
             GittrixError: as ``start_agent``; no process and no file of it is left.
         """
-        plugin = self.plugin(seen)
-        directory = self.board.engine.store.directory(seen.id) / f"agent-{self._last(seen.id) + 1}"
+        plugin = self.plugin(observed)
+        directory = self.board.engine.store.directory(observed.id) / f"agent-{self._last(observed.id) + 1}"
         command = [*plugin.command(prompt, workspace)]
-        environment = {**self._environment(seen), **plugin.environment(workspace)}
+        environment = {**self._environment(observed), **plugin.environment(workspace)}
         level = self.board.engine.ephemeral.confine
         if level != "off":
-            place = Place(workspace, self._home(seen), toolchain())
-            confined = wrapped(command, place, confinement(level), environment=environment)
+            layout = Place(workspace, self._home(observed), toolchain())
+            confined = wrapped(command, layout, confinement(level), environment=environment)
             command, environment = confined.argv, confined.environment
         return start_agent(command, directory=directory, workspace=workspace, environment=environment, confirm=confirm)
 
-    def _home(self, seen: Seen) -> Path:
-        home = self.board.engine.store.directory(seen.id) / _HOME
+    def _home(self, observed: ObservedSession) -> Path:
+        home = self.board.engine.store.directory(observed.id) / _HOME
         with typed():
             home.mkdir(exist_ok=True)
         return home
 
-    def clear(self, seen: Seen) -> None:
-        """Remove the private home of a session's agents, if they had one."""
-        home = self.board.engine.store.directory(seen.id) / _HOME
+    def clear(self, observed: ObservedSession) -> None:
+        """Remove the private home of a session's agents, if there is one."""
+        home = self.board.engine.store.directory(observed.id) / _HOME
         if home.is_dir():
             with typed():
                 self.board.engine.services.resources.trash.discard(str(home))
 
-    def process(self, seen: Seen) -> AgentProcess:
-        """A session's last agent, there or not; of one whose files are gone, the log tells who it is."""
-        directory = self.board.engine.store.directory(seen.id) / f"agent-{max(self._last(seen.id), 1)}"
-        runtime = seen.observations.runtime
+    def process(self, observed: ObservedSession) -> AgentProcess:
+        """The process of a session's last agent, dead or alive; the log identifies one whose files are gone."""
+        directory = self.board.engine.store.directory(observed.id) / f"agent-{max(self._last(observed.id), 1)}"
+        runtime = observed.observations.runtime
         if (directory / RECORD).exists() or runtime.pid is None or runtime.start_time is None:
             return AgentProcess(directory)
         return AgentProcess(directory, replace(Owner.current(), pid=runtime.pid, start_time=runtime.start_time))
 
-    def look(self, seen: Seen) -> Runtime:
-        """What runs a session's agent, as it is now."""
-        agent = self.process(seen)
+    def observe(self, observed: ObservedSession) -> Runtime:
+        """The present state of the process of a session's agent."""
+        agent = self.process(observed)
         found = agent.observe()
         pid, start = (None, None) if agent.owner is None else (agent.owner.pid, agent.owner.start_time)
         return Runtime(found.state, pid, start, found.code, RUNTIME, _REASONS[found.state], self.board.engine.clock.now_ns())
 
-    def activity(self, seen: Seen) -> Activity | None:
-        """What a session's agent does, by its plugin; None if that is not told. What an earlier agent did does not count."""
-        if seen.workspace is None:
+    def activity(self, observed: ObservedSession) -> Activity | None:
+        """What a session's agent does, as its plugin reports; None if it reports nothing, or an activity of an earlier agent."""
+        if observed.workspace is None:
             return None
         now = self.board.engine.clock.now_ns()
         try:
-            found = _believed(self.plugin(seen).activity(seen.workspace, now))
-        except Exception as problem:  # noqa: BLE001  (a plugin is a stranger: a look that fails is an observation too)
+            found = _checked_activity(self.plugin(observed).activity(observed.workspace, now))
+        except Exception as problem:  # noqa: BLE001  (a plugin is the user's code: a probe that fails is an observation too)
             return Activity(source="native", detail=f"probe_failure: {problem}", seen_ns=now, failed=True)
-        if found is None or (found.observed_ns is not None and found.observed_ns < seen.launched_ns):
+        if found is None or (found.observed_ns is not None and found.observed_ns < observed.launched_ns):
             return None
         return found
 
-    def stop(self, seen: Seen, *, grace: float | None = None) -> bool:
-        """End a session's agent with everything it started; whether any of it ran.
+    def stop(self, observed: ObservedSession, *, grace: float | None = None) -> bool:
+        """End all processes of a session's agent; return whether any of them ran.
 
         Raises:
-            CapabilityMissing: it runs where nobody can be reached from here.
-            AdapterUnavailable: some of it does not end.
+            CapabilityMissing: it runs on another machine.
+            AdapterUnavailable: a process does not end.
         """
-        stopped = self.process(seen).stop(grace=self.board.grace if grace is None else grace)
+        stopped = self.process(observed).stop(grace=self.board.grace if grace is None else grace)
         if stopped.left:
             raise AdapterUnavailable(
-                f"The agent of session {seen.id} cannot be ended: {', '.join(map(str, stopped.left))} run on.",
+                f"The agent of session {observed.id} cannot be ended: {', '.join(map(str, stopped.left))} run on.",
                 why="It may go on working in the session's workspace.",
                 fix="See whose these processes are, end them, and try again.",
             )
         return not stopped.idle
 
-    def tell(self, seen: Seen, text: str) -> None:
-        """Write a line to a session's agent. Raises AdapterUnavailable if nothing of it reads."""
-        self.process(seen).send(text if text.endswith("\n") else f"{text}\n")
+    def send(self, observed: ObservedSession, text: str) -> None:
+        """Write a line to a session's agent. Raises AdapterUnavailable if no process of it reads."""
+        self.process(observed).send(text if text.endswith("\n") else f"{text}\n")
 
     def _last(self, id: str) -> int:
         try:
@@ -142,43 +150,43 @@ class Agents:
             return 0
         return max((int(match[1]) for name in names if (match := _DIRECTORY.fullmatch(name))), default=0)
 
-    def _environment(self, seen: Seen) -> dict[str, str]:
+    def _environment(self, observed: ObservedSession) -> dict[str, str]:
         base = self.board.environment
         found = {name: value for name, value in os.environ.items() if name not in _WITHHELD} if base is None else dict(base)
-        facts = seen.state.identity
-        told = {"AO_SESSION": seen.id, "AO_PROJECT_ID": seen.project.id, "AO_ISSUE_ID": facts.get("issue")}
-        return {**found, **dict.fromkeys(VARIABLES, seen.id), **{name: value for name, value in told.items() if value}}
+        facts = observed.state.identity
+        variables = {"AO_SESSION": observed.id, "AO_PROJECT_ID": observed.project.id, "AO_ISSUE_ID": facts.get("issue")}
+        return {**found, **dict.fromkeys(VARIABLES, observed.id), **{name: value for name, value in variables.items() if value}}
 
 
-def _believed(told: Activity | None) -> Activity | None:
-    """What a plugin tells, if it is something that can be told, and fit for a log. Raises TypeError or ValueError if not."""
-    if told is None:
+def _checked_activity(activity: Activity | None) -> Activity | None:
+    """A plugin's report, made fit for a log. Raises TypeError or ValueError if it is not valid."""
+    if activity is None:
         return None
-    if not isinstance(told, Activity):
-        raise TypeError(f"it tells {type(told).__name__}, and no Activity")
-    if told.state not in (*ACTIVITIES, UNKNOWN) or told.source not in SOURCES:
-        raise ValueError(f"it tells of the state {told.state!r} from {told.source!r}")
-    if told.observed_ns is not None and type(told.observed_ns) is not int:
-        raise TypeError(f"it tells the time {told.observed_ns!r}, which is no whole number")
-    if told.detail is None:
-        return told
-    # The agent writes what a source tells: half a character, or a page of text, must not keep the rest from being recorded.
-    return replace(told, detail=str(told.detail).encode(errors="replace").decode()[:_MOST_DETAIL])
+    if not isinstance(activity, Activity):
+        raise TypeError(f"it tells {type(activity).__name__}, and no Activity")
+    if activity.state not in (*ACTIVITIES, UNKNOWN) or activity.source not in SOURCES:
+        raise ValueError(f"it tells of the state {activity.state!r} from {activity.source!r}")
+    if activity.observed_ns is not None and type(activity.observed_ns) is not int:
+        raise TypeError(f"it tells the time {activity.observed_ns!r}, which is no whole number")
+    if activity.detail is None:
+        return activity
+    # The agent wrote the detail: half a character, or a page of text, must not keep the rest from being recorded.
+    return replace(activity, detail=str(activity.detail).encode(errors="replace").decode()[:_MOST_DETAIL])
 
 
 def runtime_data(runtime: Runtime, *, reason: str | None = None) -> dict[str, Any]:
-    """The data of ``runtime.observed``; another reason may be told than the probe's."""
-    told = {name: getattr(runtime, name) for name in ("state", "pid", "start_time", "exit_code", "source", "reason")}
-    return {name: value for name, value in {**told, "reason": reason or runtime.reason}.items() if value is not None}
+    """The data of ``runtime.observed``; ``reason`` replaces the probe's."""
+    fields = {name: getattr(runtime, name) for name in ("state", "pid", "start_time", "exit_code", "source", "reason")}
+    return {name: value for name, value in {**fields, "reason": reason or runtime.reason}.items() if value is not None}
 
 
-def alive(owner: Owner) -> dict[str, Any]:
+def alive_data(owner: Owner) -> dict[str, Any]:
     """The data of ``runtime.observed`` for an agent that is about to run."""
     return runtime_data(Runtime("alive", owner.pid, owner.start_time, None, RUNTIME, _REASONS["alive"]))
 
 
 def tolerated(board: Board, id: str, action: Callable[[], object]) -> None:
-    """Do what a session can do without; if it fails, that is announced."""
+    """Do an action whose failure is only announced."""
     try:
         action()
     except GittrixError as problem:

@@ -1,8 +1,7 @@
-"""Where an orchestrator keeps track: the sessions of its projects as their logs tell of them, the flat files, and who has been told what.
+"""The orchestrator's board: the sessions of its projects as their logs show them, their flat files, and their notifications.
 
-Every change of a session is made by whoever holds its lock (``Board.held``), in whatever process: a spawn, a kill, a restore or a look
-at it never meets another one half-way. The files are copies: they can be deleted, and what is told comes from the log (session-systems
-5.1, 5.5). It must not know what is done with a session.
+A session is changed only under its lock (``Board.locked``), in any process: so a spawn, a kill, a restore or a poll never meets another one
+half-way. The files are copies of the logs, and can be deleted (docs/explanation/you-know-agent-orchestrator.md).
 """
 
 from __future__ import annotations
@@ -36,22 +35,22 @@ if TYPE_CHECKING:
 Notify = Callable[[dict[str, Any]], object]
 
 RUNTIME: Final = "process"
-"""What the fact ``runtime`` says of the sessions that an orchestrator spawned: by that it knows them."""
+"""The ``runtime`` in the identity of every session that an orchestrator spawned; it recognises its sessions by that."""
 WAIT: Final = 60.0
-"""Real seconds to wait for whoever changes a session: a stop takes its time."""
+"""Real seconds to wait for another process that changes a session: stopping an agent takes long."""
 _LOCKS: Final = ".working"
-_TOLD: Final = ".told"
+_NOTIFIED: Final = ".told"
 
 
 @dataclass(frozen=True)
-class Seen:
-    """A session of a project, as its log tells now.
+class ObservedSession:
+    """A session of a project, as its log shows it at one moment.
 
     Attributes:
         project: the project.
-        events: all of them.
-        state: what they add up to for the engine.
-        observations: and for an orchestrator.
+        events: all events of its log.
+        state: the engine's state that they add up to.
+        observations: the orchestrator's observations that they add up to.
     """
 
     project: Project
@@ -66,7 +65,7 @@ class Seen:
 
     @property
     def spawning(self) -> bool:
-        """Whether nothing says that its spawn came to its end; an orchestrator works from the start, so its agent must have been seen."""
+        """Whether its spawn has not finished: no session state was decided; for an orchestrator, no agent was observed."""
         if self.observations.session.kind == "orchestrator":
             return (
                 not self.observations.session.over
@@ -82,14 +81,14 @@ class Seen:
 
     @property
     def launched_ns(self) -> int:
-        """Since when its agent may have run; what was seen of one before is of another."""
+        """The earliest time at which its present agent can have run; earlier observations are of another agent."""
         return self.observations.session.restored_ns or self.state.created_ns
 
     @property
     def workspace(self) -> Path | None:
-        """Its workspace, if it is there."""
-        there = self.state.workspace is not None and self.state.workspace_present and os.path.isdir(self.state.workspace)
-        return Path(self.state.workspace) if there and self.state.workspace is not None else None
+        """Its workspace, if it exists."""
+        path = self.state.workspace
+        return Path(path) if path is not None and self.state.workspace_present and os.path.isdir(path) else None
 
 
 @dataclass(frozen=True)
@@ -97,13 +96,13 @@ class Board:
     """The sessions of some projects in one store.
 
     Attributes:
-        engine: whose sessions they are.
-        projects: by id.
-        directory: of the flat files, ``<directory>/<project>/sessions/<id>``.
-        dialect: of every status.
-        notify: who is told what happens; None for nobody.
-        environment: what agents get; this process's own by default, but for the token of the engine's forge.
-        grace: real seconds that an agent has to end by itself.
+        engine: the engine of the sessions.
+        projects: the projects by id.
+        directory: the directory of the flat files, ``<directory>/<project>/sessions/<id>``.
+        dialect: the dialect of every status.
+        notify: called with each notification; None for no notifications.
+        environment: the agents' environment; by default this process's, without the token of the engine's forge.
+        grace: real seconds that an agent has to end when asked, before it is killed.
     """
 
     engine: GitTrix
@@ -114,10 +113,10 @@ class Board:
     environment: Mapping[str, str] | None
     grace: float
 
-    # Where things are ----------------------------------------------------------------------------------------------------------
+    # Projects, files and locks -------------------------------------------------------------------------------------------------
 
     def project(self, id: str) -> Project:
-        """A project. Raises InvalidInput for one that there is not, listing those there are."""
+        """The project of an id. Raises InvalidInput for an unknown one, with a list of the known ones."""
         found = self.projects.get(id)
         if found is None:
             known = ", ".join(self.projects) or "none"
@@ -129,58 +128,58 @@ class Board:
         return self.directory / project.id / "sessions"
 
     def retired(self, project: Project, id: str) -> bool:
-        """Whether a session is to be listed no more."""
+        """Whether a session is no longer listed."""
         return (self.files(project) / ARCHIVE / id).exists()
 
     @contextmanager
-    def held(self, project: Project, id: str, *, wait: float = WAIT) -> Iterator[None]:
-        """Be the only one who changes a session.
+    def locked(self, project: Project, id: str, *, wait: float = WAIT) -> Iterator[None]:
+        """Hold a session's lock, under which alone it is changed.
 
         Raises:
-            EvictionRace: somebody else did not let go in time.
+            EvictionRace: another process did not release it in time.
         """
-        place = self.files(project) / _LOCKS
-        with typed_file(place):
-            place.mkdir(parents=True, exist_ok=True)
-        with Lease(place / id, wait=wait):
+        with self._lock(project, id, wait):
             yield
 
     @contextmanager
-    def held_if_free(self, project: Project, id: str) -> Iterator[bool]:
-        """The same, if nobody else is at it; whether that is so."""
-        place = self.files(project) / _LOCKS
-        with typed_file(place):
-            place.mkdir(parents=True, exist_ok=True)
-        lease = Lease(place / id, wait=0)
+    def locked_if_free(self, project: Project, id: str) -> Iterator[bool]:
+        """Hold a session's lock if it is free, and yield whether it was."""
+        lock = self._lock(project, id, 0)
         try:
-            lease.acquire()
+            lock.acquire()
         except EvictionRace:
             yield False
             return
         try:
             yield True
         finally:
-            lease.release()
+            lock.release()
 
-    # What there is -------------------------------------------------------------------------------------------------------------
+    def _lock(self, project: Project, id: str, wait: float) -> Lease:
+        directory = self.files(project) / _LOCKS
+        with typed_file(directory):
+            directory.mkdir(parents=True, exist_ok=True)
+        return Lease(directory / id, wait=wait)
+
+    # Sessions ------------------------------------------------------------------------------------------------------------------
 
     def ids(self, project: Project) -> list[str]:
-        """The ids of a project's shape that the store has, those that cannot be read included."""
+        """The ids in the store that have the form of a project's ids; also of sessions that cannot be read."""
         return [id for id in self.engine.store.ids() if project.owns(id)]
 
     def recorder(self, id: str) -> Recorder:
         """The recorder of a session."""
         return self.engine.services.recorder(id)
 
-    def find(self, id: str) -> Seen:
+    def find(self, id: str) -> ObservedSession:
         """A session of one of the projects.
 
         Raises:
-            SessionNotFound: there is none of that id, or it is of none of the projects.
-            InvalidInput: there can be no such id.
+            SessionNotFound: there is no session of that id, or it belongs to none of the projects.
+            InvalidInput: the id is malformed.
             LogDamaged, MetadataVersionUnsupported: its log cannot be read.
         """
-        found = self.seen(id)
+        found = self.find_or_none(id)
         if found is None:
             raise SessionNotFound(
                 f"There is no session {id!r} of the projects {', '.join(self.projects)}.",
@@ -189,125 +188,125 @@ class Board:
             )
         return found
 
-    def seen(self, id: str) -> Seen | None:
-        """A session of one of the projects; None if there is none. Raises as ``find`` for what cannot be read."""
+    def find_or_none(self, id: str) -> ObservedSession | None:
+        """A session of one of the projects; None if there is none. Raises as ``find`` for one that cannot be read."""
         events = self.engine.store.log(id).read()
         facts = events[0].data.get("identity", {}) if events else {}
         project = self.projects.get(facts.get("project", ""))
-        # What a person started for the project, and named like its sessions, is not ours to lead, nor to take for a spawn that was killed.
-        # Nor is what came of a session of ours: a fork has the facts of where it came from.
+        # A session that a person started, even under such an id, is not the orchestrator's, and no spawn that was killed. Nor is a fork
+        # of one of the orchestrator's sessions, which inherits the identity.
         if project is None or facts.get("runtime") != RUNTIME or "lineage" in events[0].data or not project.owns(id):
             return None
-        return Seen(project, tuple(events), fold(events), observations_of(events))
+        return ObservedSession(project, tuple(events), fold(events), observations_of(events))
 
-    def every(self, project: Project, *, retired: bool = False) -> list[Seen]:
-        """Every session of a project that can be read, in order of birth; ``GitTrix.problems`` tells of those that cannot.
+    def every(self, project: Project, *, retired: bool = False) -> list[ObservedSession]:
+        """Every session of a project that can be read, oldest first; ``GitTrix.problems`` lists the others.
 
         Args:
             project: the project.
-            retired: those too that are to be listed no more.
+            retired: include those that are no longer listed.
         """
         found = []
         for id in self.ids(project):
             if not retired and self.retired(project, id):
                 continue
             with suppress(GittrixError):
-                seen = self.seen(id)
-                if seen is not None and seen.project is project:
-                    found.append(seen)
-        return sorted(found, key=lambda seen: (seen.state.created_ns, len(seen.id), seen.id))
+                observed = self.find_or_none(id)
+                if observed is not None and observed.project is project:
+                    found.append(observed)
+        return sorted(found, key=lambda observed: (observed.state.created_ns, len(observed.id), observed.id))
 
-    def shown(self, seen: Seen) -> Session:
-        """A session as it is given out: by its log, with what else its file says as metadata."""
-        wire = record(seen.events, now_ns=self.engine.clock.now_ns(), dialect=self.dialect)
+    def to_session(self, observed: ObservedSession) -> Session:
+        """The public Session of a session: by its log, with further keys of its file as metadata."""
+        wire = record(observed.events, now_ns=self.engine.clock.now_ns(), dialect=self.dialect)
         filed: dict[str, Any] = {}
         with suppress(GittrixError):
-            values = read_file(self.files(seen.project) / seen.id)
-            filed = {} if values is None else session_of(seen.id, values, modified_ns=seen.state.updated_ns)["metadata"]
+            values = read_file(self.files(observed.project) / observed.id)
+            filed = {} if values is None else session_of(observed.id, values, modified_ns=observed.state.updated_ns)["metadata"]
         return session_from({**wire, "metadata": {**filed, **wire["metadata"]}})
 
-    def filed(self, project: Project) -> list[Session]:
-        """The sessions of which there is a file and no log: somebody else's, who keeps them so."""
-        place = self.files(project)
+    def file_sessions(self, project: Project) -> list[Session]:
+        """The sessions with a flat file and no log: those of another program."""
+        directory = self.files(project)
         found = []
-        with suppress(GittrixError, OSError):  # whoever keeps them may take one away meanwhile
-            for id, values in sessions(place).items():
+        with suppress(GittrixError, OSError):  # the other program may remove a file meanwhile
+            for id, values in sessions(directory).items():
                 if values.get("project", project.id) == project.id and not os.path.lexists(self.engine.store.directory(id)):
-                    modified = (place / id).stat().st_mtime_ns
-                    told = session_of(id, {"project": project.id, **values}, modified_ns=modified, dialect=self.dialect)
-                    found.append(session_from(told))
+                    modified = (directory / id).stat().st_mtime_ns
+                    wire = session_of(id, {"project": project.id, **values}, modified_ns=modified, dialect=self.dialect)
+                    found.append(session_from(wire))
         return found
 
-    def status(self, seen: Seen) -> str:
+    def status(self, observed: ObservedSession) -> str:
         """The status of a session."""
-        return status(seen.observations, dialect=self.dialect)
+        return status(observed.observations, dialect=self.dialect)
 
-    def over(self, seen: Seen) -> bool:
+    def over(self, observed: ObservedSession) -> bool:
         """Whether a session is over, as an orchestrator sees it: one that was promoted as a pull request goes on until that is merged."""
-        return ended(seen.observations, dialect=self.dialect)
+        return ended(observed.observations, dialect=self.dialect)
 
-    # What is made known --------------------------------------------------------------------------------------------------------
+    # Events, files and notifications -------------------------------------------------------------------------------------------
 
-    def append(self, id: str, *told: tuple[str, Mapping[str, Any]]) -> None:
-        """Store events of a session, whatever has become of it. Raises as ``Recorder.leased`` and ``Recorder.append``."""
+    def append(self, id: str, *events: tuple[str, Mapping[str, Any]]) -> None:
+        """Store events of a session, in any state of it. Raises as ``Recorder.leased`` and ``Recorder.append``."""
         recorder = self.recorder(id)
         with recorder.leased():
-            for type, data in told:
+            for type, data in events:
                 recorder.append(type, data)
 
-    def publish(self, id: str) -> Seen:
-        """Bring a session's file up to date, then tell who is to be told, each thing once. The caller holds the session.
+    def publish(self, id: str) -> ObservedSession:
+        """Update a session's file, then send its new notifications, each once. The caller holds the session's lock.
 
-        What goes wrong with either is announced (``engine.error``) and changes nothing: both follow from the log, and are made up for at
-        the next look.
+        An error of either is announced (``engine.error``) and changes nothing: both follow from the log, and the next poll repeats them.
         """
-        seen = self.find(id)
+        observed = self.find(id)
         try:
-            if not self.retired(seen.project, id):
-                update(self.files(seen.project) / id, changes_of(seen.events, dialect=self.dialect))
-            self._tell(seen)
+            if not self.retired(observed.project, id):
+                update(self.files(observed.project) / id, changes_of(observed.events, dialect=self.dialect))
+            self._notify(observed)
         except GittrixError as problem:
             self.complain(id, problem)
-        return seen
+        return observed
 
-    def retire(self, seen: Seen) -> None:
-        """List a session no more; its id stays taken. What its file says then is what its log says now."""
-        if not self.retired(seen.project, seen.id):
-            update(self.files(seen.project) / seen.id, changes_of(seen.events, dialect=self.dialect))
-            retire(self.files(seen.project), seen.id)
+    def retire(self, observed: ObservedSession) -> None:
+        """Bring a session's file up to date, and list the session no longer; its id stays taken."""
+        if not self.retired(observed.project, observed.id):
+            update(self.files(observed.project) / observed.id, changes_of(observed.events, dialect=self.dialect))
+            retire(self.files(observed.project), observed.id)
 
     def tidy(self, project: Project) -> None:
-        """Remove what was left of files that were being written when their writer was killed."""
-        place = self.files(project)
-        for directory in (place, place / AUDITS):
-            tidy(directory)
-        for name in os.listdir(place / _TOLD) if (place / _TOLD).is_dir() else ():
+        """Remove the temporary files of writers that were killed."""
+        directory = self.files(project)
+        tidy(directory)
+        tidy(directory / AUDITS)
+        notified = directory / _NOTIFIED
+        for name in os.listdir(notified) if notified.is_dir() else ():
             if is_unfinished(name):
-                with self.held_if_free(project, name[1:].partition(".")[0]) as free, suppress(OSError):
+                with self.locked_if_free(project, name[1:].partition(".")[0]) as free, suppress(OSError):
                     if free:
-                        (place / _TOLD / name).unlink()
+                        (notified / name).unlink()
 
     def complain(self, id: str, problem: Exception) -> None:
-        """Announce what went wrong where there is no caller to raise to."""
+        """Announce an error (``engine.error``) where there is no caller to raise it to."""
         self.engine.services.complain(id, problem)
 
-    def _tell(self, seen: Seen) -> None:
+    def _notify(self, observed: ObservedSession) -> None:
         if self.notify is None:
             return
-        place = self.files(seen.project) / _TOLD / seen.id
-        known = {told["id"] for told in notifications(seen.events[: _number(place)], dialect=self.dialect)}
-        news = [told for told in notifications(seen.events, dialect=self.dialect) if told["id"] not in known]
-        for told in news:
+        file = self.files(observed.project) / _NOTIFIED / observed.id
+        known = {one["id"] for one in notifications(observed.events[: _notified_count(file)], dialect=self.dialect)}
+        fresh = [one for one in notifications(observed.events, dialect=self.dialect) if one["id"] not in known]
+        for notification in fresh:
             try:
-                self.notify(told)
-            except Exception as problem:  # noqa: BLE001  (who is told is a stranger, and undoes nothing that happened)
+                self.notify(notification)
+            except Exception as problem:  # noqa: BLE001  (notify is the user's code, and must not undo what happened)
                 report_ignored(problem)
-        if news:
-            write_whole(place, f"{len(seen.events)}\n")
+        if fresh:
+            write_whole(file, f"{len(observed.events)}\n")
 
 
-def _number(path: Path) -> int:
-    """The number of events that were told of, by a file that may be missing or damaged."""
+def _notified_count(path: Path) -> int:
+    """The number of events whose notifications were sent, by a file that may be missing or damaged."""
     try:
         return max(0, int(path.read_bytes()[:20]))
     except (OSError, ValueError):

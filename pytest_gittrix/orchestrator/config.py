@@ -1,6 +1,6 @@
-"""What an orchestrator is told: its projects, their agents and trackers, and what a session is to be spawned with (agent-orchestrator).
+"""The orchestrator's configuration: projects, agents, trackers, and the configuration of a spawn.
 
-Values and protocols only, and the rules for names that follow from them (session-systems 5.3). It must not know sessions.
+Values and protocols only, and the rules for names that follow from them (docs/explanation/you-know-agent-orchestrator.md).
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ from pytest_gittrix.workspaces.workspace import WorkspaceKind, check_kind
 PromptAs = Literal["argument", "input"]
 
 ACTIVITY_LOG: Final = ".ao/activity.jsonl"
-"""Where an agent writes down what it does, in its workspace. A project does well to ignore ``.ao/`` in its ``.gitignore``."""
+"""The file in its workspace to which an agent writes its activity. A project should ignore ``.ao/`` in its ``.gitignore``."""
 _SLUG: Final = 60
 _SAFE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class AgentPlugin(Protocol):
-    """What an agent is, for an orchestrator.
+    """A kind of agent.
 
     A plugin may have ``prompt_as``: ``argument`` (the default: ``command`` puts the prompt into the command) or ``input`` (the prompt is
-    written to the agent's standard input once it runs, and ``command`` is asked without one).
+    written to the agent's standard input once it runs, and ``command`` is called without one).
     """
 
     @property
     def name(self) -> str:
-        """What projects and configurations call it."""
+        """Its name in projects and configurations."""
 
     def command(self, prompt: str | None, workspace: Path) -> Sequence[str]:
         """The program and its arguments; ``prompt`` is None for an agent that is started again, or gets it later."""
 
     def environment(self, workspace: Path) -> Mapping[str, str]:
-        """Variables on top of those that every agent gets."""
+        """Variables beyond those that every agent gets."""
 
     def activity(self, workspace: Path, now_ns: int) -> Activity | None:
-        """What it does, by its own files; None if they tell nothing. Whatever it raises counts as a look that failed."""
+        """What it does, by its own files; None if they do not show it. Any exception counts as a failed probe."""
 
 
 class Tracker(Protocol):
-    """Where a project's issues are. Each method may raise any ``GittrixError`` if it cannot be asked."""
+    """A project's issue tracker. Each method may raise any ``GittrixError`` if the tracker cannot be reached."""
 
     def exists(self, issue: str) -> bool:
         """Whether there is such an issue."""
 
     def branch(self, issue: str) -> str | None:
-        """The branch that it gives an issue; None to have one made up."""
+        """The branch for an issue; None to have one named after the issue."""
 
     def completed(self, issue: str) -> bool:
-        """Whether an issue is done with."""
+        """Whether an issue is completed."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ class CommandAgent:
         name: see ``AgentPlugin``.
         argv: the program and its arguments; the prompt comes last, if it is an argument.
         prompt_as: ``argument``, or ``input`` for its standard input.
-        variables: of its environment.
-        log: its JSONL log of activity, relative to the workspace; see ``record.activity.read_jsonl``.
+        variables: variables of its environment.
+        log: its JSONL log of activity, relative to the workspace; see ``record.state.agent_activity.read_jsonl``.
         database: its own SQLite database instead, relative to the workspace.
-        query: how that is asked.
+        query: the query of the database.
 
     Raises:
         InvalidInput: the command is empty, ``prompt_as`` is neither, or only one of ``database`` and ``query`` is given.
@@ -106,7 +106,7 @@ class CommandAgent:
         return self.variables
 
     def activity(self, workspace: Path, now_ns: int) -> Activity | None:
-        """What its log, or its database, tells."""
+        """Its activity by its log or its database."""
         if self.database is not None and self.query is not None:
             return read_sqlite(workspace / self.database, self.query, now_ns)
         return read_jsonl(workspace / self.log, now_ns)
@@ -114,20 +114,20 @@ class CommandAgent:
 
 @dataclass(frozen=True)
 class Project:
-    """A project: a durable repository, and who works on it.
+    """A project: a durable repository, and the agents that work on it.
 
     Attributes:
         id: its name; a letter or digit, then those and ``._-``.
         durable: its repository on this machine.
-        branch: where its sessions start from.
-        prefix: what the ids of its sessions begin with; made from its name by default (``prefix_of``).
+        branch: the branch that its sessions start from.
+        prefix: the beginning of its sessions' ids; made from its name by default (``prefix_of``).
         agents: its agent plugins; the first is used unless a spawn names another.
         workspace: the kind of workspaces.
-        forge: where its pull requests are; without one, none is looked for.
-        tracker: where its issues are; without one, any issue is taken as it is named.
+        forge: the forge of its pull requests; without one, none are found.
+        tracker: the tracker of its issues; without one, every name of an issue is accepted.
 
     Raises:
-        InvalidInput: a name cannot be one, there is no agent, or two have one name.
+        InvalidInput: a name is malformed, there is no agent, or two have the same name.
     """
 
     id: str
@@ -159,12 +159,12 @@ class Project:
 
     @property
     def ids(self) -> str:
-        """What the ids of its sessions begin with."""
+        """The beginning of its sessions' ids."""
         assert self.prefix is not None
         return self.prefix
 
     def agent(self, name: str | None) -> AgentPlugin:
-        """The plugin of a name, the first one by default. Raises InvalidInput for none, listing those there are."""
+        """The plugin of a name, the first one by default. Raises InvalidInput for an unknown name, with a list of the known ones."""
         for plugin in self.agents:
             if name in (None, plugin.name):
                 return plugin
@@ -172,19 +172,19 @@ class Project:
         raise InvalidInput(f"The project {self.id!r} has no agent {name!r}.", why="Agents are plugins.", fix=f"Use one of: {known}.")
 
     def owns(self, id: str) -> bool:
-        """Whether a session's id is of this project's shape: ``<prefix>-<n>``, ``<prefix>-orchestrator``, ``<prefix>-orchestrator-<n>``."""
+        """Whether an id has the form of this project's: ``<prefix>-<n>``, ``<prefix>-orchestrator``, ``<prefix>-orchestrator-<n>``."""
         return re.fullmatch(rf"{re.escape(self.ids)}-([0-9]+|orchestrator(-[0-9]+)?)", id) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class SpawnConfig:
-    """What a session is spawned with: the document's SessionSpawnConfig.
+    """The configuration of a spawn: agent-orchestrator's SessionSpawnConfig.
 
     Attributes:
         project_id: the project.
-        issue_id: what it is to work on, if that is an issue.
-        branch: what its work is to be called at the forge; made up by default (``branch_for``).
-        prompt: what the agent is told first.
+        issue_id: the issue to work on, if any.
+        branch: the name of its branch at the forge; made by ``branch_for`` by default.
+        prompt: the agent's first prompt.
         agent: the name of a plugin; the project's first by default.
     """
 
@@ -195,7 +195,7 @@ class SpawnConfig:
     agent: str | None = None
 
     def check(self) -> SpawnConfig:
-        """The same, if each value is a text that a program and a record can hold. Raises InvalidInput if not."""
+        """Return the same, if each value is a text that a command and a log can hold. Raises InvalidInput if not."""
         check_text(self.project_id, "project_id")
         for name in ("issue_id", "branch", "prompt", "agent"):
             value = getattr(self, name)
@@ -224,25 +224,25 @@ def projects_by_id(projects: Iterable[Project]) -> dict[str, Project]:
 def issue_of(project: Project, config: SpawnConfig) -> str | None:
     """The branch that the project's tracker gives the issue of a spawn, or None.
 
-    An issue that the tracker does not have is taken as it is named, as the original does. Any other failure of it ends the spawn: what it
-    raises is raised here, before anything is made.
+    An issue that the tracker does not have is accepted, as the original does. Any error of the tracker is raised here, before anything is
+    made.
 
     Raises:
-        InvalidInput: the tracker's branch cannot be one.
+        InvalidInput: the tracker's branch is malformed.
     """
     if project.tracker is None or config.issue_id is None or not project.tracker.exists(config.issue_id):
         return None
-    told = project.tracker.branch(config.issue_id)
-    return None if told is None else short_branch(_check_line(told, "the tracker's branch"))
+    branch = project.tracker.branch(config.issue_id)
+    return None if branch is None else short_branch(_check_line(branch, "the tracker's branch"))
 
 
 def branch_for(config: SpawnConfig, tracked: str | None, id: str) -> str:
-    """What a session's work is called: as told, as the tracker says, after its issue, or after itself (session-systems 5.3).
+    """The branch of a session: the configured one, the tracker's, one named after its issue, or one named after its id.
 
     Args:
-        config: of the spawn.
-        tracked: what the tracker says.
-        id: of the session.
+        config: the configuration of the spawn.
+        tracked: the tracker's branch.
+        id: the session's id.
     """
     named = config.branch or tracked
     if named is not None:
@@ -252,14 +252,14 @@ def branch_for(config: SpawnConfig, tracked: str | None, id: str) -> str:
 
 
 def slug_of(issue: str) -> str:
-    """An issue as part of a branch's name, 60 characters at most: as it is where that can be, else its letters and digits; or nothing."""
+    """An issue as part of a branch's name, 60 characters at most: unchanged if it can be, else its letters and digits; it may be empty."""
     if len(issue) <= _SLUG and _SAFE.fullmatch(issue) and not re.search(r"\.\.|\.$|\.lock$", issue):
         return issue
     return re.sub(r"[^a-z0-9]+", "-", issue.lower()).strip("-")[:_SLUG].strip("-")
 
 
 def prompt_as(agent: AgentPlugin) -> PromptAs:
-    """How an agent gets its first prompt; see ``AgentPlugin``."""
+    """The way an agent gets its first prompt; see ``AgentPlugin``."""
     return "input" if getattr(agent, "prompt_as", "argument") == "input" else "argument"
 
 

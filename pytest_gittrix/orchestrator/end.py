@@ -1,7 +1,7 @@
-"""How orchestrated sessions end, and come back: kill, restore, cleanup (session-systems 5.3).
+"""The ends of orchestrated sessions and their return: kill, restore, cleanup (docs/explanation/you-know-agent-orchestrator.md).
 
 A kill ends the agent, not the session: its workspace stays, so that it can be reviewed, promoted or restored, until its TTL passes or it
-is purged. Nothing that is over is kept alive by being looked at.
+is purged.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import GittrixError, InvalidInput, SessionExpired, SessionNotRestorable, WorkspaceMissing
-from pytest_gittrix.orchestrator.agents import Agents, alive, runtime_data
-from pytest_gittrix.orchestrator.board import RUNTIME, Board, Seen
+from pytest_gittrix.orchestrator.agents import Agents, alive_data, runtime_data
+from pytest_gittrix.orchestrator.board import RUNTIME, Board, ObservedSession
 from pytest_gittrix.orchestrator.session import Cleaned, Killed
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.views.orchestrator_status import NON_RESTORABLE_STATUSES, can_restore
@@ -26,158 +26,160 @@ REASONS: Final = {
     "runtime_lost": "process_missing",
     "error_in_process": "process_missing",
 }
-"""Why a session can be killed, each with what that makes of its runtime."""
+"""The reasons to kill a session, each with the reason that its runtime gets."""
 
 _OUTCOMES: Final = {"pr_merged": "done", "runtime_lost": "crash", "error_in_process": "crash"}
 
 
 @dataclass(frozen=True)
 class Ends:
-    """Ending sessions of a board, and bringing them back."""
+    """Ends sessions of a board, and restores them."""
 
     board: Board
     agents: Agents
 
     def kill(self, id: str, reason: str, *, purge: bool) -> Killed:
-        """End a session's agent; ``Orchestrator.kill`` says how and what it raises."""
+        """End a session's agent, as ``Orchestrator.kill`` documents."""
         if reason not in REASONS:
             raise InvalidInput(f"{reason!r} is no reason to kill a session for.", fix=f"Use one of: {', '.join(REASONS)}.")
         project = self.board.find(id).project
-        with self.board.held(project, id):
-            seen = self.board.find(id)
+        with self.board.locked(project, id):
+            observed = self.board.find(id)
             points.reached("kill:asked")
-            stopped = self.agents.stop(seen)
+            stopped = self.agents.stop(observed)
             points.reached("kill:ended")
-            already = seen.observations.session.over
+            already = observed.observations.session.over
             if not already or stopped:
-                self._record_end(seen, reason)
-            purged = purge and self._purge(seen, reason)
+                self._record_end(observed, reason)
+            purged = purge and self._purge(observed, reason)
             if not already or stopped or purged:
                 self.board.publish(id)
             if purge:
                 self.forget(id)
             return Killed(not already or stopped or purged, already)
 
-    def _record_end(self, seen: Seen, reason: str) -> None:
-        now = self.agents.look(seen)
-        told = [("runtime.observed", runtime_data(now, reason=REASONS[reason]))]
-        if not seen.observations.session.over:
+    def _record_end(self, observed: ObservedSession, reason: str) -> None:
+        now = self.agents.observe(observed)
+        events = [("runtime.observed", runtime_data(now, reason=REASONS[reason]))]
+        if not observed.observations.session.over:
             if now.pid is not None:
-                told.append(("activity.observed", {"state": "exited", "source": "runtime"}))
-            told.append(("status.decided", {"session": "terminated", "reason": reason}))
-        self.board.append(seen.id, *told)
+                events.append(("activity.observed", {"state": "exited", "source": "runtime"}))
+            events.append(("status.decided", {"session": "terminated", "reason": reason}))
+        self.board.append(observed.id, *events)
 
-    def _purge(self, seen: Seen, reason: str) -> bool:
-        """Archive what was done and take the workspace away; whether there was anything to do."""
-        if seen.state.ended and not seen.state.workspace_present:
+    def _purge(self, observed: ObservedSession, reason: str) -> bool:
+        """Archive a session's work and remove its workspace; return whether there was anything to do."""
+        if observed.state.ended and not observed.state.workspace_present:
             return False
-        self.board.engine.evict(seen.id, "discarded", outcome=None if seen.state.ended else _OUTCOMES.get(reason, "killed"))
-        self.agents.clear(seen)
+        self.board.engine.evict(observed.id, "discarded", outcome=None if observed.state.ended else _OUTCOMES.get(reason, "killed"))
+        self.agents.clear(observed)
         return True
 
     def forget(self, id: str) -> None:
-        """List a session no more; its id stays taken."""
+        """List a session no longer; its id stays taken."""
         self.board.retire(self.board.find(id))
 
     def restore(self, id: str) -> None:
-        """Start another agent in a session that is over; ``Orchestrator.restore`` says when and what it raises."""
+        """Start another agent in a session that is over, as ``Orchestrator.restore`` documents."""
         project = self.board.find(id).project
-        with self.board.held(project, id):
-            seen = self.board.find(id)
-            self._restore(seen)
+        with self.board.locked(project, id):
+            observed = self.board.find(id)
+            self._restore(observed)
 
-    def _restore(self, seen: Seen) -> None:
-        self._check(seen)
-        # Two agents in one workspace would be one too many: what is left of the last one goes first.
-        self.agents.stop(seen)
+    def _restore(self, observed: ObservedSession) -> None:
+        self._check(observed)
+        # Remaining processes of the last agent are ended first: two agents must not work in one workspace.
+        self.agents.stop(observed)
         points.reached("restore:checked")
         try:
-            with self.board.recorder(seen.id).working("restore", "human"):
-                workspace = seen.workspace
+            with self.board.recorder(observed.id).working("restore", "human"):
+                workspace = observed.workspace
         except SessionExpired as problem:
-            raise _not_restorable(seen, f"its time was up: it is {problem.state}") from problem
+            raise _not_restorable(observed, f"its time was up: it is {problem.state}") from problem
         if workspace is None:
-            raise _missing(seen)
+            raise _missing(observed)
 
         def known(owner: Owner) -> None:
-            self.board.append(seen.id, ("runtime.observed", alive(owner)))
+            self.board.append(observed.id, ("runtime.observed", alive_data(owner)))
 
         try:
-            agent = self.agents.launch(seen, workspace, None, known)
+            agent = self.agents.launch(observed, workspace, None, known)
             assert agent.owner is not None
-            self.board.append(seen.id, ("session.restored", {}), ("runtime.observed", alive(agent.owner)))
+            self.board.append(observed.id, ("session.restored", {}), ("runtime.observed", alive_data(agent.owner)))
         except BaseException:
-            # No agent may run in what is over, nor the log go on saying that one does.
+            # No agent may run in a session that is over, and the log must not say that one does.
             with suppress(GittrixError):
-                self.agents.stop(seen, grace=0)
-                if self.board.find(seen.id).observations.runtime.state == "alive":
-                    self.board.append(seen.id, ("runtime.observed", {"state": "missing", "source": RUNTIME, "reason": "process_missing"}))
+                self.agents.stop(observed, grace=0)
+                if self.board.find(observed.id).observations.runtime.state == "alive":
+                    self.board.append(
+                        observed.id, ("runtime.observed", {"state": "missing", "source": RUNTIME, "reason": "process_missing"})
+                    )
             raise
         points.reached("restore:launched")
-        self.board.publish(seen.id)
+        self.board.publish(observed.id)
 
-    def _check(self, seen: Seen) -> None:
-        status = self.board.status(seen)
-        if not can_restore(seen.observations, dialect=self.board.dialect):
+    def _check(self, observed: ObservedSession) -> None:
+        status = self.board.status(observed)
+        if not can_restore(observed.observations, dialect=self.board.dialect):
             final = status in NON_RESTORABLE_STATUSES[self.board.dialect]
-            raise _not_restorable(seen, f"it is {status}, which nothing comes back from" if final else f"it is not over, but {status}")
-        if seen.state.ended and seen.state.workspace_present:
-            raise _not_restorable(seen, f"its work is {seen.state.state}")
-        if seen.workspace is None:
-            raise _missing(seen)
+            raise _not_restorable(observed, f"it is {status}, which nothing comes back from" if final else f"it is not over, but {status}")
+        if observed.state.ended and observed.state.workspace_present:
+            raise _not_restorable(observed, f"its work is {observed.state.state}")
+        if observed.workspace is None:
+            raise _missing(observed)
 
     # Cleanup -------------------------------------------------------------------------------------------------------------------
 
-    def cleanup(self, project_id: str | None, *, dry_run: bool, merged: Callable[[Seen], str]) -> Cleaned:
-        """Kill and purge what nobody needs any more; ``Orchestrator.cleanup`` says what that is.
+    def cleanup(self, project_id: str | None, *, dry_run: bool, merged: Callable[[ObservedSession], str]) -> Cleaned:
+        """Kill and purge sessions, as ``Orchestrator.cleanup`` documents.
 
         Args:
             project_id: only of this project.
-            dry_run: only tell.
-            merged: the state of a session's pull request, as the forge tells now.
+            dry_run: only report.
+            merged: returns the present state of a session's pull request at the forge.
         """
         projects = self.board.projects.values() if project_id is None else [self.board.project(project_id)]
         done = Cleaned()
-        for seen in [one for project in projects for one in self.board.every(project)]:
+        for observed in [one for project in projects for one in self.board.every(project)]:
             try:
-                reason = None if _protected(seen) else self._reason(seen, merged)
+                reason = None if _protected(observed) else self._reason(observed, merged)
                 if reason is None:
-                    done.skipped.append(seen.id)
+                    done.skipped.append(observed.id)
                     continue
                 if not dry_run:
-                    self.kill(seen.id, reason, purge=True)
-                done.killed.append(seen.id)
-            except Exception as problem:  # noqa: BLE001  (one session, or a tracker's stranger, must not stop the others)
-                done.errors[seen.id] = str(problem).partition("\n")[0]
+                    self.kill(observed.id, reason, purge=True)
+                done.killed.append(observed.id)
+            except Exception as problem:  # noqa: BLE001  (one session, or the user's tracker, must not stop the others)
+                done.errors[observed.id] = str(problem).partition("\n")[0]
         return done
 
-    def _reason(self, seen: Seen, merged: Callable[[Seen], str]) -> str | None:
-        state = merged(seen)
+    def _reason(self, observed: ObservedSession, merged: Callable[[ObservedSession], str]) -> str | None:
+        state = merged(observed)
         if state in ("merged", "closed"):
             return "pr_merged" if state == "merged" else "auto_cleanup"
-        issue, tracker = seen.state.identity.get("issue"), seen.project.tracker
+        issue, tracker = observed.state.identity.get("issue"), observed.project.tracker
         if issue is not None and tracker is not None and tracker.exists(issue) and tracker.completed(issue):
             return "auto_cleanup"
-        return "runtime_lost" if self.agents.look(seen).state in ("exited", "missing") else None
+        return "runtime_lost" if self.agents.observe(observed).state in ("exited", "missing") else None
 
 
-def _protected(seen: Seen) -> bool:
-    """Whether a cleanup leaves it: an orchestrator, what is being spawned, and what is over already and waits for its TTL."""
-    return seen.observations.session.kind == "orchestrator" or seen.spawning or seen.observations.session.over
+def _protected(observed: ObservedSession) -> bool:
+    """Whether a cleanup leaves a session: an orchestrator, one that is being spawned, or one that is over and waits for its TTL."""
+    return observed.observations.session.kind == "orchestrator" or observed.spawning or observed.observations.session.over
 
 
-def _not_restorable(seen: Seen, reason: str) -> SessionNotRestorable:
+def _not_restorable(observed: ObservedSession, reason: str) -> SessionNotRestorable:
     return SessionNotRestorable(
-        f"Session {seen.id} cannot be restored: {reason}.",
+        f"Session {observed.id} cannot be restored: {reason}.",
         why="Only what is over can come back, and not from every end.",
         fix="Spawn another session for the same work.",
     )
 
 
-def _missing(seen: Seen) -> WorkspaceMissing:
-    path = seen.state.workspace or ""
+def _missing(observed: ObservedSession) -> WorkspaceMissing:
+    path = observed.state.workspace or ""
     return WorkspaceMissing(
-        f"The workspace of session {seen.id} is gone: {path}.",
+        f"The workspace of session {observed.id} is gone: {path}.",
         path=path,
         why="A restored agent goes on where the last one stopped.",
         fix="What was not promoted is in the session's archive; spawn another session.",

@@ -1,6 +1,6 @@
-"""Every attempt of an agent to say how far it is, refused ones too, as agent-orchestrator keeps them (session-systems 5.1, 5.6).
+"""The audit of agents' reports, refused ones too, in agent-orchestrator's format.
 
-The log has them as ``report.submitted``; the file is a copy of its newest part, and can be deleted.
+The log has the reports as ``report.submitted``; the file is a copy of the newest ones, and can be deleted.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _SOURCES: Final = ("acknowledge", "report")
 
 
 def audit_of(events: Sequence[Event], *, dialect: Dialect = "document") -> list[dict[str, Any]]:
-    """The entries of a session, newest first, each with how the session was before the report and after.
+    """The entries of a session, newest first, each with the state of the session before and after the report.
 
-    After a report is as the observations show it: what the report comes to is decided at the next look.
+    The state after a report is that of the observations: the next poll decides the status that follows.
     """
     observations = Observations()
     found = []
@@ -44,16 +44,16 @@ def audit_of(events: Sequence[Event], *, dialect: Dialect = "document") -> list[
 
 
 def audit_path(directory: str | os.PathLike[str], id: str) -> Path:
-    """Where the entries of a session are, in the directory of its project's sessions. Raises InvalidInput for what is no id, or no path."""
+    """The file of a session's entries, in the directory of its project's sessions. Raises InvalidInput for a malformed id or path."""
     return check_place(directory) / DIRECTORY / f"{check_id(id)}.ndjson"
 
 
 def append_audit(directory: str | os.PathLike[str], id: str, entry: Mapping[str, Any]) -> None:
-    """Add an entry; of more than 200, or of more than 256 KB, the oldest go. The newest stays, whatever its size.
+    """Add an entry; beyond 200 entries or 256 KB, the oldest are removed. The newest stays, whatever its size.
 
     Raises:
-        InvalidInput: the entry is not JSON, or there can be no such id.
-        EvictionRace: another writer did not let go for 5 seconds.
+        InvalidInput: the entry is not JSON, or the id is malformed.
+        EvictionRace: another writer held the lock for 5 seconds.
         AdapterUnavailable: the file cannot be read or written.
     """
     path = audit_path(directory, id)
@@ -76,11 +76,11 @@ def append_audit(directory: str | os.PathLike[str], id: str, entry: Mapping[str,
 
 
 def read_audit(directory: str | os.PathLike[str], id: str) -> list[dict[str, Any]]:
-    """The entries of a session, newest first; lines that are none are passed over, and a missing file has none.
+    """The entries of a session, newest first; malformed lines are skipped, and a missing file has no entries.
 
     Raises:
-        InvalidInput: there can be no such id.
-        AdapterUnavailable: the file is there and cannot be read.
+        InvalidInput: the id is malformed.
+        AdapterUnavailable: the file exists and cannot be read.
     """
     entries = (_parsed(line) for line in reversed(_lines(audit_path(directory, id))))
     return [entry for entry in entries if entry is not None]

@@ -1,7 +1,7 @@
-"""The flat ``key=value`` files in which agent-orchestrator's document keeps its sessions, and the ids that name them (session-systems 5.1).
+"""The flat ``key=value`` files in which agent-orchestrator documents its sessions, and the ids that name them.
 
-A file is a copy of what the log tells, and the other way in for a session that has no log here. It is read as tolerantly as the
-original reads it: what makes no sense is passed over, and never an exception.
+A file is a copy of the log, or the only source for a session of another program. It is read as tolerantly as the original reads it: what
+cannot be understood is skipped, and raises no exception.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pytest_gittrix.views.orchestrator import pr_info, record
 from pytest_gittrix.views.orchestrator_status import HEAD_STATUSES, STATUSES, Dialect
 
 ARCHIVE: Final = "archive"
-"""Where the files of sessions go that are to be forgotten. Their ids stay taken."""
+"""The directory for the files of sessions that are no longer listed. Their ids stay taken."""
 LOCK: Final = ".lock"
 
 _ID: Final = re.compile(r"[a-zA-Z0-9_-]+")
@@ -35,13 +35,13 @@ _NUMBERED: Final = re.compile(r"(?:.*/)?(.+)-([0-9]{1,18})(?:\.json)?", re.DOTAL
 _TRIES: Final = 10_000
 _WAIT: Final = 5.0
 _OLD_STATUSES: Final[Mapping[str, str]] = {"starting": "working"}
-# What a file has of its own names for; all else in it is the session's metadata.
+# The documented keys of a file; all others are the session's metadata.
 _KEYS: Final = frozenset(
     {"project", "status", "branch", "issue", "pr", "worktree", "tmuxName", "runtimeHandle", "summary", "agentSessionId"}
     | {"createdAt", "lastActivityAt", "restoredAt"}
 )
 
-# What the log may tell of a session beside that.
+# The further keys that a log can give.
 _METADATA: Final = frozenset({*IDENTITY, "agentReportedState", "agentReportedAt", "agentReportedNote"}) - _KEYS
 
 
@@ -49,9 +49,9 @@ _METADATA: Final = frozenset({*IDENTITY, "agentReportedState", "agentReportedAt"
 
 
 def parse(text: str) -> dict[str, str]:
-    """What a file says: the first ``=`` of a line ends its key, lines that begin with ``#`` or have no key are passed over.
+    """The values of a file: the first ``=`` of a line ends its key; lines that begin with ``#`` or have no key are skipped.
 
-    Spaces around a key and a value do not count. Of several lines with one key the last counts, and a key without a value is not there.
+    Spaces around a key and a value are removed. Of several lines with one key the last counts, and a key without a value is left out.
     """
     found: dict[str, str] = {}
     for line in re.split("[\r\n]", text):
@@ -62,7 +62,7 @@ def parse(text: str) -> dict[str, str]:
 
 
 def render(values: Mapping[str, str]) -> str:
-    """The text of a file that says this. A line break in a value becomes a space: a value is one line.
+    """The text of a file with these values. A line break in a value becomes a space: a value is one line.
 
     Raises:
         InvalidInput: a key could not be read back: it is empty, begins with ``#``, or holds ``=``, a line break or spaces at its ends.
@@ -82,7 +82,7 @@ def render(values: Mapping[str, str]) -> str:
 
 
 def raw_status(text: str | None, *, dialect: Dialect = "document") -> str:
-    """The status that a file means: ``starting`` is ``working``, and one that there is not is ``spawning``."""
+    """The status of a file: ``starting`` means ``working``, and an unknown one means ``spawning``."""
     known = STATUSES if dialect == "document" else HEAD_STATUSES
     status = _OLD_STATUSES.get(text or "", text or "")
     return status if status in known else "spawning"
@@ -92,71 +92,71 @@ def raw_status(text: str | None, *, dialect: Dialect = "document") -> str:
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, str] | None:
-    """What a session's file says; None if there is none, or an empty one: that is an id that was reserved, and no session.
+    """The values of a session's file; None if it is missing, or empty: an empty one reserves an id and is no session.
 
     Raises:
         InvalidInput: the path has a null byte.
-        AdapterUnavailable: the file is there and cannot be read.
+        AdapterUnavailable: the file exists and cannot be read.
     """
-    place = check_place(path)
-    with typed_file(place, "read"), suppress(FileNotFoundError, NotADirectoryError):
-        text = place.read_bytes().decode("utf-8", "surrogateescape")
+    file = check_place(path)
+    with typed_file(file, "read"), suppress(FileNotFoundError, NotADirectoryError):
+        text = file.read_bytes().decode("utf-8", "surrogateescape")
         return parse(text) if text.strip() else None
     return None
 
 
 def update(path: str | os.PathLike[str], changes: Mapping[str, str | None]) -> dict[str, str]:
-    """Change some of what a session's file says, and leave the rest; a value that is empty or None takes its key away.
+    """Change some values of a session's file, and leave the others; an empty value or None removes its key.
 
-    What it says already is not written again. One writer of a directory at a time. A file is replaced whole: whoever reads it meanwhile
-    reads the old one or the new one.
+    A file that would not change is not written. A directory has one writer at a time. A file is replaced whole: a concurrent reader reads
+    the old file or the new one.
 
     Returns:
-        What it says now. If that is nothing, the file is empty, and its id is as if reserved.
+        Its values now. If there are none, the file is empty, and only reserves its id.
 
     Raises:
         InvalidInput: as ``render``, or the path has a null byte.
-        EvictionRace: another writer did not let go for 5 seconds.
+        EvictionRace: another writer held the lock for 5 seconds.
         AdapterUnavailable: the file cannot be read or written.
     """
-    place = check_place(path)
-    with typed_file(place):
-        place.parent.mkdir(parents=True, exist_ok=True)
-    with Lease(place.parent / LOCK, wait=_WAIT):
-        known = read(place)
+    file = check_place(path)
+    with typed_file(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    with Lease(file.parent / LOCK, wait=_WAIT):
+        known = read(file)
         text = render({**(known or {}), **{key: value or "" for key, value in changes.items()}})
-        said = parse(text)
-        if said != (known or {}) or not place.exists():
-            write_whole(place, text)
-    return said
+        values = parse(text)
+        if values != (known or {}) or not file.exists():
+            write_whole(file, text)
+    return values
 
 
 def tidy(directory: str | os.PathLike[str]) -> list[str]:
-    """Remove what writers of a directory left that were killed while they wrote; gives the names.
+    """Remove the temporary files of a directory whose writers were killed; return their names.
 
     Raises:
         InvalidInput: the path has a null byte.
         EvictionRace, AdapterUnavailable: as ``update``.
     """
-    place = check_place(directory)
-    left = [name for name in _names(place) if is_unfinished(name)]
+    root = check_place(directory)
+    left = [name for name in _names(root) if is_unfinished(name)]
     if left:
-        with Lease(place / LOCK, wait=_WAIT), typed_file(place):  # nobody writes while it is held
+        with Lease(root / LOCK, wait=_WAIT), typed_file(root):  # under the lock, no other process writes
             for name in left:
-                (place / name).unlink(missing_ok=True)
+                (root / name).unlink(missing_ok=True)
     return left
 
 
 def sessions(directory: str | os.PathLike[str]) -> dict[str, dict[str, str]]:
-    """What the files of a directory say, by id, in order; reservations, the archive and what is no session's are passed over.
+    """The values of all session files of a directory, by id, in order; without reservations, the archive, and other files.
 
     Raises:
         InvalidInput: the path has a null byte.
-        AdapterUnavailable: the directory is there and cannot be listed, or a file of it cannot be read.
+        AdapterUnavailable: the directory exists and cannot be listed, or a file of it cannot be read.
     """
-    place = check_place(directory)
-    names = [name for name in _names(place) if _ID.fullmatch(name) and (place / name).is_file()]
-    found = {name: read(place / name) for name in names}
+    root = check_place(directory)
+    names = [name for name in _names(root) if _ID.fullmatch(name) and (root / name).is_file()]
+    found = {name: read(root / name) for name in names}
     return {name: values for name, values in sorted(found.items()) if values is not None}
 
 
@@ -164,41 +164,41 @@ def sessions(directory: str | os.PathLike[str]) -> dict[str, dict[str, str]]:
 
 
 def values_of(events: Sequence[Event], *, dialect: Dialect = "document") -> dict[str, str]:
-    """What the file of a session says, by its log. Of a pull request it has the address only, and of costs nothing."""
-    told = record(events, dialect=dialect)
-    handle, info, pr = told["runtimeHandle"], told["agentInfo"] or {}, told["pr"] or {}
+    """The values of a session's file, by its log. Of a pull request it has only the address, and it has no costs."""
+    session = record(events, dialect=dialect)
+    handle, info, pr = session["runtimeHandle"], session["agentInfo"] or {}, session["pr"] or {}
     known = {
-        "project": told["projectId"],
-        "status": told["status"],
-        "branch": told["branch"],
-        "issue": told["issueId"],
+        "project": session["projectId"],
+        "status": session["status"],
+        "branch": session["branch"],
+        "issue": session["issueId"],
         "pr": pr.get("url"),
-        "worktree": told["workspacePath"],
+        "worktree": session["workspacePath"],
         "tmuxName": handle["id"] if handle is not None and handle["runtimeName"] == "tmux" else None,
         "runtimeHandle": None if handle is None else json.dumps(handle, separators=(",", ":"), sort_keys=True),
         "summary": None if info.get("summaryIsFallback") else info.get("summary"),
         "agentSessionId": info.get("agentSessionId"),
-        "createdAt": told["createdAt"],
-        "lastActivityAt": told["lastActivityAt"],
-        "restoredAt": told.get("restoredAt"),
+        "createdAt": session["createdAt"],
+        "lastActivityAt": session["lastActivityAt"],
+        "restoredAt": session.get("restoredAt"),
     }
-    return {**told["metadata"], **{key: value for key, value in known.items() if value}}
+    return {**session["metadata"], **{key: value for key, value in known.items() if value}}
 
 
 def changes_of(events: Sequence[Event], *, dialect: Dialect = "document") -> dict[str, str | None]:
-    """What to ``update`` a session's file with, so that it says what the log says; keys that others put there are left alone."""
+    """The changes with which ``update`` makes a session's file equal to its log; keys of other programs stay."""
     known = values_of(events, dialect=dialect)
     return {**known, **dict.fromkeys(sorted((_KEYS | _METADATA) - known.keys()))}
 
 
 def session_of(id: str, values: Mapping[str, str], *, modified_ns: int, dialect: Dialect = "document") -> dict[str, Any]:
-    """The document's Session by its file alone; what cannot be read is as if it were not there.
+    """agent-orchestrator's Session by its file alone; a value that cannot be understood counts as missing.
 
     Args:
         id: the file's name.
-        values: what it says.
-        modified_ns: when it was written last, for the times that it does not tell.
-        dialect: of the status.
+        values: its values.
+        modified_ns: when it was last written, in place of missing times.
+        dialect: the dialect of the status.
     """
     url, summary, agent = (values.get(key) for key in ("pr", "summary", "agentSessionId"))
     pr = None if url is None else pr_info(pull_request_at(url))
@@ -244,7 +244,7 @@ def _instant(text: str | None) -> str | None:
 
 
 def check_id(id: str) -> str:
-    """The id, if it can be one: letters, digits, ``_`` and ``-``. Raises InvalidInput if not."""
+    """Return a well-formed id: letters, digits, ``_`` and ``-``. Raises InvalidInput for another."""
     if not _ID.fullmatch(id) or id == ARCHIVE:
         raise InvalidInput(
             f"{id!r} is not the id of a session.",
@@ -255,10 +255,10 @@ def check_id(id: str) -> str:
 
 
 def prefix_of(project: str) -> str:
-    """What the ids of a project's sessions begin with: the project's name if it is short, else its capitals, initials or first letters.
+    """The beginning of the ids of a project's sessions: the project's name if it is short, else its capitals, initials or first letters.
 
     Raises:
-        InvalidInput: the project cannot be called so: it begins with a letter or a digit, goes on with those and ``._-``, and has 128 at
+        InvalidInput: the name is malformed: it begins with a letter or a digit, goes on with those and ``._-``, and has 128 characters at
             most.
     """
     if not _PROJECT.fullmatch(project):
@@ -273,8 +273,8 @@ def prefix_of(project: str) -> str:
         return name.strip("-").lower()
     if len(capitals) > 1:
         return capitals.lower()
-    words = [word for word in re.split("[-_]", name) if word]
-    return "".join(word[0] for word in words).lower() if len(words) > 1 else words[0][:3].lower()
+    parts = [part for part in re.split("[-_]", name) if part]
+    return "".join(part[0] for part in parts).lower() if len(parts) > 1 else parts[0][:3].lower()
 
 
 def orchestrator_id(prefix: str) -> str:
@@ -283,79 +283,79 @@ def orchestrator_id(prefix: str) -> str:
 
 
 def reserve(directory: str | os.PathLike[str], prefix: str, taken: Iterable[str] = ()) -> str:
-    """Take the next id of a project: no two callers ever get the same, whatever processes they are in.
+    """Reserve the next id of a project: no two callers get the same, in any processes.
 
     Args:
-        directory: of the project's sessions; made if it is missing. Ids in its archive stay taken.
+        directory: the directory of the project's sessions; made if it is missing. Ids in its archive stay taken.
         prefix: see ``prefix_of``.
-        taken: what else has numbers, such as branches ``session/<prefix>-4``; what has another prefix does not count.
+        taken: further names with numbers, such as branches ``session/<prefix>-4``; those with another prefix do not count.
 
     Returns:
-        ``<prefix>-<n>``, with an empty file of that name: a reservation, until something is written to it or it is let go (``release``).
+        ``<prefix>-<n>``, with an empty file of that name: a reservation, until the file is written or released (``release``).
 
     Raises:
         InvalidInput: the prefix cannot be part of an id, or the path has a null byte.
         AdapterUnavailable: the directory cannot be written, or 10,000 numbers were all taken meanwhile.
     """
     check_id(prefix)
-    place = check_place(directory)
-    with typed_file(place):
-        place.mkdir(parents=True, exist_ok=True)
-    names = [*_names(place), *_names(place / ARCHIVE), *taken]
+    root = check_place(directory)
+    with typed_file(root):
+        root.mkdir(parents=True, exist_ok=True)
+    names = [*_names(root), *_names(root / ARCHIVE), *taken]
     numbers = [int(match[2]) for name in names if (match := _NUMBERED.fullmatch(name)) and match[1] == prefix]
     first = max(numbers, default=0) + 1
     for number in range(first, first + _TRIES):
         id = f"{prefix}-{number}"
-        if not _created(place / id):
+        if not _created(root / id):
             continue
-        # Whoever had it meanwhile, and went to the archive with it, made room for this file; the id stays taken all the same.
-        if not _archived(place, id):
+        # Another process may have used the id and archived its file meanwhile; the id stays taken all the same.
+        if not _archived(root, id):
             return id
-        with typed_file(place):
-            os.unlink(place / id)
+        with typed_file(root):
+            os.unlink(root / id)
     raise AdapterUnavailable(
-        f"All of {prefix}-{first} to {prefix}-{first + _TRIES - 1} were taken in {place} meanwhile.",
+        f"All of {prefix}-{first} to {prefix}-{first + _TRIES - 1} were taken in {root} meanwhile.",
         fix="Look what makes sessions there without end.",
     )
 
 
 def release(directory: str | os.PathLike[str], id: str) -> bool:
-    """Let a reservation go, after a start that failed. Returns whether it was one; the file of a session stays.
+    """Release a reservation, after a start that failed. Returns whether it was one; the file of a session stays.
 
     Raises:
-        InvalidInput: there can be no such id or directory.
+        InvalidInput: the id or the path is malformed.
         EvictionRace, AdapterUnavailable: as ``update``.
     """
-    place = check_place(directory) / check_id(id)
-    if not place.parent.is_dir():
+    file = check_place(directory) / check_id(id)
+    if not file.parent.is_dir():
         return False
-    with Lease(place.parent / LOCK, wait=_WAIT):
-        if not place.is_file() or read(place) is not None:
+    with Lease(file.parent / LOCK, wait=_WAIT):
+        if not file.is_file() or read(file) is not None:
             return False
-        with typed_file(place):
-            os.unlink(place)
+        with typed_file(file):
+            os.unlink(file)
     return True
 
 
 def retire(directory: str | os.PathLike[str], id: str) -> bool:
-    """Move a session's file to the archive, so that it is listed no more and its id never used again. Returns whether there was one.
+    """Move a session's file to the archive, so that it is no longer listed and its id never used again. Returns whether there was one.
 
-    What is in the archive under its name already stays: the file goes there as ``<id>.2``, and so on.
+    An older file of that name in the archive stays: the new one is named ``<id>.2``, and so on.
 
     Raises:
-        InvalidInput: there can be no such id or directory.
+        InvalidInput: the id or the path is malformed.
         EvictionRace, AdapterUnavailable: as ``update``.
     """
-    place = check_place(directory) / check_id(id)
-    if not place.parent.is_dir():
+    file = check_place(directory) / check_id(id)
+    if not file.parent.is_dir():
         return False
-    with Lease(place.parent / LOCK, wait=_WAIT), typed_file(place):
-        if not place.is_file():
+    with Lease(file.parent / LOCK, wait=_WAIT), typed_file(file):
+        if not file.is_file():
             return False
-        archive = place.parent / ARCHIVE
+        archive = file.parent / ARCHIVE
         archive.mkdir(exist_ok=True)
         names = chain([id], (f"{id}.{number}" for number in count(2)))
-        os.replace(place, next(archive / name for name in names if not os.path.lexists(archive / name)))
+        os.replace(file, next(archive / name for name in names if not os.path.lexists(archive / name)))
     return True
 
 
@@ -364,7 +364,7 @@ def _archived(directory: Path, id: str) -> bool:
 
 
 def _created(path: Path) -> bool:
-    # Under .json newer versions keep the session; and whichever kind of file is there, the number is taken.
+    # Newer versions name the file <id>.json; with either file, the number is taken.
     if path.with_name(f"{path.name}.json").exists():
         return False
     with typed_file(path):

@@ -1,7 +1,8 @@
-"""An orchestrator: agents of several projects at work on issues, each in a session of its own, looked at from outside (agent-orchestrator).
+"""The orchestrator: agents of several projects that work on issues, each in its own session, polled from outside (agent-orchestrator).
 
-An orchestrated session is an ordinary session of the engine with an agent in it: all of review, promote and discard work on it. What the
-orchestrator sees and decides is in the session's log; statuses, files and notifications follow from that (session-systems 5).
+An orchestrated session is an ordinary session of the engine with an agent in it, and can be reviewed, promoted and discarded. The
+orchestrator's observations and decisions are in the session's log; statuses, files and notifications follow from it
+(docs/explanation/you-know-agent-orchestrator.md).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pytest_gittrix.engine.agents.processes import GRACE
 from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.errors import GittrixError, InvalidInput, SessionNotRestorable
 from pytest_gittrix.orchestrator.agents import Agents
-from pytest_gittrix.orchestrator.board import Board, Notify, Seen
+from pytest_gittrix.orchestrator.board import Board, Notify, ObservedSession
 from pytest_gittrix.orchestrator.config import AgentPlugin, CommandAgent, Project, SpawnConfig, Tracker, projects_by_id
 from pytest_gittrix.orchestrator.end import Ends
 from pytest_gittrix.orchestrator.flat_audit import append_audit, audit_of
@@ -37,7 +38,7 @@ from pytest_gittrix.orchestrator.session import (
     is_restorable,
     is_terminal_session,
 )
-from pytest_gittrix.orchestrator.spawn import Spawning
+from pytest_gittrix.orchestrator.spawn import Spawner
 from pytest_gittrix.record.state.agent_reports import check_report, report_named
 from pytest_gittrix.views.orchestrator_status import Dialect, can_restore
 
@@ -67,22 +68,22 @@ __all__ = [
 ]
 
 POLL: Final = timedelta(seconds=30)
-"""How often sessions are looked at (session-systems 5.2)."""
+"""How often sessions are polled."""
 
 
 class Orchestrator:
-    """Leads the sessions of some projects in one engine's store. Several may do so at once, in several processes.
+    """Leads the sessions of some projects in one engine's store. Several orchestrators may do so at once, in several processes.
 
     Args:
         engine: the engine, initialised.
-        projects: what sessions are spawned for.
-        directory: of the flat ``key=value`` files; ``<home>/orchestrator`` by default. Those of a project are below
+        projects: the projects for which sessions are spawned.
+        directory: the directory of the flat ``key=value`` files; ``<home>/orchestrator`` by default. Those of a project are below
             ``<directory>/<project>/sessions``, the reports of its agents in ``.agent-report-audit`` there.
         dialect: ``document`` (as documented) or ``head`` (as the newest code).
-        notify: called with each notification (the document's OrchestratorEvent as a dict), once and in order, also across orchestrators
-            of one directory. One that is killed while it tells may tell the same once more, under the same id.
-        environment: what agents get; this process's own by default, but for the token of the engine's forge.
-        grace: real seconds that an agent has to end by itself when it is killed.
+        notify: called with each notification (agent-orchestrator's OrchestratorEvent as a dict), once and in order, also across
+            orchestrators of one directory. After a kill, the last notification may be repeated, under the same id.
+        environment: the agents' environment; by default this process's, without the token of the engine's forge.
+        grace: real seconds that an agent has to end when asked, before it is killed.
         end_merged: as in the original's code, ``poll`` kills and purges a session whose pull request is merged, as soon as its agent is not
             active, waiting for input or blocked, or 5 minutes after. Otherwise ``cleanup`` does.
         list_persists_death: as in the original's code, ``list`` ends a session whose agent is gone at once, without the three looks that
@@ -107,12 +108,12 @@ class Orchestrator:
     ) -> None:
         if dialect not in ("document", "head"):
             raise InvalidInput(f"{dialect!r} is no dialect.", fix="Use document or head.")
-        place = Path(directory).absolute() if directory is not None else engine.home / "orchestrator"
-        self._board = Board(engine, projects_by_id(projects), place, dialect, notify, environment, grace)
+        directory = Path(directory).absolute() if directory is not None else engine.home / "orchestrator"
+        self._board = Board(engine, projects_by_id(projects), directory, dialect, notify, environment, grace)
         self._agents = Agents(self._board)
         self._ends = Ends(self._board, self._agents)
-        self._spawning = Spawning(self._board, self._agents, self._ends)
-        self._poller = Poller(self._board, self._agents, self._spawning.settle, self._purge_merged if end_merged else None)
+        self._spawning = Spawner(self._board, self._agents, self._ends)
+        self._poller = Poller(self._board, self._agents, self._spawning.repair, self._purge_merged if end_merged else None)
         self._list_persists_death = list_persists_death
         self._timer: Timer | None = None
         self.recover()
@@ -125,19 +126,19 @@ class Orchestrator:
 
     @property
     def directory(self) -> Path:
-        """Where the flat files are."""
+        """The directory of the flat files."""
         return self._board.directory
 
     def recover(self) -> builtins.list[str]:
-        """Undo spawns that were killed, end agents of sessions that are over, and bring files up to date; done when it is made, too.
+        """Undo spawns that were killed, end agents of sessions that are over, and update the files. The constructor does this, too.
 
         Returns:
-            The ids of the sessions whose spawn was undone. They are discarded, with what was done in them archived, and never used again.
+            The ids of the sessions whose spawn was undone. They are discarded, their work is archived, and their ids are never used again.
         """
         return self._spawning.recover()
 
     def close(self) -> None:
-        """Look at nothing any more. Sessions and their agents go on; closing again is no error."""
+        """Stop polling. Sessions and their agents go on; a second call does nothing."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -147,48 +148,48 @@ class Orchestrator:
     def spawn(self, config: SpawnConfig) -> Session:
         """Spawn a session: an id, a workspace, an agent at work in it.
 
-        Its work is called (the fact ``branch``) as told, as the tracker says, ``feat/<issue>``, or ``session/<id>``. The agent gets its
-        prompt by its command, or by its input once it runs, with three more tries; if that fails, the session stays. It is confined where
+        Its branch (``branch`` of its identity) is the configured one, the tracker's, ``feat/<issue>``, or ``session/<id>``. The agent gets
+        its prompt by its command, or by its input once it runs, with three retries; if that fails, the session stays. It is confined where
         the engine's workspaces are (``LocalEphemeral(confine=...)``).
 
         Raises:
             InvalidInput: there is no such project, agent or program, or a value cannot be used.
-            GittrixError: what the tracker raises for an issue that it cannot look up; nothing was made.
-            AdapterUnavailable, UnsupportedRepository, CapabilityMissing: it cannot be started. Whatever is raised, no reservation, session,
+            GittrixError: an error of the tracker; nothing was made.
+            AdapterUnavailable, UnsupportedRepository, CapabilityMissing: it cannot be started. After any error, no reservation, session,
                 workspace or process is left.
         """
-        return self._shown(self._spawning.worker(config))
+        return self._session(self._spawning.worker(config))
 
     def spawn_orchestrator(self, project_id: str, *, system_prompt: str | None = None, agent: str | None = None) -> Session:
-        """The session that leads a project's others: the one there is, or a new one. Concurrent calls get the same.
+        """The session that leads a project's others: the existing one, or a new one. Concurrent calls get the same.
 
         Raises:
             InvalidInput: there is no such project or agent.
-            SessionNotRestorable: it is done, and its workspace still there.
+            SessionNotRestorable: it is done, and its workspace still exists.
             EvictionRace: another process has been spawning it for 20 seconds.
             AdapterUnavailable, UnsupportedRepository, CapabilityMissing: as ``spawn``.
         """
-        return self._shown(self._spawning.orchestrator(project_id, system_prompt, agent))
+        return self._session(self._spawning.orchestrator(project_id, system_prompt, agent))
 
-    # What there is -------------------------------------------------------------------------------------------------------------
+    # Finding -------------------------------------------------------------------------------------------------------------------
 
     def get(self, id: str) -> Session | None:
-        """A session, purged ones too, or one that somebody else keeps in a flat file here; None if there is none.
+        """A session, purged ones too, or one of another program by its flat file; None if there is none.
 
         Raises:
-            InvalidInput: there can be no such id.
+            InvalidInput: the id is malformed.
             LogDamaged, MetadataVersionUnsupported: its log cannot be read.
         """
-        seen = self._board.seen(id)
-        if seen is not None:
-            return self._board.shown(seen)
-        filed = (one for project in self._board.projects.values() for one in self._board.filed(project))
+        observed = self._board.find_or_none(id)
+        if observed is not None:
+            return self._board.to_session(observed)
+        filed = (one for project in self._board.projects.values() for one in self._board.file_sessions(project))
         return next((one for one in filed if one.id == id), None)
 
     def list(self, project_id: str | None = None) -> builtins.list[Session]:
-        """Every session that was not purged, over or not, in order of birth; then those of which there is only a flat file.
+        """Every session that was not purged, over or not, oldest first; then those with only a flat file.
 
-        What it shows is what the last look saw; a log that cannot be read is passed over.
+        A session is listed as the last poll observed it; one whose log cannot be read is left out.
 
         Raises:
             InvalidInput: there is no such project.
@@ -198,123 +199,123 @@ class Orchestrator:
         for project in projects:
             every = self._board.every(project)
             if self._list_persists_death:
-                every = [self._poller.end_if_lost(seen) for seen in every]
-            found += [self._board.shown(seen) for seen in every] + self._board.filed(project)
+                every = [self._poller.end_if_lost(observed) for observed in every]
+            found += [self._board.to_session(observed) for observed in every] + self._board.file_sessions(project)
         return found
 
-    # Ends and new beginnings ---------------------------------------------------------------------------------------------------
+    # Ending and restoring ------------------------------------------------------------------------------------------------------
 
     def kill(self, id: str, *, reason: str = "manually_killed", purge: bool = False) -> Killed:
-        """End a session's agent, with everything it started; done again, it does nothing.
+        """End all processes of a session's agent; a second call does nothing.
 
         The session's workspace stays, so that it can be restored, reviewed and promoted, until its TTL passes.
 
         Args:
             id: the session.
-            reason: ``manually_killed``, ``pr_merged``, ``auto_cleanup``, ``runtime_lost`` or ``error_in_process``; it makes the status.
-            purge: archive what it did and take its workspace away too; it is listed no more then.
+            reason: ``manually_killed``, ``pr_merged``, ``auto_cleanup``, ``runtime_lost`` or ``error_in_process``; the status follows it.
+            purge: archive its work and remove its workspace too; it is no longer listed then.
 
         Raises:
-            SessionNotFound: there is none.
-            InvalidInput: the reason is none.
+            SessionNotFound: there is no such session.
+            InvalidInput: the reason is unknown.
             CapabilityMissing, AdapterUnavailable: the agent cannot be ended from here, or does not end; nothing was recorded.
-            EvictionRace: somebody else changes the session and does not let go.
+            EvictionRace: another process is changing the session for too long.
         """
         return self._ends.kill(id, reason, purge=purge)
 
     def restore(self, id: str) -> Session:
         """Start a new agent in a session that is over, where the last one stopped; a pull request that was merged or closed is dropped.
 
-        The agent gets no prompt: ``send`` tells it what to do.
+        The agent gets no prompt: use ``send``.
 
         Raises:
-            SessionNotFound: there is none.
+            SessionNotFound: there is no such session.
             SessionNotRestorable: it is not over, or over for good: its pull request is merged, or its work promoted.
             WorkspaceMissing: its workspace is gone.
             InvalidInput, AdapterUnavailable, CapabilityMissing: the agent cannot be started; the session stays over.
         """
         if not self._board.over(self._board.find(id)):
-            self._poller.look(id)  # its agent may be gone since the last look
+            self._poller.poll_one(id)  # its agent may have ended since the last poll
         self._ends.restore(id)
-        return self._shown(id)
+        return self._session(id)
 
     def send(self, id: str, text: str) -> None:
-        """Tell a session's agent something; one that is over is restored first, if it can be. It is recorded as ``user_message``.
+        """Send a text to a session's agent; a session that is over is restored first, if possible. It is recorded as ``user_message``.
 
         Raises:
-            InvalidInput: the text is none.
+            InvalidInput: ``text`` is no text.
             SessionNotFound: there is no such session.
-            SessionNotRestorable: nothing can be sent to it: it is over for good, or its agent is gone and that is not settled yet.
-            WorkspaceMissing, SessionExpired: it is over, and its workspace gone.
-            AdapterUnavailable: the agent does not read; what was to be told is recorded.
+            SessionNotRestorable: it cannot be sent to: it is over for good, or its agent has ended and the outcome is not decided yet.
+            WorkspaceMissing, SessionExpired: it is over, and its workspace is gone.
+            AdapterUnavailable: the agent does not read; the text is recorded.
         """
-        said = check_text(text, "text")
-        seen = self._awake(id)
-        self._board.engine.get_session(id).record("user_message", {"text": said})
-        self._agents.tell(seen, said)
+        message = check_text(text, "text")
+        observed = self._awake(id)
+        self._board.engine.get_session(id).record("user_message", {"text": message})
+        self._agents.send(observed, message)
 
     def cleanup(self, *, project_id: str | None = None, dry_run: bool = False) -> Cleaned:
-        """Kill and purge the sessions whose pull request is merged or closed, whose issue is completed, or whose agent is gone.
+        """Kill and purge the sessions whose pull request is merged or closed, whose issue is completed, or whose agent has ended.
 
-        Their work is archived. Orchestrators are left, and what is over already: that waits for its TTL. What fails for one session is told
-        in ``errors`` and stops no other.
+        Their work is archived. Orchestrators are left, and sessions that are over, which wait for their TTL. An error of one session is
+        listed in ``errors`` and stops no other.
 
         Args:
             project_id: only of this project.
-            dry_run: only tell what would be killed.
+            dry_run: only report what would be killed.
 
         Raises:
             InvalidInput: there is no such project.
         """
         return self._ends.cleanup(project_id, dry_run=dry_run, merged=self._poller.pr_state)
 
-    # What is told and seen -----------------------------------------------------------------------------------------------------
+    # Pull requests, reports and polls ------------------------------------------------------------------------------------------
 
     def claim_pr(self, id: str, number: int) -> Session:
-        """Have a session take an open pull request over, and others lose it. Its work is called as the pull request's branch from then on.
+        """Assign an open pull request to a session, and take it from others. Its branch is the pull request's from then on.
 
-        The files of its workspace stay as they are: durable decides what is in them.
+        The files of its workspace stay as they are.
 
         Raises:
             SessionNotFound: there is no such session.
             InvalidInput: it is an orchestrator, over or without a workspace, has another pull request, its project has no forge, or the
                 pull request is not open.
-            AuthFailed, AdapterUnavailable: the forge cannot be asked.
+            AuthFailed, AdapterUnavailable: the forge cannot be reached.
         """
         self._poller.claim(id, number)
-        return self._shown(id)
+        return self._session(id)
 
     def report(self, id: str, name: str, note: str | None = None) -> Reported:
-        """Take an agent's word for how far it is. Every attempt is recorded, refused ones too; the next look acts on it.
+        """Record an agent's report of its progress. Refused reports are recorded too; the next poll acts on an accepted one.
 
         Args:
             id: its session.
             name: ``started``, ``working``, ``waiting``, ``needs_input``, ``fixing_ci``, ``addressing_reviews``, ``pr_created``,
                 ``draft_pr_created``, ``ready_for_review`` or ``completed``; in any case, and short forms too.
-            note: what else it says.
+            note: a further remark of the agent's.
 
         Raises:
             SessionNotFound: there is no such session.
             InvalidInput: the name or the note is no text.
         """
-        said = check_text(name, "name")
-        told = report_named(said) or said.strip().lower().replace("-", "_")
+        text = check_text(name, "name")
+        report = report_named(text) or text.strip().lower().replace("-", "_")
         noted = {} if note is None else {"note": check_text(note, "note")}
-        seen = self._board.find(id)
+        observed = self._board.find(id)
         recorder = self._board.recorder(id)
         with recorder.leased():
-            reason = check_report(self._board.find(id).observations, told)
+            reason = check_report(self._board.find(id).observations, report)
             refused = {} if reason is None else {"reason": reason}
-            recorder.append("report.submitted", {"report": told, "accepted": reason is None, **refused, **noted}, actor="agent")
+            recorder.append("report.submitted", {"report": report, "accepted": reason is None, **refused, **noted}, actor="agent")
         try:
             entry = audit_of(self._board.find(id).events, dialect=self._board.dialect)[0]
-            append_audit(self._board.files(seen.project), id, entry)
+            append_audit(self._board.files(observed.project), id, entry)
         except GittrixError as problem:
             self._board.complain(id, problem)
         return Reported(reason is None, reason)
 
     def audit(self, id: str) -> builtins.list[dict[str, Any]]:
-        """What a session's agent reported, refused or not, newest first; from the log, of which the audit file is a copy.
+        """All reports of a session's agent, refused ones too, newest first; from the log, of which the audit file is a copy.
 
         Raises:
             SessionNotFound: there is no such session.
@@ -322,19 +323,19 @@ class Orchestrator:
         return audit_of(self._board.find(id).events, dialect=self._board.dialect)
 
     def poll(self, id: str | None = None) -> builtins.list[Session]:
-        """Look once at each session that is to be looked at, or at one; gives those.
+        """Poll each session that is due, or one session, and return those.
 
-        What is news is recorded, what it comes to is decided, files are brought up to date, and ``notify`` is told. What fails for one
-        session of several is announced (``engine.error``) and stops no other.
+        New observations are recorded, the status is decided, files are updated, and ``notify`` is called. If several are polled, an error
+        of one is announced (``engine.error``) and stops no other.
 
         Raises:
             SessionNotFound: there is no session of that id.
         """
-        looked = self._poller.poll() if id is None else [self._poller.look(id)]
-        return [self._board.shown(seen) for seen in looked]
+        polled = self._poller.poll() if id is None else [self._poller.poll_one(id)]
+        return [self._board.to_session(observed) for observed in polled]
 
     def watch(self, interval: timedelta = POLL) -> None:
-        """Poll by itself on the engine's clock, until ``close``; never twice at once.
+        """Poll regularly on the engine's clock, until ``close``; never twice at once.
 
         Raises:
             InvalidInput: the interval is not positive.
@@ -345,21 +346,21 @@ class Orchestrator:
     def _purge_merged(self, id: str) -> None:
         self._ends.kill(id, "pr_merged", purge=True)
 
-    def _shown(self, id: str) -> Session:
-        return self._board.shown(self._board.find(id))
+    def _session(self, id: str) -> Session:
+        return self._board.to_session(self._board.find(id))
 
-    def _awake(self, id: str) -> Seen:
-        """A session whose agent runs, restored if need be."""
-        seen = self._board.find(id)
-        if not self._board.over(seen) and self._agents.look(seen).state != "alive":
-            seen = self._poller.look(id)
-        if not self._board.over(seen):
-            runtime = self._agents.look(seen).state
+    def _awake(self, id: str) -> ObservedSession:
+        """A session whose agent runs, restored if necessary."""
+        observed = self._board.find(id)
+        if not self._board.over(observed) and self._agents.observe(observed).state != "alive":
+            observed = self._poller.poll_one(id)
+        if not self._board.over(observed):
+            runtime = self._agents.observe(observed).state
             if runtime != "alive":
                 raise _cannot_send(id, f"its agent is {runtime}, and it is not known yet what that means")
-            return seen
-        if not can_restore(seen.observations, dialect=self._board.dialect):
-            raise _cannot_send(id, f"it is {self._board.status(seen)}")
+            return observed
+        if not can_restore(observed.observations, dialect=self._board.dialect):
+            raise _cannot_send(id, f"it is {self._board.status(observed)}")
         self._ends.restore(id)
         return self._board.find(id)
 

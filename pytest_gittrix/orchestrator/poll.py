@@ -1,7 +1,7 @@
-"""Looking at orchestrated sessions: what runs them, what their agents do, what became of their pull requests, and what that comes to.
+"""Polling orchestrated sessions: their processes, their agents' activities, their pull requests, and the status that follows.
 
-Each look appends what is news, decides (``views.orchestrator_status.decide``), and makes known what follows (session-systems 5.2). A look
-is no use of a session; that its agent runs is.
+Each poll appends new observations, decides (``views.orchestrator_status.decide``), and publishes the result. A poll does not count as use
+of a session; a running agent does.
 """
 
 from __future__ import annotations
@@ -17,63 +17,63 @@ from pytest_gittrix.backends.forge.protocol import Forge, PullRequest
 from pytest_gittrix.engine.operations.expiry import is_past
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.orchestrator.agents import Agents, runtime_data
-from pytest_gittrix.orchestrator.board import Board, Seen
+from pytest_gittrix.orchestrator.board import Board, ObservedSession
 from pytest_gittrix.record.state.observations import Activity, Runtime, pull_request_at
 from pytest_gittrix.views.orchestrator import POLL
 from pytest_gittrix.views.orchestrator_status import STRONG_NS, PollResult, decide, to_poll
 
 IN_USE_NS: Final = 300_000_000_000
-"""So often a session whose agent runs is recorded as used."""
+"""The interval, in nanoseconds, at which a session whose agent runs is recorded as used."""
 
 MERGED_GRACE_NS: Final = 300_000_000_000
-"""So long the agent of a merged session may go on with what it does."""
+"""How long, in nanoseconds, the agent of a session may go on after its pull request was merged."""
 
-Told = tuple[str, Mapping[str, Any]]
+NewEvent = tuple[str, Mapping[str, Any]]
 
 
 class Poller:
-    """Who looks at a board's sessions; it remembers what it saw last, so that an end that others noticed is made known once.
+    """Polls a board's sessions; it remembers their last status, so that an end that another process recorded is published once.
 
     Args:
         board: the sessions.
         agents: their agents.
-        settle: undoes a spawn that was killed.
-        end_merged: ends a session of an id whose pull request is merged, once its agent rests, or 5 minutes after; None leaves it.
+        repair: undoes a spawn that was killed.
+        end_merged: ends the session of an id whose pull request is merged, once its agent rests, or 5 minutes later; None leaves it.
     """
 
     def __init__(
-        self, board: Board, agents: Agents, settle: Callable[[Seen], object], end_merged: Callable[[str], object] | None = None
+        self, board: Board, agents: Agents, repair: Callable[[ObservedSession], object], end_merged: Callable[[str], object] | None = None
     ) -> None:
         self.board = board
         self.agents = agents
-        self.settle = settle
+        self.repair = repair
         self.end_merged = end_merged
         self._last: dict[str, tuple[str, int]] = {}
         self._busy = threading.Lock()
 
-    def poll(self) -> list[Seen]:
-        """Look at each session of each project that is to be looked at; gives those, as they are then. One that fails stops no other."""
-        looked = []
+    def poll(self) -> list[ObservedSession]:
+        """Poll each session that is due, and return those, as they are then. An error of one stops no other."""
+        polled = []
         for project in self.board.projects.values():
             every = self.board.every(project)
             self._repair(every)
-            for at, seen in enumerate(every):
+            for at, observed in enumerate(every):
                 try:
-                    if seen.spawning:
-                        self.settle(seen)
-                    elif self._wanted(seen):
-                        every[at] = self.look(seen.id, every)
-                        looked.append(every[at])
-                    elif self.end_merged is not None and self._rests_merged(seen):
-                        self.end_merged(seen.id)
-                    elif self._last.get(seen.id) != self._now(seen):
-                        self._publish(seen)
-                except Exception as problem:  # noqa: BLE001  (one session, or a forge's stranger, must not stop the others)
-                    self.board.complain(seen.id, problem)
-        return looked
+                    if observed.spawning:
+                        self.repair(observed)
+                    elif self._wanted(observed):
+                        every[at] = self.poll_one(observed.id, every)
+                        polled.append(every[at])
+                    elif self.end_merged is not None and self._rests_merged(observed):
+                        self.end_merged(observed.id)
+                    elif self._last.get(observed.id) != self._now(observed):
+                        self._publish(observed)
+                except Exception as problem:  # noqa: BLE001  (one session, or the user's forge, must not stop the others)
+                    self.board.complain(observed.id, problem)
+        return polled
 
     def poll_unless_busy(self) -> None:
-        """The same, for a timer: nothing if a poll of this orchestrator runs."""
+        """Poll, for a timer: do nothing if a poll of this orchestrator runs."""
         if not self._busy.acquire(blocking=False):
             return
         try:
@@ -81,201 +81,205 @@ class Poller:
         finally:
             self._busy.release()
 
-    def look(self, id: str, every: Iterable[Seen] | None = None) -> Seen:
-        """Look at one session, unless somebody changes it right now.
+    def poll_one(self, id: str, every: Iterable[ObservedSession] | None = None) -> ObservedSession:
+        """Poll one session, unless another process is changing it.
 
         Args:
             id: the session.
-            every: the sessions of its project, if they are known: a pull request is of one of them.
+            every: the sessions of its project, if they are known: a pull request belongs to one of them.
 
         Raises:
-            SessionNotFound, LogDamaged, EvictionRace: it cannot be looked at.
+            SessionNotFound, LogDamaged, EvictionRace: it cannot be polled.
         """
-        seen = self.board.find(id)
-        pr = self._pr(seen, every)  # asked before the session is held: a forge may take its time
-        with self.board.held_if_free(seen.project, id) as free:
+        observed = self.board.find(id)
+        pr = self._pr(observed, every)  # before the session is locked: a forge can be slow
+        with self.board.locked_if_free(observed.project, id) as free:
             if not free:
-                return seen
-            seen = self.board.find(id)
-            if seen.spawning:
-                return seen  # its spawn was killed, and is undone by a recovery
-            activity = None if self._gone(seen) else self.agents.activity(seen)
-            news = [*self._news_of_agent(seen, activity), *_news_of_pr(seen, pr)]
+                return observed
+            observed = self.board.find(id)
+            if observed.spawning:
+                return observed  # its spawn was killed, and a recovery undoes it
+            activity = None if self._gone(observed) else self.agents.activity(observed)
+            news = [*self._news_of_agent(observed, activity), *_news_of_pr(observed, pr)]
             if news:
                 self.board.append(id, *news)
             points.reached("poll:observed")
             self._decide(id, activity)
             points.reached("poll:decided")
-            seen = self.board.publish(id)
-        self._last[id] = self._now(seen)
-        return seen
+            observed = self.board.publish(id)
+        self._last[id] = self._now(observed)
+        return observed
 
-    def end_if_lost(self, seen: Seen) -> Seen:
-        """End a session whose agent is gone without a second look, as the original's list does; the session as it is then."""
+    def end_if_lost(self, observed: ObservedSession) -> ObservedSession:
+        """End a session whose agent has ended, without a second poll, as the original's list does; return the session as it is then."""
         try:
-            return self._end_if_lost(seen)
+            return self._end_if_lost(observed)
         except GittrixError as problem:
-            self.board.complain(seen.id, problem)
-            return seen
+            self.board.complain(observed.id, problem)
+            return observed
 
-    def _end_if_lost(self, seen: Seen) -> Seen:
-        if self.board.over(seen) or seen.spawning or seen.state.ended:
-            return seen
-        runtime = self.agents.look(seen)
+    def _end_if_lost(self, observed: ObservedSession) -> ObservedSession:
+        if self.board.over(observed) or observed.spawning or observed.state.ended:
+            return observed
+        runtime = self.agents.observe(observed)
         if not runtime.gone:
-            return seen
-        with self.board.held_if_free(seen.project, seen.id) as free:
-            if not free or self.board.find(seen.id).events != seen.events:
-                return seen
+            return observed
+        with self.board.locked_if_free(observed.project, observed.id) as free:
+            if not free or self.board.find(observed.id).events != observed.events:
+                return observed
             ended = {"session": "terminated", "reason": "runtime_lost"}
-            self.board.append(seen.id, ("runtime.observed", runtime_data(runtime)), _EXITED, ("status.decided", ended))
-            return self.board.publish(seen.id)
+            self.board.append(observed.id, ("runtime.observed", runtime_data(runtime)), _EXITED, ("status.decided", ended))
+            return self.board.publish(observed.id)
 
-    # One look ------------------------------------------------------------------------------------------------------------------
+    # One poll ------------------------------------------------------------------------------------------------------------------
 
-    def _wanted(self, seen: Seen) -> bool:
-        last, _ = self._last.get(seen.id, (None, 0))
-        left = seen.observations.runtime.state == "alive" and self._gone(seen)
-        return left or to_poll(seen.observations, last, dialect=self.board.dialect)
+    def _wanted(self, observed: ObservedSession) -> bool:
+        last, _ = self._last.get(observed.id, (None, 0))
+        left = observed.observations.runtime.state == "alive" and self._gone(observed)
+        return left or to_poll(observed.observations, last, dialect=self.board.dialect)
 
-    def _rests_merged(self, seen: Seen) -> bool:
-        if seen.observations.pr.state != "merged" or self._gone(seen):
+    def _rests_merged(self, observed: ObservedSession) -> bool:
+        if observed.observations.pr.state != "merged" or self._gone(observed):
             return False
-        since = max(event.ts for event in seen.events if event.type == "pr.observed")
-        activity = self.agents.activity(seen)
+        since = max(event.ts for event in observed.events if event.type == "pr.observed")
+        activity = self.agents.activity(observed)
         busy = activity is not None and activity.state in ("active", "waiting_input", "blocked")
         return not busy or self.board.engine.clock.now_ns() - since > MERGED_GRACE_NS
 
-    def _now(self, seen: Seen) -> tuple[str, int]:
-        return self.board.status(seen), len(seen.events)
+    def _now(self, observed: ObservedSession) -> tuple[str, int]:
+        return self.board.status(observed), len(observed.events)
 
-    def _publish(self, seen: Seen) -> None:
-        with self.board.held_if_free(seen.project, seen.id) as free:
+    def _publish(self, observed: ObservedSession) -> None:
+        with self.board.locked_if_free(observed.project, observed.id) as free:
             if free:
-                self._last[seen.id] = self._now(self.board.publish(seen.id))
+                self._last[observed.id] = self._now(self.board.publish(observed.id))
 
     @staticmethod
-    def _gone(seen: Seen) -> bool:
-        return seen.state.ended or seen.observations.session.over
+    def _gone(observed: ObservedSession) -> bool:
+        return observed.state.ended or observed.observations.session.over
 
-    def _news_of_agent(self, seen: Seen, activity: Activity | None) -> list[Told]:
-        """What is news of the agent. It does not outlive its session."""
-        if self._gone(seen):
-            if seen.observations.runtime.state == "alive":
-                self.agents.stop(seen)
-                if seen.state.ended:
-                    self.agents.clear(seen)
-                return [("runtime.observed", runtime_data(self.agents.look(seen)))]
+    def _news_of_agent(self, observed: ObservedSession, activity: Activity | None) -> list[NewEvent]:
+        """The new observations of the agent. An agent whose session is over is stopped."""
+        if self._gone(observed):
+            if observed.observations.runtime.state == "alive":
+                self.agents.stop(observed)
+                if observed.state.ended:
+                    self.agents.clear(observed)
+                return [("runtime.observed", runtime_data(self.agents.observe(observed)))]
             return []
-        news: list[Told] = []
-        runtime = self.agents.look(seen)
-        if _differs(runtime, seen.observations.runtime):
+        news: list[NewEvent] = []
+        runtime = self.agents.observe(observed)
+        if _differs(runtime, observed.observations.runtime):
             news.append(("runtime.observed", runtime_data(runtime)))
-        if activity is not None and _is_news(activity, seen.observations.activity):
-            told = {"state": activity.state, "source": activity.source, "observed_ns": activity.observed_ns, "detail": activity.detail}
-            news.append(("activity.observed", {name: value for name, value in told.items() if value is not None}))
-        if runtime.state == "alive" and self._unused(seen):
+        if activity is not None and _is_news(activity, observed.observations.activity):
+            fields = {"state": activity.state, "source": activity.source, "observed_ns": activity.observed_ns, "detail": activity.detail}
+            news.append(("activity.observed", {name: value for name, value in fields.items() if value is not None}))
+        if runtime.state == "alive" and self._unused(observed):
             news.append(("session.accessed", {"op": POLL}))
         return news
 
-    def _unused(self, seen: Seen) -> bool:
+    def _unused(self, observed: ObservedSession) -> bool:
         clock = self.board.engine.clock
-        return clock.now_ns() - seen.state.last_access_ns > IN_USE_NS and not is_past(seen.state, clock)
+        return clock.now_ns() - observed.state.last_access_ns > IN_USE_NS and not is_past(observed.state, clock)
 
     def _decide(self, id: str, activity: Activity | None) -> None:
-        seen = self.board.find(id)
-        # Of what was promoted the workspace is gone, and the agent with it; what is left to be seen is its pull request.
-        observation = PollResult(Runtime(), Activity()) if seen.state.ended else PollResult(activity=activity)
-        decision = decide(seen.observations, observation, self.board.engine.clock.now_ns())
+        observed = self.board.find(id)
+        # A promoted session has neither workspace nor agent any more; only its pull request can still change.
+        observation = PollResult(Runtime(), Activity()) if observed.state.ended else PollResult(activity=activity)
+        decision = decide(observed.observations, observation, self.board.engine.clock.now_ns())
         if not decision.changed:
             return
-        ended = decision.session == "terminated" and seen.observations.activity.state != "exited"
+        ended = decision.session == "terminated" and observed.observations.activity.state != "exited"
         self.board.append(id, *([_EXITED] if ended else []), ("status.decided", decision.to_data()))
 
     # Pull requests -------------------------------------------------------------------------------------------------------------
 
-    def pr_state(self, seen: Seen) -> str:
-        """The state of a session's pull request as the forge tells now; ``none`` if it has none. Raises what the forge raises."""
-        forge, pr = seen.project.forge, seen.observations.pr
+    def pr_state(self, observed: ObservedSession) -> str:
+        """The present state of a session's pull request at the forge; ``none`` if it has none. Raises as the forge does."""
+        forge, pr = observed.project.forge, observed.observations.pr
         if forge is None or pr.number is None or pr.state in ("none", "merged"):
             return pr.state
         return forge.pr(pr.number).state
 
-    def _pr(self, seen: Seen, every: Iterable[Seen] | None) -> dict[str, Any] | None:
-        """What the forge tells of a session's pull request, or of one that was opened for its branch; None if it tells nothing."""
-        forge = seen.project.forge
-        if forge is None or seen.observations.session.over or seen.observations.pr.state == "merged":
+    def _pr(self, observed: ObservedSession, every: Iterable[ObservedSession] | None) -> dict[str, Any] | None:
+        """The forge's data of a session's pull request, or of one that was opened for its branch; None if there is none."""
+        forge = observed.project.forge
+        if forge is None or observed.observations.session.over or observed.observations.pr.state == "merged":
             return None
         try:
-            if seen.observations.pr.state != "none":
-                number = seen.observations.pr.number
+            if observed.observations.pr.state != "none":
+                number = observed.observations.pr.number
                 return None if number is None else facts(forge, forge.pr(number))
-            return self._detected(seen, forge, every)
+            return self._detected(observed, forge, every)
         except GittrixError as problem:
-            self.board.complain(seen.id, problem)
+            self.board.complain(observed.id, problem)
             return None
 
-    def _detected(self, seen: Seen, forge: Forge, every: Iterable[Seen] | None) -> dict[str, Any] | None:
-        branch = seen.state.identity.get("branch")
-        if branch is None or seen.observations.session.kind == "orchestrator":
+    def _detected(self, observed: ObservedSession, forge: Forge, every: Iterable[ObservedSession] | None) -> dict[str, Any] | None:
+        branch = observed.state.identity.get("branch")
+        if branch is None or observed.observations.session.kind == "orchestrator":
             return None
         found = forge.find_prs(head=branch)
         if not found:
             return None
-        others = self.board.every(seen.project) if every is None else every
-        held = {other.observations.pr.number for other in others if other.id != seen.id and other.observations.pr.state == "open"}
-        free = [pr for pr in found if pr.number not in held]
+        others = self.board.every(observed.project) if every is None else every
+        taken = {other.observations.pr.number for other in others if other.id != observed.id and other.observations.pr.state == "open"}
+        free = [pr for pr in found if pr.number not in taken]
         return facts(forge, forge.pr(free[0].number)) if free else None
 
-    def _repair(self, every: Iterable[Seen]) -> None:
-        """A pull request that two sessions hold is of the one that got it last."""
-        holders: dict[int, list[Seen]] = defaultdict(list)
-        for seen in every:
-            if seen.observations.pr.state == "open" and seen.observations.pr.number is not None and not seen.observations.session.over:
-                holders[seen.observations.pr.number].append(seen)
+    def _repair(self, every: Iterable[ObservedSession]) -> None:
+        """Leave a pull request that several sessions have to the one that got it last."""
+        holders: dict[int, list[ObservedSession]] = defaultdict(list)
+        for observed in every:
+            if (
+                observed.observations.pr.state == "open"
+                and observed.observations.pr.number is not None
+                and not observed.observations.session.over
+            ):
+                holders[observed.observations.pr.number].append(observed)
         for several in holders.values():
-            for seen in sorted(several, key=_got_ns)[:-1]:
+            for observed in sorted(several, key=_got_ns)[:-1]:
                 try:
-                    self.give_up(seen)
+                    self.give_up(observed)
                 except GittrixError as problem:
-                    self.board.complain(seen.id, problem)
+                    self.board.complain(observed.id, problem)
 
-    def give_up(self, seen: Seen) -> None:
-        """Have a session lose its pull request to another one."""
-        with self.board.held(seen.project, seen.id):
-            self.board.append(seen.id, ("pr.observed", {"state": "none"}))
-            self.board.publish(seen.id)
+    def give_up(self, observed: ObservedSession) -> None:
+        """Take a session's pull request away from it."""
+        with self.board.locked(observed.project, observed.id):
+            self.board.append(observed.id, ("pr.observed", {"state": "none"}))
+            self.board.publish(observed.id)
 
     def claim(self, id: str, number: int) -> None:
-        """Take a pull request over; ``Orchestrator.claim_pr`` says how and what it raises."""
-        seen = self.board.find(id)
-        pr = self._claimable(seen, number)
-        with self.board.held(seen.project, id):
-            seen = self.board.find(id)
-            _require_worker(seen)
-            told: list[Told] = [("pr.observed", facts(pr[0], pr[1]))]
-            if not seen.state.ended and seen.state.identity.get("branch") != pr[1].head:
-                told.append(("session.identified", {"identity": {"branch": pr[1].head}}))
-            self.board.append(id, *told)
+        """Assign a pull request to a session, as ``Orchestrator.claim_pr`` documents."""
+        observed = self.board.find(id)
+        pr = self._claimable(observed, number)
+        with self.board.locked(observed.project, id):
+            observed = self.board.find(id)
+            _require_worker(observed)
+            events: list[NewEvent] = [("pr.observed", facts(pr[0], pr[1]))]
+            if not observed.state.ended and observed.state.identity.get("branch") != pr[1].head:
+                events.append(("session.identified", {"identity": {"branch": pr[1].head}}))
+            self.board.append(id, *events)
             self.board.publish(id)
-        for other in self.board.every(seen.project):
+        for other in self.board.every(observed.project):
             if other.id != id and other.observations.pr.state == "open" and other.observations.pr.number == number:
                 self.give_up(other)
         self._decide_again(id)
 
     def _decide_again(self, id: str) -> None:
-        with self.board.held(self.board.find(id).project, id):
+        with self.board.locked(self.board.find(id).project, id):
             self._decide(id, None)
             self.board.publish(id)
 
-    def _claimable(self, seen: Seen, number: int) -> tuple[Forge, PullRequest]:
-        _require_worker(seen)
-        forge = seen.project.forge
+    def _claimable(self, observed: ObservedSession, number: int) -> tuple[Forge, PullRequest]:
+        _require_worker(observed)
+        forge = observed.project.forge
         if forge is None:
-            raise InvalidInput(f"The project {seen.project.id!r} has no forge.", why="Its pull requests are there.", fix="Give it one.")
-        if seen.observations.pr.state == "open" and seen.observations.pr.number not in (None, number):
+            raise InvalidInput(f"The project {observed.project.id!r} has no forge.", why="Its pull requests are there.", fix="Give it one.")
+        if observed.observations.pr.state == "open" and observed.observations.pr.number not in (None, number):
             raise InvalidInput(
-                f"Session {seen.id} has the pull request {seen.observations.pr.number}.",
+                f"Session {observed.id} has the pull request {observed.observations.pr.number}.",
                 why="A session follows one at a time.",
                 fix=f"Close that one, or have another session claim {number}.",
             )
@@ -285,32 +289,38 @@ class Poller:
         return forge, pr
 
 
-_EXITED: Final[Told] = ("activity.observed", {"state": "exited", "source": "runtime"})
+_EXITED: Final[NewEvent] = ("activity.observed", {"state": "exited", "source": "runtime"})
 
 
 def facts(forge: Forge, pr: PullRequest) -> dict[str, Any]:
-    """The data of ``pr.observed`` by what a forge tells; of CI and reviews while it is open. Raises what the forge raises."""
-    place = pull_request_at(pr.url)
-    told: dict[str, Any] = {"state": pr.state, "number": pr.number, "url": pr.url, "title": pr.title, "draft": pr.draft}
-    told |= {"branch": pr.head, "base_branch": pr.base, "owner": place.owner, "repo": place.repo, "mergeable": pr.mergeable}
+    """The data of ``pr.observed`` for a pull request; with CI and reviews while it is open. Raises as the forge does."""
+    address = pull_request_at(pr.url)
+    fields: dict[str, Any] = {"state": pr.state, "number": pr.number, "url": pr.url, "title": pr.title, "draft": pr.draft}
+    fields |= {"branch": pr.head, "base_branch": pr.base, "owner": address.owner, "repo": address.repo, "mergeable": pr.mergeable}
     if pr.state == "open":
-        told |= {"ci": forge.ci(pr.head_sha).state, "review": forge.reviews(pr.number).state}
-    return {name: value for name, value in told.items() if value is not None}
+        fields |= {"ci": forge.ci(pr.head_sha).state, "review": forge.reviews(pr.number).state}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-def _news_of_pr(seen: Seen, told: dict[str, Any] | None) -> list[Told]:
-    if told is None or all(getattr(seen.observations.pr, name) == value for name, value in told.items()):
+def _news_of_pr(observed: ObservedSession, fields: dict[str, Any] | None) -> list[NewEvent]:
+    if fields is None or all(getattr(observed.observations.pr, name) == value for name, value in fields.items()):
         return []
-    return [("pr.observed", told)]
+    return [("pr.observed", fields)]
 
 
-def _require_worker(seen: Seen) -> None:
+def _require_worker(observed: ObservedSession) -> None:
     reason = (
-        "is an orchestrator" if seen.observations.session.kind == "orchestrator" else "is over" if seen.observations.session.over else None
+        "is an orchestrator"
+        if observed.observations.session.kind == "orchestrator"
+        else "is over"
+        if observed.observations.session.over
+        else None
     )
-    reason = reason or ("has no workspace" if seen.workspace is None else None)
+    reason = reason or ("has no workspace" if observed.workspace is None else None)
     if reason is not None:
-        raise InvalidInput(f"Session {seen.id} {reason}.", why="A worker takes a pull request over, in its workspace.", fix="Spawn one.")
+        raise InvalidInput(
+            f"Session {observed.id} {reason}.", why="A worker takes a pull request over, in its workspace.", fix="Spawn one."
+        )
 
 
 def _differs(now: Runtime, known: Runtime) -> bool:
@@ -318,7 +328,7 @@ def _differs(now: Runtime, known: Runtime) -> bool:
 
 
 def _is_news(now: Activity, known: Activity) -> bool:
-    """Whether an activity is to be recorded: another state, or a time that makes the one known look older than it is."""
+    """Whether an activity has to be recorded: its state differs from the known one's, or its time differs by ``STRONG_NS`` or more."""
     if now.failed or now.state == "unknown":
         return False
     if now.state != known.state or (now.observed_ns is None) != (known.observed_ns is None):
@@ -326,11 +336,11 @@ def _is_news(now: Activity, known: Activity) -> bool:
     return now.observed_ns is not None and known.observed_ns is not None and abs(now.observed_ns - known.observed_ns) >= STRONG_NS
 
 
-def _got_ns(seen: Seen) -> tuple[int, str]:
-    """Since when a session has the pull request that it has."""
+def _got_ns(observed: ObservedSession) -> tuple[int, str]:
+    """When a session got its pull request, in nanoseconds since 1970 UTC, and its id."""
     number, since = None, 0
-    for event in seen.events:
+    for event in observed.events:
         if event.type == "pr.observed":
-            told = event.data.get("number", number) if event.data["state"] != "none" else None
-            number, since = told, event.ts if told != number else since
-    return since, seen.id
+            latest = event.data.get("number", number) if event.data["state"] != "none" else None
+            number, since = latest, event.ts if latest != number else since
+    return since, observed.id

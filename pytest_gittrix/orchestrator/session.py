@@ -1,6 +1,6 @@
-"""A session as agent-orchestrator documents it: the values that an orchestrator gives out, and when one is over.
+"""A session as agent-orchestrator documents it, the further values that an orchestrator returns, and when a session is over.
 
-Made from the record that ``views.orchestrator`` derives from a log. It must not know where sessions are kept.
+A session is made from the record that ``views.orchestrator`` derives from a log.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class PRInfo:
-    """A pull request; a text that is not known is empty, an unknown number is 0."""
+    """A pull request; an unknown text is empty, an unknown number is 0."""
 
     number: int
     url: str
@@ -53,7 +53,7 @@ class PRInfo:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeHandle:
-    """What runs the agent: ``id`` is its pid as text, ``runtime_name`` is ``process``; ``data`` has what else is known."""
+    """The agent's runtime: ``id`` is its pid as text, ``runtime_name`` is ``process``; ``data`` has further fields."""
 
     id: str
     runtime_name: str
@@ -62,7 +62,7 @@ class RuntimeHandle:
 
 @dataclass(frozen=True, slots=True)
 class AgentSessionInfo:
-    """What the agent tells of its conversation; ``summary_is_fallback`` if the summary is its first words instead."""
+    """The agent's information about its conversation; ``summary_is_fallback`` if the summary is its first words instead."""
 
     summary: str | None
     agent_session_id: str | None
@@ -79,20 +79,21 @@ _WIRE: Final[Mapping[str, str]] = {
     "issue_id": "issueId",
     "workspace_path": "workspacePath",
 }
+_PR: Final = ("number", "url", "title", "owner", "repo", "branch")
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The document's Session.
+    """agent-orchestrator's Session.
 
     Attributes:
         id, project_id: ``<prefix>-<n>``, and the project.
         status: one of the documented statuses; two more in the dialect ``head``.
-        activity: what the agent does, None if that is not known.
-        branch, issue_id, pr, workspace_path, runtime_handle, agent_info: None where there is none, or not yet.
+        activity: what the agent does; None if unknown.
+        branch, issue_id, pr, workspace_path, runtime_handle, agent_info: None if there is none, or none yet.
         created_at, last_activity_at: aware.
-        restored_at: when it was last brought back; None if never.
-        metadata: what else is known, as texts.
+        restored_at: when it was last restored; None if never.
+        metadata: further fields, as texts.
     """
 
     id: str
@@ -111,7 +112,7 @@ class Session:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     def to_wire(self) -> dict[str, Any]:
-        """The session as JSON, in the document's own spelling; ``restoredAt`` only if it was restored."""
+        """The session as JSON, in agent-orchestrator's spelling; ``restoredAt`` only if it was restored."""
         found: dict[str, Any] = {wire: getattr(self, name) for name, wire in _WIRE.items()}
         found["pr"] = None if self.pr is None else _pr_to_wire(self.pr)
         found["runtimeHandle"] = None if self.runtime_handle is None else _handle_to_wire(self.runtime_handle)
@@ -125,7 +126,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """What a kill did: ``cleaned`` if it ended or removed anything, ``already_terminated`` if the session was over before."""
+    """The outcome of a kill: ``cleaned`` if it ended or removed anything, ``already_terminated`` if the session was over before."""
 
     cleaned: bool
     already_terminated: bool
@@ -133,7 +134,7 @@ class Killed:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What became of an agent's report; ``reason`` says why it was refused."""
+    """The outcome of an agent's report; ``reason`` says why it was refused."""
 
     accepted: bool
     reason: str | None = None
@@ -141,7 +142,7 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What a cleanup did: the ids that it killed (or would have), those that it left, and for what it failed, the reason by id."""
+    """The outcome of a cleanup: the ids that it killed (or would have), those that it left, and the errors by id."""
 
     killed: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
@@ -149,11 +150,10 @@ class Cleaned:
 
 
 def session_from(wire: Mapping[str, Any]) -> Session:
-    """The session of a record as ``views.orchestrator.record``, or of a file as ``views.orchestrator_files.session_of``, gives it."""
+    """The session of a record (``views.orchestrator.record``) or of a flat file (``flat_files.session_of``)."""
     pr, handle, info, restored = (wire.get(name) for name in ("pr", "runtimeHandle", "agentInfo", "restoredAt"))
-    told = {name: wire[key] for name, key in _WIRE.items()}
     return Session(
-        **told,
+        **{name: wire[key] for name, key in _WIRE.items()},
         pr=None if pr is None else _pr_from_wire(pr),
         runtime_handle=None if handle is None else _handle_from_wire(handle),
         agent_info=None if info is None else _info_from_wire(info),
@@ -165,23 +165,21 @@ def session_from(wire: Mapping[str, Any]) -> Session:
 
 
 def is_terminal_session(session: Session) -> bool:
-    """Whether a session has finished, by its status or because its agent exited: the document's ``isTerminalSession``."""
+    """Whether a session has finished, by its status or because its agent exited: agent-orchestrator's ``isTerminalSession``."""
     return is_terminal(session.status, session.activity)
 
 
 def is_restorable(session: Session, *, dialect: Dialect = "document") -> bool:
-    """Whether a finished session can be brought back: the document's ``isRestorable``. Its workspace must be there too, to do so."""
+    """Whether a finished session can be restored, if its workspace exists: agent-orchestrator's ``isRestorable``."""
     return can_come_back(session.status, session.activity, dialect=dialect)
 
 
 def _pr_to_wire(pr: PRInfo) -> dict[str, Any]:
-    told = {name: getattr(pr, name) for name in ("number", "url", "title", "owner", "repo", "branch")}
-    return {**told, "baseBranch": pr.base_branch, "isDraft": pr.is_draft}
+    return {**{name: getattr(pr, name) for name in _PR}, "baseBranch": pr.base_branch, "isDraft": pr.is_draft}
 
 
 def _pr_from_wire(wire: Mapping[str, Any]) -> PRInfo:
-    told = {name: wire[name] for name in ("number", "url", "title", "owner", "repo", "branch")}
-    return PRInfo(**told, base_branch=wire["baseBranch"], is_draft=wire["isDraft"])
+    return PRInfo(**{name: wire[name] for name in _PR}, base_branch=wire["baseBranch"], is_draft=wire["isDraft"])
 
 
 def _handle_to_wire(handle: RuntimeHandle) -> dict[str, Any]:
@@ -194,10 +192,10 @@ def _handle_from_wire(wire: Mapping[str, Any]) -> RuntimeHandle:
 
 
 def _info_to_wire(info: AgentSessionInfo) -> dict[str, Any]:
-    told: dict[str, Any] = {"summary": info.summary, "agentSessionId": info.agent_session_id}
+    wire: dict[str, Any] = {"summary": info.summary, "agentSessionId": info.agent_session_id}
     if info.summary_is_fallback:
-        told["summaryIsFallback"] = True
-    return told if info.cost is None else {**told, "cost": dict(info.cost)}
+        wire["summaryIsFallback"] = True
+    return wire if info.cost is None else {**wire, "cost": dict(info.cost)}
 
 
 def _info_from_wire(wire: Mapping[str, Any]) -> AgentSessionInfo:

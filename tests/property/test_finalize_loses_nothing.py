@@ -164,7 +164,7 @@ def running_git_in_the_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
         run_git(["status"], cwd=Path(root))
         return read_repository(root, *rest, **named)
 
-    monkeypatch.setattr(finalize_module, "read_repository", run_and_read)
+    monkeypatch.setattr(finalize_repository, "read_repository", run_and_read)
 
 
 def committing_at_another_time_each_time(monkeypatch: pytest.MonkeyPatch) -> None:

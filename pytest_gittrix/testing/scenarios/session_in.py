@@ -311,7 +311,7 @@ class _Lifecycle:
             gone = Path(workspace.path).with_name("no-remote")
             workspace = replace(workspace, repositories=tuple(replace(one, url=str(gone)) for one in workspace.repositories))
         home = Path(workspace.path).with_name("finalize")
-        ended = finalize(workspace, self.log.id, tell=lambda type_, data: self._put(type_, data, at), home=home)
+        ended = finalize(workspace, self.log.id, on_event=lambda type_, data: self._put(type_, data, at), home=home)
         wanted = "failed" if ended.status == "Failed" else "completed"
         if wanted != state:
             raise InvalidInput(

@@ -10,7 +10,7 @@ from support.finalize import Desk
 from support.life import Lived, at
 
 from pytest_gittrix.errors import AdapterUnavailable
-from pytest_gittrix.members.finalize_record import SHOWN, Action
+from pytest_gittrix.members.finalize_record import MAX_FILES, Action
 from pytest_gittrix.record.state.retention import RetentionPolicy, expired
 from pytest_gittrix.testing.repos.member_workspaces import RepositoryPlan, git
 
@@ -32,7 +32,7 @@ def test_rule_8_a_killed_interactive_session_with_unsaved_work_does_not_count_as
     desk.put("a.txt", "by hand\n")
     lived = Lived("active", "killed", "retained", kind="interactive")
     lived.move(4, "finalizing")
-    ended = desk.finalize(tell=lambda type_, data: lived.tell(5, type_, **data))
+    ended = desk.finalize(on_event=lambda type_, data: lived.tell(5, type_, **data))
     lived.move(6, "completed").move(7, "retained")
 
     assert ended.unsaved
@@ -118,11 +118,11 @@ def test_files_that_are_not_committed_are_committed_to_their_branch_as_they_are(
 
 def test_of_very_many_files_the_first_are_named_and_all_are_counted(desk: Desk) -> None:
     desk.git("checkout", "-q", "-b", "work")
-    for number in range(SHOWN + 1):
+    for number in range(MAX_FILES + 1):
         desk.put(f"f{number:03d}", "x")
     committed = desk.finalize().actions[0]
-    assert committed.data()["files"] == [f"f{number:03d}" for number in range(SHOWN)]
-    assert committed.reason == f"({SHOWN + 1} files)"
+    assert committed.data()["files"] == [f"f{number:03d}" for number in range(MAX_FILES)]
+    assert committed.reason == f"({MAX_FILES + 1} files)"
 
 
 def test_a_name_that_is_not_utf8_is_committed_as_it_is_and_told_as_text(desk: Desk) -> None:

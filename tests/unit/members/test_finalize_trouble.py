@@ -194,7 +194,7 @@ def test_many_that_push_to_one_branch_at_the_same_time_all_get_there(tmp_path: P
 def test_a_workspace_that_is_gone_has_nothing_to_save(desk: Desk) -> None:
     Path(desk.member.workspace.path).rename(desk.member.root / "taken")
     told: list[str] = []
-    assert desk.finalize(tell=lambda type_, _data: told.append(type_)).status == "Skipped"
+    assert desk.finalize(on_event=lambda type_, _data: told.append(type_)).status == "Skipped"
     assert told == ["finalize.started", "finalize.finished"]
 
 
@@ -226,13 +226,13 @@ def test_what_is_told_can_be_stored_and_adds_up_to_the_result(tmp_path: Path) ->
     )
     desk = Desk(tmp_path / "desk", *plans)
     lived = Lived("active", "finalizing", id="s1")
-    ended = desk.finalize(tell=lambda type_, data: lived.tell(3, type_, **data))
+    ended = desk.finalize(on_event=lambda type_, data: lived.tell(3, type_, **data))
     lived.move(4, "failed")
     assert lived.life.result == ended.result
     assert (lived.life.left, lived.life.unsaved) == (("web",), True)
     # The second attempt takes nothing back, and tells it all again.
     lived.move(5, "retained").move(6, "finalizing")
-    again = desk.finalize(tell=lambda type_, data: lived.tell(7, type_, **data), attempt=2)
+    again = desk.finalize(on_event=lambda type_, data: lived.tell(7, type_, **data), attempt=2)
     assert again == ended
     assert lived.life.result == ended.result
 
@@ -302,9 +302,9 @@ def test_over_http_the_token_is_used_and_shown_nowhere(tmp_path: Path) -> None:
         far = replace(made, repositories=(replace(made.repositories[0], url=forge.git_url),))
         told: list[str] = []
 
-        refused = finalize(far, "s1", tell=lambda type_, data: told.append(f"{type_} {data}"), credentials=lambda url: ("git", "wrong"))
+        refused = finalize(far, "s1", on_event=lambda type_, data: told.append(f"{type_} {data}"), credentials=lambda url: ("git", "wrong"))
         assert (refused.status, refused.unsaved) == ("Failed", True)
-        ended = finalize(far, "s1", tell=lambda type_, data: told.append(f"{type_} {data}"), credentials=lambda url: ("git", TOKEN))
+        ended = finalize(far, "s1", on_event=lambda type_, data: told.append(f"{type_} {data}"), credentials=lambda url: ("git", TOKEN))
 
         assert ended.status == "Completed"
         assert remote.repo.read("a.txt", at="refs/heads/work") == b"changed\n"

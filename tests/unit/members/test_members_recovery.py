@@ -75,8 +75,8 @@ def test_another_process_with_its_number_is_not_taken_for_an_agent(crew: Crew) -
     assert stranger is not None
     assert stranger.start_time is not None
     life = crew.chat()
-    with crew.members._team.record(life.id).held() as held:
-        held.add("agent.launched", {"pid": stranger.pid, "start_time": stranger.start_time - 1})
+    with crew.members._team.record(life.id).locked() as session:
+        session.add("agent.launched", {"pid": stranger.pid, "start_time": stranger.start_time - 1})
 
     with crew.restarted() as members:
         (ended,) = members.recover()
@@ -155,7 +155,7 @@ def test_a_removal_that_was_killed_before_it_was_recorded_has_not_happened_once_
 def test_a_removal_that_is_under_way_is_left_alone(crew: Crew) -> None:
     life = crew.chat()
     crew.members.stop(life.id)
-    with crew.members._team.record(life.id).held():
+    with crew.members._team.record(life.id).locked():
         crew.workspace(life.id).rename(crew.directory(life.id) / "leaving")
         crew.engine.recover()
         assert not crew.workspace(life.id).exists()
@@ -227,7 +227,7 @@ def test_a_record_that_cannot_be_read_hides_no_other(crew: Crew) -> None:
 def test_a_lock_is_kept_over_a_restart_and_given_back_at_the_end(crew: Crew) -> None:
     life = crew.start()
     assert crew.members.lock(life.id, "app#1").acquired
-    assert crew.members.lock(life.id, "app#1").again
+    assert crew.members.lock(life.id, "app#1").already_held
     with crew.restarted() as members:
         members.recover()
         other = crew.chat(member="bob")

@@ -96,7 +96,7 @@ def test_an_item_is_held_by_who_asks_first(locks: WorkLocks) -> None:
 def test_who_holds_it_gets_it_again(locks: WorkLocks, tmp_path: Path) -> None:
     locks.acquire("1", "one")
 
-    assert locks_of(tmp_path / "locks", now_ns=99).acquire("1", "one") == Acquired(True, "one", again=True)
+    assert locks_of(tmp_path / "locks", now_ns=99).acquire("1", "one") == Acquired(True, "one", already_held=True)
     assert locks.held() == [WorkLock("1", "one", 7)]
 
 
@@ -137,7 +137,7 @@ def test_a_lock_of_a_session_that_is_over_is_taken_over_and_that_is_told(tmp_pat
 
     assert locks.holder("1") == "one"  # until somebody asks
     assert locks.acquire("1", "two") == Acquired(True, "two", taken_from="one")
-    assert locks.acquire("1", "two") == Acquired(True, "two", again=True)
+    assert locks.acquire("1", "two") == Acquired(True, "two", already_held=True)
     assert locks.release("1", "one") is False
     assert locks.holder("1") == "two"
 
@@ -146,7 +146,7 @@ def test_who_is_over_itself_still_has_what_nobody_took(tmp_path: Path) -> None:
     locks = locks_of(tmp_path, live=lambda id: False)
     locks.acquire("1", "one")
 
-    assert locks.acquire("1", "one") == Acquired(True, "one", again=True)
+    assert locks.acquire("1", "one") == Acquired(True, "one", already_held=True)
     assert locks.release("1", "one") is True
 
 

@@ -82,14 +82,14 @@ def test_what_a_plugin_tells_more_of_is_cut_to_what_a_log_can_hold(led: Led) -> 
 
 def test_a_look_that_ends_in_a_strangers_error_stops_no_other(led: Led, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = led.spawn(), led.spawn()
-    look = Agents.look
+    observe = Agents.observe
 
     def strange(self: Agents, seen: Any) -> Any:
         if seen.id == first.id:
             raise RuntimeError("nobody thought of this")
-        return look(self, seen)
+        return observe(self, seen)
 
-    monkeypatch.setattr(Agents, "look", strange)
+    monkeypatch.setattr(Agents, "observe", strange)
     assert [one.id for one in led.lead.poll()] == [second.id]
     assert led.errors == ["nobody thought of this"]
 

@@ -219,9 +219,9 @@ def cleanup(options: Namespace) -> CommandResult:
     with working("Cleaning up"), context.engine(options) as gittrix:
         report = context.members(gittrix, options).cleanup(_selector(gittrix, options), dry_run=options.dry_run)
     what = "would be removed" if report.dry_run else "removed"
-    told = [(what, report.removed), ("spared: it holds work that is nowhere else", report.spared)]
+    outcomes = [(what, report.removed), ("spared: it holds work that is nowhere else", report.spared)]
     notes = tuple(f"{id_}: {reason}" for id_, reason in report.failed.items())
-    text = text_of(f"{id_} {how}" for how, ids in told for id_ in ids)
+    text = text_of(f"{id_} {how}" for how, ids in outcomes for id_ in ids)
     return CommandResult(
         cleanup_data(report), text or ("" if notes else "There is nothing to clean up.\n"), notes, status=1 if notes else 0
     )

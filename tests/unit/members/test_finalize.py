@@ -24,7 +24,7 @@ def kinds(actions: tuple[Action, ...]) -> list[tuple[str, str | None]]:
     return [(one.action, one.branch) for one in actions]
 
 
-# How the original lost work (session-systems 4.6) --------------------------------------------------------------------------------
+# How the original lost work -----------------------------------------------------------------------------------------------------
 
 
 def test_rule_8_a_killed_interactive_session_with_unsaved_work_does_not_count_as_a_success(desk: Desk) -> None:

@@ -182,7 +182,7 @@ def test_what_holds_work_counts_and_is_never_taken_for_room(crew: Crew) -> None:
     assert not gone(crew, kept)
 
 
-# What is nowhere else is never collected (session-systems 4.6, rules 8 to 11) ----------------------------------------------------
+# What is nowhere else is never collected ---------------------------------------------------------------------------------------
 
 
 def outlive(crew: Crew, life: Life) -> None:
@@ -321,7 +321,7 @@ def test_only_what_is_retained_is_cleaned_up_by_its_name(crew: Crew) -> None:
 
 def test_a_workspace_that_cannot_be_removed_keeps_its_session_and_the_others_go(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = ended(crew, "completed"), ended(crew, "completed")
-    taken = crew.members._cleanup.team.record(first.id).turn().acquire()
+    taken = crew.members._cleanup.team.record(first.id).workspace_lock().acquire()
     report = crew.members.cleanup(Selector(all=True))
     assert report.removed == (second.id,)
     assert list(report.failed) == [first.id]

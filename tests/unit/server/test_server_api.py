@@ -1,4 +1,4 @@
-"""The daemon's requests about members' sessions answer as BotMinter documents them (session-systems 4.3): paths, shapes, status codes."""
+"""The daemon's requests about members' sessions answer as BotMinter documents them: paths, shapes, status codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every byte below a directory, and what became of it."""
+"""Every byte below a directory, and which paths changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A human's checkout, and landings that bring it forward as a promotion does."""
+"""A person's checkout, and landings that bring it forward as a promotion does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Plan = tuple[str, Sides]
 
 
 def copied(template: GitRepo, path: Path) -> GitRepo:
-    """A repository of one's own like the template, with an index that knows its files."""
+    """A copy of the template repository, with an index that is fresh for its files."""
     shutil.copytree(template.path, path, symlinks=True)
     repo = GitRepo(path)
     repo.git("update-index", "-q", "--refresh")
@@ -45,12 +45,12 @@ def planned(repo: GitRepo, changes: Mapping[str, Content]) -> Plan:
 
 
 def bring(repo: GitRepo, plan: Plan, *, at: Path | None = None, resumed: bool = False) -> str:
-    """Land a plan as a promotion does: hold the checkout, move the branch, bring the checkout forward."""
+    """Land a plan as a promotion does: lock the checkout, move the branch, bring the checkout forward."""
     commit, sides = plan
     with Repository.open(repo.path) as opened:
-        with lock_checkout(checkout_at(opened, at or repo.path), opened.format, sides, token=commit, resumed=resumed) as forward:
+        with lock_checkout(checkout_at(opened, at or repo.path), opened.format, sides, token=commit, resumed=resumed) as locked:
             repo.git("update-ref", "refs/heads/main", commit)
-            forward.update(opened.blob)
+            locked.update(opened.blob)
     return commit
 
 

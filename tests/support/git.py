@@ -1,6 +1,6 @@
-"""Repositories that only real git made and only real git judges, for the tests of the git floor.
+"""Repositories that git itself makes and judges, for the tests of the git room.
 
-Each call is hermetic: no configuration, hook or variable of the person who runs the tests is seen.
+Each call is hermetic: git sees no configuration, hook or variable of the person who runs the tests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pytest_gittrix.workspaces.snapshot import Snapshot
 from pytest_gittrix.workspaces.workspace import Workspace, WorkspaceKind, create
 
 Content = str | bytes | tuple[int, bytes] | None
-"""What stands at a path: bytes of a file, (mode, bytes) of anything else, None for nothing."""
+"""The content of a path: bytes of a file, (mode, bytes) of anything else, None for nothing."""
 
 Found = dict[str, tuple[int, bytes] | None]
 """What a snapshot changes: mode and bytes by path, None where something is gone."""
@@ -54,7 +54,7 @@ def moded(content: Content) -> tuple[int, bytes]:
 
 
 def put(root: Path, files: Mapping[str, Content]) -> None:
-    """Make files below a directory be what is said, whatever is there; deletions first."""
+    """Give paths below a directory their content, replacing whatever exists; deletions come first."""
     for path, content in sorted(files.items(), key=lambda item: item[1] is not None):
         at = root / path
         if content is None:
@@ -74,7 +74,7 @@ def put(root: Path, files: Mapping[str, Content]) -> None:
 
 
 def clear(path: Path) -> None:
-    """Take away whatever is at a path."""
+    """Delete whatever is at a path."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     elif os.path.lexists(path):
@@ -82,7 +82,7 @@ def clear(path: Path) -> None:
 
 
 def stream(ref: str, files: Mapping[str, Content], *, parent: str | None = None, message: str = "a change", mark: int = 1) -> bytes:
-    """A commit for ``git fast-import``, which takes any name git can hold."""
+    """A commit for ``git fast-import``, which accepts every name that git can store."""
     lines = [f"commit {ref}\nmark :{mark}\ncommitter A Person <person@example.com> 1893456000 +0000\n".encode()]
     lines.append(b"data %d\n%s\n" % (len(message.encode()), message.encode()))
     lines += [b"from " + parent.encode() + b"\n"] if parent else []
@@ -123,7 +123,7 @@ class GitRepo:
         return self.path if self.bare else self.path / ".git"
 
     def git(self, *arguments: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> bytes:
-        """What git answers here. An answer of failure fails the test."""
+        """Run git in this repository and return its standard output. A failure fails the test."""
         return git(*arguments, cwd=self.path, stdin=stdin, env=env)
 
     def text(self, *arguments: str, stdin: bytes = b"") -> str:
@@ -162,7 +162,7 @@ class GitRepo:
 
 
 def git(*arguments: str, cwd: Path | None = None, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> bytes:
-    """Run git hermetically at a fixed date; its standard output. A failure fails the test with what git said."""
+    """Run git hermetically at a fixed date and return its standard output. A failure fails the test with git's message."""
     done = try_git(*arguments, cwd=cwd, stdin=stdin, env=env)
     assert done.returncode == 0, f"git {' '.join(arguments)}: {done.stderr.decode(errors='replace')}"
     return done.stdout
@@ -171,7 +171,7 @@ def git(*arguments: str, cwd: Path | None = None, stdin: bytes = b"", env: Mappi
 def try_git(
     *arguments: str, cwd: Path | None = None, stdin: bytes = b"", env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    """The same for a git that may refuse."""
+    """Run git like ``git``, but return its result even if it fails."""
     environment = hermetic_env(when=WHEN) | dict(env or {})
     return subprocess.run([git_binary(), *arguments], cwd=cwd or "/", input=stdin, env=environment, capture_output=True, timeout=60)
 

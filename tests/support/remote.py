@@ -1,4 +1,4 @@
-"""A remote that sessions start from, with an engine on it: behind ``file://`` or behind HTTP, as the test chooses."""
+"""A remote that sessions start from, with an engine on it, behind ``file://`` or HTTP."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class Far:
         return self.site.root / "mirror"
 
     def durable(self, **options: Any) -> RemoteDurable:
-        """One more adapter to the remote, on the same mirror unless told otherwise."""
+        """One more adapter to the remote, on the same mirror by default."""
         given: dict[str, Any] = {"mirror": self.mirror, "author": AUTHOR, "timeout": 30.0, "grace": 0.3, "sync": False}
         if self.forge is not None:
             given["credentials"] = ("git", TOKEN)
         return RemoteDurable(self.url, **given | options)
 
     def left_in_mirror(self) -> list[str]:
-        """Locks, half-written packs and objects that were offered and not taken."""
+        """Locks, half-written packs and objects of rejected pushes."""
         found = [path for pattern in ("*.lock", "tmp_*", "gittrix-*-push") for path in self.mirror.rglob(pattern)]
         return sorted(str(path.relative_to(self.mirror)) for path in found)
 
@@ -63,7 +63,7 @@ class Far:
 def open_far(
     root: Path, wire: Wire = "file", files: Mapping[str, Content] = FILES, *, object_format: str = "sha1", **options: Any
 ) -> Iterator[Far]:
-    """A far site below an existing directory. ``options`` are those of its adapter."""
+    """Open a remote with an engine below an existing directory. ``options`` are those of its ``RemoteDurable``."""
     with ExitStack() as held:
         site = held.enter_context(open_site(root, files, bare=True, object_format=object_format))
         remote = held.enter_context(BareRemote(site.durable.path))

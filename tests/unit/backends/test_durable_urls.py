@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.engine import Site
-from support.remote import AUTHOR, TOKEN, Far, open_far
+from support.remote import AUTHOR, TOKEN, Far
 
 from pytest_gittrix.backends.remote import RemoteDurable
 from pytest_gittrix.backends.transport import is_address
@@ -17,18 +16,6 @@ from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, InvalidInput
 from pytest_gittrix.testing.repos.remote_repos import BareRemote
 
 
-@pytest.fixture
-def near(tmp_path: Path) -> Iterator[Far]:
-    with open_far(tmp_path) as opened:
-        yield opened
-
-
-@pytest.fixture
-def web(tmp_path: Path) -> Iterator[Far]:
-    with open_far(tmp_path, "http") as opened:
-        yield opened
-
-
 def with_token(far: Far, token: str = TOKEN) -> str:
     """The address with credentials in it."""
     return far.url.replace("://", f"://git:{token}@")
@@ -36,8 +23,8 @@ def with_token(far: Far, token: str = TOKEN) -> str:
 
 def mirrors(site: Site) -> list[Path]:
     """The mirrors below the home."""
-    place = site.root / "mirrors"
-    return sorted(place.iterdir()) if place.is_dir() else []
+    directory = site.root / "mirrors"
+    return sorted(directory.iterdir()) if directory.is_dir() else []
 
 
 @pytest.mark.parametrize("ending", ["", "#main", "#"])
@@ -146,21 +133,21 @@ def test_a_start_can_bring_them(web: Far) -> None:
 
 
 def test_an_engine_can_be_asked_for_them_by_address(web: Far) -> None:
-    asked: list[str] = []
+    requested: list[str] = []
 
     def credentials(address: str) -> tuple[str, str]:
-        asked.append(address)
+        requested.append(address)
         return "git", TOKEN
 
     session = web.site.another(durable=with_token(web)).start_session("fix the bug")
     session.write("app.py", "print('v2')\n")
 
-    again = web.site.another(durable=None, credentials=credentials).get_session(session.id)
+    reopened = web.site.another(durable=None, credentials=credentials).get_session(session.id)
 
-    sha = again.promote().sha
+    sha = reopened.promote().sha
 
     assert web.git.head() == sha
-    assert set(asked) == {web.url}
+    assert set(requested) == {web.url}
 
 
 def test_a_refused_reference_shows_no_credentials(web: Far) -> None:
@@ -207,11 +194,11 @@ def test_a_directory_that_looks_like_an_address_is_a_directory(tmp_path: Path, m
 
 def test_a_mirror_has_a_name_that_people_can_read_and_no_two_remotes_share(tmp_path: Path) -> None:
     addresses = ["https://host/acme/app.git", "https://host/other/app.git", "git@host:acme/app.git", "file:///srv/app.git", "https://host/"]
-    places = [mirror_of(tmp_path, address) for address in addresses]
+    paths = [mirror_of(tmp_path, address) for address in addresses]
 
-    assert len(set(places)) == len(places)
-    assert [Path(place).name.rpartition("-")[0] for place in places] == ["app", "app", "app", "app", "host"]
-    assert mirror_of(tmp_path, "https://me:secret@host/acme/app.git") == places[0]
+    assert len(set(paths)) == len(paths)
+    assert [Path(path).name.rpartition("-")[0] for path in paths] == ["app", "app", "app", "app", "host"]
+    assert mirror_of(tmp_path, "https://me:secret@host/acme/app.git") == paths[0]
 
 
 @pytest.mark.parametrize("durable", ["https:///", "file://", "ftp://host/x", "https://host/\nx"])
@@ -227,9 +214,9 @@ def test_a_branch_that_is_none_is_refused(near: Far, ref: str) -> None:
 
 
 def test_a_directory_that_was_made_a_mirror_of_another_remote_is_refused(near: Far, tmp_path: Path) -> None:
-    place = mirror_of(near.site.root, near.url)
+    mirror = mirror_of(near.site.root, near.url)
     with BareRemote.make(tmp_path / "other.git") as other:
-        RemoteDurable(other.url, mirror=place, author=AUTHOR).head("main")
+        RemoteDurable(other.url, mirror=mirror, author=AUTHOR).head("main")
 
     with pytest.raises(InvalidInput, match="is the mirror of"):
         near.site.another(durable=near.url).start_session("look")

@@ -65,7 +65,7 @@ def test_a_second_pull_request_of_the_same_branches_is_the_first_one(forge: GitH
 
 
 @pytest.mark.parametrize(
-    ("head", "base", "title", "said"),
+    ("head", "base", "title", "message"),
     [
         ("nowhere", "main", "t", "field head is invalid"),
         ("topic", "nowhere", "t", "field base is invalid"),
@@ -74,9 +74,9 @@ def test_a_second_pull_request_of_the_same_branches_is_the_first_one(forge: GitH
     ],
 )
 def test_what_cannot_be_a_pull_request_is_refused_in_the_forges_words(
-    forge: GitHubForge, head: str, base: str, title: str, said: str
+    forge: GitHubForge, head: str, base: str, title: str, message: str
 ) -> None:
-    with pytest.raises(InvalidInput, match=said):
+    with pytest.raises(InvalidInput, match=message):
         forge.open_pr(head, base, title)
 
 
@@ -220,7 +220,7 @@ def test_ci_is_asked_for_by_a_whole_commit_id(forge: GitHubForge, sha: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("reviews", "asked", "state"),
+    ("reviews", "requested", "state"),
     [
         ([], [], "none"),
         ([], ["ann"], "pending"),
@@ -235,17 +235,17 @@ def test_ci_is_asked_for_by_a_whole_commit_id(forge: GitHubForge, sha: str) -> N
     ],
 )
 def test_the_last_verdict_of_each_reviewer_counts(
-    forge: GitHubForge, server: ForgeServer, reviews: list[tuple[str, Verdict]], asked: list[str], state: str
+    forge: GitHubForge, server: ForgeServer, reviews: list[tuple[str, Verdict]], requested: list[str], state: str
 ) -> None:
     forge.open_pr("topic", "main", "Fix the bug")
-    server.state.request_review(1, *asked)
+    server.state.request_review(1, *requested)
     for name, verdict in reviews:
         server.state.review(1, name, verdict)
 
     facts = forge.reviews(1)
 
     assert facts.state == state
-    assert facts == ReviewFacts(tuple(Review(name, verdict) for name, verdict in reviews), tuple(asked))
+    assert facts == ReviewFacts(tuple(Review(name, verdict) for name, verdict in reviews), tuple(requested))
 
 
 # Issues ------------------------------------------------------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ def test_what_is_no_address_of_an_api_is_refused_without_showing_secrets(base: s
 
 def test_the_token_is_in_no_message_log_or_repr(forge: GitHubForge, server: ForgeServer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    said = []
+    messages = []
     forge.find_prs()
     server.tokens.clear()
     server.tokens.add("another")
@@ -291,12 +291,12 @@ def test_the_token_is_in_no_message_log_or_repr(forge: GitHubForge, server: Forg
         server.fail(kind, times=None)
         with pytest.raises(GittrixError) as caught:
             forge.comment(1, TOKEN)
-        said.append(str(caught.value))
+        messages.append(str(caught.value))
         server.recover()
     with pytest.raises(GittrixError) as caught:
         forge.pr(1)
 
-    assert TOKEN not in " ".join([*said, str(caught.value), repr(forge), repr(vars(forge)), caplog.text])
+    assert TOKEN not in " ".join([*messages, str(caught.value), repr(forge), repr(vars(forge)), caplog.text])
     assert caplog.text != ""
 
 

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from support.engine import FILES, at_point, edited
-from support.remote import WIRES, Far, Wire, open_far
+from support.remote import Far, open_far
 
 from pytest_gittrix.engine.operations.ids import seeded_ids
 from pytest_gittrix.errors import BaselineConflict
 from pytest_gittrix.workspaces.workspace import WorkspaceKind
-
-
-@pytest.fixture(params=WIRES)
-def far(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Far]:
-    wire: Wire = request.param
-    with open_far(tmp_path, wire) as opened:
-        yield opened
-
-
-@pytest.fixture
-def near(tmp_path: Path) -> Iterator[Far]:
-    with open_far(tmp_path) as opened:
-        yield opened
-
 
 # Starting and promoting ------------------------------------------------------------------------------------------------------------
 

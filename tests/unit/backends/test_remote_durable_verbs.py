@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.remote import AUTHOR, TOKEN, WIRES, Far, Wire, open_far
+from support.remote import AUTHOR, TOKEN, Far
 
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.backends.remote import RemoteDurable
@@ -16,19 +15,6 @@ from pytest_gittrix.git.environment import run_git
 from pytest_gittrix.git.refs import RefMoved
 from pytest_gittrix.git.tree import Entry
 from pytest_gittrix.testing.repos.remote_repos import BareRemote
-
-
-@pytest.fixture(params=WIRES)
-def far(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Far]:
-    wire: Wire = request.param
-    with open_far(tmp_path, wire) as opened:
-        yield opened
-
-
-@pytest.fixture
-def near(tmp_path: Path) -> Iterator[Far]:
-    with open_far(tmp_path) as opened:
-        yield opened
 
 
 def blob(far: Far, text: str) -> tuple[Entry, dict[str, bytes]]:

@@ -99,13 +99,13 @@ def scene(tmp_path: Path) -> Scene:
 
 def judge(scene: Scene, run: SupervisedRun) -> str:
     """What must hold after a strike; gives a word for what was found."""
-    told = run.stdout.decode().split()
+    printed = run.stdout.decode().split()
     landed = scene.landed()
     assert landed <= 1
     if not run.killed:
-        assert told, run.stderr.decode()[-2000:]
-        assert told[0] != "promoted" or landed == 1
-        assert told[0] != "refused" or landed == 0 or _open(scene), f"told {told}, but it is in"
+        assert printed, run.stderr.decode()[-2000:]
+        assert printed[0] != "promoted" or landed == 1
+        assert printed[0] != "refused" or landed == 0 or _open(scene), f"printed {printed}, but it is in"
     with scene.engine() as engine:
         assert engine.recover().problems == []
         if not scene.landed():

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.engine import at_point, kill_at
-from support.remote import AUTHOR, TOKEN, WIRES, Far, Wire, open_far
+from support.remote import AUTHOR, TOKEN, Far, open_far
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.protocol import LandingResult
@@ -26,25 +26,6 @@ from pytest_gittrix.testing.repos.remote_repos import Hook
 
 PUSH = "POST /acme/app.git/git-receive-pack"
 ASK_TO_PUSH = "service=git-receive-pack"
-
-
-@pytest.fixture(params=WIRES)
-def far(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Far]:
-    wire: Wire = request.param
-    with open_far(tmp_path, wire) as opened:
-        yield opened
-
-
-@pytest.fixture
-def near(tmp_path: Path) -> Iterator[Far]:
-    with open_far(tmp_path) as opened:
-        yield opened
-
-
-@pytest.fixture
-def web(tmp_path: Path) -> Iterator[Far]:
-    with open_far(tmp_path, "http") as opened:
-        yield opened
 
 
 def edited(far: Far) -> UserSession:

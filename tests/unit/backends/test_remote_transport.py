@@ -1,4 +1,4 @@
-"""Addresses that git takes, what is shown of them, and how the words of a push are understood."""
+"""Addresses that git takes, what is shown of them, and how the output of a push is parsed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_path_that_is_not_absolute_is_so_from_where_it_was_given(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("status", "line", "words", "outcome", "reason"),
+    ("status", "line", "stderr", "outcome", "reason"),
     [
         (0, f" \t{NEW}:{REF}\t{ZERO}..{NEW}", "", "landed", f"{ZERO}..{NEW}"),
         (0, f"*\t{NEW}:{REF}\t[new branch]", "", "landed", "[new branch]"),
@@ -80,16 +80,16 @@ def test_a_path_that_is_not_absolute_is_so_from_where_it_was_given(tmp_path: Pat
         (1, "", "Everything up-to-date", "unknown", "Everything up-to-date"),
     ],
 )
-def test_the_words_of_a_push_are_understood(status: int | None, line: str, words: str, outcome: Outcome, reason: str | None) -> None:
-    understood = parse_push(GitResult(status, f"To somewhere\n{line}\nDone\n", words), REF)
+def test_the_output_of_a_push_is_parsed(status: int | None, line: str, stderr: str, outcome: Outcome, reason: str | None) -> None:
+    parsed = parse_push(GitResult(status, f"To somewhere\n{line}\nDone\n", stderr), REF)
 
-    assert understood.outcome == outcome
-    assert not understood.auth
-    assert reason in (None, understood.reason)
+    assert parsed.outcome == outcome
+    assert not parsed.auth
+    assert reason in (None, parsed.reason)
 
 
 @pytest.mark.parametrize(
-    "words",
+    "stderr",
     [
         "fatal: Authentication failed for 'https://x/'",
         "fatal: could not read Username for 'https://x': terminal prompts disabled",
@@ -98,10 +98,10 @@ def test_the_words_of_a_push_are_understood(status: int | None, line: str, words
         "error: RPC failed; HTTP 403 curl 22 The requested URL returned error: 403\nfatal: the remote end hung up unexpectedly",
     ],
 )
-def test_refused_credentials_are_known_for_what_they_are(words: str) -> None:
-    understood = parse_push(GitResult(128, "", words), REF)
+def test_refused_credentials_are_known_for_what_they_are(stderr: str) -> None:
+    parsed = parse_push(GitResult(128, "", stderr), REF)
 
-    assert (understood.outcome, understood.auth) == ("refused", True)
+    assert (parsed.outcome, parsed.auth) == ("refused", True)
 
 
 @pytest.mark.parametrize("url", ["ssh://git:hidden@host.example/a.git", "git://me:hidden@host.example/a.git"])

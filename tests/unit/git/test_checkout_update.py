@@ -240,18 +240,18 @@ def test_a_file_that_git_rewrote_on_the_way_out_counts_as_clean(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (("update-index", "--index-version", "4"), "version 4"),
         (("update-index", "--split-index"), "extension 'link'"),
     ],
 )
-def test_an_index_that_cannot_be_kept_byte_for_byte_is_refused_by_name(repo: GitRepo, make: tuple[str, ...], said: str) -> None:
+def test_an_index_that_cannot_be_kept_byte_for_byte_is_refused_by_name(repo: GitRepo, make: tuple[str, ...], message: str) -> None:
     repo.git(*make)
     plan = planned(repo, EDIT)
     before = everything(repo.path)
 
-    with pytest.raises(UnsupportedRepository, match=said):
+    with pytest.raises(UnsupportedRepository, match=message):
         bring(repo, plan)
 
     assert everything(repo.path) == before

@@ -89,7 +89,7 @@ BELOW: Mapping[str, Content] = {"pkg/new.py": "n\n"}
 
 
 @pytest.mark.parametrize(
-    ("state", "changes", "said"),
+    ("state", "changes", "message"),
     [
         (dirty, EDIT, "'app.py' has changes that are not committed"),
         (dirty, {"app.py": None}, "'app.py' has changes that are not committed"),
@@ -110,7 +110,7 @@ BELOW: Mapping[str, Content] = {"pkg/new.py": "n\n"}
     ],
 )
 def test_work_in_the_way_refuses_before_anything_moved(
-    repo: GitRepo, state: Callable[[GitRepo], None], changes: Mapping[str, Content], said: str
+    repo: GitRepo, state: Callable[[GitRepo], None], changes: Mapping[str, Content], message: str
 ) -> None:
     state(repo)
     plan = planned(repo, changes)
@@ -119,7 +119,7 @@ def test_work_in_the_way_refuses_before_anything_moved(
     with pytest.raises(WorktreeDirty) as caught:
         bring(repo, plan)
 
-    assert said in caught.value.fact
+    assert message in caught.value.fact
     assert caught.value.stage == "staging"
     assert everything(repo.path) == before
 
@@ -152,7 +152,7 @@ def bisecting(repo: GitRepo) -> None:
 
 
 @pytest.mark.parametrize(
-    ("begin", "said"),
+    ("begin", "message"),
     [
         (merging, "a merge"),
         (rebasing, "a rebase"),
@@ -162,7 +162,7 @@ def bisecting(repo: GitRepo) -> None:
         (bisecting, "a bisection"),
     ],
 )
-def test_an_operation_under_way_refuses_and_is_named(repo: GitRepo, begin: Callable[[GitRepo], None], said: str) -> None:
+def test_an_operation_under_way_refuses_and_is_named(repo: GitRepo, begin: Callable[[GitRepo], None], message: str) -> None:
     repo.git("branch", "theirs")
     repo.commit({"other.py": "theirs\n"}, branch="theirs")
     repo.commit({"other.py": "ours\n"})
@@ -171,7 +171,7 @@ def test_an_operation_under_way_refuses_and_is_named(repo: GitRepo, begin: Calla
     plan = planned(repo, EDIT)
     before = everything(repo.path)
 
-    with pytest.raises(WorktreeDirty, match=f"{said} is in progress"):
+    with pytest.raises(WorktreeDirty, match=f"{message} is in progress"):
         bring(repo, plan)
 
     assert everything(repo.path) == before

@@ -178,11 +178,11 @@ def takes_too_long(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "said"),
+    ("run", "message"),
     [(fails, r"`git rev-parse --verify nothing` failed with status 128: fatal"), (takes_too_long, "took longer than 0.05 s")],
 )
-def test_a_git_that_fails_or_hangs_is_a_typed_error_with_its_words(tmp_path: Path, run: Callable[[Path], None], said: str) -> None:
-    with pytest.raises(GitFailed, match=said):
+def test_a_git_that_fails_or_hangs_is_a_typed_error_with_its_words(tmp_path: Path, run: Callable[[Path], None], message: str) -> None:
+    with pytest.raises(GitFailed, match=message):
         run(tmp_path)
 
 

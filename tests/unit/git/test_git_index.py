@@ -237,13 +237,13 @@ def sparse(repo: GitRepo) -> None:
     repo.git("sparse-checkout", "set", "--cone", "--sparse-index")
 
 
-@pytest.mark.parametrize(("make", "said"), [(version_4, "version 4"), (split, "extension 'link'"), (sparse, "extension 'sdir'")])
-def test_a_format_that_is_not_written_here_is_refused_by_name(repo: GitRepo, make: Callable[[GitRepo], None], said: str) -> None:
+@pytest.mark.parametrize(("make", "message"), [(version_4, "version 4"), (split, "extension 'link'"), (sparse, "extension 'sdir'")])
+def test_a_format_that_is_not_written_here_is_refused_by_name(repo: GitRepo, make: Callable[[GitRepo], None], message: str) -> None:
     put(repo.path, {"a": "1\n", "c/d": "3\n"})
     repo.git("add", "--all")
     make(repo)
 
-    with pytest.raises(UnsupportedRepository, match=said) as caught:
+    with pytest.raises(UnsupportedRepository, match=message) as caught:
         read(repo)
 
     assert "git update-index" in str(caught.value)

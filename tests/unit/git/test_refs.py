@@ -157,16 +157,16 @@ def test_a_lock_that_goes_away_in_time_is_no_obstacle(repo: GitRepo) -> None:
 def test_a_dead_owners_lock_is_taken_away_by_whoever_can_prove_it(repo: GitRepo) -> None:
     lock = repo.git_dir / f"{MAIN}.lock"
     lock.write_text(f"{repo.head('second')}\n")
-    asked: list[str] = []
+    owners: list[str] = []
 
     def settle(held: str) -> bool:
-        asked.append(held)
+        owners.append(held)
         lock.unlink()
         return True
 
     swap(repo, MAIN, repo.head("second"), repo.head(), settle=settle)
 
-    assert asked == [repo.head("second")]
+    assert owners == [repo.head("second")]
     assert repo.head() == repo.head("second")
 
 

@@ -174,7 +174,7 @@ def another_hash(repo: GitRepo) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (shallow, "is shallow"),
         (partial, "a partial clone"),
@@ -184,10 +184,10 @@ def another_hash(repo: GitRepo) -> None:
         (another_hash, "'md5'"),
     ],
 )
-def test_a_repository_that_is_not_fit_is_refused_by_name(repo: GitRepo, make: Callable[[GitRepo], None], said: str) -> None:
+def test_a_repository_that_is_not_fit_is_refused_by_name(repo: GitRepo, make: Callable[[GitRepo], None], message: str) -> None:
     make(repo)
 
-    with pytest.raises(UnsupportedRepository, match=said):
+    with pytest.raises(UnsupportedRepository, match=message):
         Repository.open(repo.path)
 
 

@@ -111,11 +111,11 @@ class TestAWorkTreeInsideAnotherRepository:
 
     def test_is_found_again_by_the_path_it_gives(self, inner: GitRepo) -> None:
         first = LocalDurable(inner.path)
-        again = LocalDurable(first.path)
+        reopened = LocalDurable(first.path)
 
-        assert again.repository.common_dir == first.repository.common_dir == str(inner.path)
+        assert reopened.repository.common_dir == first.repository.common_dir == str(inner.path)
         first.close()
-        again.close()
+        reopened.close()
 
     def test_gets_the_promotion_of_a_session_that_another_engine_opened(self, outer: GitRepo, inner: GitRepo, tmp_path: Path) -> None:
         before = outer.head()
@@ -169,9 +169,9 @@ class TestBranchNames:
 
 
 def test_a_repository_whose_path_is_not_utf_8_works_and_its_reference_is_text(tmp_path: Path) -> None:
-    place = tmp_path / os.fsdecode(b"caf\xe9 x\ny")
-    place.mkdir()
-    durable = DurableGit.make(place / "durable", {"a": "1\n"})
+    directory = tmp_path / os.fsdecode(b"caf\xe9 x\ny")
+    directory.mkdir()
+    durable = DurableGit.make(directory / "durable", {"a": "1\n"})
     with engine(tmp_path, durable.path) as gittrix:
         session = gittrix.start_session("task")
         session.write("a", "2\n")

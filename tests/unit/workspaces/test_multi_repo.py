@@ -36,13 +36,13 @@ class Site:
         return GitRepo.make(self.root / "remotes" / f"{name}.git", FILES, bare=True, **options)
 
     def checkout(self, *specs: RepositorySpec, name: str = "w", marker: dict[str, str] | None = None) -> MultiRepoWorkspace:
-        def told(repository: str, step: str) -> None:
+        def report(repository: str, step: str) -> None:
             self.steps.append((repository, step))
 
-        return checkout_all(specs, self.root / name, self.root / "clones", now=lambda: self.seconds, marker=marker, progress=told)
+        return checkout_all(specs, self.root / name, self.root / "clones", now=lambda: self.seconds, marker=marker, progress=report)
 
-    def repo(self, place: str = "projects/app", name: str = "w") -> GitRepo:
-        return GitRepo(self.root / name / place)
+    def repo(self, directory: str = "projects/app", name: str = "w") -> GitRepo:
+        return GitRepo(self.root / name / directory)
 
 
 @pytest.fixture

@@ -248,8 +248,8 @@ def test_with_no_commit_every_file_is_new(repo: GitRepo) -> None:
 def test_whatever_is_ignored_and_changed_it_is_what_git_status_lists(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     names = ["a", "b.o", "keep.o", "build", "src"]
-    places = ["/".join(chance.choice(names) for _ in range(chance.randint(1, 3))) for _ in range(12)]
-    paths = [f"{place}/{chance.choice('xyz')}.{chance.choice('oct')}" for place in places]
+    directories = ["/".join(chance.choice(names) for _ in range(chance.randint(1, 3))) for _ in range(12)]
+    paths = [f"{directory}/{chance.choice('xyz')}.{chance.choice('oct')}" for directory in directories]
     rules = ["*.o", "!keep.o", "build/", "/src/a", "b.o/*", "!x.o", "src/**/y.c", "z.*", "# nothing", "a/"]
     for directory in ("", *{path.rpartition("/")[0] for path in paths}):
         if chance.random() < 0.3 or not directory:

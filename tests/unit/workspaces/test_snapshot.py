@@ -311,9 +311,9 @@ def test_a_stepped_clock_makes_every_file_suspect(workspace: Workspace) -> None:
 def test_a_workspace_opened_again_gives_the_same_snapshot(workspace: Workspace, tmp_path: Path) -> None:
     put(Path(workspace.path), {"app.py": "value = 2\n", "lib/util.py": None})
 
-    again = open_workspace(workspace.path, str(tmp_path / "workspace-state"))
+    reopened = open_workspace(workspace.path, str(tmp_path / "workspace-state"))
 
-    assert again.snapshot() == workspace.snapshot()
+    assert reopened.snapshot() == workspace.snapshot()
 
 
 def test_in_a_lazy_workspace_absence_is_no_deletion_unless_it_was_told(durable: GitRepo, tmp_path: Path) -> None:
@@ -321,8 +321,8 @@ def test_in_a_lazy_workspace_absence_is_no_deletion_unless_it_was_told(durable: 
     put(Path(workspace.path), {"app.py": "value = 2\n", "run.sh": executable("#!/bin/sh\n")})
 
     assert found(workspace.snapshot()) == expected({"app.py": "value = 2\n"})
-    told = found(workspace.snapshot(deleted=["src/util.py", "app.py", "never/there"]))
-    assert told == expected({"app.py": "value = 2\n", "src/util.py": None})
+    changes = found(workspace.snapshot(deleted=["src/util.py", "app.py", "never/there"]))
+    assert changes == expected({"app.py": "value = 2\n", "src/util.py": None})
 
 
 def test_the_tree_and_its_objects_are_whole_for_git(workspace: Workspace, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Final, get_args
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.inputs.identity import digest_of
 from pytest_gittrix.evals.inputs.sample_record import Outcome, Record
-from pytest_gittrix.evals.inputs.strict_toml import Table, toml_text
+from pytest_gittrix.evals.inputs.strict_toml import TomlTable, toml_text
 from pytest_gittrix.evals.inputs.suite import Suite
 from pytest_gittrix.evals.inputs.wheels import Files, Pins, fetch
 from pytest_gittrix.git.objects import SHA1
@@ -179,7 +179,7 @@ def expected_of(suite: str | os.PathLike[str]) -> dict[str, Expected]:
     Raises:
         InvalidInput: it is not a suite of releases.
     """
-    top = Table.read(Path(suite) / _EXPECTED, ("schema", "cases"))
+    top = TomlTable.read(Path(suite) / _EXPECTED, ("schema", "cases"))
     cases = top.raw("cases")
     if top.raw("schema") != 1 or not isinstance(cases, dict):
         top.wrong("cases", "a table of cases, in a file of schema 1", cases)

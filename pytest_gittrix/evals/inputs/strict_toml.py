@@ -1,4 +1,7 @@
-"""TOML files read strictly: each wrong value is told with the file, the key, and what is allowed there."""
+"""TOML files read strictly: an error names the file, the key, and what is allowed there.
+
+pydantic would make neither this module nor its users shorter, and every process that reads a suite would load it.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +20,21 @@ _BYTES: Final = {"B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 def toml_text(text: str) -> str:
-    """A text as TOML writes it on one line."""
+    """Write a text as TOML on one line."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-class Table:
+class TomlTable:
     """A table of a TOML file.
 
     Args:
         file: the file, for messages.
-        values: what is in it.
-        name: the table's name; empty for the whole file.
-        keys: those that may be in it.
+        values: the content of the table.
+        keys: the allowed keys.
+        name: the name of the table; empty for the whole file.
 
     Raises:
-        InvalidInput: another key is in it.
+        InvalidInput: the table has another key.
     """
 
     def __init__(self, file: Path, values: dict[str, Any], keys: Collection[str], name: str = "") -> None:
@@ -42,16 +45,16 @@ class Table:
             if key not in keys:
                 raise InvalidInput(
                     f"{file}: there is no key {self._called(key)!r}.",
-                    why="A key that nobody reads is a mistake that nobody sees.",
+                    why="A key that is not read would be a silent mistake.",
                     fix=f"Use {', '.join(sorted(keys))}.",
                 )
 
     @classmethod
-    def read(cls, file: Path, keys: Collection[str]) -> Table:
+    def read(cls, file: Path, keys: Collection[str]) -> TomlTable:
         """Read a file.
 
         Raises:
-            InvalidInput: there is none, it is no TOML, or a key is unknown.
+            InvalidInput: the file cannot be read, is not TOML, or has an unknown key.
         """
         try:
             values = tomllib.loads(file.read_text(encoding="utf-8"))
@@ -64,18 +67,23 @@ class Table:
     def __contains__(self, key: str) -> bool:
         return key in self._values
 
-    def table(self, key: str, keys: Collection[str]) -> Table:
-        """A table in this one; an empty one if there is none."""
+    def table(self, key: str, keys: Collection[str]) -> TomlTable:
+        """A table in this one; an empty one if the key is missing."""
         value = self._values.get(key, {})
         if not isinstance(value, dict):
             self.wrong(key, "a table", value)
-        return Table(self.file, value, keys, self._called(key))
+        return TomlTable(self.file, value, keys, self._called(key))
 
     def text(self, key: str, default: str | None = None, *, among: Collection[str] = ()) -> str:
-        """A text, without NUL.
+        """A text without NUL.
+
+        Args:
+            key: the key.
+            default: the text of a missing key; None if the key is required.
+            among: the allowed texts; all by default.
 
         Raises:
-            InvalidInput: it is missing and has no default, is no text, or none of those allowed.
+            InvalidInput: the key is missing and required, or its value is not such a text.
         """
         value = self._values.get(key, default)
         if value is None:
@@ -103,11 +111,11 @@ class Table:
         return value
 
     def raw(self, key: str) -> Any:
-        """The value as it stands; None where there is none."""
+        """The value as TOML has it; None if the key is missing."""
         return self._values.get(key)
 
     def milliseconds(self, key: str, default: int) -> int:
-        """A stretch of time such as ``90s`` or ``2m``, in milliseconds."""
+        """A time such as ``90s`` or ``2m``, in milliseconds."""
         return self._scaled(key, default, _MILLISECONDS, "a time such as 500ms, 90s, 2m or 1h")
 
     def size(self, key: str, default: int) -> int:
@@ -124,14 +132,14 @@ class Table:
         return int(match[1]) * units[match[2]]
 
     def inside(self, key: str, *, directory: bool) -> Path | None:
-        """The path of something beside the file, None where the key is missing.
+        """The path of an existing file or directory beside this file or below; None if the key is missing.
 
         Args:
-            key: whose text is the path, relative, with ``/``.
-            directory: whether it is to be a directory, or a file.
+            key: the key of the path, which is relative, with ``/``.
+            directory: whether it must be a directory, or a file.
 
         Raises:
-            InvalidInput: it leads elsewhere, or is not there.
+            InvalidInput: the path leads elsewhere, or does not exist.
         """
         if key not in self._values:
             return None
@@ -142,7 +150,7 @@ class Table:
         return path
 
     def beside(self, text: str, *, directory: bool) -> Path | None:
-        """A file or directory beside this file, or below there; None if there is none, or it is elsewhere, also by a link."""
+        """An existing file or directory beside this file or below; None if it is missing or, perhaps by a link, elsewhere."""
         root, path = self.file.parent, self.file.parent / text
         if not text or text.startswith("/") or ".." in Path(text).parts:
             return None

@@ -1,6 +1,6 @@
-"""A suite: a directory with ``suite.toml`` and a directory for each case, read into values that say everything a sample needs.
+"""Suites: a directory with ``suite.toml`` and a directory for each case, read into everything that a sample needs.
 
-A case is what it holds: its digest covers every file of it and every setting that counts.
+The digest of a case covers every file of it and every setting that results depend on.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from pytest_gittrix.clock.clock import EPOCH
-from pytest_gittrix.durations import format_instant, parse_instant
+from pytest_gittrix.durations import parse_instant
 from pytest_gittrix.engine.promotion.selection import OnOverlap, check_on_overlap
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.evals.inputs.identity import check_id, digest_of
-from pytest_gittrix.evals.inputs.strict_toml import Table
+from pytest_gittrix.evals.inputs.strict_toml import TomlTable
 from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.os_level.confinement_levels import LEVELS
 from pytest_gittrix.workspaces.seed import History, check_history
@@ -30,7 +30,7 @@ DriftAt = Literal["after-start", "before-promote"]
 CheckKind = Literal["command", "tree", "diff", "function", "pytest"]
 
 GENERATED: Final = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache")
-"""Directories that tools leave behind; what is in them is never part of a result (the eval research, section 6)."""
+"""Directories that tools leave behind; their files are never part of a result."""
 
 _EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CHECKS: Final = get_args(CheckKind)
@@ -47,8 +47,8 @@ class Source:
 
     Attributes:
         kind: ``files`` (a directory that becomes one commit), ``bundle`` (a git bundle) or ``path`` (a repository of this machine).
-        path: of it.
-        ref: what to take from a bundle, or the full id of the commit to take from a repository; empty for files.
+        path: the directory, the bundle or the repository.
+        ref: the reference to take from a bundle, or the full id of the commit to take from a repository; empty for files.
     """
 
     kind: Literal["files", "bundle", "path"]
@@ -58,12 +58,12 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """What somebody else commits to the durable repository while the agent is at work.
+    """What a rival commits to the durable repository while the agent works.
 
     Attributes:
         files: a directory whose files are written; None for a patch.
         patch: a patch that is applied; None for files.
-        at: when.
+        at: when the rival commits.
     """
 
     files: Path | None
@@ -73,13 +73,13 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that must be so for a sample to pass.
+    """One condition for a sample to pass.
 
     Attributes:
-        kind: which.
-        command: program and words, of ``command``.
-        path: of the expected tree or diff, of the file that pytest runs, or of the module of a function.
-        function: its name in the module.
+        kind: the kind of the check.
+        command: the program and its arguments, for ``command``.
+        path: the expected tree or diff, the file that pytest runs, or the module of a function.
+        function: the name of the function in the module.
     """
 
     kind: CheckKind
@@ -90,10 +90,10 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class ReviewRule:
-    """What a review lets through.
+    """What may be promoted.
 
     Attributes:
-        exclude: names of directories that are left out of the result, wherever they are.
+        exclude: names of directories that are left out of the result, at any depth.
         allow: shell patterns of paths that may be touched; all by default.
         deny: shell patterns of paths that may not; a sample that touches one is refused.
     """
@@ -108,20 +108,20 @@ class Case:
     """One task on one repository.
 
     Attributes:
-        id: its name, unique in the suite.
-        directory: where it is.
-        task: what the agent is told.
-        source: the durable repository.
-        checks: what the result must satisfy; all of them.
-        digest: of everything above and below and of every file of the case.
-        drift: what happens in durable meanwhile.
-        gold: a patch that solves it.
-        timeout_ms: how long the agent may take, in milliseconds; and each check.
-        output: bytes of output that are kept of one program.
+        id: the name of the case, unique in the suite.
+        directory: the directory of the case.
+        task: the task as the agent gets it.
+        source: the source of the durable repository.
+        checks: the checks, all of which the result must pass.
+        digest: the digest of every setting and every file of the case.
+        drift: what a rival commits meanwhile.
+        gold: a patch that solves the task.
+        timeout_ms: the time limit of the agent, and of each check, in milliseconds.
+        output: the bytes of output that are recorded of one program.
         review: what may be promoted.
-        workspace: kind of workspace.
+        workspace: the kind of workspace.
         history: how much of the past the agent sees.
-        on_overlap: what promotion does where durable changed the same files.
+        on_overlap: what a promotion does if durable changed the same files.
     """
 
     id: str
@@ -145,11 +145,11 @@ class Suite:
     """A set of cases. Made by ``Suite.load``.
 
     Attributes:
-        name: what it is called.
-        directory: where it is.
-        epoch: where the clock of every sample stands.
-        confine: how the agent's programs are confined unless the run says otherwise.
-        cases: sorted by id.
+        name: the name of the suite.
+        directory: its directory.
+        epoch: the instant that the clock of every sample stands at.
+        confine: the level of confinement of programs, unless the run has another one.
+        cases: the cases, sorted by id.
     """
 
     name: str
@@ -163,15 +163,15 @@ class Suite:
         """Read a suite.
 
         Args:
-            path: its directory, or its ``suite.toml``.
+            path: the suite's directory, or its ``suite.toml``.
 
         Raises:
-            InvalidInput: something in it is not allowed; the message names file and key.
-            AdapterUnavailable: the repository or commit of a case is not there.
+            InvalidInput: a file has something that is not allowed; the message names file and key.
+            AdapterUnavailable: the repository or commit of a case is missing.
         """
         given = Path(_without_nul(os.fspath(path))).absolute()
         file = given if given.name == "suite.toml" else given / "suite.toml"
-        top = Table.read(file, _SUITE_KEYS)
+        top = TomlTable.read(file, _SUITE_KEYS)
         if top.raw("schema") != SCHEMA or not isinstance(top.raw("schema"), int) or isinstance(top.raw("schema"), bool):
             top.wrong("schema", f"{SCHEMA}, the version that is known", top.raw("schema"))
         defaults = top.table("defaults", _DEFAULT_KEYS)
@@ -183,7 +183,7 @@ class Suite:
         return cls(name, file.parent, _epoch(top), defaults.text("confine", "auto", among=LEVELS), tuple(cases))
 
     def case(self, id_: str) -> Case:
-        """The case of an id. Raises InvalidInput if there is none."""
+        """The case with an id. Raises InvalidInput if there is none."""
         for case in self.cases:
             if case.id == id_:
                 return case
@@ -191,7 +191,7 @@ class Suite:
 
 
 def _directories(cases: Path) -> list[Path]:
-    """All directories but hidden ones and those that tools leave: one without a case.toml is a mistake and no reason to run fewer cases."""
+    """All directories except hidden ones and those of tools. One without a case.toml is an error, so that no case is missed."""
     try:
         found = sorted(cases.iterdir())
     except FileNotFoundError:
@@ -201,9 +201,10 @@ def _directories(cases: Path) -> list[Path]:
     return [path for path in found if path.is_dir() and not path.name.startswith(".") and path.name not in GENERATED]
 
 
-def _read_case(directory: Path, defaults: Table) -> Case:
-    table = Table.read(directory / "case.toml", _CASE_KEYS)
+def _read_case(directory: Path, defaults: TomlTable) -> Case:
+    table = TomlTable.read(directory / "case.toml", _CASE_KEYS)
     limits = table.table("limits", ("timeout", "output"))
+    review = table.table("review", ("exclude", "allow", "deny"))
     case = Case(
         id=check_id(table.text("id", directory.name), f"{table.file}: id"),
         directory=directory,
@@ -214,15 +215,15 @@ def _read_case(directory: Path, defaults: Table) -> Case:
         gold=table.inside("gold", directory=False),
         timeout_ms=limits.milliseconds("timeout", defaults.milliseconds("timeout", _DEFAULT_TIMEOUT_MS)),
         output=limits.size("output", defaults.size("output", _DEFAULT_OUTPUT)),
-        review=_review(table.table("review", ("exclude", "allow", "deny"))),
+        review=ReviewRule(review.texts("exclude", GENERATED), review.texts("allow"), review.texts("deny")),
         workspace=check_kind(table.text("workspace", defaults.text("workspace", "clone"))),
-        history=check_history(_either(table, defaults, "history", "none")),
-        on_overlap=_on_overlap(table, defaults),
+        history=check_history(next((one.raw("history") for one in (table, defaults) if "history" in one), "none")),
+        on_overlap=check_on_overlap(table.text("on_overlap", defaults.text("on_overlap", "refuse"))),
     )
     return replace(case, digest=_digest(case))
 
 
-def _task(table: Table) -> str:
+def _task(table: TomlTable) -> str:
     file = table.file.parent / "task.md"
     if "task" in table or not file.is_file():
         return table.text("task")
@@ -234,7 +235,7 @@ def _task(table: Table) -> str:
         raise _unreadable(file, problem) from None
 
 
-def _source(table: Table) -> Source:
+def _source(table: TomlTable) -> Source:
     files, bundle = table.inside("files", directory=True), table.inside("bundle", directory=False)
     given = [key for key in ("files", "bundle", "path") if key in table]
     if len(given) != 1:
@@ -254,7 +255,7 @@ def _source(table: Table) -> Source:
     return Source("path", repository, _commit(table, repository))
 
 
-def _commit(table: Table, repository: Path) -> str:
+def _commit(table: TomlTable, repository: Path) -> str:
     wanted = table.text("commit")
     if wanted.startswith("-") or not wanted:
         table.wrong("commit", "a commit of that repository", wanted)
@@ -269,7 +270,7 @@ def _commit(table: Table, repository: Path) -> str:
     return found.decode().strip()
 
 
-def _drift(table: Table) -> Drift | None:
+def _drift(table: TomlTable) -> Drift | None:
     if "drift" not in table:
         return None
     drift = table.table("drift", ("files", "patch", "at"))
@@ -280,22 +281,22 @@ def _drift(table: Table) -> Drift | None:
     return Drift(files, patch, at)
 
 
-def _checks(table: Table) -> tuple[Check, ...]:
+def _checks(table: TomlTable) -> tuple[Check, ...]:
     found = [_check(table, kind) for kind in _CHECKS if kind in table]
     if not found:
         raise InvalidInput(
             f"{table.file}: [check] is missing.",
-            why="Without a check nobody can say whether a sample passed.",
+            why="Without a check, no sample can pass or fail.",
             fix=f"Give at least one of {', '.join(_CHECKS)}.",
         )
     return tuple(found)
 
 
-def _check(table: Table, kind: CheckKind) -> Check:
+def _check(table: TomlTable, kind: CheckKind) -> Check:
     if kind == "command":
         command = table.texts("command")
         if not command:
-            table.wrong("command", "a program and its words, as a list", table.raw("command"))
+            table.wrong("command", "a program and its arguments, as a list", table.raw("command"))
         return Check(kind, command=command)
     if kind == "function":
         file, _, name = table.text("function").partition(":")
@@ -306,19 +307,7 @@ def _check(table: Table, kind: CheckKind) -> Check:
     return Check(kind, path=table.inside(kind, directory=kind == "tree"))
 
 
-def _review(table: Table) -> ReviewRule:
-    return ReviewRule(table.texts("exclude", GENERATED), table.texts("allow"), table.texts("deny"))
-
-
-def _on_overlap(table: Table, defaults: Table) -> OnOverlap:
-    return check_on_overlap(table.text("on_overlap", defaults.text("on_overlap", "refuse")))
-
-
-def _either(table: Table, defaults: Table, key: str, default: object) -> Any:
-    return next((one.raw(key) for one in (table, defaults) if key in one), default)
-
-
-def _epoch(top: Table) -> datetime:
+def _epoch(top: TomlTable) -> datetime:
     value = top.raw("epoch")
     if value is None:
         return EPOCH
@@ -344,7 +333,7 @@ def _require_unlike(cases: list[Case]) -> None:
 
 
 def _digest(case: Case) -> str:
-    """Of what the case holds; not of where it is, so that a moved suite is the same one."""
+    """The digest of a case's content. It does not cover the path, so that a moved suite is the same one."""
     files = {path: [kind, hashlib.sha256(data).hexdigest()] for path, kind, data in _files(case.directory)}
     source = case.source
     settings = [
@@ -380,17 +369,14 @@ def _files(root: Path) -> Iterator[tuple[str, str, bytes]]:
 
 
 def is_left_out(name: str) -> bool:
-    """Whether something of that name is no part of a case: git's own directory, and what tools leave behind."""
+    """Whether an entry of that name is not part of a case: git's own directory, and what tools leave behind."""
     return name == ".git" or name in GENERATED or name.endswith(".pyc")
 
 
 def _unreadable(path: object, problem: OSError) -> InvalidInput:
-    return InvalidInput(f"{path} cannot be read: {problem.strerror}.", why="A case is all that it holds.", fix="Let this user read it.")
-
-
-def told(instant: datetime) -> str:
-    """An instant as the manifest tells it."""
-    return format_instant(instant)
+    return InvalidInput(
+        f"{path} cannot be read: {problem.strerror}.", why="The digest of a case covers all its files.", fix="Let this user read it."
+    )
 
 
 def _without_nul(path: str) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput, WriteRejected
-from pytest_gittrix.evals.inputs.strict_toml import Table
+from pytest_gittrix.evals.inputs.strict_toml import TomlTable
 from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.testing.repos.history import Executable
 
@@ -95,13 +95,13 @@ class Pins:
         Raises:
             InvalidInput: it is not such a file; the message names file and key.
         """
-        top = Table.read(file, ("schema", "package", "release"))
+        top = TomlTable.read(file, ("schema", "package", "release"))
         if top.raw("schema") != SCHEMA:
             top.wrong("schema", f"{SCHEMA}, the version that is known", top.raw("schema"))
         releases = top.raw("release")
         if not isinstance(releases, list) or not all(isinstance(one, dict) for one in releases):
             top.wrong("release", "a list of [[release]] tables", releases)
-        tables = [Table(file, one, ("version", "sha256"), "release") for one in releases]
+        tables = [TomlTable(file, one, ("version", "sha256"), "release") for one in releases]
         return cls.of(top.text("package"), [Pin(one.text("version"), one.text("sha256")) for one in tables])
 
     def only(self, versions: Sequence[str]) -> Pins:

@@ -89,7 +89,7 @@ class _Keeper:
                 raise
             return self._zygote
 
-    def replace(self, zygote: _Zygote) -> None:
+    def drop(self, zygote: _Zygote) -> None:
         """Have another one from now on, since this does not answer. What its attendants run goes on."""
         with self._lock:
             if self._zygote is zygote:
@@ -172,7 +172,7 @@ class Asked:
                 self._attendant = self._greeted()
                 self._line.sendall(wanted)
             except OSError:
-                _KEEPER.replace(zygote)
+                _KEEPER.drop(zygote)
                 raise
             self._line.setblocking(False)
             held.pop_all()

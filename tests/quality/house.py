@@ -68,6 +68,46 @@ NOT_OURS = frozenset({"_replace", "_asdict", "_request"})
 """Names that look private and are those of libraries: of named tuples, and of pytest's items."""
 
 
+SYSTEM_ROOM = "os_level"
+"""The one room that locks, renames, forks and reads ``/proc``, but for the modules of ``SYSTEM_ELSEWHERE``."""
+LOCK, MOVE, FORK, PROC = "locks files", "renames files", "forks", "reads /proc"
+_PROGRAM = "a program of its own, which runs without the package's imports"
+SYSTEM_ELSEWHERE: Mapping[str, Mapping[str, str]] = {
+    MOVE: {
+        "engine.lineage.handoff": "moves the parts of a session, as they are, to its successor",
+        "engine.lineage.member_recovery": "moves a workspace out of its place to see that it can be removed, and back",
+        "engine.operations.eviction": "moves a workspace that cannot be archived into the record, as it is",
+        "evals.results.store": "moves a record that does not count aside, as it is",
+        "evals.runs.work_dirs": "moves a directory to a name that one process alone knows, as it is",
+        "git.refs": "moves a reference's lock into its place, which is git's protocol",
+        "orchestrator.flat_files": "moves a session's file into the archive, as it is",
+        "testing.faults.torture": "moves the first state of a sweep aside, as it is",
+        "testing.repos.member_workspaces": "moves a remote aside, as it is, and back",
+        "testing.scenarios.agent_program": _PROGRAM,
+        "workspaces.workspace": "moves workspaces and trash, as they are",
+    },
+    FORK: {
+        "confine.launcher": _PROGRAM,
+        "confine.zygote": _PROGRAM,
+        "engine.agents.keeper": _PROGRAM,
+        "engine.agents.turns": "a turn talks with its session while it runs, which in_fork does not allow",
+        "testing.faults.tracer": "a tracer serves its caller while it runs, which in_fork does not allow",
+        "testing.scenarios.agent_program": _PROGRAM,
+    },
+    PROC: {
+        "confine.namespace_jail": "makes links into the /proc of the jail, which it does not read",
+        "confine.zygote_client": "compares what a child of this thread would inherit",
+        "testing.faults.seccomp_notify": "looks into a thread that is stopped inside a system call",
+        "testing.scenarios.agent_program": _PROGRAM,
+    },
+}
+"""The modules outside the room that do it all the same, each with its reason."""
+
+PURE_ROOM = "views"
+PURE_OS = frozenset({"os.PathLike", "os.fspath", "os.sep", "os.path.realpath", "os.path.relpath"})
+"""What the room of pure functions may take from ``os``: names of paths. It opens no file."""
+
+
 @dataclass(frozen=True)
 class Import:
     """One import: the module it reaches, where it stands, and whether it runs when the importing module is loaded."""
@@ -269,6 +309,46 @@ def _private_uses(tree: ast.Module) -> Iterator[tuple[str, int]]:
                 yield from ((alias.name, node.lineno) for alias in aliases if _is_private(alias.name))
 
 
+def _system_uses(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """What a module does that is the system's room's, with the lines."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(value=ast.Name(id="fcntl"), attr="flock" | "lockf"):
+                yield LOCK, node.lineno
+            case ast.ImportFrom(module="fcntl" | "filelock") | ast.Import(names=[ast.alias(name="filelock")]):
+                yield LOCK, node.lineno
+            case ast.Attribute(value=ast.Name(id="os"), attr="rename" | "renames" | "replace"):
+                yield MOVE, node.lineno
+            case ast.Call(func=ast.Attribute(attr="rename" | "replace", value=value), args=[_], keywords=[]) if not named(value, "os"):
+                yield MOVE, node.lineno  # those of pathlib take one argument, those of texts and instants do not
+            case ast.Attribute(value=ast.Name(id="shutil"), attr="move"):
+                yield MOVE, node.lineno
+            case ast.Attribute(value=ast.Name(id="os"), attr="fork" | "forkpty"):
+                yield FORK, node.lineno
+            case ast.ImportFrom(module="os", names=aliases):
+                names = {alias.name for alias in aliases}
+                yield from ((MOVE, node.lineno) for _ in names & {"rename", "renames", "replace"})
+                yield from ((FORK, node.lineno) for _ in names & {"fork", "forkpty"})
+            case ast.Constant(value=str(text)) if text.startswith("/proc/"):
+                yield PROC, node.lineno
+
+
+def _file_uses(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """The names that a module uses, and that could touch a file, with the lines."""
+    parts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        name = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+        if isinstance(node, ast.Name) and node.id == "open":
+            yield "open", node.lineno
+        elif name.startswith("os.") and name.replace(".", "").isidentifier() and node not in parts and name not in PURE_OS:
+            yield name, node.lineno
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            imported = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            yield from ((one, node.lineno) for one in imported if one in ("io", "pathlib", "shutil", "subprocess", "tempfile"))
+            if isinstance(node, ast.ImportFrom) and node.module in ("os", "os.path"):
+                yield f"from {node.module}", node.lineno
+
+
 def _absolute(node: ast.ImportFrom, module: Module) -> str:
     if not node.level:
         return node.module or ""
@@ -321,11 +401,13 @@ def main() -> int:
             if house.arrows[room]:
                 print(f"  {'':24} -> {', '.join(sorted(house.arrows[room]))}")
     upward, circles, crowded, private = house.upward(), house.circles(), house.crowded(), house.private_reaches()
+    system = [*house.system_reaches(), *house.impure()]
     total = sum(module.lines for module in house.modules.values())
     print(f"\n{len(house.rooms)} rooms, {len(house.modules)} files, {total} lines")
     print(f"{len(upward)} arrows up, {len(circles)} circles, {len(crowded)} rooms over their limit, {len(private)} uses of private names")
-    print(*upward, *circles, *crowded, *private, sep="\n")
-    return int(bool(upward or circles or crowded or private))
+    print(f"{len(system)} uses of the system outside {SYSTEM_ROOM}")
+    print(*upward, *circles, *crowded, *private, *system, sep="\n")
+    return int(bool(upward or circles or crowded or private or system))
 
 
 if __name__ == "__main__":

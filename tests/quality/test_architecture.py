@@ -14,7 +14,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.quality.house import MOST_FILES, PACKAGE, SOURCE, STOREYS, House, Import, Module, named, never_of, page, storey_of
+from tests.quality.house import (
+    MOST_FILES,
+    PACKAGE,
+    SOURCE,
+    STOREYS,
+    SYSTEM_ELSEWHERE,
+    House,
+    Import,
+    Module,
+    named,
+    never_of,
+    page,
+    storey_of,
+)
 
 PAGE = SOURCE.parent / "docs/explanation/architecture.md"
 

@@ -19,7 +19,6 @@ from tests.quality.house import (
     PACKAGE,
     SOURCE,
     STOREYS,
-    SYSTEM_ELSEWHERE,
     House,
     Import,
     Module,

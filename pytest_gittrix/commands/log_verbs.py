@@ -39,13 +39,13 @@ def arguments(add: Callable[..., ArgumentParser]) -> None:
 
 def history(options: Namespace) -> CommandResult:
     """The events of a session, in order."""
-    from pytest_gittrix.engine.operations.conversation import check_types, picked
+    from pytest_gittrix.engine.operations.conversation import check_types, of_types
 
     with context.engine(options) as gittrix:
         wanted = check_types(options.types)
         id_ = context.full_id(gittrix, options.id)
         gittrix.store.load(id_)  # raises for an unknown session; one of a TypeScript store has no events yet
-        events = picked(gittrix.store.log(id_).read(), wanted)
+        events = of_types(gittrix.store.log(id_).read(), wanted)
     found = [event_data(event) for event in events if options.after is None or event.seq > options.after]
     if options.json_lines:
         return CommandResult(found, text_of(json.dumps(one) for one in found))

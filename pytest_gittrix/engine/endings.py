@@ -1,4 +1,4 @@
-"""How sessions end otherwise than by a promotion: one by name, and every one whose time to live has passed."""
+"""Ending sessions without a promotion: one by its id, and every one whose time to live has passed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pytest_gittrix.errors import GittrixError, SessionNotFound
 
 def evict(services: EngineServices, id_: str, state: str, *, outcome: str | None = None) -> None:
     """End a session now; ``GitTrix.evict`` says how and what it raises."""
-    how, reported = check_end(state), check_outcome(outcome)
+    end, reported = check_end(state), check_outcome(outcome)
     recorder = services.settled(services.recorder(id_))
-    if is_repeated(recorder.read(), how, reported):
+    if is_repeated(recorder.read(), end, reported):
         return
     require_evictable(recorder.read())
     with recorder.leased() as now:
         require_evictable(now)
-        services.evictor.evict(recorder, now, how, outcome=reported)
+        services.evictor.evict(recorder, now, end, outcome=reported)
     services.tidy()
 
 

@@ -1,4 +1,4 @@
-"""GitTrix: the engine that starts, finds, promotes and evicts sessions of a durable repository (GitTrix; DESIGN 4.3)."""
+"""GitTrix: the engine that starts, finds, promotes and evicts sessions of a durable repository."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pytest_gittrix.clock.clock import Clock, SystemClock, Timer
 from pytest_gittrix.engine.endings import evict, sweep
 from pytest_gittrix.engine.event_stream import EventStream
 from pytest_gittrix.engine.lineage.fork import FilesOf
-from pytest_gittrix.engine.lineage.member_recovery import apart
+from pytest_gittrix.engine.lineage.member_recovery import interrupted_removals
 from pytest_gittrix.engine.lineage.recovery import RecoveryReport
-from pytest_gittrix.engine.operations.conversation import check_types, events_of, picked
+from pytest_gittrix.engine.operations.conversation import check_types, events_of, of_types
 from pytest_gittrix.engine.operations.ids import random_id, sortable_id
 from pytest_gittrix.engine.operations.info import SessionInfo, info_of
 from pytest_gittrix.engine.operations.moved_refs import MovedRef
-from pytest_gittrix.engine.operations.operation import Listener, typed
+from pytest_gittrix.engine.operations.operation import Listener, convert_os_errors
 from pytest_gittrix.engine.operations.resources import Credentials, Resources
 from pytest_gittrix.engine.promotion.pull_requests import ForgeOf, PullRequests, forges_of
 from pytest_gittrix.engine.promotion.strategy import Ask, check_strategy
@@ -49,24 +49,24 @@ class GitTrix:
 
     Args:
         durable: the human's repository: an adapter, a path, or the address of a remote such as ``https://host/app.git#main``, which is
-            mirrored below ``<home>/mirrors``. None for an engine that only works on sessions there are.
+            mirrored below ``<home>/mirrors``. None for an engine that only works on existing sessions.
         ephemeral: how workspaces are made; ``LocalEphemeral()`` by default.
         store: directory of sessions; ``<home>/sessions`` by default.
-        home: directory of everything else the engine keeps (locks, preferences); ``GITTRIX_HOME`` or ``~/.gittrix``.
+        home: directory of everything else that the engine stores (locks, preferences); ``GITTRIX_HOME`` or ``~/.gittrix``.
         clock: the time; ``SystemClock`` by default.
         eviction: policy of sessions that are started without one of their own.
         sweep_interval: how often the sweep runs by itself; None for never.
-        durability: ``full`` (starts, handoffs, promotions and ends survive a power cut once they are reported; what is said and written
-            in a session may lose its last moments) or ``fast`` (they survive a crash).
+        durability: ``full`` (starts, handoffs, promotions and ends survive a power cut once they are reported; the last events and writes
+            of a session may be lost) or ``fast`` (they survive a crash).
         strategy: what ``auto`` means before the contributor heuristic is asked.
         ask: how to ask a person for a strategy; see ``strategy.Question``.
         ids: makes session ids; random by default.
         forge: where pull requests are opened: that of ``durable``, or a function from a durable to its forge (None where it has none).
-        credentials: user and password (or token) by the address of a remote, for those that are known by an address without any.
+        credentials: user and password (or token) by the address of a remote, for addresses without credentials.
 
     Attributes:
-        records: the sessions there are, for lists and queries.
-        services: what systems that are built on the engine work with.
+        records: lists and queries of sessions.
+        services: the engine's interface for systems that are built on it.
 
     Raises:
         AdapterUnavailable: ``durable`` is no repository.
@@ -91,9 +91,9 @@ class GitTrix:
         credentials: Credentials | None = None,
     ) -> None:
         # Absolute, since git runs elsewhere.
-        place = Path(store).absolute() if store is not None else None
-        self.home = Path(home).absolute() if home is not None else place.parent if place is not None else default_home()
-        self.store = Store(place or self.home / "sessions", durability=durability)
+        sessions = Path(store).absolute() if store is not None else None
+        self.home = Path(home).absolute() if home is not None else sessions.parent if sessions is not None else default_home()
+        self.store = Store(sessions or self.home / "sessions", durability=durability)
         self.clock: Clock = clock if clock is not None else SystemClock()
         self.ephemeral = ephemeral or LocalEphemeral()
         resources = Resources(self.home, self.store, durable, self.ephemeral, credentials)
@@ -127,7 +127,7 @@ class GitTrix:
 
     def init(self) -> GitTrix:
         """Make the store, recover from whatever was killed, sweep once, and start the timer. Calling it again does nothing more."""
-        with typed():
+        with convert_os_errors():
             self.store.root.mkdir(parents=True, exist_ok=True)
         self.recover()
         self.sweep()
@@ -158,10 +158,10 @@ class GitTrix:
         return self.services.emitter.on(event, listener)
 
     def stream(self, path: str | os.PathLike[str]) -> EventStream:
-        """Tell what happens in this engine's sessions on a Unix socket, until it is closed; ``stream.follow`` listens.
+        """Send the events of this engine's sessions to listeners on a Unix socket, until it is closed; ``engine.follow`` listens.
 
         Raises:
-            AdapterUnavailable: somebody listens there, or the system refused.
+            AdapterUnavailable: another engine uses that socket, or the system refused.
             InvalidInput: the path is too long for a socket.
         """
         return EventStream(lambda listener: self.on("*", listener), path)
@@ -192,8 +192,8 @@ class GitTrix:
             eviction: this session's policy.
             workspace: this session's kind of workspace.
             strategy: what ``auto`` means for this session.
-            parent: a session that crashed, with which this one goes on (Gas Town).
-            id: its id, where somebody else chose one, such as the agent's runtime; made here by default.
+            parent: a session that crashed, which this one continues (Gas Town).
+            id: its id, if another program chose it, such as the agent's runtime; made here by default.
             identity: who works in it, and on what: ``agent``, ``rig``, ``role``, ``work_unit`` and so on; see ``values.IDENTITY``.
 
         Raises:
@@ -236,7 +236,7 @@ class GitTrix:
         """A live session.
 
         Raises:
-            SessionNotFound: there is none of that id.
+            SessionNotFound: there is no session of that id.
             SessionExpired: it has ended; ``.state`` says how.
             MetadataVersionUnsupported, LogDamaged: its record cannot be read.
             AdapterUnavailable: its workspace or durable repository is gone.
@@ -244,7 +244,7 @@ class GitTrix:
         return open_session(self.services, id_)
 
     def info(self, id_: str) -> SessionInfo:
-        """What a session is or was, ended ones too. Raises as ``get_session``, but not for having ended."""
+        """A session as it is, or was when it ended. Raises as ``get_session``, but not for ended sessions."""
         state = self.services.recorder(id_).read()
         if state.ended or state.life is not None:
             return info_of(state, None, state.api_touched)
@@ -253,9 +253,9 @@ class GitTrix:
     def history(self, id_: str, types: Iterable[str] | None = None) -> list[Event]:
         """The stored events of a session, ended ones too; see ``AgentSession.history``. Raises SessionNotFound if there is none.
 
-        A session of a TypeScript store has one: that it was imported, as its log will say once it has one.
+        A session of a TypeScript store has one event: its import, which its log will begin with.
         """
-        return picked(events_of(self.services.recorder(id_)), check_types(types))
+        return of_types(events_of(self.services.recorder(id_)), check_types(types))
 
     def view(self, id_: str, name: str) -> dict[str, Any]:
         """The record of a session, ended ones too, in another system's own schema; see ``UserSession.view``."""
@@ -266,7 +266,7 @@ class GitTrix:
         return sortable_id(self.clock.now())
 
     def list_sessions(self, state: StateName | None = None) -> list[SessionMetadata]:
-        """Every session that can be read, oldest first; ``problems`` tells of those that cannot.
+        """Every session that can be read, oldest first; ``problems`` lists those that cannot.
 
         Args:
             state: only those in this state.
@@ -278,15 +278,15 @@ class GitTrix:
         return self.records.problems()
 
     def query(self, **wanted: Any) -> list[SessionMetadata]:
-        """The sessions that fit; ``Records.query`` says what can be asked for."""
+        """The sessions that match; ``Records.query`` has the criteria."""
         return self.records.query(**wanted)
 
     def chain(self, chain: str | None = None, *, work_unit: str | None = None) -> list[SessionMetadata]:
-        """A line of handoffs, or all that a work unit had, oldest first; see ``Records.chain``."""
+        """The sessions of a chain of handoffs, or of all chains of a work unit, oldest first; see ``Records.chain``."""
         return self.records.chain(chain, work_unit=work_unit)
 
     def tree(self, id_: str, *, depth: int = DEPTH) -> Node:
-        """A session and what came of it; see ``Records.tree``."""
+        """A session and its descendants; see ``Records.tree``."""
         return self.records.tree(id_, depth=depth)
 
     # Ends ----------------------------------------------------------------------------------------------------------------------
@@ -297,24 +297,24 @@ class GitTrix:
         Args:
             id_: the session.
             state: how it ends, ``expired`` or ``discarded``.
-            outcome: how its agent did: ``done``, ``crash`` or ``killed`` (Gas Town). Told a second time, it is no error.
+            outcome: how its agent did: ``done``, ``crash`` or ``killed`` (Gas Town). The same call again is no error then.
 
         Raises:
-            InvalidInput: ``state`` is no end, or ``outcome`` none.
+            InvalidInput: there is no such end, or no such outcome.
             SessionNotFound, SessionExpired: there is no such live session.
-            EvictionRace: somebody works on it and does not let go.
+            EvictionRace: another operation on it holds its lease for too long.
         """
         evict(self.services, id_, state, outcome=outcome)
 
     def sweep(self) -> list[str]:
-        """Evict every session past its TTL; gives their ids. One bad record does not stop it, nor does another sweep beside it."""
+        """Evict every session past its TTL; returns their ids. Neither a bad record nor a concurrent sweep stops it."""
         return sweep(self.services)
 
     def recover(self) -> RecoveryReport:
-        """Bring every session that a kill left half-way to a state somebody meant; see ``lineage.recovery``."""
+        """Finish or undo every operation that a kill interrupted; see ``lineage.recovery``."""
         index = self.services.index
         index.sync()
-        report = self.services.recovery().run([*index.unsettled(), *apart(self.store, index.lives(("retained",)))])
+        report = self.services.recovery().run([*index.unsettled(), *interrupted_removals(self.store, index.lives(("retained",)))])
         index.sync()
         report.problems.extend(index.problems())
         if not report.problems:

@@ -1,8 +1,8 @@
-"""What happens in an engine's sessions, as it happens, for programs that listen on a Unix socket (Gas Town, phase 3).
+"""The events of an engine's sessions, as they happen, for programs that listen on a Unix socket (Gas Town, phase 3).
 
-A listener connects, writes one line that says what it wants (``{}`` for everything), and reads one JSON object a line from then on. What
-was before, it finds in the logs. One that does not keep up is told so and let go: an engine waits for nobody. Who may connect, the
-socket's directory says. It must not know what events mean.
+A listener connects, writes one line with its request (``{}`` for everything), and then reads one JSON object a line. Earlier events are in
+the logs. A listener that does not keep up gets an error and is disconnected, since the engine waits for no listener. The permissions of the
+socket's directory decide who may connect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
 from pytest_gittrix.record.eventlog.events import Event
 
 PATIENCE: Final = 5.0
-"""Seconds a listener has to say what it wants."""
+"""Seconds that a listener has to send its request."""
 
 _LONGEST: Final = 100  # bytes that the system takes for a socket's path, with some to spare
 _LARGEST: Final = 1 << 16
@@ -33,7 +33,7 @@ Subscribe = Callable[[Callable[[Event], object]], Callable[[], None]]
 
 
 def line_of(event: Event) -> dict[str, Any]:
-    """An event as listeners get it: ``seq`` is null for what is only announced."""
+    """An event as listeners get it; ``seq`` is null for one that is only announced."""
     return {
         "session": event.stream,
         "seq": event.seq if event.seq >= 0 else None,
@@ -45,15 +45,15 @@ def line_of(event: Event) -> dict[str, Any]:
 
 
 class EventStream:
-    """A socket that tells what happens. Use it as a context manager, or ``close`` it.
+    """A socket that sends events to its listeners. Use it as a context manager, or ``close`` it.
 
     Args:
-        subscribe: has a function called with each event; gives a function that ends that.
-        path: of the socket; one that nobody listens on any more is replaced.
+        subscribe: subscribes a function to every event; returns a function that ends the subscription.
+        path: of the socket; one whose engine is gone is replaced.
         backlog: how many events a listener may be behind.
 
     Raises:
-        AdapterUnavailable: somebody listens there, or the system refused.
+        AdapterUnavailable: another engine uses that socket, or the system refused.
         InvalidInput: the path is too long for a socket.
     """
 
@@ -64,7 +64,7 @@ class EventStream:
         self._closed = False
         self._lock = threading.Lock()
         self._socket = _bound(self.path)
-        self._unsubscribe = subscribe(self._tell)
+        self._unsubscribe = subscribe(self._send)
         threading.Thread(target=self._accept, name="gittrix-stream", daemon=True).start()
 
     def __enter__(self) -> Self:
@@ -74,7 +74,7 @@ class EventStream:
         self.close()
 
     def close(self) -> None:
-        """Let every listener go, once it has what there was, and take the socket away. Closing again does nothing."""
+        """Disconnect every listener, once it has the events up to now, and remove the socket. Closing again does nothing."""
         self._unsubscribe()
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -89,7 +89,7 @@ class EventStream:
         with suppress(FileNotFoundError):
             self.path.unlink()
 
-    def _tell(self, event: Event) -> None:
+    def _send(self, event: Event) -> None:
         with self._lock:
             for listener in tuple(self._listeners):
                 if not listener.wants(event):
@@ -115,7 +115,7 @@ class EventStream:
         with connection, suppress(OSError):
             connection.settimeout(PATIENCE)
             try:
-                listener = _Listener(_asked(connection))
+                listener = _Listener(_request(connection))
             except GittrixError as problem:
                 connection.sendall(_line({"error": problem.code, "message": problem.fact}))
                 return
@@ -125,23 +125,23 @@ class EventStream:
                     return
                 self._listeners.add(listener)
             try:
-                for told in listener.lines():
-                    connection.sendall(_line(told))
+                for message in listener.messages():
+                    connection.sendall(_line(message))
             finally:
                 with self._lock:
                     self._listeners.discard(listener)
 
 
 class _Listener:
-    """One that listens, in the thread that serves it.
+    """One listener.
 
     Attributes:
-        thread: that one.
+        thread: the thread that serves it.
     """
 
-    def __init__(self, asked: Mapping[str, Any]) -> None:
-        self._session = asked.get("session")
-        self._types = check_types(asked.get("types"))
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        self._session = request.get("session")
+        self._types = check_types(request.get("types"))
         self._queue: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.thread = threading.current_thread()
 
@@ -152,25 +152,25 @@ class _Listener:
     def wants(self, event: Event) -> bool:
         return self._session in (None, event.stream) and (self._types is None or event.type in self._types)
 
-    def put(self, told: dict[str, Any] | None) -> None:
-        self._queue.put(told)
+    def put(self, message: dict[str, Any] | None) -> None:
+        self._queue.put(message)
 
-    def lines(self) -> Iterator[dict[str, Any]]:
-        while (told := self._queue.get()) is not None:
-            yield told
+    def messages(self) -> Iterator[dict[str, Any]]:
+        while (message := self._queue.get()) is not None:
+            yield message
 
 
 def follow(path: str | os.PathLike[str], *, session: str | None = None, types: list[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Listen to an engine: what happens from now on, until it closes its stream.
+    """Listen to an engine: the events from now on, until it closes its stream.
 
     Args:
         path: of the socket.
-        session: only what happens in this one.
-        types: only these events.
+        session: only events of this session.
+        types: only events of these types.
 
     Raises:
-        AdapterUnavailable: nobody listens there.
-        InvalidInput: a type is none that there is, or the engine let this listener go because it was too slow.
+        AdapterUnavailable: no engine uses that socket.
+        InvalidInput: there is no such type, or the engine disconnected this listener because it was too slow.
     """
     connection = socket.socket(socket.AF_UNIX)
     try:
@@ -180,38 +180,38 @@ def follow(path: str | os.PathLike[str], *, session: str | None = None, types: l
         raise AdapterUnavailable(
             f"No engine is to be heard at {path}: {problem.strerror}.", fix="Have one call stream() with this path."
         ) from problem
-    asked = {name: value for name, value in (("session", session), ("types", types)) if value is not None}
-    connection.sendall(_line(asked))
-    lines = _told(connection)
-    next(lines, None)  # it listens from here on
-    return lines
+    request = {name: value for name, value in (("session", session), ("types", types)) if value is not None}
+    connection.sendall(_line(request))
+    messages = _received(connection)
+    next(messages, None)  # the engine has subscribed this listener now
+    return messages
 
 
-def _told(connection: socket.socket) -> Iterator[dict[str, Any]]:
+def _received(connection: socket.socket) -> Iterator[dict[str, Any]]:
     with connection, connection.makefile("rb") as file:
         for line in file:
-            told = json.loads(line)
-            if "error" in told:
-                raise InvalidInput(f"The engine does not tell: {told['message']}")
-            yield told
+            message = json.loads(line)
+            if "error" in message:
+                raise InvalidInput(f"The engine does not tell: {message['message']}")
+            yield message
 
 
-def _asked(connection: socket.socket) -> dict[str, Any]:
-    """What a listener wants. Raises InvalidInput if that cannot be understood."""
+def _request(connection: socket.socket) -> dict[str, Any]:
+    """A listener's request. Raises InvalidInput if it is malformed."""
     raw = b""
     while not raw.endswith(b"\n") and len(raw) < _LARGEST and (piece := connection.recv(4096)):
         raw += piece
     try:
-        asked = json.loads(raw)
+        request = json.loads(raw)
     except ValueError:
-        asked = None
-    if not isinstance(asked, dict) or any(name not in _KEYS for name in asked) or not isinstance(asked.get("types") or [], list):
+        request = None
+    if not isinstance(request, dict) or any(name not in _KEYS for name in request) or not isinstance(request.get("types") or [], list):
         raise InvalidInput(f"What is wanted is not said in one line of JSON with any of {', '.join(_KEYS)}.")
-    return asked
+    return request
 
 
-def _line(told: Mapping[str, Any]) -> bytes:
-    return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"
+def _line(message: Mapping[str, Any]) -> bytes:
+    return json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"
 
 
 def _bound(path: Path) -> socket.socket:
@@ -223,7 +223,7 @@ def _bound(path: Path) -> socket.socket:
         )
     server = socket.socket(socket.AF_UNIX)
     try:
-        if path.is_socket() and not _is_heard(path):
+        if path.is_socket() and not _is_served(path):
             path.unlink()
         server.bind(os.fspath(path))
         os.chmod(path, 0o600)
@@ -237,10 +237,10 @@ def _bound(path: Path) -> socket.socket:
     return server
 
 
-def _is_heard(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as trial:
+def _is_served(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
         try:
-            trial.connect(os.fspath(path))
+            client.connect(os.fspath(path))
         except ConnectionRefusedError:
             return False
         except OSError:

@@ -1,4 +1,4 @@
-"""Finding sessions: lists, queries and lines, from the index and never from a workspace. It changes nothing."""
+"""Finding sessions: lists, queries, chains and trees, from the index and never from a workspace. It changes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 DEPTH: Final = 4
-"""How many generations a tree shows unless told otherwise (Pixir)."""
+"""How many generations a tree shows by default (Pixir)."""
 _SHOWN: Final = 3
 _DEEPEST: Final = 200
 
@@ -31,14 +31,14 @@ class Node:
 
     Attributes:
         id: its id.
-        relation: how it came from the one above it: ``handoff``, ``crash`` or ``fork``; None for one that came from none.
-        state: of it; None if it is missing.
-        outcome: how its agent did, once it has ended and somebody said.
-        at_seq: the event of the one above that a fork was made after.
-        mark: ``cycle`` (it is above itself), ``truncated`` (it has children below the depth that was asked for), ``missing`` (another one
+        relation: how it came from its parent: ``handoff``, ``crash`` or ``fork``; None without a parent.
+        state: its state; None if it is missing.
+        outcome: how its agent did, if the caller that ended it said.
+        at_seq: the event of its parent after which a fork was made.
+        mark: ``cycle`` (it is its own ancestor), ``truncated`` (it has children below the requested depth), ``missing`` (another session
             names it, and it is not in the store), or nothing.
-        parent_missing: the one it came from, if that is not in the store.
-        children: what came of it, oldest first.
+        parent_missing: its parent, if that is not in the store.
+        children: its children, oldest first.
     """
 
     id: str
@@ -51,7 +51,7 @@ class Node:
     children: tuple[Node, ...] = ()
 
     def to_wire(self) -> dict[str, Any]:
-        """The same as JSON, camelCase, without what has no value."""
+        """The same as JSON, camelCase, without empty fields."""
         fields = {
             "id": self.id,
             "relation": self.relation,
@@ -67,7 +67,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Records:
-    """What there is in a store, as of now.
+    """The sessions of a store, as of now.
 
     Attributes:
         index: of the store.
@@ -97,14 +97,14 @@ class Records:
         outcome: str | None = None,
         limit: int = 0,
     ) -> list[SessionMetadata]:
-        """The sessions for which everything given holds, newest first (Gas Town, session-systems 2.3).
+        """The sessions that match every given criterion, newest first (Gas Town).
 
         Args:
             agent, rig, work_unit, chain: equal to this.
             outcome: ``done`` (promoted sessions too), ``handoff``, ``crash`` or ``killed`` (discarded and expired ones too).
             since: started then or later.
             until: started before.
-            limit: how many at most; 0 or less for all.
+            limit: the most sessions to return; 0 or less for all.
 
         Raises:
             InvalidInput: a time is naive, there is no such outcome, or the limit is no whole number.
@@ -115,7 +115,7 @@ class Records:
         if isinstance(limit, bool) or not isinstance(limit, int):
             raise InvalidInput(f"limit={limit!r} is no number of sessions.", fix="Give a whole number; 0 means all.")
         self.index.sync()
-        asked = Query(
+        query = Query(
             agent=agent,
             rig=rig,
             work_unit=work_unit,
@@ -125,14 +125,14 @@ class Records:
             until_ns=ns_of(until) if until else None,
             limit=max(limit, 0),
         )
-        return _read(self.index.query(asked))
+        return _read(self.index.query(query))
 
     def chain(self, chain: str | None = None, *, work_unit: str | None = None) -> list[SessionMetadata]:
-        """A line of handoffs, oldest first; of none that there is, none (Gas Town, whose command takes a work unit and whose API a chain).
+        """The sessions of a chain of handoffs, oldest first; none for an unknown chain (Gas Town).
 
         Args:
-            chain: the line's id, which is that of its first session.
-            work_unit: all lines instead in which somebody worked on this, whole.
+            chain: its id, which is that of its first session.
+            work_unit: take all whole chains instead in which a session worked on this.
 
         Raises:
             InvalidInput: not exactly one of the two is given.
@@ -142,12 +142,12 @@ class Records:
         self.index.sync()
         if chain is not None:
             rows = self.index.query(Query(chain=chain))
-            place = _places(rows)
-            return _read(sorted(rows, key=lambda row: (place[row.id], row.created_ns, row.id)))
-        lines = {_chain_of(row) for row in self.index.query(Query(work_unit=work_unit))}
-        rows = [row for line in lines for row in self.index.query(Query(chain=line))]
-        place = _places(rows)
-        return _read(sorted(rows, key=lambda row: (row.created_ns, place[row.id], row.id)))
+            generation = _generations(rows)
+            return _read(sorted(rows, key=lambda row: (generation[row.id], row.created_ns, row.id)))
+        chains = {_chain_of(row) for row in self.index.query(Query(work_unit=work_unit))}
+        rows = [row for one in chains for row in self.index.query(Query(chain=one))]
+        generation = _generations(rows)
+        return _read(sorted(rows, key=lambda row: (row.created_ns, generation[row.id], row.id)))
 
     def resolve(self, prefix: str) -> str:
         """The id that a prefix stands for, if only one does; a whole id stands for itself.
@@ -166,7 +166,7 @@ class Records:
         return ids[0]
 
     def tree(self, id_: str, *, depth: int = DEPTH) -> Node:
-        """A session and what came of it by handoffs, crashes and forks (Pixir).
+        """A session and its descendants by handoffs, crashes and forks (Pixir).
 
         Args:
             id_: the session.
@@ -185,7 +185,7 @@ class Records:
         return self._node(row, frozenset(), depth)
 
     def baselines(self) -> set[str]:
-        """The baselines of sessions that are active or have a workspace, from which it may be made again. As of the last look."""
+        """The baselines of sessions that are active or have a workspace, which may be needed again. As of the last ``sync``."""
         rows = [*self.index.rows(state="active"), *self.index.rows(workspace_present=True)]
         return {json.loads(row.metadata)["baselineSha"] for row in rows}
 
@@ -218,17 +218,17 @@ def _chain_of(row: Row) -> str:
     return str(lineage.get("chain", row.id))
 
 
-def _places(rows: Iterable[Row]) -> dict[str, int]:
-    """How many sessions of its line come before each: clocks can be set back, and two sessions can start at one moment."""
+def _generations(rows: Iterable[Row]) -> dict[str, int]:
+    """The number of ancestors of each session in its chain. Times do not order them: clocks are set back, and two starts can be equal."""
     parents = {row.id: (json.loads(row.metadata).get("lineage") or {}).get("parent") for row in rows}
-    places: dict[str, int] = {}
+    generations: dict[str, int] = {}
     for id_ in parents:
         above = [id_]
-        while (parent := parents[above[-1]]) in parents and parent not in places and parent not in above:
+        while (parent := parents[above[-1]]) in parents and parent not in generations and parent not in above:
             above.append(parent)
         for one in reversed(above):
-            places[one] = places.get(parents[one] or "", -1) + 1
-    return places
+            generations[one] = generations.get(parents[one] or "", -1) + 1
+    return generations
 
 
 def _read(rows: Iterable[Row]) -> list[SessionMetadata]:

@@ -1,7 +1,6 @@
 """The parts of one engine that its sessions, and the systems built on it, share.
 
-``GitTrix`` makes them once; ``UserSession``, members and orchestrators work with them and never with an engine's private names. It must not
-know how sessions are started, nor which systems there are.
+``GitTrix`` makes them once; ``UserSession``, members and orchestrators work with them and never with an engine's private names.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from pytest_gittrix.record.store.store import Store
 
 
 class EngineServices:
-    """What the sessions of one engine share.
+    """The parts that the sessions of one engine share.
 
     Args:
-        home: directory of what is no session: locks, mirrors, preferences.
-        store: where sessions are kept.
+        home: directory of everything but sessions: locks, mirrors, preferences.
+        store: where sessions are stored.
         clock: the time.
         ephemeral: how workspaces are made.
-        resources: repositories, workspaces, and where they go.
-        policy: of sessions that are started without one of their own.
+        resources: repositories and workspaces.
+        policy: the default eviction policy of sessions.
         make_id: makes ids of sessions.
-        pull_requests: how one is opened.
-        strategy: what ``auto`` means before the contributor heuristic is asked.
+        pull_requests: opens pull requests.
+        strategy: the default strategy; ``auto`` leaves it to the contributor heuristic.
         ask: how to ask a person for a strategy.
 
     Attributes:
@@ -82,7 +81,7 @@ class EngineServices:
 
     @property
     def origins(self) -> Origins:
-        """How sessions come to be."""
+        """Makes sessions."""
         return Origins(self.store, self.recorder, self.resources, self.make_id)
 
     def recorder(self, id_: str) -> Recorder:
@@ -90,7 +89,7 @@ class EngineServices:
         return Recorder(self.store, id_, self.clock, self.emitter.emit)
 
     def settled(self, recorder: Recorder) -> Recorder:
-        """The recorder of a session, once what a kill left half-done of it is done or undone."""
+        """The recorder of a session, once an operation that a kill interrupted is finished or undone."""
         return settled(recorder, self.recovery())
 
     def recovery(self) -> Recovery:
@@ -123,12 +122,12 @@ class EngineServices:
         self.emitter.complain(id_, problem, ts=self.clock.now_ns())
 
     def tidy(self) -> None:
-        """Delete what was thrown away, in the background, where the store is written through to the disk."""
+        """Empty the trash in the background, if the store is written through to the disk."""
         if self.store.durability == "full":
             self.resources.trash.empty_soon()
 
     def close(self) -> None:
-        """End the turns and give back descriptors and processes."""
+        """End the turns and release descriptors and processes."""
         self.turns.close()
         self.index.close()
         self.resources.trash.wait()

@@ -50,7 +50,7 @@ class UserSession(AgentSession):
         return AgentSession(self._recorder.twin(), self._workspace, self._limits)
 
     def review(self, files: Iterable[str] | None = None) -> Review:
-        """Fix a snapshot to look at; ``promote(review)`` promotes exactly its bytes.
+        """Fix a snapshot to review; ``promote(review)`` promotes exactly its bytes.
 
         Args:
             files: touched paths to review; everything touched by default.
@@ -116,7 +116,7 @@ class UserSession(AgentSession):
         """End the session without promoting; its work is archived and its workspace removed.
 
         Args:
-            outcome: how its agent did, for those who ask later: ``done``, ``crash`` or ``killed`` (Gas Town).
+            outcome: how its agent did, for later queries: ``done``, ``crash`` or ``killed`` (Gas Town).
         """
         evict(self._services, self.id, "discarded", outcome=outcome)
         self._workspace.close()
@@ -124,17 +124,17 @@ class UserSession(AgentSession):
     def handoff(
         self, task: str | None = None, *, eviction: EvictionPolicy | None = None, id: str | None = None, **identity: str
     ) -> UserSession:
-        """End this session and go on in a new one of the same line, with this one's workspace as it is (Gas Town).
+        """End this session and go on in a new one of the same chain, with this one's workspace as it is (Gas Town).
 
         Args:
-            task: of the new one; this one's by default.
-            eviction: likewise.
-            id: of the new one, where somebody else chose it; see ``GitTrix.start_session``.
-            identity: who works in it, and on what, as for ``start_session``; what is not told is as in this one.
+            task: of the new session; this one's by default.
+            eviction: its policy; this one's by default.
+            id: its id, if another program chose it; see ``GitTrix.start_session``.
+            identity: who works in it, and on what, as for ``start_session``; other facts are as in this session.
 
         Raises:
             TurnBusy: a turn is running.
-            CapabilityMissing: the workspace is a ``worktree``, which durable knows by its place.
+            CapabilityMissing: the workspace is a ``worktree``, which durable refers to by its path.
             InvalidInput: an argument is not allowed.
         """
         services = self._services
@@ -156,27 +156,27 @@ class UserSession(AgentSession):
         id: str | None = None,
         **identity: str,
     ) -> UserSession:
-        """Start another session that begins as this one was after an event; this one is only read (Pixir).
+        """Start another session that begins as this one was after an event. This one is only read (Pixir).
 
         Args:
             at_seq: the event; the last one by default. ``history()`` shows their numbers.
-            task: of the new one; this one's by default.
-            summary: what the part that is left out came to, as its last ``branch_summary``; True has it counted up.
+            task: of the new session; this one's by default.
+            summary: of the events that are left out, as its last ``branch_summary``; True has the engine count them.
             files: ``then`` (as they were after the event), ``now``, or ``baseline`` (without the agent's changes). Commits of the agent
                 come along as changed files.
-            eviction: of the new one; this one's by default.
-            id: of the new one, where somebody else chose it; see ``GitTrix.start_session``.
-            identity: who works in it, and on what; what is not told is as it was in this one then.
+            eviction: its policy; this one's by default.
+            id: its id, if another program chose it; see ``GitTrix.start_session``.
+            identity: who works in it, and on what; other facts are as they were in this session then.
 
         Raises:
-            InvalidInput: there is no such event, its files were not kept (the message says of which they were), or an argument is not
-                allowed.
-            AdapterUnavailable: this one has ended, and its files went with its workspace.
+            InvalidInput: there is no such event, its files were not saved then (the message says after which they were), or an argument is
+                not allowed.
+            AdapterUnavailable: this session has ended, and its files are gone with its workspace.
         """
         return fork_session(self._services, self.id, at_seq, identity, task=task, summary=summary, files=files, eviction=eviction, id=id)
 
     def identify(self, **identity: str | None) -> None:
-        """Tell anew who works in the session, or on what; None takes a fact away (Gas Town).
+        """Change who works in the session, or on what; None removes a fact (Gas Town).
 
         Args:
             identity: ``agent``, ``rig``, ``role``, ``work_unit`` and so on; see ``values.IDENTITY``.
@@ -187,25 +187,25 @@ class UserSession(AgentSession):
         self._note("session.identified", {"identity": check_identity(identity)})
 
     def subscribe(self, listener: Callable[[Event], object], types: Iterable[str] | None = None) -> Callable[[], None]:
-        """Have ``listener(event)`` called for what happens in this session, from now on, once it is stored, in order.
+        """Have ``listener(event)`` called for each event of this session from now on, once it is stored, in order.
 
         Args:
-            listener: also told of what is only announced. What it raises is reported and changes nothing.
-            types: only of these; of all by default.
+            listener: also called for events that are only announced. Its exceptions are reported and change nothing.
+            types: only these; all by default.
 
         Returns:
             A function that ends the subscription.
 
         Raises:
-            InvalidInput: a type is none that there is.
+            InvalidInput: there is no such type.
         """
         wanted = check_types(types)
 
-        def tell(event: Event) -> None:
+        def call_listener(event: Event) -> None:
             if event.stream == self.id and (wanted is None or event.type in wanted):
                 listener(event)
 
-        return self._services.emitter.on("*", tell)
+        return self._services.emitter.on("*", call_listener)
 
     def view(self, name: str) -> dict[str, Any]:
         """The session's record in another system's own schema; ``views.VIEWS`` has the names.
@@ -218,13 +218,13 @@ class UserSession(AgentSession):
     def start_turn(self, fn: TurnFunction, *, runs: str = "process", role: str | None = None) -> Turn:
         """Let the agent take a turn: run ``fn(context)`` beside this program (Pixir).
 
-        Calls that an earlier turn left without an answer are answered first, so that the history can be shown to a model.
+        Tool calls without an answer of an earlier turn are answered first, so that the history can be shown to a model.
 
         Args:
-            fn: a function or coroutine function of a ``TurnContext``. In a process it is a fork of this one: it sees what is here now,
-                and of what it changes in memory nothing comes back but what it returns, which must be fit for pickling.
+            fn: a function or coroutine function of a ``TurnContext``. A process is a fork of this one: it has a copy of this memory, and
+                only the result comes back, which must be picklable.
             runs: ``process`` (can be ended for certain) or ``thread`` (can be asked to end).
-            role: what the agent is, for the context; as told of the session, or ``build``, by default.
+            role: the role of the agent, for the context; by default that of the session's identity, or ``build``.
 
         Raises:
             TurnBusy: a turn is running, here or in another process.
@@ -239,7 +239,7 @@ class UserSession(AgentSession):
         return self._services.turns.is_running(self._recorder)
 
     def interrupt(self) -> bool:
-        """End the running turn, with all it started, and answer its open calls; the session goes on. Whether there was a turn.
+        """End the running turn, with all it started, and answer its open calls; the session goes on. Returns whether a turn ran.
 
         Raises:
             TurnBusy: one runs in another process, which alone can end it.
@@ -249,11 +249,11 @@ class UserSession(AgentSession):
     def register_pressure_warning(self, checkpoint_to_seq: int | None, tier: str) -> str:
         """Whether to warn that the model's context fills up: ``warn`` the first time for a checkpoint and a tier, then ``already_warned``.
 
-        Remembered by this engine and not stored, so a new one warns again (Pixir).
+        Remembered by this engine and not stored, so a new engine warns again (Pixir).
 
         Args:
             checkpoint_to_seq: the last event of the latest compaction; None if there was none.
-            tier: how full it is, such as ``warning``.
+            tier: how full the context is, such as ``warning``.
         """
         return self._services.turns.pressure.register(self.id, checkpoint_to_seq, tier)
 
@@ -268,7 +268,7 @@ class UserSession(AgentSession):
             self._recorder.append("session.extended", {"ttl_idle_ns": ttl // timedelta(microseconds=1) * 1000}, actor=self._actor)
 
     def archive(self) -> Archive | None:
-        """Set aside what the session holds, without ending it; None if nothing differs from the baseline."""
+        """Archive the session's changes, without ending it; None if nothing differs from the baseline."""
         services = self._services
         recorder = services.recorder(self.id)
         with recorder.working("archive", "human") as state:
@@ -312,6 +312,6 @@ def fork_session(
 
 
 def moved_refs(services: EngineServices, id_: str) -> list[MovedRef]:
-    """What moved in durable since a live session started, and by no promotion; ``GitTrix.moved_refs`` says more."""
+    """The references of durable that moved since a live session started, and by no promotion; see ``GitTrix.moved_refs``."""
     durable = services.resources.durable_of(services.recorder(id_).read())
     return moved_references(services.store.directory(id_) / "engine", durable, services.records.promoted())

@@ -14,7 +14,7 @@ from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.engine.lineage.member_recovery import clear_away, move_aside, put_back
-from pytest_gittrix.engine.operations.operation import typed
+from pytest_gittrix.engine.operations.operation import convert_os_errors
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.members.finalize_record import NOTES, Notes
 from pytest_gittrix.members.inspection import RepositoryState, inspect_repositories
@@ -128,7 +128,7 @@ class MemberCleanup:
     def _remove(self, life: Life, *, even_unsaved: bool) -> None:
         record = self.team.record(life.id)
         trash = self.team.engine.services.resources.trash
-        with typed(), record.workspace_lock() as lock:
+        with convert_os_errors(), record.workspace_lock() as lock:
             MemberEnd(self.team).ensure_stopped(record)
             with record.locked() as session:
                 now = session.life

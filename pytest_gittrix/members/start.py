@@ -18,9 +18,9 @@ from pytest_gittrix import points
 from pytest_gittrix.backends.transport import Transport
 from pytest_gittrix.engine.agents.start import start_agent
 from pytest_gittrix.engine.lineage.member_recovery import AGENT, HOME
-from pytest_gittrix.engine.lineage.start import check_identity, known
-from pytest_gittrix.engine.operations.ids import claim
-from pytest_gittrix.engine.operations.operation import typed
+from pytest_gittrix.engine.lineage.start import check_identity, with_values
+from pytest_gittrix.engine.operations.ids import claim_id
+from pytest_gittrix.engine.operations.operation import convert_os_errors
 from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, GittrixError, InvalidInput, WorkItemHeld
 from pytest_gittrix.git.commit import parse_commit
@@ -104,10 +104,10 @@ class MemberStart:
         """Start a session; raises as ``Members.start``."""
         request.check()
         engine = self.team.engine
-        name, lease = claim(engine.store, engine.services.make_id, id_)
+        name, lease = claim_id(engine.store, engine.services.make_id, id_)
         record = self.team.record(name)
         try:
-            with typed():
+            with convert_os_errors():
                 session = self._made(record, request)
                 try:
                     return self._launched(record, session, request) if request.command is not None else session.life
@@ -178,7 +178,7 @@ class MemberStart:
             }
             if request.work_item is not None:
                 fields["work_item"] = request.work_item
-            if identity := known(check_identity(request.identity)):
+            if identity := with_values(check_identity(request.identity)):
                 fields["identity"] = identity
             record.recorder.append("session.opened", fields, actor="human", commit_point=True)
             if request.work_item is not None:

@@ -17,7 +17,7 @@ from pytest_gittrix import points
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.lineage.member_recovery import put_back
 from pytest_gittrix.engine.operations.eviction import LEAVING
-from pytest_gittrix.engine.operations.operation import typed
+from pytest_gittrix.engine.operations.operation import convert_os_errors
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput
 from pytest_gittrix.members.finalize import finalize
 from pytest_gittrix.members.finalize_record import plain
@@ -116,7 +116,7 @@ class MemberEnd:
 
     @contextmanager
     def _workspace_locked(self, record: MemberRecord) -> Iterator[None]:
-        with typed(), record.workspace_lock(wait=workspace_lock_wait(self.team)):
+        with convert_os_errors(), record.workspace_lock(wait=workspace_lock_wait(self.team)):
             put_back(record.directory)
             yield
 
@@ -263,7 +263,7 @@ class MemberEnd:
         """Complete a forced stop or a removal that was killed. Raises as ``ensure_stopped``; EvictionRace if another process does it."""
         record = self.team.record(id_)
         if os.path.lexists(record.directory / LEAVING):
-            with typed(), record.workspace_lock(), record.locked():
+            with convert_os_errors(), record.workspace_lock(), record.locked():
                 put_back(record.directory)
         return self.ensure_stopped(record)
 

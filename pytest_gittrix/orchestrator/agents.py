@@ -18,7 +18,7 @@ from pytest_gittrix.engine.agents.agent_session import VARIABLES
 from pytest_gittrix.engine.agents.keeper import RECORD
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.agents.start import start_agent
-from pytest_gittrix.engine.operations.operation import typed
+from pytest_gittrix.engine.operations.operation import convert_os_errors
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError
 from pytest_gittrix.orchestrator.board import RUNTIME, Board, ObservedSession
 from pytest_gittrix.orchestrator.config import AgentPlugin
@@ -84,7 +84,7 @@ class Agents:
 
     def _home(self, observed: ObservedSession) -> Path:
         home = self.board.engine.store.directory(observed.id) / _HOME
-        with typed():
+        with convert_os_errors():
             home.mkdir(exist_ok=True)
         return home
 
@@ -92,7 +92,7 @@ class Agents:
         """Remove the private home of a session's agents, if there is one."""
         home = self.board.engine.store.directory(observed.id) / _HOME
         if home.is_dir():
-            with typed():
+            with convert_os_errors():
                 self.board.engine.services.resources.trash.discard(str(home))
 
     def process(self, observed: ObservedSession) -> AgentProcess:

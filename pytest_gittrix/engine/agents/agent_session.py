@@ -1,7 +1,7 @@
 """A session as its agent holds it: its files, its log, and nothing that decides about them.
 
 It is built from the workspace, the seed and the log alone, so no chain of references leads from it to durable or to a promotion
-(DESIGN 4.3, rule 6).
+(rule 6, docs/explanation/rules.md).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.engine.operations.agent_commits import AgentCommits, CommitEntry
 from pytest_gittrix.engine.operations.attachments import attach, attached
-from pytest_gittrix.engine.operations.checkpoints import REPOSITORY, keep
-from pytest_gittrix.engine.operations.conversation import check_announceable, check_recordable, check_types, events_of, normalised, picked
+from pytest_gittrix.engine.operations.checkpoints import CHECKPOINTS, save_checkpoint
+from pytest_gittrix.engine.operations.conversation import check_announceable, check_recordable, check_types, events_of, normalised, of_types
 from pytest_gittrix.engine.operations.info import SessionInfo, info_of
 from pytest_gittrix.engine.operations.operation import Recorder, require_live
 from pytest_gittrix.engine.operations.review import (
@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     from pytest_gittrix.confine.choose import Finished
 
 VARIABLES: Final = ("GITTRIX_SESSION_ID", "GT_SESSION_UUID")
-"""What programs of an agent find their session's id in: ours, and Gas Town's."""
+"""The environment variables in which programs of an agent find their session's id: ours, and Gas Town's."""
 
 
 class AgentSession:
-    """What an agent gets: its files, and nothing that decides about them.
+    """The session as its agent gets it: its files, and nothing that decides about them.
 
-    Paths are relative, with ``/``; what would leave the workspace or could be taken for a git directory is refused. Every method raises
+    Paths are relative, with ``/``; a path that leaves the workspace or could be taken for a git directory is refused. Every method raises
     ``SessionExpired`` once the session has ended, and slides its idle deadline while it has not.
     """
 
@@ -77,7 +77,7 @@ class AgentSession:
         return Path(self._workspace.path) if self._workspace.capabilities.shell else None
 
     def info(self) -> SessionInfo:
-        """What the session is now."""
+        """The session as it is now."""
         with self._recorder.working("info", self._actor) as state:
             self._recorder.derive()
             return info_of(state, self._workspace, self._snapshot(state).changes)
@@ -185,7 +185,7 @@ class AgentSession:
         return sha
 
     def _commits(self, state: SessionState) -> AgentCommits:
-        return AgentCommits(self._workspace, self._recorder.directory.joinpath(*REPOSITORY), state.commits)
+        return AgentCommits(self._workspace, self._recorder.directory.joinpath(*CHECKPOINTS), state.commits)
 
     def write_and_commit(self, files: Mapping[str, bytes | str], message: str) -> str:
         """Write several files and commit; gives the sha. Raises as ``write`` and ``commit``, before anything is written where it can."""
@@ -196,14 +196,14 @@ class AgentSession:
         return self.commit(message)
 
     def record(self, type: str, data: Mapping[str, Any]) -> Event:
-        """Store something that was said or done in the session, then announce it (Pixir: canonical events).
+        """Store an event of the conversation, then announce it (Pixir: canonical events).
 
         Args:
             type: ``user_message``, ``assistant_message``, ``tool_call`` and so on; ``vocabulary.CONVERSATION`` has them all.
             data: JSON, with the keys that the type asks for.
 
         Returns:
-            The event as stored, with its place (``seq``) in the session's log.
+            The stored event, with its number (``seq``) in the session's log.
 
         Raises:
             InvalidInput: there is no such type, a key is missing or has no place, or it is not JSON. Nothing was stored or announced.
@@ -211,14 +211,14 @@ class AgentSession:
         plain = normalised(data)
         with self._recorder.working("record", self._actor, marks=False) as state:
             if state.changed_since_checkpoint and type == "user_message":
-                keep(self._recorder, state, self._snapshot(state))
+                save_checkpoint(self._recorder, state, self._snapshot(state))
             self._recorder.append(check_recordable(type, plain), plain, actor=self._actor)
             stored = self._recorder.last
         assert stored is not None
         return stored
 
     def emit(self, type: str, data: Mapping[str, Any]) -> None:
-        """Announce something without storing it (Pixir: ephemeral events); it has no place in the log, and its ``seq`` is -1.
+        """Announce an event without storing it (Pixir: ephemeral events); its ``seq`` is -1.
 
         Raises:
             InvalidInput: there is no such type, or a key is missing or has no place.
@@ -228,22 +228,22 @@ class AgentSession:
         self._recorder.emit(passing_event(check_announceable(type), normalised(data), ts=now, stream=self.id, actor=self._actor))
 
     def history(self, types: Iterable[str] | None = None) -> builtins.list[Event]:
-        """Every stored event of the session, or those of some types, in order; also once it has ended. Nobody waits.
+        """Every stored event of the session, or those of some types, in order; also once it has ended. It waits for no lease.
 
         Raises:
             InvalidInput: a type is none that there is.
             LogDamaged: the log is damaged before its last line.
         """
-        return picked(self._recorder.log.twin().read() or events_of(self._recorder.twin()), check_types(types))
+        return of_types(self._recorder.log.twin().read() or events_of(self._recorder.twin()), check_types(types))
 
     def checkpoint(self) -> str:
-        """Keep the files as they are now, so that a fork can begin with them later; gives their tree.
+        """Save the files as they are now, so that a fork can begin with them later; returns their tree.
 
-        Where turns begin and end, commits, and before what a user says, that is done without asking.
+        The engine does so itself where turns begin and end, at commits, and before a user's messages.
         """
         with self._recorder.working("checkpoint", self._actor) as state:
             snapshot = self._snapshot(state)
-            keep(self._recorder, state, snapshot)
+            save_checkpoint(self._recorder, state, snapshot)
             return snapshot.tree
 
     @contextmanager
@@ -252,19 +252,19 @@ class AgentSession:
 
         Args:
             name: of the step.
-            molecule_id: the workflow that it is of.
+            molecule_id: the workflow that it belongs to.
 
         Raises:
             InvalidInput: an argument is no text.
         """
-        told = {} if molecule_id is None else {"molecule_id": check_text(molecule_id, "molecule_id")}
-        self._note("step.started", {"step": check_text(name, "name"), **told})
+        molecule = {} if molecule_id is None else {"molecule_id": check_text(molecule_id, "molecule_id")}
+        self._note("step.started", {"step": check_text(name, "name"), **molecule})
         outcome = "failed"
         try:
             yield
             outcome = "done"
         finally:
-            with suppress(SessionExpired):  # its end, within the step, says how that ended too
+            with suppress(SessionExpired):  # if the session ended within the step, its end is recorded
                 self._note("step.completed", {"step": name, "outcome": outcome})
 
     def _note(self, type: str, data: Mapping[str, Any]) -> None:
@@ -272,7 +272,7 @@ class AgentSession:
             self._recorder.append(type, data, actor=self._actor)
 
     def attach(self, data: bytes | str) -> str:
-        """Keep bytes beside the log, to be referred to by events (``resources`` of a ``user_message``); gives their name.
+        """Store bytes beside the log, for events to refer to (``resources`` of a ``user_message``); returns their name.
 
         Raises:
             InvalidInput: it is neither bytes nor text.
@@ -282,7 +282,7 @@ class AgentSession:
             return attach(self._recorder.directory, contents, sync=self._recorder.store.durability == "full")
 
     def attached(self, name: str) -> bytes:
-        """What was attached under a name; also once the session has ended.
+        """The bytes that were attached under a name; also once the session has ended.
 
         Raises:
             InvalidInput: it is no such name.
@@ -291,7 +291,7 @@ class AgentSession:
         return attached(self._recorder.directory, name)
 
     def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment for a program of the agent, which tells it its session; ``base`` is this process's by default."""
+        """The environment for a program of the agent, with its session's id; ``base`` is this process's by default."""
         return {**(os.environ if base is None else base), **dict.fromkeys(VARIABLES, self.id)}
 
     def run(
@@ -305,15 +305,15 @@ class AgentSession:
     ) -> Finished:
         """Run a program in the workspace, to its end; what it started ends with it.
 
-        It has git's hermetic environment with a home directory of its own for this once, the engine's time, the session's id, and nothing
-        else of this process's variables but ``PATH``. The session may be used meanwhile.
+        It gets git's hermetic environment with a temporary home directory, the engine's time, the session's id, and of this process's
+        variables only ``PATH``. The session may be used meanwhile.
 
         Args:
             argv: the program and its arguments.
             confine: ``auto``, ``off``, ``guard`` or ``jail``; what ``LocalEphemeral(confine=...)`` says by default.
-            timeout: real seconds it has; None for ever.
-            stdin: what it reads.
-            environment: more variables, or others.
+            timeout: real seconds that it may run; None for ever.
+            stdin: its standard input.
+            environment: variables to add or replace.
 
         Raises:
             CapabilityMissing: the workspace has no files to work on (``lazy``), or this machine has no such confinement.
@@ -323,9 +323,9 @@ class AgentSession:
         from pytest_gittrix.engine.agents.run import run_in
 
         with self._recorder.working("run", self._actor):
-            where, level = self._workspace, self._workspace.confine if confine is None else confine
-        told = {**dict.fromkeys(VARIABLES, self.id), **(environment or {})}
-        return run_in(where, argv, level, self._recorder.clock, environment=told, timeout=timeout, stdin=stdin)
+            workspace, level = self._workspace, self._workspace.confine if confine is None else confine
+        variables = {**dict.fromkeys(VARIABLES, self.id), **(environment or {})}
+        return run_in(workspace, argv, level, self._recorder.clock, environment=variables, timeout=timeout, stdin=stdin)
 
     def log(self) -> builtins.list[CommitEntry]:
         """The agent's commits, newest first."""
@@ -335,7 +335,7 @@ class AgentSession:
 
 @dataclass(frozen=True, slots=True)
 class SessionParts:
-    """What an agent's object is made of, for those who made it.
+    """The parts of an agent's object, for the engine.
 
     Attributes:
         recorder: the session's record.
@@ -349,5 +349,5 @@ class SessionParts:
 
 
 def parts_of(session: AgentSession) -> SessionParts:
-    """What a session's object is made of. It is no method: an agent is handed none of it."""
+    """The parts of a session's object. This is no method, so that the agent is not offered them."""
     return SessionParts(session._recorder, session._workspace, session._limits)

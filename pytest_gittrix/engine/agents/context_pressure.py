@@ -7,7 +7,7 @@ from pytest_gittrix.errors import InvalidInput
 
 
 class Pressure:
-    """Which warnings that a context fills up were given; in memory only, by design."""
+    """The warnings that a model's context fills up; remembered in memory only, by design."""
 
     def __init__(self) -> None:
         self._given: set[tuple[str, int | None, str]] = set()

@@ -1,8 +1,7 @@
-"""The keeper of an agent's process: a program of its own that starts it, adopts its orphans, and writes down how it ended.
+"""The keeper of an agent's process: a separate program that starts it, adopts its orphans, and writes down how it ended.
 
-It outlives whoever asked for the agent, and ends when nothing of the agent is left. It is told on its standard input what to start,
-says on its standard output what came of it, and starts nothing for somebody who is gone before saying ``go``. It must not know
-sessions; it loads as little as it can.
+It outlives the process that asked for the agent, and ends when no process of the agent is left. It reads on its standard input what to
+start, reports on its standard output, and starts nothing for a caller that is gone before it sends ``go``. It loads as little as it can.
 """
 
 from __future__ import annotations
@@ -38,59 +37,59 @@ def main(directory: str) -> None:
     os.chdir("/")
     for name in _DEAF_TO:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
-    orders, news = os.dup(0), os.dup(1)
+    requests, reports = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(nothing, fd)
     os.close(nothing)
-    agent = _start(directory, orders, news)
-    os.close(orders)
-    os.close(news)
+    agent = _start(directory, requests, reports)
+    os.close(requests)
+    os.close(reports)
     if agent is not None:
-        _keep(directory, *agent)
+        _reap(directory, *agent)
 
 
-def _start(directory: str, orders: int, news: int) -> tuple[int, int] | None:
-    """Start the agent, as far as whoever wants it stays to say so; gives its pid and start time."""
-    told, rest = _line(orders)
-    if told is None:
+def _start(directory: str, requests: int, reports: int) -> tuple[int, int] | None:
+    """Start the agent, if the caller stays until it is started; returns its pid and start time."""
+    spec, rest = _line(requests)
+    if spec is None:
         clear(directory)
         return None
-    gate, opened = os.pipe()
-    verdict, heard = os.pipe()
+    go, send_go = os.pipe()
+    problem_read, problem_write = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.close(opened)
-        _be_agent(json.loads(told), directory, gate, heard)
-    os.close(gate)
-    os.close(heard)
+        os.close(send_go)
+        _be_agent(json.loads(spec), directory, go, problem_write)
+    os.close(go)
+    os.close(problem_write)
     started = start_time(pid)
     keeper = os.getpid()
-    _say(news, {"pid": pid, "start_time": started, "keeper": keeper, "keeper_start_time": start_time(keeper)})
-    if _line(orders, rest)[0] is None:
-        os.close(opened)
+    _report(reports, {"pid": pid, "start_time": started, "keeper": keeper, "keeper_start_time": start_time(keeper)})
+    if _line(requests, rest)[0] is None:
+        os.close(send_go)
         os.waitpid(pid, 0)
         clear(directory)
         return None
     with suppress(OSError):  # killed meanwhile: it is waited for below
-        os.write(opened, b"g")
-    os.close(opened)
-    problem = _all(verdict)
-    os.close(verdict)
+        os.write(send_go, b"g")
+    os.close(send_go)
+    problem = _all(problem_read)
+    os.close(problem_read)
     if problem:
         os.waitpid(pid, 0)
-        _say(news, {"failed": json.loads(problem)})
+        _report(reports, {"failed": json.loads(problem)})
         return None
-    _say(news, {"running": True})
+    _report(reports, {"running": True})
     return pid, started
 
 
-def _be_agent(spec: dict[str, Any], directory: str, gate: int, heard: int) -> NoReturn:
+def _be_agent(spec: dict[str, Any], directory: str, go: int, problems: int) -> NoReturn:
     try:
         os.setsid()
-        if os.read(gate, 1):
+        if os.read(go, 1):
             os.chdir(spec["workspace"])
-            # Open for both, so that it never finds the end of its input while nobody writes.
+            # Open for reading and writing, so that it never finds the end of its input between two writers.
             os.dup2(os.open(os.path.join(directory, INPUT), os.O_RDWR), 0)
             output = os.open(os.path.join(directory, OUTPUT), os.O_WRONLY | os.O_APPEND)
             os.dup2(output, 1)
@@ -101,15 +100,15 @@ def _be_agent(spec: dict[str, Any], directory: str, gate: int, heard: int) -> No
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             os.execve(spec["executable"], spec["command"], spec["environment"])
     except OSError as problem:
-        os.write(heard, json.dumps({"errno": problem.errno, "text": problem.strerror, "file": problem.filename}).encode())
-    except Exception as problem:  # noqa: BLE001  (whoever waits is to hear of it, whatever it is)
-        os.write(heard, json.dumps({"errno": 0, "text": f"{type(problem).__name__}: {problem}", "file": None}).encode())
+        os.write(problems, json.dumps({"errno": problem.errno, "text": problem.strerror, "file": problem.filename}).encode())
+    except Exception as problem:  # noqa: BLE001  (the caller that waits gets a report of any failure)
+        os.write(problems, json.dumps({"errno": 0, "text": f"{type(problem).__name__}: {problem}", "file": None}).encode())
     finally:
         os._exit(127)
 
 
-def _keep(directory: str, agent: int, started: int) -> None:
-    """Wait for the agent and all orphans of it; what became of the agent is on the disk before its number is free for others."""
+def _reap(directory: str, agent: int, started: int) -> None:
+    """Wait for the agent and all its orphans; how the agent ended is on the disk before its pid is free for others."""
     with suppress(ChildProcessError):
         while True:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
@@ -117,19 +116,19 @@ def _keep(directory: str, agent: int, started: int) -> None:
                 continue
             if ended.si_pid == agent:
                 by_signal = ended.si_code != os.CLD_EXITED
-                how = {"code": None, "signal": ended.si_status} if by_signal else {"code": ended.si_status, "signal": None}
-                _write_exit(directory, {"pid": agent, "start_time": started, **how, "at_ns": time.time_ns()})
+                status = {"code": None, "signal": ended.si_status} if by_signal else {"code": ended.si_status, "signal": None}
+                _write_exit(directory, {"pid": agent, "start_time": started, **status, "at_ns": time.time_ns()})
             os.waitpid(ended.si_pid, 0)
 
 
-def _write_exit(directory: str, told: dict[str, Any]) -> None:
-    """Write how the agent ended, whole or not at all; a disk that refuses is asked again for a minute."""
+def _write_exit(directory: str, record: dict[str, Any]) -> None:
+    """Write how the agent ended, whole or not at all; on a disk that refuses, with retries for a minute."""
     fresh = os.path.join(directory, FRESH)
     for _ in range(_TRIES):
         try:
-            return write_file(os.path.join(directory, EXIT), json.dumps(told).encode() + b"\n", sync=True, temporary=fresh)
+            return write_file(os.path.join(directory, EXIT), json.dumps(record).encode() + b"\n", sync=True, temporary=fresh)
         except FileNotFoundError:
-            return None  # the directory was removed: nobody wants to know
+            return None  # the directory was removed, so the record has no reader
         except OSError:
             time.sleep(_NAP)
     return None
@@ -144,16 +143,16 @@ def clear(directory: str) -> None:
         os.rmdir(directory)
 
 
-def _say(news: int, told: dict[str, Any]) -> None:
-    with suppress(OSError):  # whoever asked is gone; the next thing it does not say tells that
-        os.write(news, json.dumps(told).encode() + b"\n")
+def _report(reports: int, fields: dict[str, Any]) -> None:
+    with suppress(OSError):  # the caller is gone; its missing answer shows that
+        os.write(reports, json.dumps(fields).encode() + b"\n")
 
 
-def _line(orders: int, begun: bytes = b"") -> tuple[bytes | None, bytes]:
-    """The next line, and what was read beyond it; None if whoever sends them is gone."""
+def _line(requests: int, begun: bytes = b"") -> tuple[bytes | None, bytes]:
+    """The next line, and what was read beyond it; None if the caller is gone."""
     data = begun
     while b"\n" not in data:
-        chunk = os.read(orders, 1 << 16)
+        chunk = os.read(requests, 1 << 16)
         if not chunk:
             return None, b""
         data += chunk

@@ -1,7 +1,7 @@
-"""Agents as real processes: looked at, told something, and ended with everything they started, by whichever process.
+"""Agents as processes: observed, sent input, and stopped with everything they started, by any process.
 
-``agent_start`` starts them. Each has a directory with its files (who it is, its output, its input, how it ended), so that any process
-can do all this, also after the one that started it is gone. It must not know sessions.
+``start`` starts them. Each has a directory with its files (its identity, its output, its input, how it ended), so that any process can do
+all this, also after the process that started it is gone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ AgentState = Literal["alive", "exited", "missing", "probe_failed"]
 GRACE: Final = 10.0
 """Real seconds from SIGTERM to SIGKILL (BotMinter)."""
 CAPTURED: Final = 100
-"""Lines of output that ``capture`` gives (Gas Town)."""
+"""Lines of output that ``capture`` returns (Gas Town)."""
 
 _MOST_CAPTURED: Final = 1 << 20
 _NAP: Final = 0.005
@@ -36,14 +36,14 @@ _LONGEST_NAP: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What became of an agent.
+    """The state of an agent's process.
 
     Attributes:
-        state: ``alive``, stopped or not; ``exited``: it is dead, and it is known to have run; ``missing``: there is no such process,
-            and nothing tells that there was; ``probe_failed``: it cannot be told from here.
-        code: its exit status; None if a signal ended it, or nobody could see how it ended.
+        state: ``alive``, stopped or not; ``exited``: it has run and is dead; ``missing``: there is no such process, and no record of one;
+            ``probe_failed``: it cannot be observed from here.
+        code: its exit status; None if a signal ended it, or its end was not observed.
         signal: the number of the signal that ended it.
-        ended_ns: when it ended, in nanoseconds since 1970 UTC, if its keeper saw it.
+        ended_ns: when it ended, in nanoseconds since 1970 UTC, if its keeper observed it.
         reason: more about it, for people.
     """
 
@@ -56,13 +56,13 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """What was done to stop an agent.
+    """The result of stopping an agent.
 
     Attributes:
-        observation: what became of it.
+        observation: its state afterwards.
         asked: pids that got SIGTERM, in that order.
         killed: pids that got SIGKILL.
-        left: pids that run all the same; none, unless they belong to another user or hang in the kernel.
+        left: pids that still run; none, unless they belong to another user or hang in the kernel.
     """
 
     observation: Observation
@@ -78,11 +78,11 @@ class Stopped:
 
 @dataclass(frozen=True)
 class AgentProcess:
-    """An agent that was started, by whichever process.
+    """An agent that was started by any process.
 
     Args:
-        directory: where its files are; it may be gone.
-        owner: who it is, as it was stored when it was started; what its directory tells by default.
+        directory: the directory of its files; it may be gone.
+        owner: its process, as it was stored when it was started; by default as its directory records it.
     """
 
     directory: Path
@@ -91,9 +91,9 @@ class AgentProcess:
     _mark: str | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        told = _json_file(self.directory / RECORD)
+        record = _json_file(self.directory / RECORD)
         try:
-            written, keeper, mark = Owner.from_json(told.get("owner")), Owner.from_json(told.get("keeper")), str(told["mark"])
+            written, keeper, mark = Owner.from_json(record.get("owner")), Owner.from_json(record.get("keeper")), str(record["mark"])
         except (InvalidInput, KeyError):
             return
         if self.owner is None:
@@ -103,7 +103,7 @@ class AgentProcess:
             object.__setattr__(self, "_mark", mark)
 
     def observe(self) -> Observation:
-        """What became of it; never taken for alive is another process that has its number now, nor one that is dead but not waited for."""
+        """Its state. Neither another process that has its pid now, nor a zombie, is taken for alive."""
         owner = self.owner
         if owner is None:
             return Observation("missing", reason="nothing tells that an agent was started here")
@@ -115,39 +115,39 @@ class AgentProcess:
         return self._ended(owner)
 
     def wait(self, timeout: float) -> Observation:
-        """Wait until it runs no more, for some real seconds at most; what became of it then."""
+        """Wait until it runs no more, for ``timeout`` real seconds at most; returns its state then."""
         deadline, nap = real_seconds() + timeout, _NAP
-        while (seen := self.observe()).state == "alive" and real_seconds() < deadline:
+        while (observation := self.observe()).state == "alive" and real_seconds() < deadline:
             pause(min(nap, max(deadline - real_seconds(), 0)))
             nap = min(nap * 2, _LONGEST_NAP)
-        return seen
+        return observation
 
     def _ended(self, owner: Owner) -> Observation:
-        # Dead but not waited for, it tells itself how it ended; its keeper writes that down before it waits.
-        seen = self._written(owner) or _seen_dead(owner) or self._written(owner)
-        if seen is not None:
-            return seen
+        # A zombie still shows how it ended; its keeper writes that down before it waits for it.
+        observation = self._written(owner) or _of_zombie(owner) or self._written(owner)
+        if observation is not None:
+            return observation
         if self._keeper is None:
             return Observation("missing", reason=f"process {owner.pid} is not there, and nothing tells how it ended")
         return Observation("exited", reason="nobody was left to see how it ended")
 
     def _written(self, owner: Owner) -> Observation | None:
-        told = _json_file(self.directory / EXIT)
-        if (told.get("pid"), told.get("start_time")) != (owner.pid, owner.start_time):
+        record = _json_file(self.directory / EXIT)
+        if (record.get("pid"), record.get("start_time")) != (owner.pid, owner.start_time):
             return None
-        return Observation("exited", told.get("code"), told.get("signal"), told.get("at_ns"))
+        return Observation("exited", record.get("code"), record.get("signal"), record.get("at_ns"))
 
     def stop(self, *, grace: float = GRACE, poll: float = POLL) -> Stopped:
-        """End it, with everything it started: SIGTERM for the agent, then for what it left behind, then SIGKILL for what is left.
+        """End it, with everything it started: SIGTERM for the agent, then for its orphans, then SIGKILL for what is left.
 
-        Whoever started it, and wherever its children went. Again, it does nothing.
+        It does not matter which process started it, or where its children went. A second call does nothing.
 
         Args:
             grace: real seconds from the first SIGTERM to SIGKILL; 0 kills at once.
             poll: the longest time between two looks, in real seconds.
 
         Returns:
-            What was done. Killed processes have 2 seconds to be gone, and then the keeper has 2 to write down what it saw.
+            What was done. Killed processes have 2 seconds to end, and then the keeper has 2 to write down how the agent ended.
 
         Raises:
             InvalidInput: grace is below 0, or poll not above.
@@ -190,14 +190,14 @@ class AgentProcess:
         return b"\n".join(shown).decode("utf-8", "replace") + ("\n" if shown and data.endswith(b"\n") else "")
 
     def send(self, text: str, *, wait: float = 5.0) -> None:
-        """Write a text to its standard input, whole, after what others write.
+        """Write a text to its standard input, whole, after those of other writers.
 
         Args:
             text: as it is; most programs want a line end.
             wait: real seconds to wait for an agent that does not read.
 
         Raises:
-            AdapterUnavailable: nothing of it reads any more, or it did not read in time; the message says how much of the text it got.
+            AdapterUnavailable: no process of it reads any more, or it did not read in time; the message says how much was written.
         """
         data = text.encode("utf-8", "surrogateescape")
         try:
@@ -220,7 +220,7 @@ class AgentProcess:
             )
 
     def _await_keeper(self) -> None:
-        """Let the keeper write down what it saw; one that does not come to it is killed."""
+        """Let the keeper write down how the agent ended; a keeper that does not is killed."""
         if self._keeper is None or self.owner is None:
             return
         deadline = real_seconds() + KILL_WAIT
@@ -232,7 +232,7 @@ class AgentProcess:
             pause(_NAP)
 
 
-def _seen_dead(owner: Owner) -> Observation | None:
+def _of_zombie(owner: Owner) -> Observation | None:
     dead = process(owner.pid)
     if dead is None or not dead.is_(owner) or dead.status is None:
         return None
@@ -241,7 +241,7 @@ def _seen_dead(owner: Owner) -> Observation | None:
 
 
 def _write_in_turn(fd: int, data: bytes, deadline: float) -> int:
-    """Write all that can be written until a deadline, one sender at a time; gives how much. Raises OSError if nobody reads any more."""
+    """Write all that can be written until a deadline, one sender at a time; returns how much. Raises OSError without a reader."""
     mine, written = False, 0
     while written < len(data):
         with suppress(BlockingIOError):
@@ -257,10 +257,10 @@ def _write_in_turn(fd: int, data: bytes, deadline: float) -> int:
 
 def _json_file(path: Path) -> dict[str, Any]:
     try:
-        told = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _unseen(owner: Owner) -> str:

@@ -1,6 +1,6 @@
-"""Running a program in a workspace: its environment, its home for this once, and the level it is confined at.
+"""Running a program in a workspace: its environment, its temporary home directory, and its level of confinement.
 
-It must not know sessions; what it is given leads to the workspace and to the time, and no further.
+The arguments lead to the workspace and to the time, and no further.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def run_in(
     """Run a program in a workspace, to its end.
 
     Args:
-        workspace: where.
+        workspace: its working directory.
         argv: the program and its arguments.
         level: of confinement.
-        clock: the time that it is told, if that is not the real one.
-        environment: variables beside or instead of those it has in any case.
-        timeout: real seconds it has; None for ever.
-        stdin: what it reads.
+        clock: the time that the program gets, unless it is the real time.
+        environment: variables to add or replace.
+        timeout: real seconds that it may run; None for ever.
+        stdin: its standard input.
 
     Raises:
         CapabilityMissing: the workspace has no files to work on, or this machine has no such confinement.
@@ -53,15 +53,15 @@ def run_in(
     confined = confinement(level)
     with tempfile.TemporaryDirectory(prefix="gittrix-home-", ignore_cleanup_errors=True) as home:
         path = os.environ.get("PATH", os.defpath)
-        told = hermetic_env(Path(home), base={"PATH": path}) | _time(clock) | dict(environment)
-        place = Place(Path(workspace.path), Path(home), (*toolchain(), *_clock_file(told)))
-        return run(argv, place, confined, environment=told, timeout=timeout, stdin=stdin)
+        variables = hermetic_env(Path(home), base={"PATH": path}) | _time(clock) | dict(environment)
+        place = Place(Path(workspace.path), Path(home), (*toolchain(), *_clock_file(variables)))
+        return run(argv, place, confined, environment=variables, timeout=timeout, stdin=stdin)
 
 
 def _time(clock: Clock) -> dict[str, str]:
     return clock.environment() if isinstance(clock, FrozenClock) else {}
 
 
-def _clock_file(told: Mapping[str, str]) -> tuple[Path, ...]:
-    file = told.get(CLOCK_VARIABLE, "")
+def _clock_file(environment: Mapping[str, str]) -> tuple[Path, ...]:
+    file = environment.get(CLOCK_VARIABLE, "")
     return (Path(file),) if os.path.isabs(file) else ()

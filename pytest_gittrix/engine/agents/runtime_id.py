@@ -1,7 +1,7 @@
-"""Which session a process belongs to, found as the tools of Gas Town find it: told, hooked, persisted, or made up (session-systems 2.1).
+"""Which session a process belongs to, resolved as Gas Town's tools do (docs/explanation/you-know-gas-town.md).
 
-An id can be told by an environment variable, by the runtime of an agent that calls a hook with JSON on standard input, or by a file in
-the work directory. Must not know a store: whether there is such a session is for the caller to see.
+An id comes from an environment variable, from the runtime of an agent that calls a hook with JSON on standard input, from a file in the
+work directory, or is generated. Whether there is such a session is for the caller to check.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.record.store.store import ID
 
 VARIABLES: Final = ("GITTRIX_SESSION_ID", "GT_SESSION_UUID", "GT_SESSION_ID", "CLAUDE_SESSION_ID")
-"""The environment variables that tell an id; the first that is not empty counts."""
+"""The environment variables that can have an id; the first that is not empty counts."""
 STARTS: Final = ("startup", "resume", "clear", "compact")
 """Why a runtime began, or began again."""
 FILE: Final = ".runtime/session_id"
-"""Where an id is persisted, below the work directory: its first line is the id, its second when that was."""
+"""The file of an id below the work directory: its first line is the id, its second the time."""
 
 _DIRECTORY: Final = ".runtime"
 _LARGEST_FILE: Final = 4096
@@ -39,12 +39,12 @@ _SECOND: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """What a runtime says when it calls a hook.
+    """The input of a hook that a runtime calls.
 
     Attributes:
-        session_id: its own id of the conversation.
-        transcript_path: where it writes that down; None if it did not say.
-        source: one of ``STARTS``; None if it said none of them.
+        session_id: the runtime's id of the conversation.
+        transcript_path: the file of its transcript; None if it gave none.
+        source: one of ``STARTS``; None if it gave none of them.
     """
 
     session_id: str
@@ -57,9 +57,9 @@ class RuntimeId:
     """The id of the session a process belongs to.
 
     Attributes:
-        id: it.
+        id: the id.
         source: where it came from: the name of a variable, ``stdin``, ``file`` or ``generated``.
-        hook: what the runtime said, if it came from there.
+        hook: the input of the hook, if it came from there.
     """
 
     id: str
@@ -79,24 +79,24 @@ def resolve(
     wait: float = 0.5,
     generate: Callable[[], str] = _random,
 ) -> RuntimeId:
-    """Find the id of the session this process belongs to: the first place that tells one counts, and those after it are not looked at.
+    """Find the id of the session this process belongs to. The first source that has one counts; those after it are not read.
 
-    The places are ``VARIABLES``, standard input, the file that ``persist`` writes, and an id made up. What is empty tells nothing.
+    The sources are ``VARIABLES``, standard input, the file that ``persist`` writes, and a generated id. An empty value counts as none.
 
     Args:
         environ: the environment.
-        stdin: a descriptor, or a file that nothing was read from yet, for a runtime's JSON object. A terminal is not asked. What is there
-            and is no object with a ``session_id`` is passed over, and read nevertheless.
-        directory: the work directory. A file in it that is damaged, or reached by a link, tells nothing.
-        wait: how many real seconds to wait for standard input at most.
-        generate: makes an id up; a random UUID by default.
+        stdin: a descriptor, or a file that nothing was read from yet, for a runtime's JSON object. A terminal is not read. Input that is no
+            object with a ``session_id`` is read and passed over.
+        directory: the work directory. A file in it that is damaged, or reached by a link, counts as none.
+        wait: the most real seconds to wait for standard input.
+        generate: generates an id; a random UUID by default.
 
     Raises:
-        InvalidInput: what was told is no id; the message says by whom.
+        InvalidInput: the value is no id; the message names its source.
     """
     for name in VARIABLES:
-        if told := environ.get(name, "").strip():
-            return RuntimeId(_checked(told, name), name)
+        if value := environ.get(name, "").strip():
+            return RuntimeId(_checked(value, name), name)
     if stdin is not None and (hook := _hook(stdin, wait)) is not None:
         return RuntimeId(_checked(hook.session_id, "standard input"), "stdin", hook)
     if directory is not None and (persisted := _persisted(directory)) is not None:
@@ -105,12 +105,12 @@ def resolve(
 
 
 def persist(directory: str | os.PathLike[str], id: str, now: datetime) -> None:
-    """Note in a work directory which session works there, for processes that are not told. The file is written whole or not at all.
+    """Store in a work directory which session works there, for ``resolve``. The file is written whole or not at all.
 
     Args:
         directory: the work directory; ``.runtime`` in it is made if it is missing.
         id: the session.
-        now: when that is, with a time zone; it is noted in whole seconds.
+        now: the time, with a time zone; it is stored in whole seconds.
 
     Raises:
         InvalidInput: the id is none, or ``now`` has no time zone.
@@ -133,7 +133,7 @@ def persist(directory: str | os.PathLike[str], id: str, now: datetime) -> None:
 
 
 def _opened(directory: str | os.PathLike[str]) -> SafeDir:
-    # The work directory itself is the caller's, who may know it by a link.
+    # The work directory itself is the caller's, and may be named by a link.
     return SafeDir.open(os.path.realpath(directory))
 
 
@@ -148,22 +148,22 @@ def _persisted(directory: str | os.PathLike[str]) -> str | None:
 
 
 def _hook(stdin: IO[Any] | int, wait: float) -> Hook | None:
-    """What a runtime says on standard input, if it says an id within ``wait`` seconds."""
+    """A runtime's input on standard input, if it has an id and comes within ``wait`` seconds."""
     try:
         fd = stdin if isinstance(stdin, int) else stdin.fileno()
-        said = {} if os.isatty(fd) else _first_object(fd, wait)
+        fields = {} if os.isatty(fd) else _first_object(fd, wait)
     except (OSError, ValueError):  # closed, or nothing that can be waited for
         return None
-    id, path, source = (said.get(name) for name in ("session_id", "transcript_path", "source"))
+    id, path, source = (fields.get(name) for name in ("session_id", "transcript_path", "source"))
     if not isinstance(id, str) or not id.strip():
         return None
     return Hook(id.strip(), path if isinstance(path, str) and path else None, source if source in STARTS else None)
 
 
 def _first_object(fd: int, wait: float) -> dict[str, Any]:
-    """The JSON object that begins what comes; empty if something else does, or if it is not whole in time.
+    """The JSON object at the start of the input; empty if there is none, or if it is not whole in time.
 
-    It is not waited for the end: a runtime may leave the pipe open.
+    This does not wait for the end of the input: a runtime may leave the pipe open.
     """
     deadline = time.monotonic() + wait
     raw = b""

@@ -1,7 +1,6 @@
-"""How an agent's process is started: by a keeper of its own, and not before it is known on the disk who it is.
+"""Starting an agent's process: by its own keeper, and not before its identity is on the disk.
 
-The keeper (``keeper``) starts nothing if this process goes away meanwhile, so that no agent runs of which nobody knows. It must
-not know sessions. Linux only.
+The keeper (``keeper``) starts nothing if this process ends meanwhile, so no agent runs without a record of it. Linux only.
 """
 
 from __future__ import annotations
@@ -39,17 +38,17 @@ def start_agent(
     environment: Mapping[str, str],
     confirm: Callable[[Owner], object] | None = None,
 ) -> AgentProcess:
-    """Start an agent: a command that leads a session and process group of its own.
+    """Start an agent: a command that leads a new POSIX session and process group.
 
     Its output and errors go to one file, its input comes from ``AgentProcess.send``. It is no child of this process, which may end; it
-    hears no signal of this process's terminal and has none of its open files.
+    gets no signal of this process's terminal and has none of its open files.
 
     Args:
         command: the program, looked for in the ``PATH`` of the environment, and its arguments.
-        directory: where its files are; made here.
-        workspace: where it works.
-        environment: all its variables; one is added, ``GITTRIX_AGENT_MARK``, by which its processes are known.
-        confirm: called with who it is before it does anything, to store that; if it raises, nothing was started.
+        directory: for its files; made here.
+        workspace: its working directory.
+        environment: all its variables; one is added, ``GITTRIX_AGENT_MARK``, which identifies its processes.
+        confirm: called with its process before that does anything, to store it; if it raises, nothing was started.
 
     Raises:
         InvalidInput: there is no such program or workspace, the directory is there already, or a text has a null byte.
@@ -62,22 +61,22 @@ def start_agent(
             why="Elsewhere nobody could tell an agent from a later process with its number.",
             fix="Run them on Linux.",
         )
-    where, place = Path(os.path.abspath(directory)), os.path.abspath(workspace)
+    files, working_dir = Path(os.path.abspath(directory)), os.path.abspath(workspace)
     check_command(command, environment)
-    if not os.path.isdir(place):
-        raise InvalidInput(f"There is no workspace {place}.", why="An agent works in one.", fix="Make it first.")
+    if not os.path.isdir(working_dir):
+        raise InvalidInput(f"There is no workspace {working_dir}.", why="An agent works in one.", fix="Make it first.")
     mark = os.urandom(8).hex()
     spec = {
         "command": [*command],
-        "executable": _executable(command[0], place, environment.get("PATH", os.defpath)),
+        "executable": _executable(command[0], working_dir, environment.get("PATH", os.defpath)),
         "environment": {**environment, MARK: mark},
-        "workspace": place,
+        "workspace": working_dir,
     }
-    _make_files(where)
+    _make_files(files)
     try:
-        return _Starting(where, spec, mark).run(confirm)
+        return _Starting(files, spec, mark).run(confirm)
     except BaseException:
-        clear(str(where))
+        clear(str(files))
         raise
 
 
@@ -101,34 +100,34 @@ class _Starting:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
-                env={**_keepers(os.environ), MARK: self.mark},
+                env={**_keeper_environment(os.environ), MARK: self.mark},
                 cwd="/",
             )
         except OSError as problem:
             raise self._refused(f"its keeper could not be started: {problem.strerror}") from problem
         agent: AgentProcess | None = None
-        with keeper:  # the process that was started ends at once; what goes on is a child of it, and no child of ours
+        with keeper:  # this process ends at once; its child goes on as the keeper, and is no child of ours
             assert keeper.stdin is not None
             assert keeper.stdout is not None
-            orders, news = keeper.stdin.fileno(), keeper.stdout.fileno()
+            requests, reports = keeper.stdin.fileno(), keeper.stdout.fileno()
             try:
-                self._tell(orders, json.dumps(self.spec).encode() + b"\n")
-                agent = self._record(self._hear(news))
+                self._send(requests, json.dumps(self.spec).encode() + b"\n")
+                agent = self._record(self._receive(reports))
                 if confirm is not None:
                     assert agent.owner is not None
                     confirm(agent.owner)
-                self._tell(orders, GO)
-                self._check_executed(self._hear(news))
+                self._send(requests, GO)
+                self._check_executed(self._receive(reports))
                 return agent
             except BaseException:
                 keeper.stdin.close()
-                self._await_end(news, agent)
+                self._await_end(reports, agent)
                 raise
 
-    def _record(self, told: Mapping[str, Any]) -> AgentProcess:
+    def _record(self, report: Mapping[str, Any]) -> AgentProcess:
         here = Owner.current()
-        owner = replace(here, pid=told["pid"], start_time=told["start_time"])
-        keeper = replace(here, pid=told["keeper"], start_time=told["keeper_start_time"])
+        owner = replace(here, pid=report["pid"], start_time=report["start_time"])
+        keeper = replace(here, pid=report["keeper"], start_time=report["keeper_start_time"])
         record = {"version": 1, "owner": owner.to_json(), "keeper": keeper.to_json(), "mark": self.mark}
         try:
             write_file(str(self.directory / RECORD), json.dumps(record, indent=2).encode() + b"\n", sync=True)
@@ -136,40 +135,40 @@ class _Starting:
             raise self._refused(f"{self.directory / RECORD} cannot be written: {problem.strerror}") from problem
         return AgentProcess(self.directory, owner)
 
-    def _tell(self, orders: int, data: bytes) -> None:
+    def _send(self, requests: int, data: bytes) -> None:
         view = memoryview(data)
         try:
             while view:
-                view = view[os.write(orders, view) :]
+                view = view[os.write(requests, view) :]
         except OSError as problem:
             raise self._refused("its keeper ended early") from problem
 
-    def _hear(self, news: int) -> dict[str, Any]:
+    def _receive(self, reports: int) -> dict[str, Any]:
         deadline = real_seconds() + _START_WAIT
         while b"\n" not in self._rest:
-            if not select.select([news], [], [], max(0, deadline - real_seconds()))[0]:
+            if not select.select([reports], [], [], max(0, deadline - real_seconds()))[0]:
                 raise self._refused(f"its keeper said nothing for {_START_WAIT:g} s")
-            chunk = os.read(news, 65536)
+            chunk = os.read(reports, 65536)
             if not chunk:
                 raise self._refused("its keeper ended early")
             self._rest += chunk
         line, _, self._rest = self._rest.partition(b"\n")
-        told: dict[str, Any] = json.loads(line)
-        return told
+        report: dict[str, Any] = json.loads(line)
+        return report
 
-    def _await_end(self, news: int, agent: AgentProcess | None) -> None:
-        """Return when the keeper has cleared everything away, or can do so no more."""
+    def _await_end(self, reports: int, agent: AgentProcess | None) -> None:
+        """Return when the keeper has removed everything, or can do so no more."""
         deadline = real_seconds() + _START_WAIT
-        while select.select([news], [], [], max(0, deadline - real_seconds()))[0] and os.read(news, 65536):
+        while select.select([reports], [], [], max(0, deadline - real_seconds()))[0] and os.read(reports, 65536):
             pass
         if agent is not None:
             agent.stop(grace=0)
         AgentTree(None, mark=self.mark).end(grace=0, poll=POLL)
 
-    def _check_executed(self, told: Mapping[str, Any]) -> None:
-        if "failed" not in told:
+    def _check_executed(self, report: Mapping[str, Any]) -> None:
+        if "failed" not in report:
             return
-        number, text = told["failed"]["errno"], told["failed"]["text"]
+        number, text = report["failed"]["errno"], report["failed"]["text"]
         if number not in (errno.ENOENT, errno.ENOEXEC, errno.EACCES, errno.ENOTDIR, errno.E2BIG):
             raise self._refused(str(text))
         raise InvalidInput(
@@ -186,8 +185,8 @@ class _Starting:
         )
 
 
-def _keepers(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a keeper needs to be a program at all. It outlives who started it, and its agent can read what it was given."""
+def _keeper_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables without which a keeper cannot run. It gets no others, since its agent can read them."""
     return {name: value for name, value in environment.items() if name == "PATH" or name.startswith(_LOADER)}
 
 

@@ -1,8 +1,8 @@
-"""Turns: the agent's code, run so that it can be ended at any moment without harm to its session (Pixir, session-systems 3.3).
+"""Turns: the agent's code, run so that it can be ended at any moment without harm to its session (Pixir).
 
-What is promised depends on where a turn runs. In a ``process`` (the default) it is ended for certain, with every process it started, be
-it in a system call or deaf to signals. In a ``thread`` it is asked to end, and from then on can do nothing to the session any more; Python
-cannot do more to a thread. One session has one turn at a time, whichever process it runs in.
+The guarantee depends on where a turn runs. In a ``process`` (the default) it is ended for certain, with every process it started, even in a
+system call or with signals ignored. In a ``thread`` it is asked to end, and can do nothing to the session from then on; Python cannot do
+more to a thread. A session has one turn at a time, in whichever process. See docs/explanation/you-know-pixir.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from pytest_gittrix import points
 from pytest_gittrix.engine.agents.agent_session import parts_of
 from pytest_gittrix.engine.agents.context_pressure import Pressure
-from pytest_gittrix.engine.operations.checkpoints import keep
+from pytest_gittrix.engine.operations.checkpoints import save_checkpoint
 from pytest_gittrix.engine.operations.conversation import close_orphans
 from pytest_gittrix.engine.operations.operation import Listener, Recorder
 from pytest_gittrix.engine.operations.review import snapshot_of
@@ -50,14 +50,14 @@ DEFAULT_ROLE: Final = "build"
 
 @dataclass(frozen=True)
 class TurnContext:
-    """What a turn's function is given.
+    """The argument of a turn's function.
 
     Attributes:
         session: the session, as its agent has it.
         turn: the turn's name.
-        role: what the agent is, as whoever started the turn says.
-        fork_root_session_id: the first ancestor that the session was forked from; itself if from none.
-        cancelled: set once the turn is to end; only a turn in a thread lives to see it.
+        role: the role of the agent, as the caller that started the turn gave it.
+        fork_root_session_id: the first ancestor by forks; the session itself if it was not forked.
+        cancelled: set once the turn is to end; a turn in a process is killed instead.
     """
 
     session: AgentSession
@@ -75,19 +75,19 @@ class TurnContext:
 
     @property
     def workspace(self) -> Path | None:
-        """Where its files are; None where the kind has none to work on."""
+        """The directory of its files; None where the kind of workspace has none."""
         return self.session.workspace_path
 
     def record(self, type: str, data: dict[str, Any]) -> Event:
-        """``AgentSession.record``."""
+        """Store an event of the conversation; see ``AgentSession.record``."""
         return self.session.record(type, data)
 
     def emit(self, type: str, data: dict[str, Any]) -> None:
-        """``AgentSession.emit``."""
+        """Announce an event without storing it; see ``AgentSession.emit``."""
         self.session.emit(type, data)
 
     def register_pressure_warning(self, checkpoint_to_seq: int | None, tier: str) -> str:
-        """``UserSession.register_pressure_warning``, remembered for all turns of the session."""
+        """Whether to warn; see ``UserSession.register_pressure_warning``. Remembered for all turns of the session."""
         return self._warn(checkpoint_to_seq, tier)
 
 
@@ -100,10 +100,10 @@ class Turn:
 
     Attributes:
         ref: its name, as the log has it.
-        runs: where.
-        status: how it goes, or how it ended.
-        value: what its function returned, if it is done.
-        error: what its function raised, as text.
+        runs: in a process or a thread.
+        status: running, or how it ended.
+        value: the result of its function, if it is done.
+        error: the exception of its function, as text.
     """
 
     ref: str
@@ -116,18 +116,18 @@ class Turn:
     _kill: Callable[[], None] = field(default=lambda: None, repr=False)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait, in real seconds, until it is over and recorded; whether it is."""
+        """Wait for ``timeout`` real seconds until it is over and recorded; returns whether it is."""
         return self._over.wait(timeout)
 
 
 class Turns:
-    """The turns that one engine runs. Safe to use from several threads. A session that ends takes its turn along.
+    """The turns that one engine runs. Safe to use from several threads. The end of a session ends its turn.
 
     Args:
-        on: has a listener called for each stored event of a name, as ``GitTrix.on``.
+        on: subscribes a listener to the stored events of a name, as ``GitTrix.on``.
 
     Attributes:
-        pressure: which warnings were given in its sessions.
+        pressure: the warnings that were given in its sessions.
     """
 
     def __init__(self, on: Callable[[str, Listener], Callable[[], None]]) -> None:
@@ -149,10 +149,10 @@ class Turns:
         """Start a turn; ``UserSession.start_turn`` says how, and what is raised.
 
         Args:
-            recorder: of the session; from here on the turn's own.
+            recorder: of the session; from here on used by the turn alone.
             agent: the session as its agent has it, for the function.
             fn: a function or coroutine function of the context.
-            runs: where.
+            runs: ``process`` or ``thread``.
             role: for the context.
         """
         if runs not in RUNS:
@@ -162,20 +162,20 @@ class Turns:
                 "The engine was closed.", why="Nobody would end the turn.", fix="Start turns before close(), or open another engine."
             )
         lease = self._claim(recorder)
-        self._hear_of_ends()
+        self._subscribe_to_ends()
         try:
             with recorder.working("turn", "agent", marks=False) as state:
                 if state.turn is not None:
                     state = recorder.append("turn.ended", {"turn": state.turn, "status": "lost"})
                 state = close_orphans(recorder, state, "before_start_turn")
-                state = _kept(recorder, state, agent)
+                state = _checkpoint(recorder, state, agent)
                 turn = Turn(f"t{state.seq + 1}", runs)  # type: ignore[arg-type]
                 recorder.append("turn.started", {"turn": turn.ref, "runs": runs}, actor="agent")
             warn = partial(self.pressure.register, recorder.id)
             role = role if role is not None else state.identity.get("role", DEFAULT_ROLE)
             context = TurnContext(agent, turn.ref, role, state.root, threading.Event(), warn)
             begin = _in_process if runs == "process" else _in_thread
-            with self._lock:  # or somebody would interrupt a turn that cannot be ended yet
+            with self._lock:  # so that no caller interrupts a turn that cannot be ended yet
                 await_end = begin(turn, context, fn, recorder.emit)
                 self._running[recorder.id] = turn
         except BaseException:
@@ -197,7 +197,7 @@ class Turns:
         with self._lock:
             turn = self._running.get(recorder.id)
         if turn is None:
-            # Only while nobody runs one: its calls are its own to answer.
+            # Only while no other process runs a turn, which answers its own calls.
             with self.pausing(recorder), recorder.working("interrupt", "human", marks=False) as state:
                 if state.turn is not None:
                     state = recorder.append("turn.ended", {"turn": state.turn, "status": "lost"})
@@ -231,21 +231,21 @@ class Turns:
             turn._kill()
             turn.wait()
 
-    def _hear_of_ends(self) -> None:
+    def _subscribe_to_ends(self) -> None:
         on, self._on = self._on, None
         if on is not None:
             on("session.ended", self._drop)
             on("promote.done", self._drop)
 
     def _drop(self, event: Event) -> None:
-        """End the turn of a session that has ended; who ended it holds the lease, so that the turn's end is recorded later."""
+        """End the turn of a session that has ended. The caller holds the lease, so the turn's end is recorded later."""
         turn = self._running.get(event.stream)
         if turn is not None:
             turn._interrupted = True
             turn._kill()
 
     def _claim(self, recorder: Recorder) -> Lease:
-        # A turn that is being killed lets go when the last of its threads is gone, which is a little later than it looks.
+        # A turn that is being killed releases its lock with the last of its threads, a little after it seems to be gone.
         lease = Lease(recorder.directory / TURN, wait=0.1)
         with self._lock:
             try:
@@ -257,19 +257,19 @@ class Turns:
                     fix="Wait for it, or interrupt() it.",
                 ) from None
             except GittrixError:
-                recorder.read()  # says that there is no such session, if there is none
+                recorder.read()  # raises SessionNotFound for a session that is not there
                 raise
 
     def _end(self, recorder: Recorder, agent: AgentSession, turn: Turn, lease: Lease) -> None:
-        """Record how a turn ended. That it cannot be recorded now leaves it open, and the next start finds it lost."""
+        """Record how a turn ended. If that cannot be stored, the turn stays open, and the next start records it as lost."""
         status: Status = "interrupted" if turn._interrupted else "failed" if turn.error is not None else "done"
         try:
             with recorder.leased() as state:
                 if not state.ended:
-                    state = _kept(recorder, state, agent)
+                    state = _checkpoint(recorder, state, agent)
                 if state.turn == turn.ref:
-                    told = {"reason": turn.error[:500]} if turn.error and status == "failed" else {}
-                    state = recorder.append("turn.ended", {"turn": turn.ref, "status": status, **told}, actor="agent")
+                    reason = {"reason": turn.error[:500]} if turn.error and status == "failed" else {}
+                    state = recorder.append("turn.ended", {"turn": turn.ref, "status": status, **reason}, actor="agent")
                 if status == "interrupted" and not state.ended:
                     close_orphans(recorder, state, "interrupt")
         except (GittrixError, OSError) as problem:
@@ -286,17 +286,17 @@ class Turns:
             turn._over.set()
 
 
-def _kept(recorder: Recorder, state: SessionState, agent: AgentSession) -> SessionState:
-    """Keep this moment for forks; a workspace that cannot be read just now keeps no turn from starting, nor from ending."""
+def _checkpoint(recorder: Recorder, state: SessionState, agent: AgentSession) -> SessionState:
+    """Save the files for forks. A workspace that cannot be read now prevents no turn from starting or ending."""
     try:
-        return keep(recorder, state, snapshot_of(state, parts_of(agent).workspace, parts_of(agent).limits))
+        return save_checkpoint(recorder, state, snapshot_of(state, parts_of(agent).workspace, parts_of(agent).limits))
     except (AdapterUnavailable, WriteRejected, OSError) as problem:
         report_ignored(problem)
         return state
 
 
 def call(fn: TurnFunction, context: TurnContext) -> Any:
-    """Run a turn's function to its end, on an event loop of its own if it is a coroutine function."""
+    """Run a turn's function to its end, a coroutine function on a new event loop."""
     result = fn(context)
     return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
 
@@ -311,28 +311,28 @@ async def _awaited(result: Any) -> Any:
 def _in_process(turn: Turn, context: TurnContext, fn: TurnFunction, emit: Callable[[Event], None]) -> Callable[[], None]:
     from multiprocessing import Pipe
 
-    news, tell = Pipe(duplex=False)
-    alive, hold = Pipe(duplex=False)
+    messages, send = Pipe(duplex=False)
+    engine, answers = Pipe(duplex=False)
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
-        news.close()
-        hold.close()
-        _child(context, fn, tell, alive)
-    tell.close()
-    alive.close()
+        messages.close()
+        answers.close()
+        _child(context, fn, send, engine)
+    send.close()
+    engine.close()
     turn._kill = lambda: end_tree(pid)
     points.reached("turn:forked")
 
     def await_end() -> None:
         try:
-            turn.value, turn.error = _listen(news, emit, lambda asked: hold.send(context.register_pressure_warning(*asked)))
+            turn.value, turn.error = _receive(messages, emit, lambda warning: answers.send(context.register_pressure_warning(*warning)))
         finally:
             end_tree(pid)
             _, status = os.waitpid(pid, 0)
-            hold.close()
-            news.close()
+            answers.close()
+            messages.close()
         if turn.error == _SILENT:
             turn.error = f"its process ended with {os.waitstatus_to_exitcode(status)}"
 
@@ -342,49 +342,49 @@ def _in_process(turn: Turn, context: TurnContext, fn: TurnFunction, emit: Callab
 _SILENT: Final = "its process said nothing more"
 
 
-def _listen(news: Connection, emit: Callable[[Event], None], warn: Callable[[tuple[Any, Any]], None]) -> tuple[Any, str | None]:
-    """Pass on what happens in a turn's process, until it says how it ended, or is gone."""
+def _receive(messages: Connection, emit: Callable[[Event], None], warn: Callable[[tuple[Any, Any]], None]) -> tuple[Any, str | None]:
+    """Handle the messages of a turn's process, until it reports how it ended, or is gone; returns its value and its error."""
     while True:
         try:
-            what, told = news.recv()
+            kind, content = messages.recv()
         except (EOFError, OSError):
             return None, _SILENT
         except Exception as problem:  # noqa: BLE001  (a value whose class cannot be made again here)
             return None, f"what it returned cannot be read: {problem}"
-        if what == "event":
-            emit(told)
+        if kind == "event":
+            emit(content)
             continue
-        if what == "pressure":
-            with suppress(OSError):  # it is gone, which the next look finds
-                warn(told)
+        if kind == "pressure":
+            with suppress(OSError):  # it is gone, which the next recv() finds
+                warn(content)
             continue
-        return (told, None) if what == "done" else (None, told)
+        return (content, None) if kind == "done" else (None, content)
 
 
-def _child(context: TurnContext, fn: TurnFunction, tell: Connection, alive: Connection) -> None:
-    """The turn's process: it ends by being killed, so that nothing it started is left without its parent."""
+def _child(context: TurnContext, fn: TurnFunction, messages: Connection, engine: Connection) -> None:
+    """The turn's process. It ends by being killed, so that no process that it started is left without its parent."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         lead()
         answers: SimpleQueue[str] = SimpleQueue()
-        threading.Thread(target=_follow_parent, args=(alive, answers), daemon=True).start()
-        saying = threading.Lock()
+        threading.Thread(target=_follow_parent, args=(engine, answers), daemon=True).start()
+        sending = threading.Lock()
 
-        def say(what: str, told: Any) -> None:
-            with saying:
-                tell.send((what, told))
+        def send(kind: str, content: Any) -> None:
+            with sending:
+                messages.send((kind, content))
 
-        parts_of(context.session).recorder.emit = partial(say, "event")
-        context = replace(context, _warn=partial(_ask, say, answers))
+        parts_of(context.session).recorder.emit = partial(send, "event")
+        context = replace(context, _warn=partial(_ask_engine, send, answers))
         os.environ.update(context.session.environment({}))
         try:
-            said: tuple[str, Any] = ("done", call(fn, context))
+            outcome: tuple[str, Any] = ("done", call(fn, context))
         except BaseException as problem:  # noqa: BLE001  (whatever it is, it ends this turn and nothing else)
-            said = ("failed", f"{type(problem).__name__}: {problem}")
+            outcome = ("failed", f"{type(problem).__name__}: {problem}")
         try:
-            say(*said)
+            send(*outcome)
         except Exception as problem:  # noqa: BLE001
-            say("failed", f"what it returned cannot be sent: {problem}")
+            send("failed", f"what it returned cannot be sent: {problem}")
         sys.stdout.flush()
         sys.stderr.flush()
         signal.pause()
@@ -392,17 +392,17 @@ def _child(context: TurnContext, fn: TurnFunction, tell: Connection, alive: Conn
         os._exit(1)
 
 
-def _ask(say: Callable[[str, Any], None], answers: SimpleQueue[str], checkpoint_to_seq: int | None, tier: str) -> str:
-    Pressure().register("", checkpoint_to_seq, tier)  # what is wrong with them is said here
-    say("pressure", (checkpoint_to_seq, tier))
+def _ask_engine(send: Callable[[str, Any], None], answers: SimpleQueue[str], checkpoint_to_seq: int | None, tier: str) -> str:
+    Pressure().register("", checkpoint_to_seq, tier)  # refuses wrong arguments in this process
+    send("pressure", (checkpoint_to_seq, tier))
     return answers.get()
 
 
-def _follow_parent(alive: Connection, answers: SimpleQueue[str]) -> None:
-    """Take what the engine answers; when it is gone, end with it."""
+def _follow_parent(engine: Connection, answers: SimpleQueue[str]) -> None:
+    """Receive the engine's answers; when it is gone, end with it."""
     with suppress(EOFError, OSError):
         while True:
-            answers.put(alive.recv())
+            answers.put(engine.recv())
     end_tree(os.getpid())
 
 

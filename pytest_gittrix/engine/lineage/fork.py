@@ -1,7 +1,7 @@
-"""Forking a session: another one that begins as this one was after some event, and goes its own way (Pixir, session-systems 3.3).
+"""Forking a session: another one that begins as this one was after some event, and goes its own way (Pixir).
 
-The child's log begins with where it comes from, then what was said up to that event, with its times and under new numbers. Its workspace
-is the parent's at that moment, on the parent's baseline. The parent is only read.
+The child's log begins with its lineage, then the conversation up to that event, with its times and under new numbers. Its workspace
+is the parent's at that moment, on the parent's baseline. The parent is only read. See docs/explanation/you-know-pixir.md.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, Literal, get_args
 
 from pytest_gittrix import points
 from pytest_gittrix.engine.operations.attachments import share
-from pytest_gittrix.engine.operations.checkpoints import REPOSITORY, Files, Moment, files_at, keep, moment_at, put_in
+from pytest_gittrix.engine.operations.checkpoints import CHECKPOINTS, Files, Moment, files_at, moment_at, save_checkpoint, write_files
 from pytest_gittrix.engine.operations.operation import Recorder
 from pytest_gittrix.engine.operations.review import snapshot_of
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
@@ -34,20 +34,20 @@ REPLAYED: Final = frozenset({*CONVERSATION, "step.started", "step.completed"}) -
     "provider_usage",
     "turn_failed",
 }
-"""What a fork takes along of what was said and done: what a model can be shown again."""
+"""The events that a fork takes along: those that a model can be shown again."""
 
 Take = Callable[[], Files]
 
 
 def check_files(value: object) -> FilesOf:
-    """Validate which files a fork begins with. Raises InvalidInput, listing what there is."""
+    """Validate which files a fork begins with. Raises InvalidInput, which lists the ways."""
     if value in FILES:
         return value
     raise InvalidInput(f"files={value!r} is not a way to begin a fork.", fix=f"Use one of: {', '.join(FILES)}.")
 
 
 def check_seq(value: int | None, state: SessionState) -> int:
-    """Validate the event to fork after; the last one by default. Raises InvalidInput, saying which there are."""
+    """Validate the event to fork after; the last one by default. Raises InvalidInput, which says the range."""
     if value is None:
         return state.seq
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= state.seq:
@@ -56,25 +56,25 @@ def check_seq(value: int | None, state: SessionState) -> int:
 
 
 def summary_of(events: Sequence[Event]) -> str:
-    """What a stretch of a conversation came to, in one line: how much was said, and which tools were called."""
+    """A summary of a part of a conversation in one line: the number of messages, and the tools that were called."""
     counts = Counter(event.type for event in events if event.type in CONVERSATION)
     tools = Counter(event.data["name"] for event in events if event.type == "tool_call")
-    said = ", ".join(f"{count} {type_.replace('_', ' ')}{'s' * (count > 1)}" for type_, count in sorted(counts.items()))
+    messages = ", ".join(f"{count} {type_.replace('_', ' ')}{'s' * (count > 1)}" for type_, count in sorted(counts.items()))
     called = ", ".join(f"{name} ({count})" for name, count in sorted(tools.items()))
-    return f"Left out: {said or 'nothing'}." + (f" Tools called: {called}." if called else "")
+    return f"Left out: {messages or 'nothing'}." + (f" Tools called: {called}." if called else "")
 
 
 @dataclass(frozen=True)
 class Fork:
-    """What a fork takes along.
+    """The origin of a session that is forked from another.
 
     Attributes:
-        parent: the record of the session it is made from.
-        root: of the parent: the first ancestor by forks.
-        events: of the parent, up to the one it is made after.
-        take: reads the files it begins with.
-        limits: sizes a snapshot may have.
-        summary: what the part that is left out came to, if that is to be said.
+        parent: the record of the other session.
+        root: the parent's first ancestor by forks.
+        events: of the parent, up to the one after which the fork is made.
+        take: reads the files that the child begins with.
+        limits: sizes that a snapshot may have.
+        summary: of the events that are left out, if one is to be recorded.
     """
 
     parent: Recorder
@@ -85,16 +85,16 @@ class Fork:
     summary: str | None = None
 
     def check(self) -> None:
-        """Any session can be forked; what its files were is known by now."""
+        """Any session can be forked; its files were found before."""
 
     def lineage(self, id_: str) -> Lineage:
-        """The child's: of the parent's root, and the first of a line of its own."""
-        forked = self.events[0].data.get("lineage", {}).get("relation") == "fork"  # which a conversation begins with, too
-        said = sum(event.type in CONVERSATION for event in self.events) + forked
-        return Lineage(self.parent.id, "fork", id_, self.root, self.events[-1].seq, said)
+        """The child's lineage: the parent's root, and the first of a new chain."""
+        forked = self.events[0].data.get("lineage", {}).get("relation") == "fork"  # then the fork is the first event of a conversation
+        count = sum(event.type in CONVERSATION for event in self.events) + forked
+        return Lineage(self.parent.id, "fork", id_, self.root, self.events[-1].seq, count)
 
     def fill(self, child: Recorder, workspace: Workspace) -> None:
-        """What was said, what is attached to it, and the files."""
+        """Give the child the conversation, its attachments, and the files."""
         child.take_over(event for event in self.events if event.type in REPLAYED)
         if self.summary is not None:
             left_out = {"parent_session_id": self.parent.id, "to_seq": self.events[-1].seq}
@@ -102,29 +102,29 @@ class Fork:
         share(self.parent.directory, child.directory)
         points.reached("fork:said")
         files = self.take()
-        put_in(workspace, files)
+        write_files(workspace, files)
         for path, entry in files.changes.items():
             child.append("session.write", {**path_fields(path), "op": "write" if entry is not None else "delete"}, actor="agent")
         points.reached("fork:filled")
         if files.changes:
             state = child.read()
-            keep(child, state, snapshot_of(state, workspace, self.limits))
+            save_checkpoint(child, state, snapshot_of(state, workspace, self.limits))
 
     def undo(self, id_: str) -> None:
-        """Nothing but the child knows of it."""
+        """Nothing to undo: only the child's log has the fork."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A session as forks are made from it.
+    """The session that a fork is made from.
 
     Attributes:
         recorder: its record.
         state: its state now.
         events: all of its events.
         workspace: opens its workspace.
-        seed: gives its baseline.
-        limits: sizes a snapshot may have.
+        seed: opens its baseline.
+        limits: sizes that a snapshot may have.
     """
 
     recorder: Recorder
@@ -135,11 +135,11 @@ class Source:
     limits: Limits
 
     def files(self, seq: int, which: FilesOf) -> Take:
-        """How to read the files that a fork after an event begins with; what cannot be is refused here, before anything is made.
+        """A function that reads the files with which a fork after an event begins. It fails here, before anything is made, or not at all.
 
         Raises:
-            InvalidInput: the files of that moment were not kept.
-            AdapterUnavailable: the session has ended, and they went with its workspace.
+            InvalidInput: the files of that moment were not saved.
+            AdapterUnavailable: the session has ended, and its files are gone with its workspace.
         """
         if which == "baseline":
             return lambda: Files({}, {})
@@ -150,7 +150,7 @@ class Source:
             return self._set_aside(moment)
         if moment is None:
             return self._now
-        repository, id_ = self.recorder.directory.joinpath(*REPOSITORY), moment.id or ""
+        repository, id_ = self.recorder.directory.joinpath(*CHECKPOINTS), moment.id or ""
         return lambda: files_at(repository, self.seed(), id_)
 
     def _now(self) -> Files:

@@ -1,7 +1,8 @@
-"""Sessions that come from sessions: one ends and hands its workspace on to the next, as one step (Gas Town, session-systems 2.2, 2.3).
+"""Handoffs and successors: a session hands its workspace on to the next one, or another continues after its crash (Gas Town).
 
-An intent in the parent's log comes first. Once the child's log has its first event the handoff is rolled forward, whoever is killed; before
-that it is rolled back. The workspace is moved and not copied, so nothing in it changes, commits of the agent and ignored files included.
+A handoff logs an intent in the parent's log first. Once the child's log has its first event, a recovery rolls the handoff forward; before
+that, it rolls it back. The workspace is moved and not copied, so nothing in it changes, including commits of the agent and ignored files.
+See docs/explanation/you-know-gas-town.md.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from pytest_gittrix.record.store.store import LOCK
 from pytest_gittrix.workspaces.workspace import Workspace
 
 _MOVED: Final = ("engine", "workspace")
-# Where a session's workspace is, which its child does not begin with.
-_PLACE: Final = frozenset({"workspace", "workspace_b64", "ephemeral_ref"})
+# The keys for the path of a workspace, which the child does not take over.
+_PATH_KEYS: Final = frozenset({"workspace", "workspace_b64", "ephemeral_ref"})
 
 
 def after(parent: SessionState, relation: str) -> Lineage:
-    """The lineage of a session that goes on with another one's work: of the same line, and of the same root."""
+    """The lineage of a session that continues another one's work: the same chain, and the same root."""
     return Lineage(parent.id, relation, parent.chain, parent.root)
 
 
 def require_crashed(parent: SessionState) -> SessionState:
-    """See that a session may have a successor although it was not handed on: it crashed, and has none yet.
+    """Refuse a successor to a session, unless it crashed and has none yet.
 
     Raises:
-        SessionExpired: otherwise.
+        SessionExpired: it did not crash, or has a successor.
     """
     if parent.outcome == "crash" and parent.successor is None:
         return parent
@@ -52,10 +53,10 @@ def require_crashed(parent: SessionState) -> SessionState:
 
 @dataclass(frozen=True)
 class Succession:
-    """What a session begins with that goes on with one that crashed: its place in the line, and nothing else.
+    """The origin of a session that continues one that crashed: it takes the lineage, and nothing else.
 
     Attributes:
-        parent: the record of that one.
+        parent: the record of the crashed session.
     """
 
     parent: Recorder
@@ -65,17 +66,17 @@ class Succession:
         require_crashed(self.parent.read())
 
     def lineage(self, _id: str) -> Lineage:
-        """The child's; raises as ``require_crashed``."""
+        """The child's lineage; raises as ``require_crashed``."""
         return after(require_crashed(self.parent.read()), "crash")
 
     def fill(self, child: Recorder, _workspace: Workspace) -> None:
-        """Tell the parent, while nobody knows of the child yet: what a kill leaves then is taken back with the child."""
+        """Record the child in the parent, before the child can be used: after a kill, a recovery undoes both."""
         with self.parent.leased() as now:
             require_crashed(now)
             self.parent.append("session.succeeded", {"child": child.id}, actor="human", commit_point=True)
 
     def undo(self, id_: str) -> None:
-        """Free the parent from a child that never came to be."""
+        """Remove the successor from the parent, since its start never finished."""
         with self.parent.leased() as now:
             if now.successor == id_:
                 self.parent.append("succession.aborted", {"child": id_, "reason": "its start never finished"}, commit_point=True)
@@ -91,14 +92,14 @@ class Handoff:
 
     recorder_of: Callable[[str], Recorder]
 
-    def run(self, recorder: Recorder, state: SessionState, claimed: Callable[[], tuple[str, Lease]], changes: Mapping[str, Any]) -> str:
-        """Hand a session on to a new one; gives its id. The caller holds the lease.
+    def run(self, recorder: Recorder, state: SessionState, claim: Callable[[], tuple[str, Lease]], changes: Mapping[str, Any]) -> str:
+        """Hand a session on to a new one; returns its id. The caller holds the lease.
 
         Args:
             recorder: of the parent, which is live.
             state: its state.
-            claimed: makes the directory of the session to be, and leases it.
-            changes: what its first event says that is not as in the parent's.
+            claim: makes and leases the directory of the new session.
+            changes: the fields of its first event that differ from the parent's.
 
         Raises:
             CapabilityMissing: the workspace cannot be moved.
@@ -114,17 +115,21 @@ class Handoff:
                 why="What it began with is not known well enough to begin another with it.",
                 fix="Promote or discard it, and start a new one.",
             )
-        id_, lease = claimed()
+        id_, lease = claim()
         try:
             self._begin(recorder, state, self.recorder_of(id_), {**first.data, **changes})
         finally:
             lease.release()
         return id_
 
-    def _begin(self, recorder: Recorder, state: SessionState, child: Recorder, meant: Mapping[str, Any]) -> None:
-        space = str(child.directory / "workspace")
-        created = {name: value for name, value in meant.items() if name not in _PLACE}
-        created |= {"ephemeral_ref": local_ref(space), **path_fields(space, "workspace"), "lineage": after(state, "handoff").to_data()}
+    def _begin(self, recorder: Recorder, state: SessionState, child: Recorder, fields: Mapping[str, Any]) -> None:
+        workspace = str(child.directory / "workspace")
+        created = {name: value for name, value in fields.items() if name not in _PATH_KEYS}
+        created |= {
+            "ephemeral_ref": local_ref(workspace),
+            **path_fields(workspace, "workspace"),
+            "lineage": after(state, "handoff").to_data(),
+        }
         recorder.append("handoff.intent", {"child": child.id}, actor="human", commit_point=True)
         points.reached("handoff:intent-logged")
         child.append("session.created", created, actor="human", commit_point=True)
@@ -135,7 +140,7 @@ class Handoff:
         """End a handoff that a kill left open. The caller holds the parent's lease.
 
         Raises:
-            EvictionRace: somebody works on the child.
+            EvictionRace: an operation on the child is running.
         """
         assert state.handoff is not None
         child = self.recorder_of(state.handoff)
@@ -147,13 +152,13 @@ class Handoff:
             return self._move_on(recorder, child)
 
     def _move_on(self, recorder: Recorder, child: Recorder) -> SessionState:
-        """What follows once the child is born; done again, it does what is left."""
+        """Do the rest once the child's log has begun; a second call does what is left."""
         for name in _MOVED:
             if os.path.lexists(recorder.directory / name):
                 os.rename(recorder.directory / name, child.directory / name)
         points.reached("handoff:moved")
-        born = child.read()
-        if not born.ended and not born.workspace_present:
+        child_state = child.read()
+        if not child_state.ended and not child_state.workspace_present:
             for event in recorder.log.twin().read():
                 if event.type == "session.write":
                     child.append("session.write", {**path_fields(path_of(event.data)), "op": event.data["op"]}, actor="agent")

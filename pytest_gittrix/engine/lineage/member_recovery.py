@@ -1,8 +1,8 @@
-"""What a kill left of a member's session whose start or removal was under way (BotMinter).
+"""Recovery of a member's session whose start or removal was killed (BotMinter).
 
-A start that never finished is ended, since nobody has worked there; a removal goes on if it was recorded, and has not happened if not.
-All else that a kill can leave of such a session (an agent that is gone, a finalization that stopped half-way) needs remotes and time, and
-is left to whoever manages members. It must not know agents, work locks or remotes.
+A start that never finished is ended, since no agent has worked there; a removal goes on if it was recorded, and is undone if not. Other
+remains of such a session (an agent that is gone, a finalization that stopped half-way) need remotes and time, and are left to the
+manager of members.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from pytest_gittrix.record.store.store import Store
 from pytest_gittrix.workspaces.workspace import Trash
 
 WORKSPACE: Final = "workspace"
-"""Where a member's agent works, in the directory of its session."""
+"""The workspace of a member's agent, in the directory of its session."""
 AGENT: Final = "agent"
-"""Where the files of its process are."""
+"""The directory of the files of its process."""
 HOME: Final = "home"
 """Its home directory, outside the workspace, so that nothing in it is taken for work."""
 FINALIZATION: Final = "finalize"
-"""Where its finalizations keep their notes."""
+"""The directory of the notes of its finalizations."""
 TURN: Final = ".finalizing"
-"""The lock of whoever saves what is in the workspace, or takes that away."""
+"""The lock for saving or removing the workspace."""
 
 _MADE: Final = (WORKSPACE, LEAVING, AGENT, HOME, FINALIZATION)
 _HALF_MADE: Final = re.compile(rf"{WORKSPACE}\.hydrating-[0-9a-f]+")
 
 
 def mend_life(recorder: Recorder, state: SessionState, trash: Trash) -> bool:
-    """Bring a session to a state that somebody meant, as far as that can be done here; whether something of it was taken away.
+    """Finish or undo a killed start or removal; returns whether something of the session was removed.
 
     Args:
         recorder: its record; the caller holds the lease.
-        state: as it is, read under the lease.
+        state: its state, read under the lease.
         trash: where workspaces go.
 
     Raises:
         AdapterUnavailable, OSError: something cannot be stored or moved; another recovery goes on with it.
-        EvictionRace: somebody saves what is in its workspace.
+        EvictionRace: its workspace is being saved.
     """
     if not state.ended and state.life != "creating":
         if state.life == "retained" and _is_apart(recorder.directory):
@@ -63,8 +63,8 @@ def mend_life(recorder: Recorder, state: SessionState, trash: Trash) -> bool:
     return True
 
 
-def apart(store: Store, ids: Iterable[str]) -> list[str]:
-    """Those of some retained sessions whose workspace is out of its place: a kill stopped a removal, or one is under way."""
+def interrupted_removals(store: Store, ids: Iterable[str]) -> list[str]:
+    """The retained sessions whose workspace is set apart: a kill stopped its removal, or its removal is running."""
     return [id_ for id_ in ids if _is_apart(store.directory(id_))]
 
 
@@ -73,7 +73,7 @@ def _is_apart(directory: Path) -> bool:
 
 
 def clear_away(directory: Path, trash: Trash) -> None:
-    """Take away all that was made for a session, but for its record. Raises OSError where something cannot be moved."""
+    """Remove everything that was made for a session, except its record. Raises OSError where something cannot be moved."""
     half_made = (name for name in os.listdir(directory) if _HALF_MADE.fullmatch(name))
     for name in (*_MADE, *half_made):
         if os.path.lexists(directory / name):
@@ -83,7 +83,7 @@ def clear_away(directory: Path, trash: Trash) -> None:
 
 
 def move_aside(directory: Path) -> bool:
-    """Take a workspace out of its place, so that it can be seen that it can be removed; whether there is one. Raises OSError."""
+    """Rename a workspace, as a test that it can be removed; returns whether there is one. Raises OSError."""
     put_back(directory)
     try:
         os.rename(directory / WORKSPACE, directory / LEAVING)
@@ -93,7 +93,7 @@ def move_aside(directory: Path) -> bool:
 
 
 def put_back(directory: Path) -> bool:
-    """Undo ``move_aside``: a removal that a kill stopped before it was recorded has not happened. Whether there was one. Raises OSError."""
+    """Undo ``move_aside``, for a removal that was killed before it was recorded; returns whether it was. Raises OSError."""
     if os.path.lexists(directory / WORKSPACE) or not os.path.isdir(directory / LEAVING):
         return False
     os.rename(directory / LEAVING, directory / WORKSPACE)

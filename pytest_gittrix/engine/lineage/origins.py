@@ -1,7 +1,4 @@
-"""How sessions come to be: from the head of a branch, after one that crashed, out of one that is handed on, or as a fork of one.
-
-It must not know how they end.
-"""
+"""The origins of sessions: the head of a branch, a crashed session, a session that is handed on, or a fork."""
 
 from __future__ import annotations
 
@@ -13,8 +10,8 @@ from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.engine.lineage.fork import FilesOf, Fork, Source, check_files, check_seq, summary_of
 from pytest_gittrix.engine.lineage.handoff import Handoff, Succession
-from pytest_gittrix.engine.lineage.start import Beginning, Start, check_identity, known
-from pytest_gittrix.engine.operations.ids import claim
+from pytest_gittrix.engine.lineage.start import Beginning, Start, check_identity, with_values
+from pytest_gittrix.engine.operations.ids import claim_id
 from pytest_gittrix.engine.operations.operation import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
 from pytest_gittrix.engine.operations.validation import check_text
@@ -29,10 +26,10 @@ Made = tuple[Recorder, Workspace]
 
 @dataclass(frozen=True)
 class Origins:
-    """How sessions of one engine come to be.
+    """Making the sessions of one engine.
 
     Attributes:
-        store: where they are kept.
+        store: where they are stored.
         recorder_of: makes the recorder of a session.
         resources: repositories, seeds and workspaces.
         ids: makes ids.
@@ -58,23 +55,25 @@ class Origins:
     ) -> Made:
         """Start a session from a branch's head; ``GitTrix.start_session`` says how and what it raises."""
         origin = Succession(self.recorder_of(parent)) if parent is not None else None
-        facts = known(check_identity(identity))
+        facts = with_values(check_identity(identity))
         return self._start(Beginning(check_text(task, "task"), durable, branch, ephemeral, policy, strategy, facts, origin), id_)
 
     def _start(self, beginning: Beginning, id_: str | None = None) -> Made:
-        return Start(self.store, self.recorder_of, self.resources, lambda: self._claimed(id_)).run(beginning)
+        return Start(self.store, self.recorder_of, self.resources, lambda: self._claim(id_)).run(beginning)
 
-    def _claimed(self, id_: str | None = None) -> tuple[str, Lease]:
-        return claim(self.store, self.ids, id_)
+    def _claim(self, id_: str | None = None) -> tuple[str, Lease]:
+        return claim_id(self.store, self.ids, id_)
 
     def hand_on(self, recorder: Recorder, *, task: str | None, policy: Policy | None, id_: str | None, identity: Mapping[str, str]) -> str:
-        """Hand a session's workspace on to a new one; gives its id. ``UserSession.handoff`` says how and what it raises."""
+        """Hand a session's workspace on to a new one; returns its id. ``UserSession.handoff`` says how and what it raises."""
         changes: dict[str, Any] = {} if task is None else {"task": check_text(task, "task")}
-        told = check_identity(identity)
+        new_identity = check_identity(identity)
         with recorder.working("handoff", "human") as state:
             changes["policy"] = (policy or state.policy).to_data()
-            changes["identity"] = known({**state.identity, "step_ref": None, **told})  # a step is of the session that began it
-            return Handoff(self.recorder_of).run(recorder, state, lambda: self._claimed(id_), changes)
+            changes["identity"] = with_values(
+                {**state.identity, "step_ref": None, **new_identity}
+            )  # a step belongs to the session that began it
+            return Handoff(self.recorder_of).run(recorder, state, lambda: self._claim(id_), changes)
 
     def fork(
         self,
@@ -89,7 +88,7 @@ class Origins:
         identity: Mapping[str, str | None],
     ) -> Made:
         """Start a session that begins as another one was; ``UserSession.fork`` says how and what it raises."""
-        which, told = check_files(files), check_identity(identity)
+        which, new_identity = check_files(files), check_identity(identity)
         new_task = None if task is None else check_text(task, "task")
         state = parent.read()
         seq = check_seq(at_seq, state)
@@ -113,8 +112,8 @@ class Origins:
             lambda: durable.seed(self.resources.seeds(), state.baseline, history),
             ephemeral.limits,
         )
-        said = summary_of(events[seq + 1 :]) if summary is True else check_text(summary, "summary") if summary else None
-        origin = Fork(parent, state.root, events[: seq + 1], source.files(seq, which), ephemeral.limits, said)
+        left_out = summary_of(events[seq + 1 :]) if summary is True else check_text(summary, "summary") if summary else None
+        origin = Fork(parent, state.root, events[: seq + 1], source.files(seq, which), ephemeral.limits, left_out)
         return self._start(
             Beginning(
                 new_task or then.task,
@@ -123,7 +122,7 @@ class Origins:
                 ephemeral,
                 policy or then.policy,
                 None if then.ended else then.strategy,
-                known({**then.identity, **told}),
+                with_values({**then.identity, **new_identity}),
                 origin,
                 state.baseline,
             ),

@@ -1,8 +1,8 @@
-"""After a kill: every session is brought to a state that somebody meant (DESIGN rule 9).
+"""Recovery after a kill: every interrupted operation is finished or undone (rule 9, docs/explanation/rules.md).
 
-A logged intent without an end is rolled forward if its commit is in, and back if it is not; an eviction that stopped
-half-way goes on; a start that never finished is ended. Recovery takes each session's lease without waiting: what somebody
-works on is not broken. Run twice, it does nothing the second time.
+A logged intent without an end is rolled forward if its commit is in, and back if it is not; an eviction that stopped half-way goes on; a
+start that never finished is ended. Recovery takes each session's lease without waiting, so it never touches a session with a running
+operation. A second run does nothing.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _STILLBORN: Final = (LOCK, LOG)
 
 @dataclass
 class RecoveryReport:
-    """What a recovery did.
+    """The result of a recovery.
 
     Attributes:
         rolled_forward: sessions whose promotion had landed and is now recorded.
-        rolled_back: sessions whose promotion had not landed and are active again.
+        rolled_back: sessions whose promotion had not landed, which are active again.
         removed: sessions whose workspace was still to be removed, or whose start never finished.
         problems: records that could not be read or mended, each with the reason; they were left as they are.
     """
@@ -54,9 +54,9 @@ class Recovery:
         store: the store.
         recorder_of: makes the recorder of a session.
         durable_of: opens the durable repository of a session.
-        evictor: ends what was being ended.
-        pull_requests: opens what a killed promotion did not come to open.
-        report: what was done, filled by ``run``.
+        evictor: finishes interrupted evictions.
+        pull_requests: opens the pull requests of killed promotions.
+        report: the result, filled by ``run``.
     """
 
     store: Store
@@ -106,7 +106,7 @@ class Recovery:
             recorder.derive()
 
     def _mend_parent(self, state: SessionState) -> None:
-        """A child that waits for the workspace of its parent is ended by nobody: the parent is what is to be mended."""
+        """Finish the handoff of the parent first, if this session waits for the parent's workspace."""
         if state.ended or state.workspace_present or state.lineage is None or state.lineage.relation != "handoff":
             return
         with suppress(SessionNotFound):
@@ -114,13 +114,13 @@ class Recovery:
                 self._mend(state.lineage.parent)
 
     def _settle(self, recorder: Recorder, state: SessionState, intent: Intent) -> SessionState:
-        """The branch says how an open intent ended."""
+        """End an open intent: the commit landed if the branch contains it."""
         durable = self.durable_of(state)
         branch = intent.data.get("branch") or intent.ref.removeprefix("refs/heads/")
         proposal = Proposal.of_intent(intent.data)
         # A pull request may have been merged since, and its branch deleted.
-        places = (branch,) if proposal is None else (branch, proposal.base)
-        landed = any(durable.contains(place, intent.commit) for place in places)
+        branches = (branch,) if proposal is None else (branch, proposal.base)
+        landed = any(durable.contains(one, intent.commit) for one in branches)
         if landed:
             durable.repair(branch, intent.commit, None)
             record_checkouts(recorder, intent.commit, durable.bring_forward(branch, intent.commit))
@@ -136,7 +136,7 @@ class Recovery:
         return record_done(recorder, done, pull_request, actor="system")
 
     def _finish(self, recorder: Recorder, state: SessionState) -> None:
-        """An eviction that was cut short goes on; a promoted session may keep its workspace if its policy says so."""
+        """Finish an interrupted eviction, unless the policy of a promoted session keeps its workspace."""
         if state.state == "promoted" and not state.policy.until_promote:
             return
         self.evictor.evict(recorder, state, "promoted", promoted=self._promoted(state))

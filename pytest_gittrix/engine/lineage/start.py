@@ -1,6 +1,6 @@
 """Starting a session: a record, a workspace, and nothing left behind if it fails.
 
-The record comes first, so that a kill leaves something that says what it was going to be.
+The record comes first, so that after a kill a recovery knows what was being started.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.engine.operations.moved_refs import note_references
-from pytest_gittrix.engine.operations.operation import Recorder, typed
+from pytest_gittrix.engine.operations.operation import Recorder, convert_os_errors
 from pytest_gittrix.engine.operations.resources import Resources, durable_ref, local_ref
 from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.engine.promotion.strategy import check_strategy
@@ -28,7 +28,7 @@ from pytest_gittrix.workspaces.workspace import Workspace
 
 
 def check_identity(facts: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Validate what is told of who works in a session, and on what; None takes a fact away.
+    """Validate an identity: who works in a session, and on what. None removes a fact.
 
     Raises:
         InvalidInput: a name is none of ``IDENTITY``, or a value is no text.
@@ -39,30 +39,30 @@ def check_identity(facts: Mapping[str, str | None]) -> dict[str, str | None]:
     return {name: value if value is None else check_text(value, name) for name, value in facts.items()}
 
 
-def known(facts: Mapping[str, str | None]) -> dict[str, str]:
-    """Those that have a value."""
+def with_values(facts: Mapping[str, str | None]) -> dict[str, str]:
+    """The facts that have a value."""
     return {name: value for name, value in facts.items() if value is not None}
 
 
 class Origin(Protocol):
-    """Another session that one comes from, and what it takes along."""
+    """The session that a new one comes from, and what the new one takes over."""
 
     def check(self) -> None:
-        """See that a session may come from it, before anything is made. Raises SessionExpired if none may."""
+        """Refuse a new session before anything is made. Raises SessionExpired if none may come from this one."""
 
     def lineage(self, id_: str) -> Lineage:
-        """Where the child of that id comes from. Raises as ``check``."""
+        """The lineage of the child of that id. Raises as ``check``."""
 
     def fill(self, child: Recorder, workspace: Workspace) -> None:
-        """Give the child what it takes along, before anybody may use it."""
+        """Give the child what it takes over, before it can be used."""
 
     def undo(self, id_: str) -> None:
-        """The child never came to be: see that nothing says so."""
+        """Remove every mention of the child, since its start failed."""
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """What a session begins with.
+    """The specification of a new session.
 
     Attributes:
         task: what the agent is to do.
@@ -72,7 +72,7 @@ class Beginning:
         policy: when it is evicted.
         strategy: what ``auto`` means for it.
         identity: who works in it, and on what.
-        origin: the session it comes from.
+        origin: the session that it comes from.
         baseline: the commit it starts from; the branch's head by default.
     """
 
@@ -86,16 +86,16 @@ class Beginning:
     origin: Origin | None = None
     baseline: str | None = None
 
-    def created(self, id_: str, baseline: str, space: str) -> dict[str, Any]:
-        """The data of ``session.created``, of an id and for a workspace at ``space``. Raises InvalidInput for a strategy that is none."""
+    def created(self, id_: str, baseline: str, workspace: str) -> dict[str, Any]:
+        """The data of ``session.created`` for an id and the path of a workspace. Raises InvalidInput for an unknown strategy."""
         data: dict[str, Any] = {
             "task": self.task,
             "durable_ref": durable_ref(self.durable, self.branch),
             **path_fields(self.durable.path or "", "durable_path"),
             "durable_branch": self.branch,
             "baseline": baseline,
-            "ephemeral_ref": local_ref(space),
-            **path_fields(space, "workspace"),
+            "ephemeral_ref": local_ref(workspace),
+            **path_fields(workspace, "workspace"),
             "workspace_kind": self.ephemeral.kind,
             "git_backed": self.ephemeral.kind in ("clone", "worktree"),
             "policy": self.policy.to_data(),
@@ -119,28 +119,28 @@ class Start:
         store: the store.
         recorder_of: makes the recorder of a session.
         resources: durable repositories, seeds and trash.
-        claimed: makes the directory of the session to be, and leases it.
+        claim: makes and leases the directory of the new session.
     """
 
     store: Store
     recorder_of: Callable[[str], Recorder]
     resources: Resources
-    claimed: Callable[[], tuple[str, Lease]]
+    claim: Callable[[], tuple[str, Lease]]
 
     def run(self, beginning: Beginning) -> tuple[Recorder, Workspace]:
-        """Start a session; gives its record and its workspace. ``GitTrix.start_session`` says what is raised."""
+        """Start a session; returns its record and its workspace. ``GitTrix.start_session`` says what is raised."""
         if beginning.origin is not None:
             beginning.origin.check()
         baseline = beginning.baseline or beginning.durable.head(beginning.branch)
         points.reached("start:head-read")
-        id_, lease = self.claimed()
+        id_, lease = self.claim()
         recorder = self.recorder_of(id_)
         try:
-            with typed(), ExitStack() as held:
+            with convert_os_errors(), ExitStack() as held:
                 held.callback(lease.release)
                 return recorder, self._make(recorder, beginning, baseline)
         except BaseException:
-            with suppress(OSError, GittrixError):  # the next recovery takes it away
+            with suppress(OSError, GittrixError):  # the next recovery removes it
                 if beginning.origin is not None:
                     beginning.origin.undo(id_)
                 self.resources.trash.discard(str(recorder.directory))
@@ -148,13 +148,15 @@ class Start:
 
     def _make(self, recorder: Recorder, beginning: Beginning, baseline: str) -> Workspace:
         directory, durable, ephemeral = recorder.directory, beginning.durable, beginning.ephemeral
-        space = str(directory / "workspace")
-        recorder.append("session.created", beginning.created(recorder.id, baseline, space), actor="human", commit_point=True)
+        workspace = str(directory / "workspace")
+        recorder.append("session.created", beginning.created(recorder.id, baseline, workspace), actor="human", commit_point=True)
         points.reached("start:created")
         seed = durable.seed(self.resources.seeds(), baseline, ephemeral.history)
         points.reached("start:seeded")
         engine = directory / "engine"
-        made = ephemeral.create(space, str(engine), seed, branch=beginning.branch, durable_objects=durable.objects_dir, name=recorder.id)
+        made = ephemeral.create(
+            workspace, str(engine), seed, branch=beginning.branch, durable_objects=durable.objects_dir, name=recorder.id
+        )
         try:
             note_references(engine, durable.references())
             if beginning.origin is not None:
@@ -163,10 +165,10 @@ class Start:
             if self.store.durability == "full":
                 # A workspace that a power cut emptied would look as if the agent had emptied it.
                 sync_file_system(str(directory))
-            recorder.append("workspace.ready", path_fields(space), commit_point=True)
+            recorder.append("workspace.ready", path_fields(workspace), commit_point=True)
             recorder.derive()
             points.reached("start:ready")
         except BaseException:
-            made.remove(self.resources.trash)  # of a worktree, durable knows
+            made.remove(self.resources.trash)  # also removes a worktree from durable's list
             raise
         return made

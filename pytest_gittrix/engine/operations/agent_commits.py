@@ -1,9 +1,7 @@
-"""Real commits by the agent: made from a snapshot, kept in the engine's own repository, and shown to the agent's.
+"""Real commits by the agent: made from a snapshot, stored in the engine's repository, and shown in the agent's.
 
-The engine runs no git in the agent's ``.git`` and reads no configuration there. What it needs to know (where HEAD is)
-it reads as plain files by descriptor, and what
-it adds (a pack, a branch, an index) it writes the same way; if the agent made its git directory unusable, the commit is
-kept all the same. Knows no durable repository.
+The engine runs no git in the agent's ``.git`` and reads no configuration there. It reads HEAD as plain files by descriptor, and writes a
+pack, a branch and an index the same way. If the agent made its git directory unusable, the commit is stored in the engine's all the same.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ class AgentCommits:
 
     Args:
         workspace: the session's workspace.
-        directory: where the engine's own repository for it is, outside the workspace.
+        directory: the engine's repository for it, outside the workspace.
         recorded: shas of the commits made through the session, oldest first.
     """
 
@@ -67,7 +65,7 @@ class AgentCommits:
         self._recorded = recorded
 
     def head(self) -> str:
-        """Where the agent is: HEAD of its own repository if it has one that can be read, else the last commit made here."""
+        """The agent's present commit: HEAD of its repository if that can be read, else the last commit made here."""
         return self._agent_head()[1] or (self._recorded[-1] if self._recorded else self._seed.commit)
 
     def _agent_head(self) -> tuple[str | None, str | None]:
@@ -92,7 +90,7 @@ class AgentCommits:
         return os.fsdecode(self._workspace.files.read(path, max_bytes=_LARGEST_COMMIT)[0]).strip()
 
     def make(self, snapshot: Snapshot, message: str, seconds: int) -> str:
-        """Commit a snapshot on top of where the agent is; gives the sha."""
+        """Commit a snapshot on top of the agent's present commit; returns the sha."""
         ref, there = self._agent_head()
         parent = there or self.head()
         built = build_commit(
@@ -137,10 +135,10 @@ class AgentCommits:
     def log(self) -> Iterator[CommitEntry]:
         """The agent's commits, newest first, down to the baseline; those made with its own git too, while they are loose objects."""
         next_id: str | None = self.head()
-        with self._kept() as kept:
+        with self._engine_objects() as stored:
             while next_id is not None and next_id != self._seed.commit:
                 try:
-                    commit = parse_commit(next_id, self._loose(next_id, "commit") or _read(kept, next_id) or b"")
+                    commit = parse_commit(next_id, self._loose(next_id, "commit") or _read(stored, next_id) or b"")
                     author, when = commit.author, commit.author.when
                 except (LookupError, ValueError, OverflowError, OSError):
                     return  # not to be had, or forged: what the agent's git holds can be anything
@@ -148,8 +146,8 @@ class AgentCommits:
                 next_id = commit.parents[0] if commit.parents else None
 
     @contextmanager
-    def _kept(self) -> Iterator[Objects | None]:
-        """The objects of the engine's own repository, opened once for many; None while there is none."""
+    def _engine_objects(self) -> Iterator[Objects | None]:
+        """The objects of the engine's repository, opened once for many reads; None while there is no repository."""
         if not (self._directory / "objects").is_dir():
             yield None
             return

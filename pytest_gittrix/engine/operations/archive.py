@@ -1,4 +1,4 @@
-"""What is set aside of work that was not promoted, before its workspace goes: a patch to read, and a commit to fetch (DESIGN rule 8).
+"""The archive of unpromoted work, made before its workspace is removed: a patch to read, and a commit to fetch (rule 8).
 
 The commit is in a bare repository beside the record (``archive.git``, ``refs/gittrix/archive/<id>``), never in durable:
 an eviction changes nothing there. Knows no session object.
@@ -30,7 +30,7 @@ class Archive:
     """Work that was set aside.
 
     Attributes:
-        patch: a file that ``git apply`` turns the baseline into that work with.
+        patch: a file with which ``git apply`` turns the baseline into that work.
         repository: a bare repository that holds it as a commit.
         ref: the commit's reference there.
         commit: the commit.
@@ -109,7 +109,7 @@ def write_archive(
 
 
 def _take_packs(seed: Seed, directory: Path) -> None:
-    """Give a repository the seed's pack under a second name: nobody ever writes to one."""
+    """Give a repository a hard link to the seed's pack, which is never written to."""
     directory.mkdir(parents=True, exist_ok=True)
     for name in seed.packs:
         source, target = os.path.join(seed.objects_dir, "pack", name), directory / name

@@ -1,6 +1,6 @@
-"""What is attached to a session's messages: bytes kept beside its log, named by what they are, so that an event can refer to them (Pixir).
+"""Attachments of a session's messages: bytes stored beside its log, named by their digest, so that events can refer to them (Pixir).
 
-They stay with the record when the workspace goes. It must not know what refers to them.
+They stay with the record when the workspace is removed.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _NAME: Final = re.compile(r"sha256:([0-9a-f]{64})")
 
 
 def attach(directory: Path, data: bytes, *, sync: bool) -> str:
-    """Keep bytes in a session's directory; gives their name, ``sha256:`` and their digest. Kept already, they are not written again.
+    """Store bytes in a session's directory, if they are not there already; returns their name, ``sha256:`` and their digest.
 
     Raises:
         OSError: the disk refused.
     """
     digest = hashlib.sha256(data).hexdigest()
-    place = directory / RESOURCES / digest
-    if not place.exists():
-        place.parent.mkdir(exist_ok=True)
-        write_file(str(place), data, sync=sync)
+    path = directory / RESOURCES / digest
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        write_file(str(path), data, sync=sync)
     return f"sha256:{digest}"
 
 
@@ -55,7 +55,7 @@ def attached(directory: Path, name: str) -> bytes:
 
 
 def share(source: Path, target: Path) -> None:
-    """Attach to one session what is attached to another, under second names: nobody ever writes to one."""
+    """Attach to one session what is attached to another, by hard links: attachments are never written to."""
     if not (source / RESOURCES).is_dir():
         return
     (target / RESOURCES).mkdir(exist_ok=True)
@@ -65,5 +65,5 @@ def share(source: Path, target: Path) -> None:
         with suppress(FileExistsError):
             try:
                 os.link(source / RESOURCES / name, target / RESOURCES / name)
-            except PermissionError:  # a file system without second names
+            except PermissionError:  # a file system without hard links
                 shutil.copyfile(source / RESOURCES / name, target / RESOURCES / name)

@@ -1,7 +1,6 @@
 """A workspace as it was at earlier moments, so that a fork can begin there.
 
-A moment is kept as a tree in the engine's own repository beside the workspace; what it costs grows with what the agent changed. Knows no
-durable repository, and not when moments are worth keeping.
+A checkpoint is a tree in the engine's repository beside the workspace; its size grows with the agent's changes.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from pytest_gittrix.workspaces.seed import Seed
 from pytest_gittrix.workspaces.snapshot import Snapshot
 from pytest_gittrix.workspaces.workspace import Workspace
 
-REPOSITORY: Final = ("engine", "commits.git")
+CHECKPOINTS: Final = ("engine", "commits.git")
 # After this event the files are not as they were before.
 _CHANGE: Final = "session.write"
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A moment that was kept.
+    """A saved moment.
 
     Attributes:
         seq: the event after which the files were so.
@@ -51,8 +50,8 @@ class Files:
     blobs: Mapping[str, bytes]
 
 
-def keep(recorder: Recorder, state: SessionState, snapshot: Snapshot) -> SessionState:
-    """Keep this moment, unless the files are as they were the last time. The caller holds the lease.
+def save_checkpoint(recorder: Recorder, state: SessionState, snapshot: Snapshot) -> SessionState:
+    """Save the files, unless they are as in the last checkpoint. The caller holds the lease.
 
     Raises:
         OSError: the disk refused.
@@ -61,7 +60,7 @@ def keep(recorder: Recorder, state: SessionState, snapshot: Snapshot) -> Session
     last = state.checkpoint or (snapshot.seed.root if began_at_baseline else None)
     if snapshot.tree == last and not state.changed_since_checkpoint:
         return state
-    repository = recorder.directory.joinpath(*REPOSITORY)
+    repository = recorder.directory.joinpath(*CHECKPOINTS)
     objects = snapshot.objects
     if state.checkpoint is not None:
         known = _blobs_of(repository, snapshot.seed, state.checkpoint)
@@ -73,14 +72,14 @@ def keep(recorder: Recorder, state: SessionState, snapshot: Snapshot) -> Session
 
 
 def _blobs_of(repository: Path, seed: Seed, tree: str) -> set[str]:
-    """What a kept tree has and the baseline has not; nothing, where a power cut took it."""
+    """The blobs of a checkpoint that the baseline does not have; none, if a power cut destroyed the checkpoint."""
     with suppress(MissingObject), _reading(repository, seed) as reader:
         return {entry.id for entry in _changes(reader, seed, tree).values() if entry is not None}
     return set()
 
 
 def moments(events: Iterable[Event]) -> list[Moment]:
-    """The moments of a session that were kept, oldest first."""
+    """The saved moments of a session, oldest first."""
     found: list[Moment] = []
     began_at_baseline = True
     for event in events:
@@ -96,16 +95,16 @@ def moments(events: Iterable[Event]) -> list[Moment]:
 
 
 def moment_at(events: list[Event], seq: int) -> Moment:
-    """The kept moment that shows the files as they were after an event.
+    """The saved moment with the files as they were after an event.
 
     Raises:
         InvalidInput: there is none, or files were written between it and the event; the message says which events will do.
     """
-    kept = moments(events)
-    before = [moment for moment in kept if moment.seq <= seq]
+    saved = moments(events)
+    before = [moment for moment in saved if moment.seq <= seq]
     if before and not any(event.type == _CHANGE for event in events[before[-1].seq + 1 : seq + 1]):
         return before[-1]
-    possible = sorted({_last_like(events, moment) for moment in kept})
+    possible = sorted({_last_like(events, moment) for moment in saved})
     raise InvalidInput(
         f"The files as they were after event {seq} were not kept.",
         why="Only some moments are: where turns begin and end, commits, checkpoints, and before what a user says.",
@@ -115,15 +114,15 @@ def moment_at(events: list[Event], seq: int) -> Moment:
 
 
 def _last_like(events: list[Event], moment: Moment) -> int:
-    """The last event after which the files were still as at a kept moment."""
+    """The last event after which the files were still as at a saved moment."""
     return next((event.seq - 1 for event in events[moment.seq + 1 :] if event.type == _CHANGE), events[-1].seq)
 
 
 def files_at(repository: Path, seed: Seed, id_: str) -> Files:
-    """The files of a kept moment.
+    """The files of a saved moment.
 
     Args:
-        repository: where it is kept.
+        repository: where it is stored.
         seed: the baseline.
         id_: of a tree or a commit.
 
@@ -144,7 +143,7 @@ class _Reader:
 
 @contextmanager
 def _reading(repository: Path, seed: Seed) -> Iterator[_Reader]:
-    """Read a repository of kept moments."""
+    """Open a repository of checkpoints for reading."""
     try:
         objects = open_objects(repository / "objects", seed.format)
     except (GittrixError, OSError, ValueError) as problem:
@@ -161,7 +160,7 @@ def _changes(reader: _Reader, seed: Seed, id_: str) -> dict[str, Entry | None]:
     return {path: new for path, (_, new) in changed_paths(reader.trees.read, seed.root, tree).items()}
 
 
-def put_in(workspace: Workspace, files: Files) -> None:
+def write_files(workspace: Workspace, files: Files) -> None:
     """Bring a workspace that is its baseline to the files of a moment.
 
     Raises:

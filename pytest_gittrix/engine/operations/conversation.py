@@ -1,6 +1,6 @@
-"""What is said and done in a session: which events its users may store and announce, and answers for calls that never got one.
+"""The conversation of a session: the events that its users may store and announce, and answers for calls that never got one.
 
-Pixir's rules (session-systems 3.3, 3.6). It must not know turns, nor who is speaking.
+The rules are Pixir's (docs/explanation/you-know-pixir.md).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pytest_gittrix.record.state.fold import SessionState, metadata_of
 ANNOUNCED: Final = frozenset({"text_delta", "reasoning_delta", "status", "plan", "context_pressure"})
 """The live events that a user of a session may announce (Pixir's ephemeral types)."""
 
-# What calls and their results are known by.
+# The fields by which calls and their results are matched.
 _NAMES: Final = frozenset({"call_id", "name"})
 
 
 def check_recordable(type: str, data: Mapping[str, Any]) -> str:
-    """Validate what is to be stored. Raises InvalidInput, listing what may be: what the engine does, it says itself."""
+    """Validate an event that a user stores. Raises InvalidInput, which lists the types; the engine records its own operations itself."""
     if type in CONVERSATION:
         check(type, data)
         for name in _NAMES.intersection(data):
@@ -41,7 +41,7 @@ def check_recordable(type: str, data: Mapping[str, Any]) -> str:
 
 
 def check_announceable(type: str) -> str:
-    """Validate what is to be announced without being stored. Raises InvalidInput, listing what may be."""
+    """Validate an event that is announced without being stored. Raises InvalidInput, which lists the types."""
     if type in ANNOUNCED or type in CONVERSATION:
         return type
     raise InvalidInput(f"{type!r} cannot be announced.", fix=f"Use one of: {', '.join(sorted(ANNOUNCED))}; or store it with record().")
@@ -59,7 +59,7 @@ def check_types(types: Iterable[str] | None) -> frozenset[str] | None:
 
 
 def orphan_result(call_id: str, tool: str, reason: str) -> dict[str, Any]:
-    """The answer that a call without one is given, so that the history can be shown to a model again (Pixir, 3.6 rule 1)."""
+    """The answer that a call without one is given, so that the history can be shown to a model again (Pixir)."""
     details = {"call_id": call_id, "tool": tool, "reason": reason}
     error = {"kind": "orphan_tool_call", "message": "The call was never answered.", "details": details}
     return {"call_id": call_id, "ok": False, "error": error}
@@ -80,7 +80,7 @@ def close_orphans(recorder: Recorder, state: SessionState, reason: str, *, actor
 
 
 def events_of(recorder: Recorder) -> list[Event]:
-    """All that happened to a session, ended ones too; one of a TypeScript store is seen as if it had its log already.
+    """All events of a session, ended ones too; a session of a TypeScript store is read as if it had its log already.
 
     Raises:
         SessionNotFound: there is no such session.
@@ -92,7 +92,7 @@ def events_of(recorder: Recorder) -> list[Event]:
     return [Event(0, state.updated_ns, state.id, "session.imported", "system", {"metadata": metadata_of(state)})]
 
 
-def picked(events: Iterable[Event], types: frozenset[str] | None) -> list[Event]:
+def of_types(events: Iterable[Event], types: frozenset[str] | None) -> list[Event]:
     """The events of some types; all, if None."""
     return [event for event in events if types is None or event.type in types]
 

@@ -1,11 +1,8 @@
-"""Eviction: a session ends, what it holds and did not promote is set aside, its workspace goes; and the sweep that does so by TTL.
+"""Eviction: a session ends, its unpromoted work is archived, its workspace is removed; and the sweep that evicts by TTL.
 
-A session is expired if and only if now is strictly past its deadline (GitTrix). The order is for what may happen in
-between: the end is recorded, the
-workspace is taken out of the agent's reach by a rename, and only what is found then decides what is archived, so
-nothing that was written before that is lost (DESIGN
-rule 8). What cannot be archived as a change of the baseline is kept whole. A kill anywhere leaves work that recovery
-goes on with. Knows no durable repository.
+A session is expired if and only if now is strictly past its deadline (GitTrix). The order matters: the end is recorded, a rename takes the
+workspace out of the agent's reach, and only then it is read and archived, so nothing that was written before is lost (rule 8,
+docs/explanation/rules.md). What cannot be archived as a change of the baseline is kept whole. After a kill, a recovery goes on.
 """
 
 from __future__ import annotations
@@ -34,20 +31,20 @@ EndState = Literal["expired", "discarded", "promoted"]
 _END_STATES = get_args(EndState)
 
 LEAVING = "leaving"
-"""What a workspace is called in its session's directory, once it is out of the agent's reach and before it is gone."""
+"""The name of a workspace in its session's directory, between the agent's reach and its removal."""
 
 OpenWorkspace = Callable[[SessionState], Workspace]
 
 
 def check_end(state: str) -> EndState:
-    """Validate how an eviction is to end a session. Raises InvalidInput, listing what there is."""
+    """Validate how an eviction is to end a session. Raises InvalidInput, which lists the ends."""
     if state in _END_STATES:
         return state  # type: ignore[return-value]
     raise InvalidInput(f"A session cannot end as {state!r}.", fix=f"Use one of: {', '.join(_END_STATES)}.")
 
 
 def check_outcome(outcome: str | None) -> str | None:
-    """Validate how an agent did. Raises InvalidInput, listing what there is; a handoff is made with ``handoff()``."""
+    """Validate how an agent did. Raises InvalidInput, which lists the outcomes; a handoff is made with ``handoff()``."""
     if outcome is None or outcome in OUTCOMES:
         return outcome
     raise InvalidInput(
@@ -56,7 +53,7 @@ def check_outcome(outcome: str | None) -> str | None:
 
 
 def require_evictable(state: SessionState) -> None:
-    """Refuse to evict what has ended, unless its workspace was kept until now (a promotion without ``until_promote``).
+    """Refuse to evict an ended session, unless it still has its workspace (a promotion without ``until_promote``).
 
     Raises:
         SessionExpired: there is nothing left to evict.
@@ -73,7 +70,7 @@ def require_evictable(state: SessionState) -> None:
 
 
 def is_repeated(state: SessionState, how: EndState, outcome: str | None) -> bool:
-    """Whether an end is told once more that has been, with the outcome that was told then (Gas Town, session-systems 2.3)."""
+    """Whether a session has ended so already, with the same outcome, so that a second report of it is no error (Gas Town)."""
     return state.ended and not state.workspace_present and outcome is not None and (state.state, state.outcome) == (how, outcome)
 
 
@@ -83,8 +80,8 @@ class Evictor:
 
     Attributes:
         open_workspace: finds a session's workspace.
-        trash: where workspaces go.
-        limits: sizes a snapshot may have.
+        trash: where removed workspaces go.
+        limits: sizes that a snapshot may have.
     """
 
     open_workspace: OpenWorkspace
@@ -92,7 +89,7 @@ class Evictor:
     limits: Limits = field(default_factory=Limits)
 
     def set_aside(self, recorder: Recorder, state: SessionState, workspace: Workspace) -> Archive | None:
-        """Archive what a workspace holds and differs from the baseline; None if there is nothing.
+        """Archive what differs from the baseline in a workspace; None if nothing does.
 
         Raises:
             AdapterUnavailable: the workspace cannot be read.
@@ -125,19 +122,19 @@ class Evictor:
     def evict(
         self, recorder: Recorder, state: SessionState, how: EndState, *, promoted: Changes | None = None, outcome: str | None = None
     ) -> None:
-        """End a session, set aside what it did not promote, and take its workspace away.
+        """End a session, archive what it did not promote, and remove its workspace.
 
-        Called again on a session whose eviction was cut short, it goes on where that stopped.
+        A second call on a session whose eviction was interrupted goes on where that stopped.
 
         Args:
             recorder: the session's record.
             state: its state, read under the lease.
-            how: the state it ends in; one that has ended already stays as it is.
+            how: the state in which it ends; an ended session stays as it is.
             promoted: the changes that were promoted, if any were.
-            outcome: how its agent did, if somebody said.
+            outcome: how its agent did, if the caller says.
 
         Raises:
-            AdapterUnavailable, OSError: what it holds can be neither archived nor kept; it is all still there, and recovery tries again.
+            AdapterUnavailable, OSError: its work can be neither archived nor kept; it is all still there, and a recovery tries again.
         """
         if not state.ended:
             state = recorder.append("session.ended", {"state": how} | ({"outcome": outcome} if outcome else {}), commit_point=True)
@@ -146,13 +143,13 @@ class Evictor:
             self._clear(recorder, state, promoted)
             self.trash.discard(str(recorder.directory / "engine"))
             recorder.append("workspace.removed", {})
-        # Still held: whoever waits for it finds that the name is gone, and looks again.
+        # Unlinked while it is held: a process that waits for it finds that the name is gone, and looks again.
         with suppress(FileNotFoundError):
             os.unlink(recorder.directory / LOCK)
         turn = recorder.directory / TURN
-        if turn.exists():  # of a killed one; whoever runs one takes it away himself
-            with suppress(GittrixError), Lease(turn, wait=0) as left:
-                left.remove()
+        if turn.exists():  # left by a killed turn; a running turn removes its lock itself
+            with suppress(GittrixError), Lease(turn, wait=0) as lease:
+                lease.remove()
 
     def _clear(self, recorder: Recorder, state: SessionState, promoted: Changes | None) -> None:
         leaving = str(recorder.directory / LEAVING)
@@ -176,19 +173,19 @@ class Evictor:
         points.reached("evict:workspace-gone")
 
     def _keep_whole(self, recorder: Recorder, state: SessionState, path: str, problem: Exception) -> None:
-        """What cannot be kept as a change of the baseline is kept as it is."""
-        kept = recorder.directory / "archive.workspace"
-        if not os.path.isdir(path) or kept.exists():
+        """Keep a workspace as it is, where it cannot be archived as changes of the baseline."""
+        target = recorder.directory / "archive.workspace"
+        if not os.path.isdir(path) or target.exists():
             return
-        os.rename(path, kept)
+        os.rename(path, target)
         reason = str(problem).partition("\n")[0][:500]
-        recorder.append("archive.written", {"touched": len(state.api_touched), "patch": kept.name, "reason": reason})
+        recorder.append("archive.written", {"touched": len(state.api_touched), "patch": target.name, "reason": reason})
         points.reached("evict:kept-whole")
 
     def sweep_one(self, recorder: Recorder) -> bool:
-        """Evict one session if it is past its TTL, judged under its lease; whether it was.
+        """Evict one session if it is past its TTL, judged under its lease; returns whether it was.
 
-        A session that somebody works on right now is left for the next sweep.
+        A session with a running operation is left for the next sweep.
         """
         try:
             with recorder.leased(wait=0) as state:
@@ -205,7 +202,7 @@ class Evictor:
             return False
 
     def rebase_one(self, recorder: Recorder) -> None:
-        """Have a session that was last used in the future, since the clock was set back, count its idle time from now."""
+        """Restart the idle time of a session that was last used in the future, because the clock was set back since."""
         with suppress(EvictionRace), recorder.leased(wait=0) as state:
             if not state.ended and state.last_access_ns > recorder.clock.now_ns() + resolution_ns(recorder.clock):
                 recorder.append("session.accessed", {"op": "clock set back"})

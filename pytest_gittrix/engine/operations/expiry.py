@@ -1,4 +1,4 @@
-"""When a session's time is up: strictly past its deadline (GitTrix), file changes in the workspace counting as use (DESIGN rule 8)."""
+"""When a session's time is up: strictly past its deadline (GitTrix), file changes in the workspace counting as use (rule 8)."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ def is_past(state: SessionState, clock: Clock) -> bool:
 def unseen_activity(state: SessionState, clock: Clock) -> int | None:
     """When files in the workspace last changed, if that is later than the last recorded use; in nanoseconds of the clock.
 
-    None too where it cannot matter, because the absolute TTL has passed, and for a change that the clock, set back
-    since, has yet to come to:
-    counted as now it would count again at every look.
+    Also None where it cannot matter, because the absolute TTL has passed, and for a change in the future of a clock that was set back
+    since: counted as now, it would count again at every call.
     """
     absolute, now = state.policy.ttl_absolute_ns, clock.now_ns()
     if state.workspace is None or (absolute is not None and now > state.created_ns + absolute):

@@ -1,4 +1,4 @@
-"""Session ids: random ones, a sequence that is the same for the same seed (DESIGN rule 13), and how a new one is claimed in a store."""
+"""Session ids: random ones, a sequence that is the same for the same seed (rule 13), and claiming a new one in a store."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def sortable_id(now: datetime) -> str:
     return f"{now.astimezone(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(3)}"
 
 
-def claim(store: Store, make: Callable[[], str], chosen: str | None = None) -> tuple[str, Lease]:
+def claim_id(store: Store, make: Callable[[], str], chosen: str | None = None) -> tuple[str, Lease]:
     """Make the directory of a new session and lease it.
 
     Args:
-        store: where.
-        make: gives ids; those that are taken are passed over.
-        chosen: the id, if somebody chose it.
+        store: the store.
+        make: makes ids; those that are taken are passed over.
+        chosen: the id, if the caller chose it.
 
     Returns:
         The id, and the lease, held.
@@ -71,7 +71,7 @@ def claim(store: Store, make: Callable[[], str], chosen: str | None = None) -> t
 
 
 def _first_lease(store: Store, id_: str) -> Lease:
-    """Lease a new directory; anew if a recovery beside us took the empty directory for what a kill left."""
+    """Make and lease a new directory; again if a concurrent recovery took the empty directory for the remains of a kill."""
     while True:
         store.create(id_)
         try:
@@ -82,7 +82,7 @@ def _first_lease(store: Store, id_: str) -> Lease:
 
 
 def _gone(directory: Path) -> bool:
-    """Whether a directory was taken away already; if not, it is taken back, since there is nothing in it."""
+    """Whether a directory was removed already; if not, it is removed, since it is empty."""
     try:
         directory.rmdir()
     except FileNotFoundError:

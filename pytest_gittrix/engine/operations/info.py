@@ -1,4 +1,4 @@
-"""What a session is, at one moment, as people and programs are shown it."""
+"""The state of a session at one moment, as people and programs are shown it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from pytest_gittrix.workspaces.workspace import Workspace
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """What a session is, at one moment. Field names follow GitTrix's SessionInfo; ``to_wire`` gives its camelCase JSON.
+    """A session at one moment. Field names follow GitTrix's SessionInfo; ``to_wire`` gives its camelCase JSON.
 
     Attributes:
         deadline: when it expires unless it is used before; None for never.
         capabilities: ``filesystem``, ``git``, ``shell``, ``isolated``, ``promote``, ``apiReadWrite`` and so on.
-        next_seq: the place that the next event will have in its log (Pixir).
+        next_seq: the number of the next event in its log (Pixir).
         turn: the turn that runs, or that a killed process left open.
         identity: who works in it, and on what (Gas Town); see ``values.IDENTITY``.
-        chain: the id that all sessions of its line of handoffs share.
+        chain: the id that all sessions of its chain of handoffs share.
         parent, relation: the session it came from, and how: ``handoff``, ``crash`` or ``fork``.
-        fork_root: the first ancestor that it was forked from; itself if from none.
-        successor: the session that came after it.
-        outcome: how its agent did, once it has ended and somebody said.
+        fork_root: its first ancestor by forks; itself if it was not forked.
+        successor: the session that continues it.
+        outcome: how its agent did, if the caller that ended it said.
     """
 
     session_id: str
@@ -73,7 +73,7 @@ def _camel(name: str) -> str:
 
 
 def info_of(state: SessionState, workspace: Workspace | None, touched: Iterable[str]) -> SessionInfo:
-    """A state as people see it; ``workspace`` is None when it is gone, and of a member's session, in which only its agent works."""
+    """A state as people see it; ``workspace`` is None when it is gone, and for a member's session, whose files only its agent uses."""
     deadline = None if state.ended else deadline_ns(state)
     capabilities = workspace.capabilities if workspace is not None else None
     retained = state.life is not None and state.workspace_present

@@ -1,4 +1,4 @@
-"""The detector of moves without a promote: branches and tags of durable that no promotion explains (DESIGN rule 6)."""
+"""The detector of moves without a promote: branches and tags of durable that no promotion explains (rule 6)."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class MovedRef:
 
 
 def note_references(directory: Path, references: Mapping[str, str]) -> None:
-    """Keep where durable's references are, in the engine's notes of a session."""
+    """Store where durable's references are, in the engine's notes of a session."""
     write_new(os.path.join(directory, _NOTES), json.dumps({json_name(ref): sha for ref, sha in references.items()}).encode())
 
 
 def moved_references(directory: Path, durable: Durable, promoted: Collection[str]) -> list[MovedRef]:
-    """What moved since ``note_references``, less what promotions explain.
+    """The references that moved since ``note_references`` and that no promotion explains.
 
-    A person's own commits are among it: whether a move was meant is for a person to say.
+    A person's own commits are among them: only a person can say whether a move was intended.
 
     Args:
         directory: the engine's notes of a session.

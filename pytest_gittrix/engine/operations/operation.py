@@ -1,8 +1,7 @@
-"""One session's log, state and lease in one hand: how every operation begins and how what it did is recorded.
+"""The recorder of a session: its log, state and lease, with which every operation begins and is recorded.
 
-An operation takes the lease, reads the state anew, is refused if the session has ended, does its work, and appends one
-event (DESIGN rule 7).
-Holds nothing that leads to durable, since the agent's object is built on it.
+An operation takes the lease, reads the state anew, is refused if the session has ended, does its work, and appends one event (rule 7,
+docs/explanation/rules.md). A recorder has no reference to durable, since the agent's object is built on it.
 """
 
 from __future__ import annotations
@@ -42,26 +41,26 @@ _QUIET: Final = frozenset({"session.accessed", "session.write", *CONVERSATION})
 
 
 class Emitter:
-    """Listeners of one engine. What a listener raises is reported and never reaches the operation: that has happened already."""
+    """The listeners of one engine. An exception of a listener is reported and never reaches the operation, which is stored already."""
 
     def __init__(self) -> None:
         self._listeners: dict[str, list[Listener]] = {}
 
     def on(self, name: str, listener: Listener) -> Callable[[], None]:
-        """Call ``listener(event)`` for events of that name; gives a function that ends it."""
+        """Call ``listener(event)`` for events of that name; returns a function that ends it."""
         listeners = self._listeners.setdefault(name, [])
         listeners.append(listener)
         return lambda: listeners.remove(listener) if listener in listeners else None
 
     def emit(self, event: Event) -> None:
-        """Tell everyone who asked for the event's stored name, its GitTrix name, or ``*``."""
+        """Call every listener of the event's stored name, of its GitTrix name, or of ``*``."""
         if not self._listeners:
             return
         for name in dict.fromkeys((event.type, PUBLIC_NAMES.get(event.type, event.type), "*")):
             for listener in tuple(self._listeners.get(name, ())):
                 try:
                     listener(event)
-                except Exception as problem:  # noqa: BLE001  (a listener is a stranger: nothing it raises may undo what is stored)
+                except Exception as problem:  # noqa: BLE001  (a listener is foreign code: no exception of it may undo what is stored)
                     report_ignored(problem)
 
     def complain(self, id_: str, problem: Exception, *, ts: int) -> None:
@@ -88,10 +87,10 @@ class Recorder:
     """The record of one session, for operations on it.
 
     Args:
-        store: where the session is kept.
+        store: where the session is stored.
         id_: its id.
         clock: the engine's clock.
-        emit: told of each event, once it is stored.
+        emit: called with each event, once it is stored.
         wait: real seconds to wait for the session's lease.
 
     Attributes:
@@ -115,13 +114,13 @@ class Recorder:
         self._underived = False
 
     def revoke(self, refusal: Callable[[], GittrixError]) -> None:
-        """Let this recorder do nothing any more; whoever tries is told what ``refusal`` gives."""
+        """End the use of this recorder: from now on its operations raise what ``refusal`` returns."""
         self._refusal = refusal
 
     def twin(self) -> Recorder:
-        """Another recorder of the same session, which goes on from what this one knows.
+        """Another recorder of the same session, with the state that this one has read.
 
-        It shares nothing that changes and holds no listener, so that what it is given to (an agent) cannot follow one to the engine.
+        It shares nothing that changes and references no listener, so that an agent that gets it cannot reach the engine through one.
         """
         twin = Recorder(self.store, self.id, self.clock, _weak(self.emit), wait=self.wait)
         twin._state, twin._derived_ns = self._state, self._derived_ns
@@ -144,29 +143,29 @@ class Recorder:
         return self._state
 
     def append(self, type_: str, data: Mapping[str, Any], *, actor: Actor = "system", commit_point: bool = False) -> SessionState:
-        """Store an event, fold it, tell the listeners. The caller holds the lease; the record is derived when it lets go.
+        """Store an event, fold it, call the listeners. The caller holds the lease; ``metadata.json`` is derived when it is released.
 
         Raises:
             AdapterUnavailable: it could not be stored; nothing happened.
-            LogDamaged: it cannot happen to a session in this state, or says what none of its kind can; nothing was stored.
+            LogDamaged: it is illegal in this state of the session, or has a value that its type does not allow; nothing was stored.
         """
         now = self.clock.now_ns()
-        # What cannot happen must not be stored either: no reader would get past it.
+        # An illegal event must not be stored: no reader would get past it.
         event = Event(0 if self._state is None else self._state.seq + 1, now - now % 1000, self.id, type_, actor, data)
         if type_ in OBSERVED:
             observations_of([event])
-        meant = self._state and fold([event], self._state)
+        next_state = self._state and fold([event], self._state)
         if self._refusal is not None:
             raise self._refusal()
         event = self.last = self.log.append(type_, data, ts=now, actor=actor, commit_point=commit_point)
-        unseen = self.log.refresh() if self.log.behind else []
-        self._state = meant if meant is not None and not unseen else fold(unseen or [event], self._state)
+        others = self.log.refresh() if self.log.behind else []
+        self._state = next_state if next_state is not None and not others else fold(others or [event], self._state)
         self._underived = self._underived or type_ not in _QUIET or now - self._derived_ns >= _DERIVE_EVERY_NS
         self.emit(event)
         return self._state
 
     def take_over(self, events: Iterable[Event]) -> None:
-        """Store what happened in another session as this one's, with its times; nobody is told. The caller holds the lease.
+        """Store events of another session as this one's, with their times; listeners are not called. The caller holds the lease.
 
         Raises:
             AdapterUnavailable: it could not be stored.
@@ -180,7 +179,7 @@ class Recorder:
         return state if observed is None else self.append("session.activity", {"observed_ns": observed})
 
     def derive(self) -> None:
-        """Write ``metadata.json`` from the state. It is derived: that it cannot be written is no failure of what happened."""
+        """Write ``metadata.json`` from the state. It is derived, so a failure to write it is only reported."""
         if self._state is None:
             return
         self._derived_ns, self._underived = self.clock.now_ns(), False
@@ -197,26 +196,26 @@ class Recorder:
             wait: real seconds to wait for it; the recorder's own by default.
 
         Raises:
-            EvictionRace: somebody else held it for longer than ``wait``.
-            SessionNotFound: there is no such session (nor will one be made by asking).
+            EvictionRace: another operation held it for longer than ``wait``.
+            SessionNotFound: there is no such session (and none is made).
             AdapterUnavailable: the system refused something in the block.
         """
         lease = self._lease if wait is None else self.store.lease(self.id, wait=wait)
         self._take(lease)
         try:
-            with typed():
+            with convert_os_errors():
                 yield self._read_under_lease()
         finally:
-            self._let_go(lease)
+            self._release(lease)
 
     @contextmanager
     def working(self, op: str, actor: Actor, *, marks: bool = True) -> Iterator[SessionState]:
         """As ``leased``, for an operation on a live session; using it slides the idle deadline.
 
         Args:
-            op: what is done, for the record.
+            op: the name of the operation, for the record.
             actor: who does it.
-            marks: record the use, if it was not used just now; not for an operation that stores an event of its own in any case.
+            marks: record the use, unless the last one was just now; False for an operation that stores an event in any case.
 
         Raises:
             SessionExpired: the session has ended, or its TTL has passed and only the sweep is missing.
@@ -230,12 +229,12 @@ class Recorder:
             require_live(self.read())
             raise
         try:
-            with typed():
+            with convert_os_errors():
                 state = self._read_under_lease()
                 require_live(state)
                 yield self._used(state, op, actor, marks=marks)
         finally:
-            self._let_go(lease)
+            self._release(lease)
 
     def _take(self, lease: Lease) -> None:
         if self._refusal is not None:
@@ -247,11 +246,11 @@ class Recorder:
                 raise not_found(self.id, str(self.store.root)) from None
             raise
 
-    def _let_go(self, lease: Lease) -> None:
+    def _release(self, lease: Lease) -> None:
         if self._underived:
             self.derive()
         if self._state is not None and self._state.ended:
-            lease.remove()  # an ended session keeps no lock, and is not to be given one by asking
+            lease.remove()  # an ended session has no lock file
         lease.release()
 
     def _read_under_lease(self) -> SessionState:
@@ -277,8 +276,8 @@ class Recorder:
 
 
 @contextmanager
-def typed() -> Iterator[None]:
-    """What the operating system refuses in this block becomes an error that callers expect.
+def convert_os_errors() -> Iterator[None]:
+    """Convert every OSError of the block into the engine's error.
 
     Raises:
         AdapterUnavailable: a disk is full, a directory is not writable.
@@ -300,7 +299,7 @@ def _refused(problem: OSError) -> AdapterUnavailable:
 
 
 def require_in_time(state: SessionState, clock: Clock) -> None:
-    """Refuse to work on a session whose time is up, swept or not, so that what it can do never depends on when a sweep ran.
+    """Refuse to work on a session past its deadline, whether a sweep has run since or not.
 
     Raises:
         SessionExpired: its deadline has passed.

@@ -1,7 +1,4 @@
-"""What sessions are made from and kept in: the home directory, durable repositories by path, workspaces, and the leases on repositories.
-
-Knows where things are, and nothing of what is done with them.
-"""
+"""The resources of sessions: the home directory, durable repositories by path, workspaces, and the leases on repositories."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ _SECRET = re.compile(r"//[^/@]*@")
 
 
 class Resources:
-    """The places and repositories of one engine.
+    """The directories and repositories of one engine.
 
     Args:
         home: directory of locks and preferences.
@@ -68,12 +65,12 @@ class Resources:
         self.durable: Durable | None = self._named(durable) if isinstance(durable, (str, os.PathLike)) else durable
 
     def _named(self, durable: str | os.PathLike[str]) -> LocalDurable | RemoteDurable:
-        place, _, branch = str(durable).partition("#")
-        if not isinstance(durable, str) or not is_address(place):
+        address, _, branch = str(durable).partition("#")
+        if not isinstance(durable, str) or not is_address(address):
             return self._adapter(durable)
-        if place.startswith(_LOCAL):
-            return self._adapter(_path_of(place), branch or "main")
-        return self._remote(place, branch or "main", mirror_of(self.home, place))
+        if address.startswith(_LOCAL):
+            return self._adapter(_path_of(address), branch or "main")
+        return self._remote(address, branch or "main", mirror_of(self.home, address))
 
     def _adapter(self, path: str | os.PathLike[str], branch: str = "main") -> LocalDurable | RemoteDurable:
         if os.path.isfile(os.path.join(path, MIRROR)):
@@ -86,11 +83,11 @@ class Resources:
         return LocalDurable(path, branch, sync=self.store.durability == "full")
 
     def _remote(self, address: str, branch: str, mirror: str | os.PathLike[str]) -> RemoteDurable:
-        from pytest_gittrix.backends.remote import RemoteDurable  # dear to load, and most have none
+        from pytest_gittrix.backends.remote import RemoteDurable  # slow to import, and most engines have no remote
         from pytest_gittrix.backends.transport import Transport
 
         transport = Transport.to(address)
-        # By an address alone nobody can say where the agent of their keys listens.
+        # An address does not say where the SSH agent listens.
         environment = {name: os.environ[name] for name in _SSH_AGENT if name in os.environ} if transport.protocol == "ssh" else {}
         made = RemoteDurable(
             address,
@@ -114,15 +111,15 @@ class Resources:
             InvalidInput: the reference is malformed, or there is no repository at all.
         """
         if ref is not None:
-            place, _, named = ref.partition("#")
-            if path is not None or not is_address(place):
+            address, _, named = ref.partition("#")
+            if path is not None or not is_address(address):
                 raise InvalidInput(
                     f"durable_ref={_SECRET.sub('//', ref)!r} cannot be used.",
                     fix="Give local://<absolute path>#<branch>, or a remote as https://..., ssh://..., file://... or user@host:path with "
                     "#<branch>; and no durable_path beside it.",
                 )
             branch = branch or named or None
-            path = _path_of(place) if place.startswith(_LOCAL) else self.mirror(place)
+            path = _path_of(address) if address.startswith(_LOCAL) else self.mirror(address)
         durable = self.durable if path is None else self.at(os.fspath(path))
         if durable is None:
             raise InvalidInput("The engine has no durable repository.", fix="Give one to GitTrix(), or durable_path= here.")
@@ -138,7 +135,7 @@ class Resources:
         return self._durables[real]
 
     def mirror(self, address: str) -> str:
-        """The path under which sessions know the remote at an address. Nothing is asked of the remote.
+        """The path of the mirror of a remote, which sessions store. The remote is not contacted.
 
         Raises:
             InvalidInput: git takes no such address.
@@ -148,10 +145,10 @@ class Resources:
         url, own = Transport.to(address).url, self.durable
         if own is not None and own.path is not None and getattr(own, "url", None) == url:
             return own.path
-        place = mirror_of(self.home, address)
-        if place not in self._durables or address != url:  # it may bring other credentials
-            self._durables[place] = self._remote(address, "main", place)
-        return place
+        path = mirror_of(self.home, address)
+        if path not in self._durables or address != url:  # the address may have other credentials
+            self._durables[path] = self._remote(address, "main", path)
+        return path
 
     def durable_of(self, state: SessionState) -> Durable:
         """The durable repository of a session. Raises AdapterUnavailable if it is not here."""
@@ -167,7 +164,7 @@ class Resources:
 
         Raises:
             AdapterUnavailable: it cannot be opened.
-            InvalidInput: it is a member's, of several repositories, in which only its agent works (BotMinter).
+            InvalidInput: it is a member's, of several repositories, which only its agent uses (BotMinter).
         """
         if state.life is not None:
             raise InvalidInput(
@@ -191,11 +188,11 @@ class Resources:
         return self.store.root / ".seeds"
 
     def seeds(self) -> str:
-        """The directory of seeds; each store has its own, so that a recovery knows every session that needs one."""
+        """The directory of seeds, made if it is missing. Each store has its own, so a recovery knows every session that needs one."""
         return str(_made(self.seeds_path))
 
     def repository_lease(self, durable: Durable) -> AbstractContextManager[Any]:
-        """Promotions of this store into one repository take turns, so that they do not wear out git's own lock waiting."""
+        """The lease under which this store's promotions into one repository take turns, instead of waiting for git's own lock."""
         locks = _made(self.home / "locks")
         name = hashlib.sha256(os.fsencode(durable.objects_dir or durable.uri)).hexdigest()[:32]
         return Lease(locks / f"{name}.lock", wait=_LEASE_WAIT)
@@ -209,7 +206,7 @@ class Resources:
 
 
 def durable_ref(durable: Durable, branch: str) -> str:
-    """What a record calls the branch of a repository: ``local://...``, or the address of a remote."""
+    """The name of a repository's branch in a record: ``local://...``, or the address of a remote."""
     if durable.objects_dir is None:
         return f"{durable.uri.partition('#')[0]}#{branch}"
     return local_ref(durable.path or "", branch)
@@ -224,7 +221,7 @@ def local_ref(path: str, branch: str | None = None) -> str:
 
 
 def mirror_of(home: Path, address: str) -> str:
-    """Where the engine keeps its copy of the remote at an address, whatever credentials are in it.
+    """The path of the engine's mirror of a remote; credentials in the address make no difference.
 
     Raises:
         InvalidInput: git takes no such address.
@@ -247,9 +244,9 @@ def is_address(text: str) -> bool:
     return is_address(text)
 
 
-def _path_of(place: str) -> str:
-    place = place.removeprefix(_LOCAL)
-    return place if os.path.lexists(place) else os.fsdecode(unquote_to_bytes(place))
+def _path_of(address: str) -> str:
+    path = address.removeprefix(_LOCAL)
+    return path if os.path.lexists(path) else os.fsdecode(unquote_to_bytes(path))
 
 
 def _made(directory: Path) -> Path:

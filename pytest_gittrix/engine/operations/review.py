@@ -1,6 +1,6 @@
-"""A session's files as the agent sees them, and as a person reviews them: reads through to the baseline, diffs, hunks.
+"""A session's files as the agent reads them, and as a person reviews them: reads through to the baseline, diffs, hunks.
 
-Pure reading over a workspace; records nothing and knows no durable repository.
+These functions only read a workspace, and record nothing.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ def read_file(workspace: Workspace, path: str, deleted: Collection[str], max_byt
 
 
 def baseline_entry(workspace: Workspace, path: str, deleted: Collection[str]) -> Entry | None:
-    """What a ``lazy`` workspace shows of the baseline at a path; None for the other kinds, where absent is absent.
+    """The baseline's entry at a path as a ``lazy`` workspace shows it; None for the other kinds, where an absent file is absent.
 
-    Whatever stands in the workspace hides what the baseline has there, and a file of it what the baseline has below.
+    A file in the workspace hides the baseline at its path and below it.
     """
     entry = workspace.seed.entries.get(path) if workspace.kind == "lazy" and path not in deleted else None
     if entry is None or workspace.files.lstat(path) is not None:
@@ -83,7 +83,7 @@ def baseline_entry(workspace: Workspace, path: str, deleted: Collection[str]) ->
 
 
 def is_executable_below(workspace: Workspace, path: str, deleted: Collection[str]) -> bool:
-    """Whether a path is an executable file that is only in the baseline yet, so that there is none on disk to keep the mode of."""
+    """Whether a path is an executable file of the baseline without a file on the disk whose mode could be kept."""
     entry = workspace.seed.entries.get(path) if workspace.kind == "lazy" else None
     return entry is not None and entry.mode == EXECUTABLE and baseline_entry(workspace, path, deleted) is not None
 
@@ -109,7 +109,7 @@ def require_no_directory(workspace: Workspace, path: str, deleted: Collection[st
 
 
 def require_place(workspace: Workspace, path: str, deleted: Collection[str]) -> None:
-    """Refuse to write where something of the baseline is in the way that a ``lazy`` workspace has not on its disk, or in a submodule.
+    """Refuse to write where the baseline of a ``lazy`` workspace has something in the way that is not on its disk, or in a submodule.
 
     Raises:
         WriteRejected: a directory is at the path, or what is above it is a file, a link or a submodule.
@@ -154,7 +154,7 @@ def list_files(workspace: Workspace, path: str, deleted: Collection[str]) -> lis
 
 
 def _type_of(mode: int) -> ListType | None:
-    """How a listing calls what has a mode, of the disk's or of git's; None for what no commit can hold (pipes, sockets, devices)."""
+    """The type in a listing for a mode of the disk or of git; None for what no commit can hold (pipes, sockets, devices)."""
     kinds: dict[int, ListType] = {stat.S_IFREG: "file", stat.S_IFDIR: "dir", stat.S_IFLNK: "symlink", SUBMODULE: "submodule"}
     return kinds.get(stat.S_IFMT(mode))
 
@@ -203,12 +203,12 @@ def file_changes(snapshot: Snapshot, paths: Iterable[str] | None = None) -> list
 
 @dataclass(frozen=True)
 class Review:
-    """What a person looks at before promoting: one fixed snapshot, whose bytes are what a promotion of it promotes (DESIGN rule 12).
+    """What a person reviews before promoting: a fixed snapshot, whose bytes a promotion of it promotes (rule 12).
 
     Attributes:
         session_id: the session it is of.
         baseline: the commit that the session started from.
-        changes: new entry by path, None for a deletion; the selection asked for.
+        changes: new entry by path, None for a deletion; the selected ones.
         snapshot: the whole snapshot behind it.
     """
 
@@ -228,20 +228,20 @@ class Review:
         return self.snapshot.refused
 
     def choice(self, files: Iterable[str] | None, hunks: Mapping[str, Collection[int]] | None) -> list[str] | None:
-        """The files a promotion of this review takes: those asked for, all of it by default, None where only hunks were asked for.
+        """The files that a promotion of this review takes: the requested ones, all by default, None where only hunks were requested.
 
         Raises:
             InvalidInput: a path is outside the review.
         """
-        asked = None if files is None else [*files]
-        unseen = [path for path in (*(asked or ()), *(hunks or ())) if path not in self.changes]
-        if unseen:
+        requested = None if files is None else [*files]
+        outside = [path for path in (*(requested or ()), *(hunks or ())) if path not in self.changes]
+        if outside:
             raise InvalidInput(
-                f"{unseen[0]!r} is not in the review.",
-                why="A promotion of a review promotes what was looked at, and nothing else (DESIGN rule 12).",
+                f"{outside[0]!r} is not in the review.",
+                why="A promotion of a review promotes what was looked at, and nothing else.",
                 fix="Review that file too: session.review([...]).",
             )
-        return [*self.changes] if asked is None and not hunks else asked
+        return [*self.changes] if requested is None and not hunks else requested
 
     @cached_property
     def diff(self) -> str:

@@ -1,6 +1,6 @@
-"""What callers pass in, judged before anything happens: text, contents, lists of paths, times to live.
+"""Validation of arguments before anything happens: text, contents, lists of paths, times to live.
 
-Pure functions over values. Names of files are judged by ``git.names``; must not know sessions, stores or repositories.
+Pure functions over values. ``git.path_rules`` validates names of files.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ LONGEST_TTL: Final = timedelta(days=36_525)
 
 
 def check_text(value: object, what: str) -> str:
-    """Judge a text that will be stored.
+    """Validate a text that will be stored.
 
     Args:
         value: the text.
-        what: how the message calls it.
+        what: its name in the message.
 
     Raises:
         InvalidInput: it is no ``str``, or has a lone surrogate, which no encoding of Unicode can write.
@@ -39,7 +39,7 @@ def check_text(value: object, what: str) -> str:
 
 
 def check_message(value: object, what: str = "message") -> str:
-    """Judge a commit message that has to say something. Raises InvalidInput, as ``check_text`` and where it is blank."""
+    """Validate a commit message, which must not be blank. Raises InvalidInput, as ``check_text`` and for a blank one."""
     message = check_text(value, what)
     if not message.strip():
         raise InvalidInput("The commit message is empty.", why="A log of empty messages says nothing.", fix="Say what changed.")
@@ -47,11 +47,11 @@ def check_message(value: object, what: str = "message") -> str:
 
 
 def check_contents(value: Any, what: str) -> bytes:
-    """The bytes of a file from what a caller gave: a text is written as UTF-8, anything bytes-like as it is.
+    """The bytes of a file from an argument: a text is written as UTF-8, anything bytes-like as it is.
 
     Args:
         value: ``str``, ``bytes``, ``bytearray``, ``memoryview`` or another buffer.
-        what: how the message calls it.
+        what: its name in the message.
 
     Raises:
         InvalidInput: it is none of those, or a text as ``check_text`` refuses it.
@@ -76,7 +76,7 @@ def check_paths(paths: Iterable[str], what: str) -> list[str]:
 
 
 def check_ttl(value: object, what: str = "ttl") -> timedelta:
-    """Judge a time to live.
+    """Validate a time to live.
 
     Raises:
         InvalidInput: it is no timedelta, not positive, or longer than ``LONGEST_TTL``.

@@ -1,4 +1,4 @@
-"""From the agent's object no chain of references leads to durable or to a decision (DESIGN 4.3, rule 6)."""
+"""From the agent's object no chain of references leads to durable or to a decision (rule 6)."""
 
 from __future__ import annotations
 

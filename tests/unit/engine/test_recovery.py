@@ -1,4 +1,4 @@
-"""A kill at every named point of a start, a promotion and an eviction, and what the next engine makes of it (DESIGN rule 9)."""
+"""A kill at every named point of a start, a promotion and an eviction, and what the next engine makes of it (rule 9)."""
 
 from __future__ import annotations
 

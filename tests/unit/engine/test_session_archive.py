@@ -1,4 +1,4 @@
-"""What is set aside of unpromoted work: a patch that applies, and a commit that can be fetched (DESIGN rule 8)."""
+"""What is set aside of unpromoted work: a patch that applies, and a commit that can be fetched (rule 8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What listeners are told, in which order, and that nothing they do reaches the engine (DESIGN rule 10)."""
+"""What listeners are told, in which order, and that nothing they do reaches the engine (rule 10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a session ends by itself, and what its end takes away: TTL, sweep and eviction (DESIGN rule 8)."""
+"""When a session ends by itself, and what its end takes away: TTL, sweep and eviction (rule 8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The detector: branches and tags of durable that moved, and that no promotion explains (DESIGN rule 6)."""
+"""The detector: branches and tags of durable that moved, and that no promotion explains (rule 6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promotion: one commit on the branch's head that is exactly the selection, or not a byte (DESIGN rules 1, 2, 5, 12)."""
+"""Promotion: one commit on the branch's head that is exactly the selection, or not a byte (rules 1, 2, 5, 12)."""
 
 from __future__ import annotations
 

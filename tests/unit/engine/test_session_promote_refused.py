@@ -1,4 +1,4 @@
-"""A promotion that is refused changes not a byte of durable, and the session goes on (DESIGN rules 1 and 5)."""
+"""A promotion that is refused changes not a byte of durable, and the session goes on (rules 1 and 5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is selected, and when drift forbids it: files, hunks, and the three ways to treat overlap (DESIGN rules 4, 7)."""
+"""What is selected, and when drift forbids it: files, hunks, and the three ways to treat overlap (rules 4, 7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index: right answers without opening logs, whatever happens to its file (RELIABILITY: the index is disposable)."""
+"""The index: right answers without opening logs, whatever happens to its file."""
 
 from __future__ import annotations
 

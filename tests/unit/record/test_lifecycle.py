@@ -17,7 +17,7 @@ from pytest_gittrix.record.state.lifecycle import LEGAL, STATES, FinalizationRes
 from pytest_gittrix.record.state.metadata import metadata_of, state_from_metadata
 from pytest_gittrix.record.state.records import load_metadata
 
-# The document's states, and the pairs that it and its code allow (session-systems 4.2), written down a second time.
+# The document's states, and the pairs that it and its code allow, written down a second time.
 DOCUMENTED = ("creating", "active", "finalizing", "completed", "failed", "killed", "retained")
 PAIRS = {
     *(("creating", "active"), ("active", "finalizing"), ("active", "completed"), ("active", "failed"), ("active", "killed")),

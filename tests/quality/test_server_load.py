@@ -38,7 +38,7 @@ class Client:
         self._connection = http.client.HTTPConnection(daemon.file.host, daemon.file.port, timeout=LONG)
         self._key = {"Authorization": f"Bearer {daemon.file.key}", "Content-Type": "application/json"}
 
-    def ask(self, method: str, path: str, body: object = None) -> Any:
+    def request(self, method: str, path: str, body: object = None) -> Any:
         self._connection.request(method, path, None if body is None else json.dumps(body), self._key)
         response = self._connection.getresponse()
         told = json.loads(response.read())
@@ -49,13 +49,13 @@ class Client:
         """Say one more thing, ask for an item that all ask for, and look."""
         text = json.dumps({"text": f"{self.number}:{number}"}).encode()
         argv = ["session", "record", self.talk, "user_message", "--json"]
-        told = self.ask("POST", "/api/command", {"argv": argv, "cwd": "/", "stdin_base64": base64.b64encode(text).decode()})
+        told = self.request("POST", "/api/command", {"argv": argv, "cwd": "/", "stdin_base64": base64.b64encode(text).decode()})
         assert told["status"] == 0, told
         self.said += 1
         item = f"round-{number}"
-        locked = self.ask("POST", f"/api/sessions/{self.chat}/locks", {"work_item_id": item})
+        locked = self.request("POST", f"/api/sessions/{self.chat}/locks", {"work_item_id": item})
         self.got[item] = self.chat if locked["acquired"] else locked["holder"]
-        assert self.ask("GET", "/health")["ok"] is True
+        assert self.request("GET", "/health")["ok"] is True
 
     def close(self) -> None:
         self._connection.close()

@@ -47,7 +47,7 @@ def gittrix(home: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
 
 def test_it_says_where_it_listens_and_leaves_nothing_when_it_ends(staff: Staff) -> None:
     with DaemonProcess(staff.home) as daemon:
-        said = daemon.said["data"]
+        said = daemon.greeting["data"]
         assert (said["host"], said["port"], said["pid"]) == ("127.0.0.1", daemon.file.port, daemon.process.pid)
         assert (said["team"], said["store"]) == ("blue", str(staff.home / "sessions"))
         assert daemon.ok("GET", "/health")["team"] == "blue"
@@ -199,8 +199,8 @@ def test_a_second_daemon_of_a_home_is_refused_and_the_first_goes_on(staff: Staff
     with DaemonProcess(staff.home) as first:
         with DaemonProcess(staff.home) as second:
             code, _ = second.ended()
-            assert (code, second.said["error"]["code"]) == (1, "DAEMON_RUNS")
-            assert str(first.process.pid) in second.said["error"]["message"]
+            assert (code, second.greeting["error"]["code"]) == (1, "DAEMON_RUNS")
+            assert str(first.process.pid) in second.greeting["error"]["message"]
         assert first.ok("GET", "/health")["ok"] is True
         assert daemon_file.read(staff.home) == first.file
 
@@ -209,8 +209,8 @@ def test_of_many_daemons_started_at_once_one_runs(staff: Staff) -> None:
     with ThreadPoolExecutor(4) as pool:
         started = [*pool.map(lambda _: DaemonProcess(staff.home), range(4))]
     try:
-        running = [one for one in started if one.said["ok"]]
-        refused = [one.said["error"]["code"] for one in started if one not in running]
+        running = [one for one in started if one.greeting["ok"]]
+        refused = [one.greeting["error"]["code"] for one in started if one not in running]
         assert (len(running), refused) == (1, ["DAEMON_RUNS"] * 3)
         assert daemon_file.read(staff.home) == running[0].file
     finally:

@@ -57,7 +57,7 @@ def test_every_request_is_answered_as_the_description_says(tmp_path: Path) -> No
 
 def test_the_description_tells_of_every_request_and_its_refusals(tmp_path: Path) -> None:
     with DaemonProcess(tmp_path / "home") as daemon:
-        told = daemon.ask("GET", "/openapi.json").json
+        told = daemon.request("GET", "/openapi.json").json
 
     paths = {f"{method.upper()} {path}" for path, methods in told["paths"].items() for method in methods}
     assert {"GET /health", "GET /api/events", "POST /api/command", "POST /api/sessions/start", "GET /api/orchestrator/sessions"} <= paths

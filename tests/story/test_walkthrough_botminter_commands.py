@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.cli import Cli
-from support.daemon import Asked, Staff, serving, wait_until
+from support.daemon import DaemonClient, Staff, serving, wait_until
 
 from pytest_gittrix.cli.verbs import command_line
 
@@ -27,7 +27,7 @@ def staff(cli: Cli, tmp_path: Path) -> Iterator[Staff]:
 
 
 @pytest.fixture
-def daemon(staff: Staff) -> Iterator[Asked]:
+def daemon(staff: Staff) -> Iterator[DaemonClient]:
     with serving(staff.settings) as asked:
         yield asked
 
@@ -110,32 +110,32 @@ class TestDaemon:
     def test_it_listens_on_port_8484_by_default(self) -> None:
         assert command_line().parse_args(["serve"]).port == 8484
 
-    def test_start_and_stop_delegate_to_it(self, cli: Cli, staff: Staff, daemon: Asked) -> None:
+    def test_start_and_stop_delegate_to_it(self, cli: Cli, staff: Staff, daemon: DaemonClient) -> None:
         id_ = started(cli, "ada")
         staff.agents.step("up")
         assert daemon.state(id_) == "Active"
         cli.ok("member", "stop", id_)
         assert daemon.state(id_) == "Retained"
 
-    def test_it_goes_on_after_members_stop_and_keeps_their_records(self, cli: Cli, staff: Staff, daemon: Asked) -> None:
+    def test_it_goes_on_after_members_stop_and_keeps_their_records(self, cli: Cli, staff: Staff, daemon: DaemonClient) -> None:
         started(cli, "ada")
         staff.agents.step("up")
         cli.ok("member", "stop", "--all")
-        assert daemon.ask("GET", "/health").status == 200
+        assert daemon.request("GET", "/health").status == 200
         assert len(daemon.ok("GET", "/api/sessions")["sessions"]) == 1
 
-    def test_it_finalizes_after_an_agent_exits_without_being_asked(self, staff: Staff, daemon: Asked) -> None:
+    def test_it_finalizes_after_an_agent_exits_without_being_asked(self, staff: Staff, daemon: DaemonClient) -> None:
         id_ = staff.start(daemon, "bob")
         wait_until(lambda: daemon.state(id_) == "Retained", "the end")
         assert "bob.txt" in staff.saved()
 
-    def test_it_exposes_session_state_over_http(self, staff: Staff, daemon: Asked) -> None:
+    def test_it_exposes_session_state_over_http(self, staff: Staff, daemon: DaemonClient) -> None:
         id_ = staff.start(daemon, "eve", "Interactive")
         assert daemon.ok("GET", f"/api/sessions/{id_}")["session"]["current_state"] == "Active"
         assert daemon.ok("GET", f"/api/sessions/{id_}/inspect")["git_state"]["repos"][0]["repo_name"] == "app"
-        assert daemon.ask("GET", "/api/sessions/nobody").status == 404
+        assert daemon.request("GET", "/api/sessions/nobody").status == 404
 
-    def test_each_documented_operation_has_its_path(self, staff: Staff, daemon: Asked) -> None:
+    def test_each_documented_operation_has_its_path(self, staff: Staff, daemon: DaemonClient) -> None:
         id_ = staff.start(daemon, "eve", "Interactive")
         assert daemon.ok("POST", f"/api/sessions/{id_}/locks", {"work_item_id": "td-7"})["acquired"]
         assert daemon.ok("DELETE", f"/api/sessions/{id_}/locks/td-7")["released"]

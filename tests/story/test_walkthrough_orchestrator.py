@@ -307,7 +307,7 @@ class TestUsage:
         session = led.spawn()
         led.does(session, "waiting_input")
         led.lead.poll()
-        told = [event for event in led.told if event["type"] == "session.needs_input"]
+        told = [event for event in led.notifications if event["type"] == "session.needs_input"]
         assert [(event["sessionId"], event["priority"]) for event in told] == [(session.id, "urgent")]
 
 

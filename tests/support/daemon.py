@@ -1,4 +1,4 @@
-"""A daemon to be asked: one that serves in this process, or one as a process of its own; with a team, remotes and scripted agents."""
+"""Daemons for tests: in a thread of this process, or as a separate process; with a team, remotes and scripted agents."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from pytest_gittrix.server.run import Serving, Settings
 from pytest_gittrix.testing.scenarios.agent_kit import AgentKit, AgentScript
 
 LONG: Final = 60.0
-"""Real seconds after which something that was to happen counts as stuck."""
+"""Real seconds after which an awaited event counts as stuck."""
 
 _NUMBERS: Final = count()
 
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer: its status, its headers by lower-case name, its body."""
+    """A response: its status, its headers by lower-case name, its body."""
 
     status: int
     headers: Mapping[str, str]
@@ -45,20 +45,20 @@ class Reply:
 
     @property
     def error(self) -> tuple[int, str]:
-        """The status and the code of what went wrong."""
+        """The status and the code of an error."""
         assert self.json["ok"] is False
         return self.status, self.json["error"]["code"]
 
 
-class Asked:
-    """Something that listens, and can be asked."""
+class DaemonClient:
+    """A client of a daemon that listens."""
 
     file: DaemonFile
 
-    def ask(
+    def request(
         self, method: str, path: str, body: object = None, *, headers: Mapping[str, str] | None = None, raw: bytes | None = None
     ) -> Reply:
-        """Ask on a connection of its own."""
+        """Send a request on a new connection."""
         data = raw if raw is not None else None if body is None else json.dumps(body).encode()
         kind = {"Content-Type": "application/json"} if data is not None else {}
         with closing(http.client.HTTPConnection(self.file.host, self.file.port, timeout=LONG)) as connection:
@@ -67,17 +67,17 @@ class Asked:
             return Reply(response.status, {name.lower(): value for name, value in response.getheaders()}, response.read())
 
     def ok(self, method: str, path: str, body: object = None, **settings: Any) -> dict[str, Any]:
-        """What was answered to a request that must succeed."""
-        reply = self.ask(method, path, body, **settings)
+        """The response to a request that must succeed."""
+        reply = self.request(method, path, body, **settings)
         assert reply.status == 200, reply.body
         assert reply.json["ok"] is True
         answer: dict[str, Any] = reply.json
         return answer
 
     def command(self, *argv: str, cwd: Path, stdin: str | None = "") -> Reply:
-        """Have a command run, with the key of the daemon's file."""
+        """Have the daemon run a command, with the key of its file."""
         body = {"argv": argv, "cwd": str(cwd)} | ({} if stdin is None else {"stdin_base64": stdin})
-        return self.ask("POST", "/api/command", body, headers={"Authorization": f"Bearer {self.file.key}"})
+        return self.request("POST", "/api/command", body, headers={"Authorization": f"Bearer {self.file.key}"})
 
     def state(self, id_: str) -> str:
         """The state of a member's session."""
@@ -85,7 +85,7 @@ class Asked:
 
 
 @contextmanager
-def serving(settings: Settings) -> Iterator[Asked]:
+def serving(settings: Settings) -> Iterator[DaemonClient]:
     """A daemon in a thread of this process."""
     up = threading.Event()
     failures: list[BaseException] = []
@@ -103,9 +103,9 @@ def serving(settings: Settings) -> Iterator[Asked]:
     thread.start()
     try:
         assert up.wait(LONG)
-        asked = Asked()
-        asked.file = daemon.file
-        yield asked
+        client = DaemonClient()
+        client.file = daemon.file
+        yield client
     finally:
         daemon.end()
         thread.join(LONG)
@@ -114,8 +114,8 @@ def serving(settings: Settings) -> Iterator[Asked]:
         raise failures[0]
 
 
-class DaemonProcess(Asked):
-    """``gittrix serve`` as a process of its own. Use it as a context manager: it is gone afterwards.
+class DaemonProcess(DaemonClient):
+    """``gittrix serve`` as a separate process. Use it as a context manager, which kills it at the end.
 
     Args:
         home: the engine's home.
@@ -127,8 +127,8 @@ class DaemonProcess(Asked):
         argv = [sys.executable, "-m", "pytest_gittrix.cli", "serve", "--port", "0", "--json", *arguments]
         self.process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         try:
-            self.said = self._first_line()
-            if self.said["ok"]:
+            self.greeting = self._first_line()
+            if self.greeting["ok"]:
                 found = daemon_file.read(home)
                 assert found is not None
                 self.file = found
@@ -137,7 +137,7 @@ class DaemonProcess(Asked):
             raise
 
     def _first_line(self) -> Any:
-        """What it says once it listens, or why it does not."""
+        """The line that it prints once it listens, or with the error."""
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         line = self.process.stdout.readline()
@@ -151,12 +151,12 @@ class DaemonProcess(Asked):
         self.kill()
 
     def end(self) -> tuple[int, str]:
-        """Tell it to end, and wait; its exit status and what it wrote to standard error."""
+        """Send it SIGTERM, and wait; return its exit status and its standard error."""
         self.process.send_signal(signal.SIGTERM)
         return self.ended()
 
     def ended(self) -> tuple[int, str]:
-        """Wait for it; its exit status and what it wrote to standard error."""
+        """Wait for it; return its exit status and its standard error."""
         _, err = self.process.communicate(timeout=LONG)
         return self.process.returncode, err.decode()
 
@@ -170,7 +170,7 @@ class Staff:
     """A team for a daemon: one repository, and members whose agents follow scripts.
 
     Attributes:
-        home: the engine's home. agents: the scripts' other side. app: the remote.
+        home: the engine's home. agents: the scripts of the agents. app: the remote.
     """
 
     def __init__(self, root: Path, agents: AgentKit, home: Path | None = None) -> None:
@@ -182,7 +182,7 @@ class Staff:
     @classmethod
     @contextmanager
     def open(cls, root: Path, home: Path | None = None) -> Iterator[Staff]:
-        """Make one; its home is below ``root`` unless there is to be another. Its agents are gone afterwards."""
+        """Make a team; its home is below ``root`` by default. Its agents are ended afterwards."""
         with AgentKit(root / "kit", timeout=LONG) as agents:
             yield cls(root, agents, home)
 
@@ -191,7 +191,7 @@ class Staff:
         return Settings(port=0, store=self.home / "sessions")
 
     def hires(self, more: str = "", **scripts: AgentScript) -> Path:
-        """Write the team file: a member for each script; by default nobody."""
+        """Write the team file, with a member for each script."""
         lines = ['team = "blue"', more, "[[repositories]]", 'name = "app"', f"url = {json.dumps(str(self.app.path))}"]
         for name, script in scripts.items():
             lines += [f"[members.{name}]", f"command = {json.dumps(script.command)}"]
@@ -199,12 +199,12 @@ class Staff:
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")
         return file
 
-    def start(self, daemon: Asked, member: str, kind: str = "Loop", **more: Any) -> str:
+    def start(self, daemon: DaemonClient, member: str, kind: str = "Loop", **more: Any) -> str:
         """Start a session; its id."""
         return str(daemon.ok("POST", "/api/sessions/start", {"member_name": member, "session_type": kind, **more})["session_id"])
 
     def commits(self, path: str, name: str = "agent") -> AgentScript:
-        """A script that commits a file on a branch of its own, and ends."""
+        """A script that commits a file on a new branch, and ends."""
         git = "git -c user.name=agent -c user.email=agent@example.org"
         line = f"cd projects/app && git checkout -q -b work && echo work > {path} && git add {path} && {git} commit -q -m work"
         return self.agents.script(name).run("sh", "-c", line)
@@ -219,7 +219,7 @@ class Staff:
 
 
 def wait_until(holds: Callable[[], bool], what: str = "it") -> None:
-    """Wait for something that other processes bring about."""
+    """Wait until a condition holds that other processes bring about."""
     deadline = real_seconds() + LONG
     while not holds():
         assert real_seconds() < deadline, f"{what} did not come about"

@@ -21,14 +21,14 @@ SOAK: Final = os.environ.get("PYTEST_GITTRIX_SOAK") == "1"
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A directory that is gone after the block; in memory where that can be had."""
-    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="gittrix-finalize-", dir=place, ignore_cleanup_errors=True) as directory:
+    """A directory that is removed after the block; in memory where possible."""
+    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="gittrix-finalize-", dir=parent, ignore_cleanup_errors=True) as directory:
         yield Path(directory)
 
 
-class Desk:
-    """A built plan; the first repository of it is the one that is worked in.
+class AgentWorkspace:
+    """A workspace that a test changes as the agent would; the agent works in its first repository.
 
     Attributes:
         member: the plan.
@@ -43,7 +43,7 @@ class Desk:
         self.base = str(self.member.workspace.repositories[0].commit)
 
     def git(self, *arguments: str) -> str:
-        """The agent's git, at a time of its own."""
+        """Run the agent's git, each time a little later."""
         return git(self.root, *arguments, at=self.member.tick())
 
     def put(self, path: str, text: str, *, mode: int = 0o644) -> None:
@@ -54,19 +54,19 @@ class Desk:
         at.chmod(mode)
 
     def commit(self, path: str) -> str:
-        """Commit a new file; gives the commit."""
+        """Commit a new file; return the commit."""
         self.put(path, f"{path}\n")
         self.git("add", "-f", path)
         self.git("commit", "-q", "-m", path)
         return self.git("rev-parse", "HEAD")
 
     def rival(self, branch: str, files: Mapping[str, str]) -> str:
-        """Have somebody else push to a branch; gives the commit."""
+        """Push to a branch as another person; return the commit."""
         self.member.commit_to(self.bare, branch, files)
         return git(self.bare, "rev-parse", f"refs/heads/{branch}")
 
     def overtake(self, branch: str, *, times: int) -> None:
-        """Have somebody else be faster at the next pushes to a branch, each time with a commit of one file more."""
+        """Have another person win the race of the next pushes to a branch, each time with a commit of one file more."""
         git(self.bare, "branch", "faster", branch)
         ids = [self.rival("faster", {f"faster-{number}.txt": "x\n"}) for number in range(times)]
         git(self.bare, "update-ref", "-d", "refs/heads/faster")
@@ -84,11 +84,11 @@ class Desk:
         at.chmod(0o755)
 
     def mood(self, kind: RemoteKind) -> None:
-        """Have the remote be of another kind."""
+        """Change the kind of the remote."""
         self.member.change_mood(self.member.plan[0], kind)
 
     def lend(self) -> None:
-        """Move the agent's packs to the shared clone, where objects are that others made."""
+        """Move the agent's packs to the shared clone, which has the objects of others."""
         clone = next(path.parent for path in Path(self.member.workspace.clones).glob("*/config"))
         for pack in (self.root / ".git" / "objects" / "pack").iterdir():
             pack.rename(clone / "objects" / "pack" / pack.name)

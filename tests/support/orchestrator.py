@@ -1,4 +1,4 @@
-"""Sessions as agent-orchestrator sees them: a log written by hand, and somebody who looks at it; and real ones, with real agents."""
+"""Orchestrated sessions for tests: logs that are written by hand and polled, and real sessions with real agents."""
 
 from __future__ import annotations
 
@@ -30,56 +30,56 @@ ID = "app-1"
 
 
 def at(minute: float) -> int:
-    """So many minutes after the session was created, in nanoseconds since 1970 UTC."""
+    """The instant some minutes after the session was created, in nanoseconds since 1970 UTC."""
     return NOW + round(minute * MINUTE / 1000) * 1000
 
 
 def does(state: str, minute: float | None = None, source: str = "native") -> Activity:
-    """An agent that was last seen to do something at a minute."""
+    """An agent's activity that was last observed at a minute."""
     return Activity(state, source, None if minute is None else at(minute))
 
 
 class Watched:
-    """A session of a project, and somebody who polls it: records what is news, decides, and records what was decided if that is news.
+    """A session of a project that is polled: each poll records new observations, decides, and records a new decision.
 
     Args:
-        identity: who works in it; ``project=None`` for a session of nobody's.
+        identity: its identity; ``project=None`` for a session without a project.
     """
 
     def __init__(self, **identity: Any) -> None:
-        told = {name: value for name, value in {"project": "app", **identity}.items() if value is not None}
+        facts = {name: value for name, value in {"project": "app", **identity}.items() if value is not None}
         self.events: list[Event] = []
         self.decisions: list[Decision] = []
-        self.tell(0, "session.created", **CREATED, identity=told)
+        self.tell(0, "session.created", **CREATED, identity=facts)
         self.tell(0, "workspace.ready", path="/w")
 
     @property
     def observations(self) -> Observations:
-        """What is known by now."""
+        """The observations by now."""
         return observations_of(self.events)
 
     def status(self, dialect: Dialect = "document") -> str:
-        """What it is by now."""
+        """Its status by now."""
         return status(self.observations, dialect=dialect)
 
     def tell(self, minute: float, type: str, **data: Any) -> None:
-        """Something happened to it."""
+        """Append an event."""
         check(type, data)
         self.events.append(Event(len(self.events), at(minute), ID, type, "system", data))
 
     def decided(self, minute: float, session: str, reason: str = "task_in_progress", **data: Any) -> None:
-        """Somebody decided."""
+        """Append a decision of a status."""
         self.tell(minute, "status.decided", session=session, reason=reason, **data)
 
     def look(
         self, minute: float, runtime: str | None = None, activity: Activity | None = None, pr: ObservedPullRequest | None = None
     ) -> str:
-        """Look at it, and say what it is then in the newest dialect."""
+        """Poll it, and return its status then in the newest dialect."""
         if runtime is not None and runtime != self.observations.runtime.state:
             self.tell(minute, "runtime.observed", state=runtime)
         if activity is not None and activity.state not in ("unknown", self.observations.activity.state):
-            seen = {} if activity.observed_ns is None else {"observed_ns": activity.observed_ns}
-            self.tell(minute, "activity.observed", state=activity.state, source=activity.source, **seen)
+            instant = {} if activity.observed_ns is None else {"observed_ns": activity.observed_ns}
+            self.tell(minute, "activity.observed", state=activity.state, source=activity.source, **instant)
         if pr is not None and pr.state != self.observations.pr.state:
             self.tell(minute, "pr.observed", state=pr.state, ci=pr.ci, review=pr.review, mergeable=pr.mergeable)
         decision = decide(self.observations, PollResult(None if runtime is None else Runtime(runtime), activity, pr), at(minute))
@@ -97,7 +97,7 @@ on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="agen
 
 @dataclass
 class Tracked:
-    """A tracker with issues: the branch of each, or None; and those that are completed. With ``problem``, it cannot be asked."""
+    """A tracker with issues: the branch of each, or None; and those that are completed. With ``problem``, it cannot be reached."""
 
     issues: dict[str, str | None] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
@@ -122,14 +122,14 @@ class Led:
     Attributes:
         site: the durable repository, the clock and the engine.
         kit: scripts of agents.
-        told: every notification, of every orchestrator here, in order.
-        errors: what was announced as gone wrong.
-        options: of the project.
+        notifications: the notifications of every orchestrator here, in order.
+        errors: the announced errors.
+        options: options of the project.
     """
 
     site: Site
     kit: AgentKit
-    told: list[dict[str, Any]] = field(default_factory=list)
+    notifications: list[dict[str, Any]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -139,7 +139,7 @@ class Led:
         self.lead = self.another()
 
     def agent(self, script: AgentScript | None = None, name: str = "agent", **options: Any) -> CommandAgent:
-        """An agent plugin that follows a script; by default one that hangs, and ends when it is asked to."""
+        """An agent plugin that follows a script; by default one that hangs until it is asked to end."""
         return CommandAgent(name, tuple((script or self.kit.script(name).polite().hang()).command), **options)
 
     def project(self, **options: Any) -> Project:
@@ -149,7 +149,7 @@ class Led:
 
     def another(self, *projects: Project, **options: Any) -> Orchestrator:
         """One more orchestrator, as another process would have; the project is ``app`` unless some are given."""
-        given = {"notify": self.told.append, "environment": ENVIRONMENT, "grace": 5.0, **options}
+        given = {"notify": self.notifications.append, "environment": ENVIRONMENT, "grace": 5.0, **options}
         return Orchestrator(self.site.engine, projects or [self.project()], **given)
 
     def spawn(self, lead: Orchestrator | None = None, **config: Any) -> Session:
@@ -157,7 +157,7 @@ class Led:
         return (lead or self.lead).spawn(SpawnConfig("app", **config))
 
     def does(self, session: Session, state: str) -> None:
-        """Its agent writes down what it does now."""
+        """Have its agent write its present activity."""
         assert session.workspace_path is not None
         write_jsonl(Path(session.workspace_path) / ACTIVITY_LOG, state, self.site.clock.now_ns())
 
@@ -173,20 +173,20 @@ class Led:
         return found
 
     def decided(self, id: str) -> list[tuple[str, str]]:
-        """What was decided of a session, in order."""
+        """The decisions about a session, in order."""
         return [(event.data["session"], event.data["reason"]) for event in self.site.events(id) if event.type == "status.decided"]
 
     def types(self) -> list[str]:
-        """The types of what was told, in order."""
-        return [told["type"] for told in self.told]
+        """The types of the notifications, in order."""
+        return [one["type"] for one in self.notifications]
 
     @property
     def files(self) -> Path:
-        """Where the flat files are."""
+        """The directory of the flat files."""
         return self.lead.directory / "app" / "sessions"
 
     def left(self) -> dict[str, list[str]]:
-        """What a spawn can leave behind: sessions, reservations, work trees that durable knows, and processes."""
+        """All that a spawn can leave behind: sessions, reservations, work trees that durable knows, and processes."""
         store, files = self.site.store, self.files
         return {
             "sessions": sorted(path.name for path in store.iterdir() if not path.name.startswith((".", "index"))),

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.finalize import Desk
+from support.finalize import AgentWorkspace
 from support.life import Lived
 from support.remote import TOKEN
 
@@ -23,8 +23,8 @@ from pytest_gittrix.workspaces.multi_repo import RepositorySpec, checkout_all
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path / "desk", RepositoryPlan("app"))
+def workspace(tmp_path: Path) -> AgentWorkspace:
+    return AgentWorkspace(tmp_path / "workspace", RepositoryPlan("app"))
 
 
 def kinds(actions: tuple[Action, ...]) -> list[tuple[str, str | None]]:
@@ -34,147 +34,149 @@ def kinds(actions: tuple[Action, ...]) -> list[tuple[str, str | None]]:
 # Remotes that do not take it ---------------------------------------------------------------------------------------------------
 
 
-def test_a_protected_branch_is_passed_by_on_a_recovery_branch(desk: Desk) -> None:
-    desk.git("checkout", "-q", "main")
-    mine = desk.commit("mine.txt")
-    desk.mood("protected")
-    ended = desk.finalize()
+def test_a_protected_branch_is_passed_by_on_a_recovery_branch(workspace: AgentWorkspace) -> None:
+    workspace.git("checkout", "-q", "main")
+    mine = workspace.commit("mine.txt")
+    workspace.mood("protected")
+    ended = workspace.finalize()
     assert (ended.status, ended.unsaved) == ("CompletedDegraded", False)
-    assert desk.remote_refs()["refs/heads/recovery/s1/main"] == mine
+    assert workspace.remote_refs()["refs/heads/recovery/s1/main"] == mine
 
 
 @pytest.mark.parametrize("mood", ["rejecting", "gone"])
-def test_what_the_remote_does_not_take_stays_until_it_does(desk: Desk, mood: RemoteKind) -> None:
-    desk.git("checkout", "-q", "-b", "work")
-    desk.commit("mine.txt")
-    desk.put("more.txt", "more\n")
-    desk.mood(mood)
+def test_what_the_remote_does_not_take_stays_until_it_does(workspace: AgentWorkspace, mood: RemoteKind) -> None:
+    workspace.git("checkout", "-q", "-b", "work")
+    workspace.commit("mine.txt")
+    workspace.put("more.txt", "more\n")
+    workspace.mood(mood)
 
-    failed = desk.finalize()
+    failed = workspace.finalize()
     assert (failed.status, failed.unsaved) == ("Failed", True)
     assert failed.reason
-    assert (desk.root / "more.txt").read_text() == "more\n"
+    assert (workspace.root / "more.txt").read_text() == "more\n"
 
-    desk.mood("plain")
-    ended = desk.finalize(attempt=2)
+    workspace.mood("plain")
+    ended = workspace.finalize(attempt=2)
     assert (ended.status, ended.unsaved) == ("Completed", False)
-    assert desk.at_remote("work", "more.txt") == "more\n"
+    assert workspace.at_remote("work", "more.txt") == "more\n"
 
 
-def test_a_remote_is_not_even_asked_about_a_repository_that_nobody_touched(desk: Desk) -> None:
-    desk.mood("gone")
-    ended = desk.finalize()
+def test_a_remote_is_not_even_asked_about_a_repository_that_nobody_touched(workspace: AgentWorkspace) -> None:
+    workspace.mood("gone")
+    ended = workspace.finalize()
     assert (ended.status, ended.unsaved, kinds(ended.actions)) == ("Skipped", False, [("skipped", None)])
 
 
-def test_what_is_not_saved_in_time_stays(desk: Desk) -> None:
-    desk.git("checkout", "-q", "-b", "work")
-    desk.commit("mine.txt")
-    before = desk.remote_refs()
-    ended = desk.finalize(deadline=0)
+def test_what_is_not_saved_in_time_stays(workspace: AgentWorkspace) -> None:
+    workspace.git("checkout", "-q", "-b", "work")
+    workspace.commit("mine.txt")
+    before = workspace.remote_refs()
+    ended = workspace.finalize(deadline=0)
     assert (ended.status, ended.unsaved, ended.reason) == ("Failed", True, "app: the time was up")
-    assert desk.remote_refs() == before
-    assert desk.finalize().status == "Completed"
+    assert workspace.remote_refs() == before
+    assert workspace.finalize().status == "Completed"
 
 
-def test_a_remote_that_does_not_answer_is_given_up(desk: Desk) -> None:
-    desk.git("checkout", "-q", "-b", "work")
-    desk.commit("mine.txt")
-    desk.hook("pre-receive", "exec sleep 600")
-    ended = desk.finalize(deadline=1.5)
+def test_a_remote_that_does_not_answer_is_given_up(workspace: AgentWorkspace) -> None:
+    workspace.git("checkout", "-q", "-b", "work")
+    workspace.commit("mine.txt")
+    workspace.hook("pre-receive", "exec sleep 600")
+    ended = workspace.finalize(deadline=1.5)
     assert (ended.status, ended.unsaved) == ("Failed", True)
-    desk.mood("plain")
-    (desk.bare / "hooks" / "pre-receive").unlink()
-    assert desk.finalize().status == "Completed"
+    workspace.mood("plain")
+    (workspace.bare / "hooks" / "pre-receive").unlink()
+    assert workspace.finalize().status == "Completed"
 
 
 # Agents that mean harm, and odd workspaces ---------------------------------------------------------------------------------------
 
 
 def test_no_program_of_the_agents_runs_and_its_configuration_is_not_read(tmp_path: Path) -> None:
-    desk = Desk(tmp_path / "desk", RepositoryPlan("app", deeds=("branch", "stash", "diverged"), end="dirty", extras=("hostile",)))
-    git(desk.root, "status")
-    trace = desk.member.root / "trace"
+    workspace = AgentWorkspace(
+        tmp_path / "workspace", RepositoryPlan("app", deeds=("branch", "stash", "diverged"), end="dirty", extras=("hostile",))
+    )
+    git(workspace.root, "status")
+    trace = workspace.member.root / "trace"
     trace.unlink()  # so it would have been seen
-    ended = desk.finalize()
+    ended = workspace.finalize()
     assert ended.status == "CompletedDegraded"
     assert not trace.exists()
 
 
-def test_a_configuration_that_no_git_could_read_is_no_obstacle(desk: Desk) -> None:
-    desk.git("checkout", "-q", "-b", "work")
-    mine = desk.commit("mine.txt")
-    (desk.root / ".git" / "config").write_text("[broken\n")
-    assert desk.finalize().status == "Completed"
-    assert desk.remote_refs()["refs/heads/work"] == mine
+def test_a_configuration_that_no_git_could_read_is_no_obstacle(workspace: AgentWorkspace) -> None:
+    workspace.git("checkout", "-q", "-b", "work")
+    mine = workspace.commit("mine.txt")
+    (workspace.root / ".git" / "config").write_text("[broken\n")
+    assert workspace.finalize().status == "Completed"
+    assert workspace.remote_refs()["refs/heads/work"] == mine
 
 
-def test_an_address_that_the_agent_changed_is_not_gone_by(desk: Desk) -> None:
-    elsewhere = desk.member.root / "elsewhere.git"
-    git(desk.member.root, "init", "-q", "--bare", str(elsewhere))
-    desk.git("remote", "set-url", "origin", str(elsewhere))
-    desk.git("checkout", "-q", "-b", "work")
-    mine = desk.commit("mine.txt")
-    assert desk.finalize().status == "Completed"
-    assert desk.remote_refs()["refs/heads/work"] == mine
+def test_an_address_that_the_agent_changed_is_not_gone_by(workspace: AgentWorkspace) -> None:
+    elsewhere = workspace.member.root / "elsewhere.git"
+    git(workspace.member.root, "init", "-q", "--bare", str(elsewhere))
+    workspace.git("remote", "set-url", "origin", str(elsewhere))
+    workspace.git("checkout", "-q", "-b", "work")
+    mine = workspace.commit("mine.txt")
+    assert workspace.finalize().status == "Completed"
+    assert workspace.remote_refs()["refs/heads/work"] == mine
     assert git(elsewhere, "for-each-ref") == ""
 
 
-def test_a_link_in_a_repositorys_place_is_not_followed(desk: Desk) -> None:
-    private = desk.member.root / "private"
-    desk.root.rename(private)
+def test_a_link_in_a_repositorys_place_is_not_followed(workspace: AgentWorkspace) -> None:
+    private = workspace.member.root / "private"
+    workspace.root.rename(private)
     (private / "diary.txt").write_text("private\n")
-    desk.root.symlink_to(private)
-    before = desk.remote_refs()
-    ended = desk.finalize()
+    workspace.root.symlink_to(private)
+    before = workspace.remote_refs()
+    ended = workspace.finalize()
     assert (ended.status, ended.unsaved) == ("Failed", True)
     assert "a link leads from projects/app" in str(ended.reason)
-    assert desk.remote_refs() == before
+    assert workspace.remote_refs() == before
 
 
-def test_a_repository_whose_git_directory_is_gone_stays(desk: Desk) -> None:
-    (desk.root / ".git").rename(desk.member.root / "taken")
-    ended = desk.finalize()
+def test_a_repository_whose_git_directory_is_gone_stays(workspace: AgentWorkspace) -> None:
+    (workspace.root / ".git").rename(workspace.member.root / "taken")
+    ended = workspace.finalize()
     assert (ended.status, ended.unsaved, kinds(ended.actions)) == ("Skipped", True, [("left", None)])
 
 
-def test_a_head_that_leads_nowhere_is_told_and_the_branches_are_saved_all_the_same(desk: Desk) -> None:
-    desk.git("checkout", "-q", "-b", "work")
-    mine = desk.commit("mine.txt")
-    (desk.root / ".git" / "HEAD").write_text("garbage\n")
-    ended = desk.finalize()
+def test_a_head_that_leads_nowhere_is_told_and_the_branches_are_saved_all_the_same(workspace: AgentWorkspace) -> None:
+    workspace.git("checkout", "-q", "-b", "work")
+    mine = workspace.commit("mine.txt")
+    (workspace.root / ".git" / "HEAD").write_text("garbage\n")
+    ended = workspace.finalize()
     assert (ended.status, ended.unsaved) == ("Failed", True)
-    assert desk.remote_refs()["refs/heads/work"] == mine
+    assert workspace.remote_refs()["refs/heads/work"] == mine
 
 
 def test_objects_that_are_damaged_fail_that_repository_alone(tmp_path: Path) -> None:
-    desk = Desk(tmp_path / "desk", RepositoryPlan("app", deeds=("branch",)), RepositoryPlan("web", deeds=("branch",)))
-    tree = desk.git("rev-parse", "feature/x^{tree}")
-    loose = desk.root / ".git" / "objects" / tree[:2] / tree[2:]
+    workspace = AgentWorkspace(tmp_path / "workspace", RepositoryPlan("app", deeds=("branch",)), RepositoryPlan("web", deeds=("branch",)))
+    tree = workspace.git("rev-parse", "feature/x^{tree}")
+    loose = workspace.root / ".git" / "objects" / tree[:2] / tree[2:]
     loose.chmod(0o644)
     loose.write_bytes(b"damaged")
-    ended = desk.finalize()
+    ended = workspace.finalize()
     assert (ended.status, ended.unsaved) == ("Failed", True)
     assert [one.action for one in ended.actions if one.name == "web"] == ["pushed"]
 
 
 @pytest.mark.parametrize("inside", ["lfs/objects/ab/cd/abcd", "modules/lib/HEAD", "annex/objects/x"])
-def test_work_that_only_the_git_directory_has_holds_the_workspace(desk: Desk, inside: str) -> None:
-    desk.git("checkout", "-q", "-b", "work")
-    mine = desk.commit("mine.txt")
-    desk.put(f".git/{inside}", "x\n")
-    ended = desk.finalize()
+def test_work_that_only_the_git_directory_has_holds_the_workspace(workspace: AgentWorkspace, inside: str) -> None:
+    workspace.git("checkout", "-q", "-b", "work")
+    mine = workspace.commit("mine.txt")
+    workspace.put(f".git/{inside}", "x\n")
+    ended = workspace.finalize()
     assert (ended.status, ended.unsaved) == ("Completed", True)
-    assert desk.remote_refs()["refs/heads/work"] == mine
+    assert workspace.remote_refs()["refs/heads/work"] == mine
 
 
-def test_contents_of_large_files_that_the_agent_only_read_hold_nothing(desk: Desk) -> None:
-    desk.put(".git/lfs/objects/ab/cd/abcd", "x\n")
-    assert not desk.finalize().unsaved
+def test_contents_of_large_files_that_the_agent_only_read_hold_nothing(workspace: AgentWorkspace) -> None:
+    workspace.put(".git/lfs/objects/ab/cd/abcd", "x\n")
+    assert not workspace.finalize().unsaved
 
 
 def test_many_that_push_to_one_branch_at_the_same_time_all_get_there(tmp_path: Path) -> None:
-    first = Desk(tmp_path / "desk", RepositoryPlan("app"))
+    first = AgentWorkspace(tmp_path / "workspace", RepositoryPlan("app"))
     tips = {}
     for number in range(4):
         made = checkout_all([RepositorySpec("app", str(first.bare))], tmp_path / f"w{number}", tmp_path / "clones")
@@ -191,28 +193,28 @@ def test_many_that_push_to_one_branch_at_the_same_time_all_get_there(tmp_path: P
     assert sorted(message for message in messages if message.startswith("by ")) == [f"by {number}" for number in tips]
 
 
-def test_a_workspace_that_is_gone_has_nothing_to_save(desk: Desk) -> None:
-    Path(desk.member.workspace.path).rename(desk.member.root / "taken")
+def test_a_workspace_that_is_gone_has_nothing_to_save(workspace: AgentWorkspace) -> None:
+    Path(workspace.member.workspace.path).rename(workspace.member.root / "taken")
     told: list[str] = []
-    assert desk.finalize(on_event=lambda type_, _data: told.append(type_)).status == "Skipped"
+    assert workspace.finalize(on_event=lambda type_, _data: told.append(type_)).status == "Skipped"
     assert told == ["finalize.started", "finalize.finished"]
 
 
-def test_only_one_at_a_time_finalizes_a_workspace(desk: Desk) -> None:
-    descriptor = os.open(desk.member.workspace.path, os.O_RDONLY)
+def test_only_one_at_a_time_finalizes_a_workspace(workspace: AgentWorkspace) -> None:
+    descriptor = os.open(workspace.member.workspace.path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         with pytest.raises(EvictionRace, match="is being finalized by somebody else"):
-            desk.finalize(deadline=0.05)
+            workspace.finalize(deadline=0.05)
     finally:
         os.close(descriptor)
-    assert desk.finalize().status == "Skipped"
+    assert workspace.finalize().status == "Skipped"
 
 
 @pytest.mark.parametrize("id_", ["", "a b", "../x", "a..b", "x.lock", "-x/.."])
-def test_an_id_that_cannot_be_in_a_branchs_name_is_refused(desk: Desk, id_: str) -> None:
+def test_an_id_that_cannot_be_in_a_branchs_name_is_refused(workspace: AgentWorkspace, id_: str) -> None:
     with pytest.raises(InvalidInput):
-        desk.finalize(id_=id_)
+        workspace.finalize(id_=id_)
 
 
 # What is told, and the second time -----------------------------------------------------------------------------------------------
@@ -224,70 +226,70 @@ def test_what_is_told_can_be_stored_and_adds_up_to_the_result(tmp_path: Path) ->
         RepositoryPlan("team", end="clean", extras=("knowledge",), team=True),
         RepositoryPlan("web", remote="rejecting", deeds=("branch",)),
     )
-    desk = Desk(tmp_path / "desk", *plans)
+    workspace = AgentWorkspace(tmp_path / "workspace", *plans)
     lived = Lived("active", "finalizing", id="s1")
-    ended = desk.finalize(on_event=lambda type_, data: lived.tell(3, type_, **data))
+    ended = workspace.finalize(on_event=lambda type_, data: lived.tell(3, type_, **data))
     lived.move(4, "failed")
     assert lived.life.result == ended.result
     assert (lived.life.left, lived.life.unsaved) == (("web",), True)
     # The second attempt takes nothing back, and tells it all again.
     lived.move(5, "retained").move(6, "finalizing")
-    again = desk.finalize(on_event=lambda type_, data: lived.tell(7, type_, **data), attempt=2)
+    again = workspace.finalize(on_event=lambda type_, data: lived.tell(7, type_, **data), attempt=2)
     assert again == ended
     assert lived.life.result == ended.result
 
 
 def test_what_a_team_knows_goes_to_its_default_branch_on_top_of_what_came_meanwhile(tmp_path: Path) -> None:
-    desk = Desk(tmp_path / "desk", RepositoryPlan("team", extras=("knowledge",), team=True))
-    rival = desk.rival("main", {"knowledge/other.md": "other\n"})
-    ended = desk.finalize()
+    workspace = AgentWorkspace(tmp_path / "workspace", RepositoryPlan("team", extras=("knowledge",), team=True))
+    rival = workspace.rival("main", {"knowledge/other.md": "other\n"})
+    ended = workspace.finalize()
     assert (ended.status, ended.unsaved) == ("Completed", False)
-    assert git(desk.bare, "rev-parse", "main^") == rival
-    assert desk.at_remote("main", "members/alice/knowledge/m.md") == "members/alice/knowledge/m.md\n"
-    assert desk.finalize() == ended
+    assert git(workspace.bare, "rev-parse", "main^") == rival
+    assert workspace.at_remote("main", "members/alice/knowledge/m.md") == "members/alice/knowledge/m.md\n"
+    assert workspace.finalize() == ended
 
 
-def test_a_second_run_does_nothing_more_even_if_files_were_touched(desk: Desk) -> None:
-    desk.git("checkout", "-q", "-b", "work")
-    desk.put("a.txt", "changed\n")
-    ended = desk.finalize()
-    before = desk.remote_refs()
-    os.utime(desk.root / "a.txt", (2_000_000_000, 2_000_000_000))
-    assert desk.finalize() == ended
-    assert desk.remote_refs() == before
+def test_a_second_run_does_nothing_more_even_if_files_were_touched(workspace: AgentWorkspace) -> None:
+    workspace.git("checkout", "-q", "-b", "work")
+    workspace.put("a.txt", "changed\n")
+    ended = workspace.finalize()
+    before = workspace.remote_refs()
+    os.utime(workspace.root / "a.txt", (2_000_000_000, 2_000_000_000))
+    assert workspace.finalize() == ended
+    assert workspace.remote_refs() == before
 
 
-def test_work_that_came_after_the_first_run_is_saved_by_the_second(desk: Desk) -> None:
-    desk.git("checkout", "-q", "-b", "work")
-    desk.put("a.txt", "changed\n")
-    first = desk.finalize()
-    desk.put("b.txt", "more\n")
-    ended = desk.finalize()
+def test_work_that_came_after_the_first_run_is_saved_by_the_second(workspace: AgentWorkspace) -> None:
+    workspace.git("checkout", "-q", "-b", "work")
+    workspace.put("a.txt", "changed\n")
+    first = workspace.finalize()
+    workspace.put("b.txt", "more\n")
+    ended = workspace.finalize()
     assert (ended.status, ended.unsaved) == ("Completed", False)
-    assert git(desk.bare, "rev-parse", "work^") == first.actions[0].commit
-    assert desk.at_remote("work", "b.txt") == "more\n"
+    assert git(workspace.bare, "rev-parse", "work^") == first.actions[0].commit
+    assert workspace.at_remote("work", "b.txt") == "more\n"
 
 
-def test_work_that_replaced_what_the_first_run_saved_goes_to_a_recovery_branch(desk: Desk) -> None:
-    desk.git("checkout", "-q", "-b", "work")
-    desk.put("a.txt", "changed\n")
-    first = desk.finalize()
-    desk.put("a.txt", "changed again\n")
-    ended = desk.finalize()
+def test_work_that_replaced_what_the_first_run_saved_goes_to_a_recovery_branch(workspace: AgentWorkspace) -> None:
+    workspace.git("checkout", "-q", "-b", "work")
+    workspace.put("a.txt", "changed\n")
+    first = workspace.finalize()
+    workspace.put("a.txt", "changed again\n")
+    ended = workspace.finalize()
     assert (ended.status, ended.unsaved) == ("CompletedDegraded", False)
-    assert desk.remote_refs()["refs/heads/work"] == first.actions[0].commit
-    assert desk.at_remote("recovery/s1/work", "a.txt") == "changed again\n"
+    assert workspace.remote_refs()["refs/heads/work"] == first.actions[0].commit
+    assert workspace.at_remote("recovery/s1/work", "a.txt") == "changed again\n"
 
 
-def test_notes_that_are_damaged_change_nothing_that_is_saved(desk: Desk) -> None:
-    desk.git("checkout", "-q", "-b", "work")
-    desk.put("a.txt", "changed\n")
-    desk.finalize()
-    before = desk.remote_refs()
-    Path(f"{desk.member.workspace.path}.finalize", "notes.json").write_text('{"actions": [7]}')
-    ended = desk.finalize()
+def test_notes_that_are_damaged_change_nothing_that_is_saved(workspace: AgentWorkspace) -> None:
+    workspace.git("checkout", "-q", "-b", "work")
+    workspace.put("a.txt", "changed\n")
+    workspace.finalize()
+    before = workspace.remote_refs()
+    Path(f"{workspace.member.workspace.path}.finalize", "notes.json").write_text('{"actions": [7]}')
+    ended = workspace.finalize()
     assert not ended.unsaved
-    assert desk.remote_refs() == before
+    assert workspace.remote_refs() == before
 
 
 # Wires and formats ---------------------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def test_a_second_kill_does_nothing(led: Led) -> None:
     assert led.lead.kill(session.id) == Killed(cleaned=False, already_terminated=True)
     assert led.another().kill(session.id, reason="pr_merged") == Killed(cleaned=False, already_terminated=True)
     assert led.site.events(session.id) == before
-    assert len(led.told) == 2
+    assert len(led.notifications) == 2
 
 
 def test_kills_at_once_record_one_end(led: Led) -> None:

@@ -278,7 +278,7 @@ def test_what_cannot_be_started_leaves_nothing(led: Led, options: dict[str, Any]
         led.spawn(lead)
 
     assert led.left() == NOTHING
-    assert led.told == []
+    assert led.notifications == []
 
 
 def test_a_repository_that_is_none_leaves_nothing(led: Led, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ class Teller:
     name = "agent"
 
     def __init__(self, runs: AgentPlugin, told: Any) -> None:
-        self.runs, self.told = runs, told
+        self.runs, self.notifications = runs, told
 
     def command(self, prompt: str | None, workspace: Path) -> Sequence[str]:
         return self.runs.command(prompt, workspace)
@@ -41,7 +41,7 @@ class Teller:
         return self.runs.environment(workspace)
 
     def activity(self, workspace: Path, now_ns: int) -> Any:
-        return self.told
+        return self.notifications
 
 
 # Plugins -----------------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.daemon import Asked, Staff, serving, wait_until
+from support.daemon import DaemonClient, Staff, serving, wait_until
 
 from pytest_gittrix import __version__
 from pytest_gittrix.server import run, state
@@ -35,13 +35,13 @@ def staff(tmp_path: Path) -> Iterator[Staff]:
 
 
 @pytest.fixture
-def daemon(staff: Staff) -> Iterator[Asked]:
+def daemon(staff: Staff) -> Iterator[DaemonClient]:
     with serving(staff.settings) as asked:
         yield asked
 
 
 @pytest.fixture(scope="module")
-def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonClient]:
     """A daemon without a session, for what changes nothing."""
     with Staff.open(tmp_path_factory.mktemp("idle")) as staff, serving(staff.settings) as asked:
         yield asked
@@ -50,7 +50,7 @@ def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
 # Starting and looking ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_started_session_is_told_with_its_workspace_and_listed_with_every_field(staff: Staff, daemon: Asked) -> None:
+def test_a_started_session_is_told_with_its_workspace_and_listed_with_every_field(staff: Staff, daemon: DaemonClient) -> None:
     told = daemon.ok("POST", "/api/sessions/start", {"member_name": "ada", "session_type": "Loop"})
 
     assert told.keys() == {"ok", "session_id", "workspace_path"}
@@ -63,7 +63,7 @@ def test_a_started_session_is_told_with_its_workspace_and_listed_with_every_fiel
     assert daemon.ok("GET", f"/api/sessions/{told['session_id']}")["session"] == listed
 
 
-def test_the_active_sessions_of_a_member_are_counted_in_each_of_them(staff: Staff, daemon: Asked) -> None:
+def test_the_active_sessions_of_a_member_are_counted_in_each_of_them(staff: Staff, daemon: DaemonClient) -> None:
     for member in ("ada", "ada", "eve"):
         staff.start(daemon, member, "Interactive")
 
@@ -73,27 +73,27 @@ def test_the_active_sessions_of_a_member_are_counted_in_each_of_them(staff: Staf
 
 
 @pytest.mark.parametrize("kind", ["loop", "Robot", "", None, 3])
-def test_a_type_that_there_is_not_is_refused_and_nothing_is_made(idle: Asked, kind: object) -> None:
-    reply = idle.ask("POST", "/api/sessions/start", {"member_name": "ada", "session_type": kind})
+def test_a_type_that_there_is_not_is_refused_and_nothing_is_made(idle: DaemonClient, kind: object) -> None:
+    reply = idle.request("POST", "/api/sessions/start", {"member_name": "ada", "session_type": kind})
 
     assert reply.error == (400, "INVALID_INPUT")
     assert idle.ok("GET", "/api/sessions")["sessions"] == []
 
 
-def test_a_work_item_that_is_held_is_a_conflict_until_it_is_given_back(staff: Staff, daemon: Asked) -> None:
+def test_a_work_item_that_is_held_is_a_conflict_until_it_is_given_back(staff: Staff, daemon: DaemonClient) -> None:
     first = staff.start(daemon, "ada", "Interactive", work_item_id="td/7")
     body = {"member_name": "eve", "session_type": "Interactive", "work_item_id": "td/7"}
 
-    assert daemon.ask("POST", "/api/sessions/start", body).error == (409, "WORK_ITEM_HELD")
+    assert daemon.request("POST", "/api/sessions/start", body).error == (409, "WORK_ITEM_HELD")
     assert daemon.ok("DELETE", f"/api/sessions/{first}/locks/td%2F7")["released"] is True
     assert daemon.ok("DELETE", f"/api/sessions/{first}/locks/td%2F7")["released"] is False
     assert daemon.ok("POST", "/api/sessions/start", body)["session_id"] != first
 
 
-def test_a_workspace_that_cannot_be_made_is_a_failure_that_leaves_nothing(staff: Staff, daemon: Asked) -> None:
+def test_a_workspace_that_cannot_be_made_is_a_failure_that_leaves_nothing(staff: Staff, daemon: DaemonClient) -> None:
     staff.app.path.rename(staff.app.path.with_name("gone"))
 
-    reply = daemon.ask("POST", "/api/sessions/start", {"member_name": "ada", "session_type": "Loop", "work_item_id": "td-7"})
+    reply = daemon.request("POST", "/api/sessions/start", {"member_name": "ada", "session_type": "Loop", "work_item_id": "td-7"})
 
     assert reply.status == 500
     assert reply.json["error"]["code"] == "ADAPTER_UNAVAILABLE"
@@ -103,7 +103,7 @@ def test_a_workspace_that_cannot_be_made_is_a_failure_that_leaves_nothing(staff:
 # Ends --------------------------------------------------------------------------------------------------------------------------
 
 
-def test_an_agent_that_ends_is_noticed_and_what_it_left_is_saved(staff: Staff, daemon: Asked) -> None:
+def test_an_agent_that_ends_is_noticed_and_what_it_left_is_saved(staff: Staff, daemon: DaemonClient) -> None:
     id_ = staff.start(daemon, "bob")
 
     wait_until(lambda: daemon.state(id_) == "Retained", "the end")
@@ -114,7 +114,7 @@ def test_an_agent_that_ends_is_noticed_and_what_it_left_is_saved(staff: Staff, d
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_stopping_ends_the_agent_and_a_second_time_is_no_error(staff: Staff, daemon: Asked, force: bool) -> None:
+def test_stopping_ends_the_agent_and_a_second_time_is_no_error(staff: Staff, daemon: DaemonClient, force: bool) -> None:
     id_ = staff.start(daemon, "ada")
     staff.agents.step("up")
 
@@ -126,7 +126,7 @@ def test_stopping_ends_the_agent_and_a_second_time_is_no_error(staff: Staff, dae
     assert daemon.ok("GET", "/api/sessions/history")["sessions"][0]["exit_normal"] is not force
 
 
-def test_stopping_all_that_run_by_themselves_skips_and_counts_those_of_people(staff: Staff, daemon: Asked) -> None:
+def test_stopping_all_that_run_by_themselves_skips_and_counts_those_of_people(staff: Staff, daemon: DaemonClient) -> None:
     loop, chat = staff.start(daemon, "ada"), staff.start(daemon, "eve", "Interactive")
 
     told = daemon.ok("POST", "/api/sessions/stop", {"mode": "autonomous"})
@@ -140,11 +140,11 @@ def test_stopping_all_that_run_by_themselves_skips_and_counts_those_of_people(st
 @pytest.mark.parametrize(
     "body", [{"mode": "member"}, {"mode": "autonomous", "member": "ada"}, {"mode": "all"}, {}, {"mode": "member", "x": 1}]
 )
-def test_stopping_nobody_in_particular_is_refused(idle: Asked, body: object) -> None:
-    assert idle.ask("POST", "/api/sessions/stop", body).error == (400, "INVALID_INPUT")
+def test_stopping_nobody_in_particular_is_refused(idle: DaemonClient, body: object) -> None:
+    assert idle.request("POST", "/api/sessions/stop", body).error == (400, "INVALID_INPUT")
 
 
-def test_history_goes_by_member_and_by_time_and_leaves_out_a_time_that_is_none(staff: Staff, daemon: Asked) -> None:
+def test_history_goes_by_member_and_by_time_and_leaves_out_a_time_that_is_none(staff: Staff, daemon: DaemonClient) -> None:
     ids = {name: staff.start(daemon, name, "Interactive") for name in ("ada", "eve")}
     for id_ in ids.values():
         daemon.ok("POST", f"/api/sessions/{id_}/stop")
@@ -160,7 +160,7 @@ def test_history_goes_by_member_and_by_time_and_leaves_out_a_time_that_is_none(s
 # Workspaces --------------------------------------------------------------------------------------------------------------------
 
 
-def test_inspecting_shows_what_is_not_committed_and_how_the_finalization_ended(staff: Staff, daemon: Asked) -> None:
+def test_inspecting_shows_what_is_not_committed_and_how_the_finalization_ended(staff: Staff, daemon: DaemonClient) -> None:
     id_ = staff.start(daemon, "ada", "Interactive")
     (staff.workspace(id_) / "new.txt").write_text("new\n")
 
@@ -172,28 +172,28 @@ def test_inspecting_shows_what_is_not_committed_and_how_the_finalization_ended(s
     assert repository == {"repo_name": "app", "current_branch": None, "uncommitted_files": ["new.txt"], "unpushed_branches": []}
 
 
-def test_finalizing_again_is_for_what_is_retained_and_a_conflict_otherwise(staff: Staff, daemon: Asked) -> None:
+def test_finalizing_again_is_for_what_is_retained_and_a_conflict_otherwise(staff: Staff, daemon: DaemonClient) -> None:
     id_ = staff.start(daemon, "ada", "Interactive")
 
-    assert daemon.ask("POST", f"/api/sessions/{id_}/finalize").error == (409, "WRONG_STATE")
+    assert daemon.request("POST", f"/api/sessions/{id_}/finalize").error == (409, "WRONG_STATE")
     daemon.ok("POST", f"/api/sessions/{id_}/stop", {"force": True})
     assert daemon.ok("POST", f"/api/sessions/{id_}/finalize")["current_state"] == "Retained"
 
 
-def test_cleaning_up_one_removes_its_workspace_and_takes_it_off_the_list(staff: Staff, daemon: Asked) -> None:
+def test_cleaning_up_one_removes_its_workspace_and_takes_it_off_the_list(staff: Staff, daemon: DaemonClient) -> None:
     id_ = staff.start(daemon, "ada", "Interactive")
 
-    assert daemon.ask("DELETE", f"/api/sessions/{id_}").error == (404, "SESSION_NOT_FOUND")
+    assert daemon.request("DELETE", f"/api/sessions/{id_}").error == (404, "SESSION_NOT_FOUND")
     daemon.ok("POST", f"/api/sessions/{id_}/stop")
     told = daemon.ok("DELETE", f"/api/sessions/{id_}")
 
     assert (told["workspace_removed"], told["registry_removed"]) == (True, True)
     assert not staff.workspace(id_).exists()
     assert daemon.ok("GET", "/api/sessions")["sessions"] == []
-    assert daemon.ask("DELETE", f"/api/sessions/{id_}").error == (404, "SESSION_NOT_FOUND")
+    assert daemon.request("DELETE", f"/api/sessions/{id_}").error == (404, "SESSION_NOT_FOUND")
 
 
-def test_cleaning_up_many_goes_by_the_filter_and_spares_work_that_is_nowhere_else(staff: Staff, daemon: Asked) -> None:
+def test_cleaning_up_many_goes_by_the_filter_and_spares_work_that_is_nowhere_else(staff: Staff, daemon: DaemonClient) -> None:
     clean, dirty = staff.start(daemon, "ada", "Interactive"), staff.start(daemon, "eve", "Interactive")
     (staff.workspace(dirty) / "new.txt").write_text("new\n")
     for id_ in (clean, dirty):
@@ -219,11 +219,11 @@ def test_cleaning_up_many_goes_by_the_filter_and_spares_work_that_is_nowhere_els
         {"filter": "older_than"},
     ],
 )
-def test_a_filter_with_a_value_that_does_not_fit_is_refused(idle: Asked, body: object) -> None:
-    assert idle.ask("POST", "/api/sessions/cleanup", body).error == (400, "INVALID_INPUT")
+def test_a_filter_with_a_value_that_does_not_fit_is_refused(idle: DaemonClient, body: object) -> None:
+    assert idle.request("POST", "/api/sessions/cleanup", body).error == (400, "INVALID_INPUT")
 
 
-def test_a_lock_is_had_by_one_and_the_other_is_told_who(staff: Staff, daemon: Asked) -> None:
+def test_a_lock_is_had_by_one_and_the_other_is_told_who(staff: Staff, daemon: DaemonClient) -> None:
     ada, eve = staff.start(daemon, "ada", "Interactive"), staff.start(daemon, "eve", "Interactive")
 
     assert daemon.ok("POST", f"/api/sessions/{ada}/locks", {"work_item_id": "x"}) == {"ok": True, "acquired": True}
@@ -246,8 +246,8 @@ def test_a_lock_is_had_by_one_and_the_other_is_told_who(staff: Staff, daemon: As
         ("POST", "/locks", {"work_item_id": "x"}),
     ],
 )
-def test_an_unknown_session_is_not_found_whatever_is_asked(idle: Asked, id_: str, method: str, path: str, body: object) -> None:
-    reply = idle.ask(method, f"/api/sessions/{id_}{path}", body)
+def test_an_unknown_session_is_not_found_whatever_is_asked(idle: DaemonClient, id_: str, method: str, path: str, body: object) -> None:
+    reply = idle.request(method, f"/api/sessions/{id_}{path}", body)
 
     assert reply.status in (404, 405)
     assert reply.json["ok"] is False
@@ -257,24 +257,24 @@ def test_an_unknown_session_is_not_found_whatever_is_asked(idle: Asked, id_: str
     "raw",
     [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b'{"member_name": "\\ud800", "session_type": "Loop"}', b"[" * 100_000, b'{"a": NaN}'],
 )
-def test_what_is_no_request_is_refused_in_the_one_shape(idle: Asked, raw: bytes) -> None:
-    reply = idle.ask("POST", "/api/sessions/start", raw=raw)
+def test_what_is_no_request_is_refused_in_the_one_shape(idle: DaemonClient, raw: bytes) -> None:
+    reply = idle.request("POST", "/api/sessions/start", raw=raw)
 
     assert reply.error == (400, "INVALID_INPUT")
     assert "Traceback" not in reply.body.decode()
 
 
 @pytest.mark.parametrize("query", ["/history?membr=ada", "?x=1", "/history?member=a&member=b", "/unknown?x=", "/history?since=x&since=y"])
-def test_a_parameter_that_nobody_reads_or_that_is_there_twice_is_refused(idle: Asked, query: str) -> None:
-    assert idle.ask("GET", f"/api/sessions{query}").error == (400, "INVALID_INPUT")
+def test_a_parameter_that_nobody_reads_or_that_is_there_twice_is_refused(idle: DaemonClient, query: str) -> None:
+    assert idle.request("GET", f"/api/sessions{query}").error == (400, "INVALID_INPUT")
 
 
-def test_a_body_where_none_is_read_is_refused_unless_it_says_nothing(staff: Staff, daemon: Asked) -> None:
+def test_a_body_where_none_is_read_is_refused_unless_it_says_nothing(staff: Staff, daemon: DaemonClient) -> None:
     id_ = staff.start(daemon, "ada", "Interactive")
     daemon.ok("POST", f"/api/sessions/{id_}/stop")
 
-    assert daemon.ask("DELETE", f"/api/sessions/{id_}", {"dry_run": True}).error == (400, "INVALID_INPUT")
-    assert daemon.ask("POST", f"/api/sessions/{id_}/finalize", {"force": True}).error == (400, "INVALID_INPUT")
+    assert daemon.request("DELETE", f"/api/sessions/{id_}", {"dry_run": True}).error == (400, "INVALID_INPUT")
+    assert daemon.request("POST", f"/api/sessions/{id_}/finalize", {"force": True}).error == (400, "INVALID_INPUT")
     assert daemon.ok("POST", f"/api/sessions/{id_}/finalize", {})["current_state"] == "Retained"
     assert daemon.ok("DELETE", f"/api/sessions/{id_}")["workspace_removed"] is True
 
@@ -297,7 +297,7 @@ def test_stops_that_wait_keep_nobody_out_and_force_goes_before_them(tmp_path: Pa
             assert {one.result()["current_state"] for one in waiting} == {"Retained"}
 
 
-def test_health_tells_whose_daemon_it_is(staff: Staff, daemon: Asked) -> None:
+def test_health_tells_whose_daemon_it_is(staff: Staff, daemon: DaemonClient) -> None:
     staff.start(daemon, "ada", "Interactive")
 
     told = daemon.ok("GET", "/health")
@@ -307,6 +307,6 @@ def test_health_tells_whose_daemon_it_is(staff: Staff, daemon: Asked) -> None:
     assert told["store"] == str(staff.home / "sessions")
 
 
-def test_paths_and_methods_that_there_are_not_are_answered_in_the_one_shape(idle: Asked) -> None:
-    assert idle.ask("GET", "/api/nothing").error == (404, "NOT_FOUND")
-    assert idle.ask("PUT", "/api/sessions").error == (405, "METHOD_NOT_ALLOWED")
+def test_paths_and_methods_that_there_are_not_are_answered_in_the_one_shape(idle: DaemonClient) -> None:
+    assert idle.request("GET", "/api/nothing").error == (404, "NOT_FOUND")
+    assert idle.request("PUT", "/api/sessions").error == (405, "METHOD_NOT_ALLOWED")

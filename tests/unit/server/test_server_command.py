@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from support.cli import Cli, Terminal
-from support.daemon import Asked, serving
+from support.daemon import DaemonClient, serving
 
 from pytest_gittrix.cli.main import main
 from pytest_gittrix.os_level.lock_owner import Owner
@@ -86,7 +86,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.Cap
 
 
 @contextmanager
-def daemon_of(cli: Cli) -> Iterator[Asked]:
+def daemon_of(cli: Cli) -> Iterator[DaemonClient]:
     with serving(Settings(port=0, store=cli.home / "sessions")) as asked:
         yield asked
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.daemon import Asked, Staff, serving
+from support.daemon import DaemonClient, Staff, serving
 
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.server import events
@@ -51,7 +51,7 @@ class Stream:
 
 
 @contextmanager
-def listening(daemon: Asked, query: str = "", **headers: str) -> Iterator[Stream]:
+def listening(daemon: DaemonClient, query: str = "", **headers: str) -> Iterator[Stream]:
     connection = http.client.HTTPConnection("127.0.0.1", daemon.file.port, timeout=LONG)
     connection.request("GET", f"/api/events{query}", headers=headers)
     response = connection.getresponse()
@@ -74,12 +74,12 @@ def staff(tmp_path: Path) -> Iterator[Staff]:
 
 
 @pytest.fixture
-def daemon(staff: Staff) -> Iterator[Asked]:
+def daemon(staff: Staff) -> Iterator[DaemonClient]:
     with serving(staff.settings) as asked:
         yield asked
 
 
-def stored(daemon: Asked, id_: str) -> list[tuple[int, str]]:
+def stored(daemon: DaemonClient, id_: str) -> list[tuple[int, str]]:
     """The events of a session's log."""
     lines = (Path(daemon.file.store) / id_ / "events.jsonl").read_text().splitlines()
     return [(one["seq"], one["type"]) for one in map(json.loads, lines)]
@@ -89,7 +89,7 @@ def told(found: list[dict[str, Any]]) -> list[tuple[int, str]]:
     return [(one["seq"], one["type"]) for one in found]
 
 
-def test_what_the_daemon_does_is_told_as_it_is_stored_from_the_first_event_on(staff: Staff, daemon: Asked) -> None:
+def test_what_the_daemon_does_is_told_as_it_is_stored_from_the_first_event_on(staff: Staff, daemon: DaemonClient) -> None:
     with listening(daemon) as stream:
         id_ = staff.start(daemon, "ada", "Interactive")
         found = stream.next(len(stored(daemon, id_)))
@@ -99,7 +99,7 @@ def test_what_the_daemon_does_is_told_as_it_is_stored_from_the_first_event_on(st
     assert found[0].keys() == {"session", "seq", "ts", "type", "actor", "data"}
 
 
-def test_what_another_engine_writes_is_told_too(staff: Staff, daemon: Asked) -> None:
+def test_what_another_engine_writes_is_told_too(staff: Staff, daemon: DaemonClient) -> None:
     with GitTrix(str(staff.app.path), store=staff.home / "sessions", sweep_interval=None) as other:
         session = other.start_session("say hello")
         before = len(stored(daemon, session.id))
@@ -112,7 +112,7 @@ def test_what_another_engine_writes_is_told_too(staff: Staff, daemon: Asked) -> 
     assert [one["seq"] for one in found] == [before, before + 1]
 
 
-def test_one_that_listens_gets_what_it_asked_for_and_nothing_else(staff: Staff, daemon: Asked) -> None:
+def test_one_that_listens_gets_what_it_asked_for_and_nothing_else(staff: Staff, daemon: DaemonClient) -> None:
     first, second = (staff.start(daemon, "ada", "Interactive") for _ in range(2))
 
     with listening(daemon, f"?session={second}&types=work.locked,work.released") as stream:
@@ -124,7 +124,7 @@ def test_one_that_listens_gets_what_it_asked_for_and_nothing_else(staff: Staff, 
     assert [(one["session"], one["type"]) for one in found] == [(second, "work.locked"), (second, "work.released")]
 
 
-def test_a_session_is_told_again_from_an_event_on_without_a_gap_or_a_repetition(staff: Staff, daemon: Asked) -> None:
+def test_a_session_is_told_again_from_an_event_on_without_a_gap_or_a_repetition(staff: Staff, daemon: DaemonClient) -> None:
     id_ = staff.start(daemon, "ada", "Interactive")
     past = stored(daemon, id_)
 
@@ -165,16 +165,16 @@ def test_one_that_comes_back_after_the_daemon_was_restarted_misses_nothing(staff
         ("", {"Last-Event-ID": "unknown:3"}, 404),
     ],
 )
-def test_what_nobody_can_listen_to_is_refused(staff: Staff, daemon: Asked, query: str, headers: dict[str, str], status: int) -> None:
+def test_what_nobody_can_listen_to_is_refused(staff: Staff, daemon: DaemonClient, query: str, headers: dict[str, str], status: int) -> None:
     id_ = staff.start(daemon, "ada", "Interactive")
 
-    reply = daemon.ask("GET", f"/api/events{query.format(id=id_)}", headers=headers)
+    reply = daemon.request("GET", f"/api/events{query.format(id=id_)}", headers=headers)
 
     assert reply.status == status
     assert reply.json["ok"] is False
 
 
-def test_a_stream_in_which_nothing_happens_shows_that_it_lives(daemon: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_in_which_nothing_happens_shows_that_it_lives(daemon: DaemonClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "HEARTBEAT", 0.01)
 
     with listening(daemon) as stream:
@@ -183,7 +183,9 @@ def test_a_stream_in_which_nothing_happens_shows_that_it_lives(daemon: Asked, mo
 
 
 @pytest.mark.parametrize("limit", ["MAX_EVENTS", "MAX_BYTES"])
-def test_one_that_does_not_keep_up_is_told_so_and_let_go(staff: Staff, daemon: Asked, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+def test_one_that_does_not_keep_up_is_told_so_and_let_go(
+    staff: Staff, daemon: DaemonClient, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
     monkeypatch.setattr(events, limit, 0)
 
     with listening(daemon) as stream:

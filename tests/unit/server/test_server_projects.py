@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.daemon import Asked, Staff, serving, wait_until
+from support.daemon import DaemonClient, Staff, serving, wait_until
 
 FIELDS = {
     "id",
@@ -39,20 +39,20 @@ def staff(tmp_path: Path) -> Iterator[Staff]:
 
 
 @pytest.fixture
-def daemon(staff: Staff) -> Iterator[Asked]:
+def daemon(staff: Staff) -> Iterator[DaemonClient]:
     with serving(staff.settings) as asked:
         yield asked
 
 
 @pytest.fixture
-def spawned(staff: Staff, daemon: Asked) -> str:
+def spawned(staff: Staff, daemon: DaemonClient) -> str:
     """A session whose agent waits for a line; its id."""
     id_: str = daemon.ok("POST", PLACE, {"projectId": "parser", "issueId": "INT-7"})["session"]["id"]
     staff.agents.step("up")
     return id_
 
 
-def test_a_spawned_session_is_told_with_every_field_and_listed(daemon: Asked, spawned: str) -> None:
+def test_a_spawned_session_is_told_with_every_field_and_listed(daemon: DaemonClient, spawned: str) -> None:
     told = daemon.ok("GET", f"{PLACE}/{spawned}")["session"]
 
     assert told.keys() == FIELDS
@@ -61,25 +61,25 @@ def test_a_spawned_session_is_told_with_every_field_and_listed(daemon: Asked, sp
     assert daemon.ok("GET", PLACE)["sessions"] == daemon.ok("GET", f"{PLACE}?project=parser")["sessions"] == [told]
 
 
-def test_one_session_leads_a_project_however_often_it_is_asked_for(daemon: Asked) -> None:
+def test_one_session_leads_a_project_however_often_it_is_asked_for(daemon: DaemonClient) -> None:
     with ThreadPoolExecutor(4) as pool:
         body = {"projectId": "parser", "systemPrompt": "see to the issues"}
         told = [*pool.map(lambda _: daemon.ok("POST", f"{PLACE}/orchestrator", body)["session"], range(4))]
 
     assert {one["id"] for one in told} == {told[0]["id"]}
     assert [one["id"] for one in daemon.ok("GET", PLACE)["sessions"]] == [told[0]["id"]]
-    assert daemon.ask("POST", f"{PLACE}/orchestrator", {"projectId": "nothing"}).error == (400, "INVALID_INPUT")
-    assert daemon.ask("POST", f"{PLACE}/orchestrator", {"projectId": "parser", "issueId": "x"}).error == (400, "INVALID_INPUT")
+    assert daemon.request("POST", f"{PLACE}/orchestrator", {"projectId": "nothing"}).error == (400, "INVALID_INPUT")
+    assert daemon.request("POST", f"{PLACE}/orchestrator", {"projectId": "parser", "issueId": "x"}).error == (400, "INVALID_INPUT")
 
 
-def test_what_is_sent_reaches_the_agent(staff: Staff, daemon: Asked, spawned: str) -> None:
+def test_what_is_sent_reaches_the_agent(staff: Staff, daemon: DaemonClient, spawned: str) -> None:
     assert daemon.ok("POST", f"{PLACE}/{spawned}/send", {"text": "look at it"})["sent"] is True
 
     wait_until(lambda: staff.agents.heard == ["look at it"], "the line")
 
 
-def test_a_session_is_killed_once_and_can_be_restored(staff: Staff, daemon: Asked, spawned: str) -> None:
-    assert daemon.ask("POST", f"{PLACE}/{spawned}/restore").error == (409, "SESSION_NOT_RESTORABLE")
+def test_a_session_is_killed_once_and_can_be_restored(staff: Staff, daemon: DaemonClient, spawned: str) -> None:
+    assert daemon.request("POST", f"{PLACE}/{spawned}/restore").error == (409, "SESSION_NOT_RESTORABLE")
     assert daemon.ok("POST", f"{PLACE}/{spawned}/kill") == {"ok": True, "cleaned": True, "alreadyTerminated": False}
     assert staff.agents.gone("stub")
     assert daemon.ok("POST", f"{PLACE}/{spawned}/kill", {"reason": "auto_cleanup"})["alreadyTerminated"] is True
@@ -88,7 +88,7 @@ def test_a_session_is_killed_once_and_can_be_restored(staff: Staff, daemon: Aske
     assert len(staff.agents.alive("stub")) == 1
 
 
-def test_a_report_is_believed_or_refused_with_the_reason(daemon: Asked, spawned: str) -> None:
+def test_a_report_is_believed_or_refused_with_the_reason(daemon: DaemonClient, spawned: str) -> None:
     assert daemon.ok("POST", f"{PLACE}/{spawned}/report", {"state": "working", "note": "x"}) == {
         "ok": True,
         "accepted": True,
@@ -99,7 +99,7 @@ def test_a_report_is_believed_or_refused_with_the_reason(daemon: Asked, spawned:
     assert refused["reason"]
 
 
-def test_a_cleanup_tells_what_it_would_do_and_leaves_what_runs(daemon: Asked, spawned: str) -> None:
+def test_a_cleanup_tells_what_it_would_do_and_leaves_what_runs(daemon: DaemonClient, spawned: str) -> None:
     for body in (None, {"dryRun": True}, {"projectId": "parser"}):
         told = daemon.ok("POST", f"{PLACE}/cleanup", body)
         assert told == {"ok": True, "killed": [], "skipped": [spawned], "errors": {}}
@@ -122,5 +122,7 @@ def test_a_cleanup_tells_what_it_would_do_and_leaves_what_runs(daemon: Asked, sp
         ("POST", "/cleanup", {"projectId": "nothing"}, (400, "INVALID_INPUT")),
     ],
 )
-def test_what_is_not_there_is_refused_by_its_code(daemon: Asked, method: str, path: str, body: object, error: tuple[int, str]) -> None:
-    assert daemon.ask(method, PLACE + path, body).error == error
+def test_what_is_not_there_is_refused_by_its_code(
+    daemon: DaemonClient, method: str, path: str, body: object, error: tuple[int, str]
+) -> None:
+    assert daemon.request(method, PLACE + path, body).error == error

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.daemon import Asked, Staff, serving
+from support.daemon import DaemonClient, Staff, serving
 
 from pytest_gittrix.errors import AuthFailed, DaemonRuns, InvalidInput
 from pytest_gittrix.server import connections, daemon_file, guard
@@ -30,7 +30,7 @@ def staff(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Staff]:
 
 
 @pytest.fixture(scope="module")
-def daemon(staff: Staff) -> Iterator[Asked]:
+def daemon(staff: Staff) -> Iterator[DaemonClient]:
     with serving(staff.settings) as asked:
         yield asked
 
@@ -48,17 +48,17 @@ def token_file(place: Path, text: str = TOKEN, mode: int = 0o600) -> Path:
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "192.168.0.1", "[2001:db8::1]", ""]
 )
-def test_a_name_that_is_not_this_machines_is_refused_though_it_leads_here(daemon: Asked, host: str) -> None:
+def test_a_name_that_is_not_this_machines_is_refused_though_it_leads_here(daemon: DaemonClient, host: str) -> None:
     for path in ("/health", "/api/sessions"):
-        assert daemon.ask("GET", path, headers={"Host": host}).error == (403, "FOREIGN_HOST")
+        assert daemon.request("GET", path, headers={"Host": host}).error == (403, "FOREIGN_HOST")
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:{port}", "127.0.0.1:{port}", "127.8.9.10", "[::1]:{port}", "LOCALHOST."])
-def test_every_name_of_loopback_is_taken(daemon: Asked, host: str) -> None:
+def test_every_name_of_loopback_is_taken(daemon: DaemonClient, host: str) -> None:
     assert daemon.ok("GET", "/health", headers={"Host": host.format(port=daemon.file.port)})["team"] == "team"
 
 
-def test_two_host_headers_are_refused(daemon: Asked) -> None:
+def test_two_host_headers_are_refused(daemon: DaemonClient) -> None:
     with closing(http.client.HTTPConnection("127.0.0.1", daemon.file.port, timeout=30)) as connection:
         connection.putrequest("GET", "/health", skip_host=True)
         connection.putheader("Host", "localhost")
@@ -68,14 +68,14 @@ def test_two_host_headers_are_refused(daemon: Asked) -> None:
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:1", "https://127.0.0.1", "file://", ""])
-def test_a_page_of_another_origin_is_refused(daemon: Asked, origin: str) -> None:
-    reply = daemon.ask("POST", "/api/sessions/stop", {"mode": "autonomous"}, headers={"Origin": origin})
+def test_a_page_of_another_origin_is_refused(daemon: DaemonClient, origin: str) -> None:
+    reply = daemon.request("POST", "/api/sessions/stop", {"mode": "autonomous"}, headers={"Origin": origin})
 
     assert reply.error == (403, "FOREIGN_ORIGIN")
     assert "access-control-allow-origin" not in reply.headers
 
 
-def test_a_page_that_came_from_here_may_ask(daemon: Asked) -> None:
+def test_a_page_that_came_from_here_may_ask(daemon: DaemonClient) -> None:
     assert daemon.ok("GET", "/api/sessions", headers={"Origin": f"http://127.0.0.1:{daemon.file.port}"})["sessions"] == []
 
 
@@ -83,42 +83,42 @@ def test_a_page_that_came_from_here_may_ask(daemon: Asked) -> None:
 
 
 @pytest.fixture(scope="module")
-def locked(staff: Staff, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+def locked(staff: Staff, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonClient]:
     file = token_file(tmp_path_factory.mktemp("token"))
     home = tmp_path_factory.mktemp("locked")
     with serving(replace(staff.settings, store=home / "sessions", token_file=file)) as asked:
         yield asked
 
 
-def test_with_a_token_only_health_is_told_without_it(locked: Asked) -> None:
+def test_with_a_token_only_health_is_told_without_it(locked: DaemonClient) -> None:
     assert locked.ok("GET", "/health")["ok"] is True
     for path in ("/api/sessions", "/openapi.json", "/api/events", "/health/", "/nothing"):
-        assert locked.ask("GET", path).error == (401, "AUTH_FAILED")
+        assert locked.request("GET", path).error == (401, "AUTH_FAILED")
 
 
 @pytest.mark.parametrize(
     "given", ["", TOKEN, f"Basic {TOKEN}", "Bearer", "Bearer ", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", "Bearer \xe9"]
 )
-def test_what_is_not_the_token_is_refused(locked: Asked, given: str) -> None:
-    reply = locked.ask("GET", "/api/sessions", headers={"Authorization": given})
+def test_what_is_not_the_token_is_refused(locked: DaemonClient, given: str) -> None:
+    reply = locked.request("GET", "/api/sessions", headers={"Authorization": given})
 
     assert reply.error == (401, "AUTH_FAILED")
     assert reply.headers["www-authenticate"] == "Bearer"
 
 
-def test_the_token_and_the_key_of_the_file_are_taken(locked: Asked) -> None:
+def test_the_token_and_the_key_of_the_file_are_taken(locked: DaemonClient) -> None:
     for secret in (TOKEN, locked.file.key):
         assert locked.ok("GET", "/api/sessions", headers={"Authorization": f"Bearer {secret}"})["sessions"] == []
 
 
-def test_commands_take_the_key_even_where_nothing_else_does(daemon: Asked, tmp_path: Path) -> None:
+def test_commands_take_the_key_even_where_nothing_else_does(daemon: DaemonClient, tmp_path: Path) -> None:
     body = {"argv": ["session", "list"], "cwd": str(tmp_path)}
 
-    assert daemon.ask("POST", "/api/command", body).error == (401, "AUTH_FAILED")
+    assert daemon.request("POST", "/api/command", body).error == (401, "AUTH_FAILED")
     assert daemon.command("session", "list", cwd=tmp_path).status == 200
 
 
-def test_the_file_with_the_key_is_for_its_owner_alone(staff: Staff, daemon: Asked) -> None:
+def test_the_file_with_the_key_is_for_its_owner_alone(staff: Staff, daemon: DaemonClient) -> None:
     file = staff.home / "daemon.json"
 
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -158,7 +158,7 @@ def test_beyond_loopback_nothing_is_listened_at_without_a_token(tmp_path: Path, 
 def test_beyond_loopback_the_token_is_asked_for_and_any_name_is_taken(tmp_path: Path) -> None:
     settings = Settings(host="0.0.0.0", port=0, store=tmp_path / "home" / "sessions", token_file=token_file(tmp_path))
     with serving(settings) as asked:
-        assert asked.ask("GET", "/api/sessions").error == (401, "AUTH_FAILED")
+        assert asked.request("GET", "/api/sessions").error == (401, "AUTH_FAILED")
         headers = {"Authorization": f"Bearer {TOKEN}", "Host": "build.example"}
         assert asked.ok("GET", "/api/sessions", headers=headers)["sessions"] == []
 
@@ -180,7 +180,7 @@ def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("path", "most"), [("/api/sessions/start", guard.LARGE), ("/api/command", guard.LARGEST)])
-def test_what_is_announced_as_too_large_is_refused_before_it_is_sent(daemon: Asked, path: str, most: int) -> None:
+def test_what_is_announced_as_too_large_is_refused_before_it_is_sent(daemon: DaemonClient, path: str, most: int) -> None:
     with closing(http.client.HTTPConnection("127.0.0.1", daemon.file.port, timeout=30)) as connection:
         connection.putrequest("POST", path)
         connection.putheader("Authorization", f"Bearer {daemon.file.key}")
@@ -190,7 +190,7 @@ def test_what_is_announced_as_too_large_is_refused_before_it_is_sent(daemon: Ask
         assert connection.getresponse().status == 413
 
 
-def test_a_command_may_be_larger_than_what_anybody_may_send(daemon: Asked, tmp_path: Path) -> None:
+def test_a_command_may_be_larger_than_what_anybody_may_send(daemon: DaemonClient, tmp_path: Path) -> None:
     contents = base64.b64encode(bytes(guard.LARGE)).decode()
 
     reply = daemon.command("session", "write", "nothing", "x", cwd=tmp_path, stdin=contents)
@@ -198,7 +198,7 @@ def test_a_command_may_be_larger_than_what_anybody_may_send(daemon: Asked, tmp_p
     assert reply.json["answer"]["error"]["code"] == "SESSION_NOT_FOUND"
 
 
-def test_what_turns_out_too_large_on_its_way_is_refused(daemon: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_turns_out_too_large_on_its_way_is_refused(daemon: DaemonClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "LARGE", 1000)
 
     def pieces() -> Iterator[bytes]:
@@ -210,7 +210,7 @@ def test_what_turns_out_too_large_on_its_way_is_refused(daemon: Asked, monkeypat
 
 
 @pytest.mark.parametrize("said", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /health HT"])
-def test_a_connection_whose_request_does_not_come_is_closed(daemon: Asked, monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+def test_a_connection_whose_request_does_not_come_is_closed(daemon: DaemonClient, monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
     monkeypatch.setattr(connections, "PATIENCE", 0.05)
     with closing(socket.create_connection(("127.0.0.1", daemon.file.port), timeout=30)) as silent:
         silent.sendall(said)
@@ -219,7 +219,7 @@ def test_a_connection_whose_request_does_not_come_is_closed(daemon: Asked, monke
     assert answered.count(b"HTTP/1.1 200") == said.count(b"\r\n\r\n")
 
 
-def test_a_request_whose_rest_does_not_come_is_ended(daemon: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_whose_rest_does_not_come_is_ended(daemon: DaemonClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "STALLED", 0.05)
     with closing(http.client.HTTPConnection("127.0.0.1", daemon.file.port, timeout=30)) as connection:
         connection.putrequest("POST", "/api/sessions/start")
@@ -230,13 +230,13 @@ def test_a_request_whose_rest_does_not_come_is_ended(daemon: Asked, monkeypatch:
         assert (answer.status, json.loads(answer.read())["error"]["code"]) == (408, "INVALID_INPUT")
 
 
-def test_a_connection_that_says_nothing_disturbs_nobody(daemon: Asked) -> None:
+def test_a_connection_that_says_nothing_disturbs_nobody(daemon: DaemonClient) -> None:
     with closing(socket.create_connection(("127.0.0.1", daemon.file.port), timeout=30)) as silent:
         silent.sendall(b"GET /health HT")
         assert daemon.ok("GET", "/health")["ok"] is True
 
 
-def test_garbage_is_answered_with_an_error_and_no_more(daemon: Asked) -> None:
+def test_garbage_is_answered_with_an_error_and_no_more(daemon: DaemonClient) -> None:
     with closing(socket.create_connection(("127.0.0.1", daemon.file.port), timeout=30)) as rude:
         rude.sendall(os.urandom(64).replace(b"\n", b"") + b"\r\n\r\n")
         assert rude.recv(64).startswith(b"HTTP/1.1 400")

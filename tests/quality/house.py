@@ -237,6 +237,29 @@ class House:
                     found[storey_of(module.room) or 0, node.name].append(module.place)
         return [f"{name}: {', '.join(places)}" for (_, name), places in sorted(found.items()) if len(places) > 1]
 
+    def system_reaches(self) -> list[str]:
+        """The places outside ``SYSTEM_ROOM`` that do what is its own, and the entries of the table that nobody needs, one line each."""
+        found = [
+            (what, module, line)
+            for module in self.modules.values()
+            if module.room.partition(".")[0] != SYSTEM_ROOM
+            for what, line in _system_uses(module.tree)
+        ]
+        allowed = {(what, f"{PACKAGE}.{name}") for what, names in SYSTEM_ELSEWHERE.items() for name in names}
+        unused = allowed - {(what, module.name) for what, module, _ in found}
+        return [
+            f"{module.place}:{line}: {what}, which is {SYSTEM_ROOM}'s" for what, module, line in found if (what, module.name) not in allowed
+        ] + [f"{name}: {what} no more; take it out of SYSTEM_ELSEWHERE" for what, name in sorted(unused) if name in self.modules]
+
+    def impure(self) -> list[str]:
+        """The places where ``PURE_ROOM`` could touch a file, one line each."""
+        return [
+            f"{module.place}:{line}: {PURE_ROOM} may not use {name}"
+            for module in self.modules.values()
+            if module.room.partition(".")[0] == PURE_ROOM
+            for name, line in _file_uses(module.tree)
+        ]
+
     def crowded(self) -> list[str]:
         """The rooms with more files than their limit, one line each."""
         counts = {room: sum(not module.is_package for module in modules) for room, modules in self.rooms.items()}

@@ -19,6 +19,7 @@ from tests.quality.house import (
     PACKAGE,
     SOURCE,
     STOREYS,
+    SYSTEM_ELSEWHERE,
     House,
     Import,
     Module,
@@ -132,6 +133,18 @@ def test_no_module_uses_the_private_names_of_another(ours: House) -> None:
 
 def test_no_public_class_shares_its_name_with_another_of_its_storey(ours: House) -> None:
     assert ours.shared_class_names() == []
+
+
+def test_one_room_alone_locks_renames_forks_and_reads_proc(ours: House) -> None:
+    assert ours.system_reaches() == []
+
+
+def test_every_exception_is_a_module_of_the_house(ours: House) -> None:
+    assert {f"{PACKAGE}.{name}" for names in SYSTEM_ELSEWHERE.values() for name in names} <= set(ours.modules)
+
+
+def test_views_touch_no_file(ours: House) -> None:
+    assert ours.impure() == []
 
 
 def test_no_room_has_more_files_than_one_idea_needs(ours: House) -> None:
@@ -290,3 +303,63 @@ def test_the_checker_sees_classes_of_one_name(tmp_path: Path) -> None:
     )
 
     assert house.shared_class_names() == ["Lock: pytest_gittrix/git/refs.py, pytest_gittrix/workspaces/seed.py"]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("import fcntl\nfcntl.flock(1, fcntl.LOCK_EX)", "locks files"),
+        ("from fcntl import flock", "locks files"),
+        ("from filelock import FileLock", "locks files"),
+        ("import os\nos.replace('a', 'b')", "renames files"),
+        ("import os\ndef f(a, b):\n    '''Late.'''\n    os.rename(a, b)", "renames files"),
+        ("from os import replace", "renames files"),
+        ("import shutil\nshutil.move('a', 'b')", "renames files"),
+        ("from pathlib import Path\nPath('a').rename('b')", "renames files"),
+        ("from pathlib import Path\nPath('a').replace(Path('b'))", "renames files"),
+        ("import os\nif os.fork() == 0: ...", "forks"),
+        ("def f(pid):\n    '''Late.'''\n    return open(f'/proc/{pid}/stat')", "reads /proc"),
+    ],
+)
+def test_the_checker_sees_who_goes_to_the_system_outside_its_room(body: str, expected: str, tmp_path: Path) -> None:
+    house = small(tmp_path, engine__engine=body, os_level__files=body)
+
+    assert {breach.partition(": ")[2] for breach in house.system_reaches()} == {f"{expected}, which is os_level's"}
+    assert all(breach.startswith("pytest_gittrix/engine/engine.py:") for breach in house.system_reaches())
+
+
+def test_the_checker_accepts_what_only_looks_like_the_system(tmp_path: Path) -> None:
+    body = "import dataclasses\nprint('a'.replace('a', 'b'), 'see /proc/self', '/proc', dataclasses.replace)"
+
+    assert small(tmp_path, engine__engine=body).system_reaches() == []
+
+
+def test_the_checker_sees_an_exception_that_is_needed_no_more(tmp_path: Path) -> None:
+    house = small(tmp_path, git__refs="import os\n")
+
+    assert house.system_reaches() == ["pytest_gittrix.git.refs: renames files no more; take it out of SYSTEM_ELSEWHERE"]
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ("print(open('a'))", "open"),
+        ("import os\nos.unlink('a')", "os.unlink"),
+        ("import os\nos.path.exists('a')", "os.path.exists"),
+        ("from os import path", "from os"),
+        ("from pathlib import Path", "pathlib"),
+        ("def f():\n    '''Late.'''\n    import shutil", "shutil"),
+    ],
+)
+def test_the_checker_sees_a_view_that_touches_a_file(body: str, name: str, tmp_path: Path) -> None:
+    house = small(tmp_path, views__pixir=body, engine__engine=body)
+
+    (breach,) = house.impure()
+    assert breach.startswith("pytest_gittrix/views/pixir.py:")
+    assert breach.endswith(f": views may not use {name}")
+
+
+def test_the_checker_accepts_a_view_that_only_names_paths(tmp_path: Path) -> None:
+    body = "import os\ndef f(a: os.PathLike[str]):\n    '''Named.'''\n    return os.path.relpath(os.path.realpath(a)).split(os.sep)"
+
+    assert small(tmp_path, views__names=body).impure() == []

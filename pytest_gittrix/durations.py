@@ -1,6 +1,6 @@
 """Instants and durations as text and as whole nanoseconds: one spelling for records, command lines and messages.
 
-Must not know what time it is: everything here is a pure function of its arguments.
+Everything here is a pure function of its arguments.
 """
 
 from __future__ import annotations

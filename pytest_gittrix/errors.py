@@ -1,6 +1,6 @@
 """The errors a session system can end in, each with a stable code.
 
-Codes are the contract (DESIGN 4.3, after GitTrix): programs match on ``.code``, people read the message. A message has up to
+Codes are the contract (``docs/reference/errors.md``): programs match on ``.code``, people read the message. A message has up to
 four parts, one a line: the fact, why it matters, what to do, how to opt out.
 """
 
@@ -81,7 +81,7 @@ class SessionExpired(GittrixError):
 
 
 class BaselineConflict(GittrixError):
-    """Durable changed, since the session's baseline, at a path that is being promoted (GitTrix; DESIGN rule 4).
+    """Durable changed, since the session's baseline, at a path that is being promoted (rule 4, docs/explanation/rules.md).
 
     Attributes:
         conflicting_files: the selected paths that overlap, sorted.
@@ -126,7 +126,7 @@ class PromoteFailed(GittrixError):
 
 
 class WorktreeDirty(PromoteFailed):
-    """The human's checked-out branch has work in the way of the selection, or a merge in progress (DESIGN rule 5)."""
+    """The human's checked-out branch has work in the way of the selection, or a merge in progress (rule 5)."""
 
     code = "WORKTREE_DIRTY"
 
@@ -150,7 +150,7 @@ class WriteRejected(GittrixError):
 
 
 class PathNotFound(GittrixError, FileNotFoundError):
-    """No such file in the workspace (a deleted file reads as absent, DESIGN rule 7)."""
+    """No such file in the workspace (a deleted file reads as absent: rule 7)."""
 
     code = "PATH_NOT_FOUND"
 
@@ -226,7 +226,7 @@ class MetadataVersionUnsupported(GittrixError):
 
 
 class LogDamaged(GittrixError):
-    """A session's event log is damaged in the middle. It is reported, never skipped (DESIGN rule 10)."""
+    """A session's event log is damaged in the middle. It is reported, never skipped (rule 10)."""
 
     code = "LOG_DAMAGED"
 

@@ -1,6 +1,6 @@
 """How an instant reaches other programs: git's date variables, a clock file, and libfaketime where it is installed.
 
-Must not know any clock: each function is given the instant, in nanoseconds since 1970.
+Each function is given the instant, in nanoseconds since 1970.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The clock of a process that was started by a test: it shows what the test's clock file says.
-
-Must not know who moves that file.
-"""
+"""The clock of a process that was started by a test: it shows what the test's clock file says."""
 
 from __future__ import annotations
 

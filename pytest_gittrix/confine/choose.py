@@ -1,8 +1,9 @@
-"""Confinement of an agent's programs: which level, what this machine has for it, and how to run something there.
+"""Chooses how an agent's programs are confined: the level that is asked for, by the means that this machine has.
 
-``jail`` shows a program its workspace, a private home and the tools it runs on; durable, the store and other sessions are not there, and
-no network. ``guard`` keeps it from changing and reading anything else, without namespaces. ``off`` runs it as it is. ``auto`` takes the
-strongest there is, and says why it is not stronger. Source: eval-anchors section 5; ``docs/reference/confinement.md`` has what gets out.
+At ``jail`` a program sees its workspace, a private home and the tools that it runs on; durable, the store, other sessions and the
+network are not there. At ``guard`` it can see that other files exist, but cannot read or change them; that needs no namespaces. At
+``off`` it runs as it is. ``auto`` takes the strongest level that works here and says why it is not stronger.
+``docs/reference/confinement.md`` lists what gets out of each level.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What to execute so that a program runs confined: the program itself, the launcher, or bubblewrap, with their arguments.
+"""Makes the command line that runs a program confined: the program itself, the launcher, or bubblewrap (bwrap(1)), with their arguments.
 
-Knows how each is told what to do; it starts nothing. Variables that the dynamic loader listens to never reach whoever confines: a
-library of the agent's would be loaded into that, outside. Source: bwrap(1); eval-anchors section 5.
+It starts nothing. Variables that the dynamic loader obeys are never given to the program that confines, because it would load the
+agent's library outside of the confinement.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Attending a program that runs: it is fed and read, its time is watched, and nothing of it is left when this is over.
+"""Attends a running program: feeds and reads it, watches its time, and leaves nothing of it behind.
 
-Here is also how a program is started that needs nobody but bubblewrap or the kernel; ``zygote_client`` starts the others. It must not know
-how a program is confined.
+Programs that are confined by bubblewrap, or not at all, are started here; ``zygote_client`` has the others started.
 """
 
 from __future__ import annotations

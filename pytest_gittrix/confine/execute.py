@@ -1,6 +1,7 @@
-"""Running one program to its end, confined or not: its input and output, its time, and the end of everything it started.
+"""Runs one program to its end, confined or not, and then ends everything that the program started.
 
-Needs Linux: elsewhere nobody could tell what it left behind. It must not know sessions. Source: eval-anchors section 5.
+It feeds and reads the program and limits its time. It needs Linux, because elsewhere nobody can tell which processes a program left
+behind.
 """
 
 from __future__ import annotations

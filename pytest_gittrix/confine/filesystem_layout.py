@@ -1,7 +1,6 @@
-"""Where a confined program works, and what it sees there: the workspace, a private home, and as little of the machine as it can run on.
+"""Says what a confined program sees of the file system: its workspace, a private home, and as little of the machine as it can run on.
 
-Pure: what is to be mounted or allowed is said here, and done in ``namespace_jail``, ``landlock_guard`` and by bubblewrap. It must not know
-sessions. Source: eval-anchors section 5.
+The functions are pure: they say what is to be mounted or allowed. ``namespace_jail``, ``landlock_guard`` and bubblewrap do it.
 """
 
 from __future__ import annotations

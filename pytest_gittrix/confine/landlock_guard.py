@@ -1,8 +1,8 @@
-"""The guard: Landlock says which files a program and its children may touch, a filter of system calls says the rest.
+"""Guards a program with Landlock, which limits the files that it and its children may use, and with a filter of system calls for the rest.
 
-It needs no namespaces, so it works in containers and where namespaces are forbidden. It runs in the program's own process, just before
-that is executed. What it cannot keep in is told in ``docs/reference/confinement.md``. Sources: landlock(7), ``linux/landlock.h``,
-eval-anchors section 5.
+A guard needs no namespaces, so it works in containers and where namespaces are forbidden. It is put up in the program's own process,
+just before that executes the program. ``docs/reference/confinement.md`` lists what a guard cannot keep in. Sources: landlock(7) and
+``linux/landlock.h``.
 """
 
 from __future__ import annotations

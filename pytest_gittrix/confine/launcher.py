@@ -1,8 +1,8 @@
-"""The launcher: a small process that confines itself or a child, starts a program there, and stays until nothing is left of it.
+"""The launcher is a small program that confines itself or a child, starts a program there, and stays until nothing is left of it.
 
-It passes on the signals it gets, adopts orphans, and ends as the program ended: with its status, or by its signal. It is a program of
-its own, since what it does to itself cannot be undone, and a process with threads must not fork and go on. It loads as little as it
-can. It must not know sessions.
+It passes on the signals that it gets, adopts orphans, and ends as the program ended: with its status or by its signal. It is a program
+of its own because what it does to itself cannot be undone, and because a process with threads must not fork and go on. It loads as
+little as it can.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A jail of our own, for machines without bubblewrap: fresh namespaces, and a root with nothing in it but what a layout names.
+"""Jails a program without bubblewrap: in fresh namespaces, with a root directory that holds nothing but what a layout names.
 
-It is built in two processes. The outer one leaves the namespaces of the machine; the inner one, number 1 of the new process namespace,
-puts the root together, gives up every capability, and has the program as its child. When the inner one ends, the kernel ends all that
-is left. It must not know what is run. Sources: user_namespaces(7), pid_namespaces(7), pivot_root(2), netdevice(7); eval-anchors section 5.
+Two processes build the jail. The outer one leaves the namespaces of the machine. The inner one is process 1 of the new process
+namespace: it puts the root together, gives up every capability, and starts the program as its child. When the inner one ends, the kernel
+ends every process that is left. Sources: user_namespaces(7), pid_namespaces(7), pivot_root(2) and netdevice(7).
 """
 
 from __future__ import annotations

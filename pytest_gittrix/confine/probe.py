@@ -1,7 +1,6 @@
-"""What this machine and this user can confine programs by, tried for real: each means runs a program once a process.
+"""Tries by what means this machine and this user can confine programs: each means runs a program once in a process.
 
-It must not choose; ``confine.confinement`` does. Source: eval-anchors section 5 ("probe once per run, cache the answer, name the
-reason").
+The answers are cached, and each means that does not work has a reason. ``choose.confinement`` decides which one is used.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The zygote: a process that has loaded what a launcher needs, and forks one for each command that it is asked for.
+"""The zygote is a process that has loaded what a launcher needs and forks one launcher for each command that it is sent.
 
-A fresh launcher costs the start of a Python; a fork of one costs next to nothing. The zygote has one thread, so that its forks may do what
-they like, and never confines itself. Each fork is the launcher of one command, an attendant: it talks with whoever asked on a line of its
-own, so that neither the other commands nor the end of the zygote matter to it. The zygote ends when it is let go of; when the process it
-works for dies, however that happens, everything ends. It must not know sessions, and loads as little as it can. ``zygote_client`` asks it.
+A fresh launcher costs the start of a Python; a fork of one costs next to nothing. The zygote has a single thread, so that its forks may
+do anything, and never confines itself. Each fork attends one command and talks with the client on a socket of its own, so that neither
+other commands nor the end of the zygote matter to it. The zygote ends when its client closes the connection. When the client's process
+dies, all of it ends. It loads as little as it can. ``zygote_client`` is the other side.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Asking the zygote: one for each process that runs confined programs, started at the first of them and ended with the process.
+"""Starts confined programs through a zygote: one zygote for each process, started with the first program and ended with the process.
 
-Whoever asks gets a line to an attendant of its own, so any number of threads may ask at once. A fork of this process has nothing of its
-parent's: it gets a zygote when it asks for one. A zygote that is gone is replaced, and so is one that this process has outgrown, by
-another user, other limits or less rights: what it forks has those that it was born with. It must not know sessions. ``zygote``
-is what is asked.
+Each request gets a socket to an attendant of its own, so any number of threads may make requests at once. A fork of this process gets a
+zygote of its own when it first needs one. A zygote that is gone is replaced. So is one whose user, limits or rights are no longer those
+of this process, because what it forks has those that it started with.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The levels at which an agent's programs can be confined, as a workspace's maker names them.
+"""The levels at which an agent's programs can be confined, as whoever makes a workspace names them.
 
-What each keeps in is done in ``confine/``; here are the words. Source: eval-anchors section 5.
+``docs/reference/confinement.md`` says what each level keeps in; the room ``confine`` does it.
 """
 
 from __future__ import annotations

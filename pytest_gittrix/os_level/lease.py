@@ -1,8 +1,7 @@
 """Who may write: one owner at a time, across threads and processes, released by the system when the owner dies.
 
 A lease is a ``flock`` on a file. The file itself means nothing: one left behind by a killed process, by eviction or by the
-TypeScript GitTrix (which creates ``.lock`` and can leave it for ever) is free as soon as nobody has it locked. It must not know what
-it protects.
+TypeScript GitTrix (which creates ``.lock`` and can leave it for ever) is free as soon as nobody has it locked.
 
 A dead owner needs no heartbeat, since the system frees what it held. One that is stopped or hangs does: ``stale_after`` says how long
 it may be silent. Its lock cannot be taken from it, but the file can be removed, so that the next owner locks another one; the old

@@ -1,7 +1,7 @@
-"""Whether the owner of a lease still works: who it is, what its lock file tells, and what is kept when a lease is taken from it.
+"""Tells whether the owner of a lease still works, from its lock file, and keeps evidence when a lease is taken from it.
 
-A heartbeat is the time at which the lock file was last changed (its mtime). The four states and the evidence of a release are Pixir's
-(session-systems 3.3). It must not know who waits for a lease, nor when one may be taken away.
+A heartbeat is the time at which the lock file was last changed (its mtime). The four states and the evidence of a release are those of
+Pixir (``docs/explanation/you-know-pixir.md``).
 """
 
 from __future__ import annotations

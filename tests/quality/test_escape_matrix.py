@@ -1,4 +1,4 @@
-"""What a program of an agent can reach at each level of confinement: tried, and compared with what is promised (eval-anchors section 5)."""
+"""What a program of an agent can reach at each level of confinement: tried, and compared with what is promised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The edge rules of BotMinter's real program, one by one (session-systems 4.6): what it does, and what is done here instead."""
+"""The edge rules of BotMinter's real program, one by one: what it does, and what is done here instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gas Town: what its document leaves open, as it is decided here, and the edge rules of its real code (session-systems 2.3, 2.6).
+"""Gas Town: what its document leaves open, as it is decided here, and the edge rules of its real code.
 
 Where the two disagree the document counts; each docstring says where we differ, and why.
 """

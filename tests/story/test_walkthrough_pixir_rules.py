@@ -1,4 +1,4 @@
-"""Pixir: the twelve edge rules that its code and tests decide (session-systems 3.6); docstrings say where we differ, and why."""
+"""Pixir: the twelve edge rules that its code and tests decide; docstrings say where we differ, and why."""
 
 from __future__ import annotations
 

@@ -70,7 +70,9 @@ def heading(text: str) -> None:
 def by_pytest() -> None:
     """The examples, as their author would run them."""
     heading("1. The fixtures: pytest examples (three tests on a clone of this project)")
-    subprocess.run([sys.executable, "-m", "pytest", str(HERE), "-q", "-s", "-p", "no:cacheprovider", "-p", "no:randomly"], check=True)
+    # The projects below import their own modules as any project's tests do.
+    options = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:randomly", "--import-mode=prepend"]
+    subprocess.run([sys.executable, "-m", "pytest", str(HERE), *options], check=True)
 
 
 def by_hand() -> None:

@@ -193,7 +193,7 @@ SHRUNK: list[tuple[Defect, str]] = [
     (forgets_deletions, "PROMOTE_FAILED|differs from the baseline|could be promoted"),
 ]
 FOUND: list[tuple[Defect, str]] = [
-    (overlooks_modes, "PROMOTE_FAILED|differs from the baseline|could be promoted"),
+    (overlooks_modes, "PROMOTE_FAILED|differs from the baseline|could be promoted|is missing from .*archive"),
     (expires_at_the_deadline, "SESSION_EXPIRED|exactly the sessions past their deadline"),
     (promotes_live_bytes, "PROMOTE_FAILED|changes exactly its selection"),
     (loses_modes, "changes exactly its selection"),

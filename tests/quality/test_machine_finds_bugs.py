@@ -234,7 +234,7 @@ def test_a_broken_engine_is_caught_and_shrunk_to_a_few_steps(defect: Defect, com
 
 @pytest.mark.parametrize(("defect", "complaint"), FOUND)
 def test_a_broken_engine_is_caught(defect: Defect, complaint: str) -> None:
-    limits = settings(profile("default"), max_examples=500, stateful_step_count=12, phases=[Phase.generate])
+    limits = settings(profile("default"), max_examples=3_000, stateful_step_count=12, phases=[Phase.generate])
 
     assert caught(defect, complaint, limits)
 

@@ -197,7 +197,7 @@ FOUND: list[tuple[Defect, str]] = [
     (expires_at_the_deadline, "SESSION_EXPIRED|exactly the sessions past their deadline"),
     (promotes_live_bytes, "PROMOTE_FAILED|changes exactly its selection"),
     (loses_modes, "changes exactly its selection"),
-    (follows_renames, "must answer BASELINE_CONFLICT"),
+    (follows_renames, "must answer (BASELINE_CONFLICT|PROMOTE_FAILED)"),
     (tolerates_the_same_edit, "must answer BASELINE_CONFLICT|conflicts exactly where"),
     (promotes_everything, "changes exactly its selection|must answer PROMOTE_FAILED"),
     (passes_over_unknown_names, "must answer PROMOTE_FAILED"),

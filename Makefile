@@ -6,6 +6,9 @@ BIN  := $(VENV)/bin
 JOBS ?= 2
 ARGS ?=
 
+# Each test process rewrites the assertions of every test file, and starts hundreds of programs of ours: they must be able to keep bytecode.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The first interpreter that is new enough. A recursive variable: looked for only when the virtualenv is to be made.
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3.14; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$python && break; done)
@@ -30,7 +33,7 @@ help: ## list the targets
 	@echo "  ARGS='-k promote'   more arguments for pytest (test), the demo or the benchmarks"
 
 test: lint ## check style and types, then run all tests in random order
-	@$(BIN)/pytest -n $(JOBS) --durations=15 $(ARGS)
+	@$(BIN)/pytest -n $(JOBS) --dist=worksteal --durations=15 $(ARGS)
 
 tools: $(TOOLS_READY) ## run the tests inside Inspect, mini-swe-agent, pydantic-ai, MCP (an environment of their own, 900 MB)
 	@$(TOOLS_VENV)/bin/python -m pytest -n $(JOBS) tests/tools

@@ -161,12 +161,9 @@ class House:
     def modules(self) -> Mapping[str, Module]:
         """Every module, by its dotted name."""
         modules = {}
-        for path in sorted(self.source.rglob("*.py")):
-            parts = (self.source.name, *path.relative_to(self.source).with_suffix("").parts)
-            is_package = parts[-1] == "__init__"
-            name = ".".join(parts[:-1] if is_package else parts)
+        for name, path in module_names(self.source).items():
             text = path.read_text(encoding="utf-8")
-            modules[name] = Module(name, path, is_package, ast.parse(text, str(path)), len(text.splitlines()))
+            modules[name] = Module(name, path, path.name == "__init__.py", ast.parse(text, str(path)), len(text.splitlines()))
         return modules
 
     @cached_property
@@ -288,6 +285,15 @@ class House:
             case ast.Call(func=function, args=[ast.Constant(value=str(name)), *_]) if named(function, "import_module", "__import__"):
                 return [name]
         return []
+
+
+def module_names(source: Path) -> Mapping[str, Path]:
+    """The files of a package by the dotted names of their modules, in the order of their paths."""
+    names = {}
+    for path in sorted(source.rglob("*.py")):
+        parts = (source.name, *path.relative_to(source).with_suffix("").parts)
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return names
 
 
 def storey_of(room: str) -> int | None:

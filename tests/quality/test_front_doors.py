@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pytest_gittrix.moved import MOVED
-from tests.quality.house import PACKAGE, SOURCE, House
+from tests.quality.house import PACKAGE, SOURCE, House, module_names
 
 ROOT = SOURCE.parent
 DOORS = frozenset(
@@ -31,8 +31,8 @@ DOORS = frozenset(
 RUN = frozenset({f"{PACKAGE}.cli", f"{PACKAGE}.conformance.test_conformance"})
 """Modules that users name to run them: by ``python -m``, by ``pytest --pyargs``."""
 
-HOUSE = House(SOURCE)
-LAZY = sorted(module.name for module in HOUSE.modules.values() if module.is_door)
+MODULES = module_names(SOURCE)
+LAZY = sorted(name for name, path in MODULES.items() if path.name == "__init__.py" and "= door(" in path.read_text(encoding="utf-8"))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 BLOCK = re.compile(r"^```(?:python|py)\b.*?\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -55,7 +55,7 @@ def addresses(source: str) -> Iterator[str]:
 def deep_addresses(text: str) -> list[str]:
     """The addresses behind the doors that a page or a source tells users of, in code and in prose."""
     named = re.findall(rf"\b{PACKAGE}(?:\.\w+)+", text)
-    return sorted({name for name in named if name in HOUSE.modules and not is_door(name)})
+    return sorted({name for name in named if name in MODULES and not is_door(name)})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -91,9 +91,18 @@ def names_at_run_time(module: ast.Module) -> set[str]:
     return {name for call in calls for names in ast.literal_eval(call.args[1]).values() for name in names}
 
 
+def parsed(name: str) -> ast.Module:
+    """The source of a module of ours."""
+    return ast.parse(MODULES[name].read_text(encoding="utf-8"))
+
+
+def test_the_architecture_knows_the_same_doors() -> None:
+    assert [module.name for module in House(SOURCE).modules.values() if module.is_door] == LAZY
+
+
 @pytest.mark.parametrize("name", LAZY)
 def test_a_door_gives_what_it_shows_to_type_checkers(name: str) -> None:
-    tree = HOUSE.modules[name].tree
+    tree = parsed(name)
 
     assert names_at_run_time(tree) == names_for_type_checkers(tree) != set()
 
@@ -102,8 +111,8 @@ def test_a_door_gives_what_it_shows_to_type_checkers(name: str) -> None:
 def test_every_name_of_a_door_can_be_imported_and_none_is_hidden_by_a_module(name: str) -> None:
     door = import_module(name)
 
-    for public in names_at_run_time(HOUSE.modules[name].tree):
-        assert f"{name}.{public}" not in HOUSE.modules
+    for public in names_at_run_time(parsed(name)):
+        assert f"{name}.{public}" not in MODULES
         assert getattr(door, public) is not None
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = door.nothing

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from importlib import import_module
 from pathlib import Path
 
 import pytest
-import scipy.stats  # noqa: F401
 from support.evals import SOLVES, left_in, suite
 
-# A run in this process forgets what it was the first to import. These hold C extensions and classes that must not be loaded twice.
+# A run in this process forgets what it was the first to import. This holds classes that must not be loaded twice.
 from pytest_gittrix.evals.results.store import RunStore
 
 _QUIET = ("-p", "no:randomly", "-p", "no:cacheprovider", "-p", "no:schemathesis")
@@ -57,6 +57,7 @@ class EvalTests:
 
     def run(self, *arguments: str) -> pytest.RunResult:
         """Run pytest in this process."""
+        import_module("scipy.stats")  # a run in this process forgets what it was the first to import; this cannot be loaded twice
         return self._pytester.runpytest_inprocess(*_QUIET, *arguments)
 
     def run_apart(self, *arguments: str) -> pytest.RunResult:

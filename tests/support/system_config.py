@@ -45,7 +45,9 @@ def environments(root: Path) -> Mapping[str, Callable[[], object]]:
         test = root / "fixtures" / "test_environment.py"
         test.parent.mkdir()
         test.write_text(FIXTURE_TEST.format(setting=SETTING))
-        subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)], cwd=test.parent, check=True)
+        plain = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(test)]
+        subprocess.run(command, cwd=test.parent, env=plain, check=True)
 
     def as_scripted_agent() -> None:
         with AgentKit(root / "kit") as kit:

@@ -337,7 +337,7 @@ def test_all_calls_together_are_given_up_when_the_time_is_over(forge: GitHubForg
 
 def test_patience_ends_with_the_block_and_is_never_longer_than_the_one_around_it(forge: GitHubForge, server: ForgeServer) -> None:
     with forge.within(60.0) as outer, outer.within(600.0) as inner:
-        assert inner._rest.ends <= outer._rest.ends
+        assert inner._rest.deadline <= outer._rest.deadline
         assert inner.find_prs() == []
     server.fail("status", status=503)
 

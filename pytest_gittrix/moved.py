@@ -50,7 +50,7 @@ MOVED: Final = {
     "harness.profiles": ("testing.profiles", "testing"),
     "harness.race": ("testing.schedules.race", "testing.schedules"),
     "harness.remote_kit": ("testing.repos.remote_kit", "testing.repos"),
-    "harness.schedule": ("testing.schedules.schedule", "testing.schedules"),
+    "harness.schedule": ("testing.schedules.explorer", "testing.schedules"),
     "harness.sequential": ("testing.schedules.sequential", "testing.schedules"),
     "harness.session_in": ("testing.scenarios.session_in", "testing.scenarios"),
     "harness.small_disk": ("testing.faults.small_disks", "testing.faults"),

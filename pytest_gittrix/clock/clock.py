@@ -19,7 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import Literal, Protocol, get_args
 
-from pytest_gittrix.clock.carriers import CLOCK_VARIABLE, append_move, faketime_environment, git_dates, write_instant, write_moves
+from pytest_gittrix.clock.propagation import CLOCK_VARIABLE, append_move, faketime_environment, git_dates, write_instant, write_moves
 from pytest_gittrix.clock.timers import Schedule, Timer
 from pytest_gittrix.durations import distance_ns, format_instant, instant_at, ns_of
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from pytest_gittrix.clock.carriers import CLOCK_VARIABLE, read_instant, read_moves
 from pytest_gittrix.clock.clock import Clock, SystemClock
+from pytest_gittrix.clock.propagation import CLOCK_VARIABLE, read_instant, read_moves
 from pytest_gittrix.clock.timers import Schedule, Timer
 from pytest_gittrix.durations import instant_at, ns_of
 

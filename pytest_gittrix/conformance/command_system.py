@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
-from pytest_gittrix.clock.carriers import CLOCK_VARIABLE, faketime_library
+from pytest_gittrix.clock.propagation import CLOCK_VARIABLE, faketime_library
 from pytest_gittrix.conformance.command_line import CommandAnswer, CommandBroken, run_command
 from pytest_gittrix.durations import format_duration
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput

@@ -23,7 +23,7 @@ from pytest_gittrix.engine.operations.conversation import check_types, events_of
 from pytest_gittrix.engine.operations.ids import random_id, sortable_id
 from pytest_gittrix.engine.operations.info import SessionInfo, info_of
 from pytest_gittrix.engine.operations.moved_refs import MovedRef
-from pytest_gittrix.engine.operations.operation import Listener, convert_os_errors
+from pytest_gittrix.engine.operations.recorder import Listener, convert_os_errors
 from pytest_gittrix.engine.operations.resources import Credentials, Resources
 from pytest_gittrix.engine.promotion.pull_requests import ForgeOf, PullRequests, forges_of
 from pytest_gittrix.engine.promotion.strategy import Ask, check_strategy

@@ -14,7 +14,7 @@ from pytest_gittrix.engine.agents.turns import Turns
 from pytest_gittrix.engine.lineage.origins import Origins
 from pytest_gittrix.engine.lineage.recovery import Recovery, settled
 from pytest_gittrix.engine.operations.eviction import Evictor
-from pytest_gittrix.engine.operations.operation import Emitter, Recorder
+from pytest_gittrix.engine.operations.recorder import Emitter, Recorder
 from pytest_gittrix.engine.operations.resources import Resources
 from pytest_gittrix.engine.promotion.promoter import Promoter
 from pytest_gittrix.engine.promotion.pull_requests import PullRequests

@@ -14,7 +14,7 @@ from pytest_gittrix.engine.operations.archive import Archive
 from pytest_gittrix.engine.operations.conversation import check_types
 from pytest_gittrix.engine.operations.info import SessionInfo
 from pytest_gittrix.engine.operations.moved_refs import moved_references
-from pytest_gittrix.engine.operations.operation import Recorder, require_live
+from pytest_gittrix.engine.operations.recorder import Recorder, require_live
 from pytest_gittrix.engine.operations.review import ListEntry, Review
 from pytest_gittrix.engine.operations.validation import check_text, check_ttl
 from pytest_gittrix.engine.promotion.promoter import PromoteRequest

@@ -14,7 +14,7 @@ from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.engine.lineage.member_recovery import clear_away, move_aside, put_back
-from pytest_gittrix.engine.operations.operation import convert_os_errors
+from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.members.finalize_record import NOTES, Notes
 from pytest_gittrix.members.inspection import RepositoryState, inspect_repositories

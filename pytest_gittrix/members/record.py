@@ -28,7 +28,7 @@ from pytest_gittrix.workspaces.multi_repo import TEAM, CheckedOutRepository, Mul
 
 if TYPE_CHECKING:
     from pytest_gittrix.engine.engine import GitTrix
-    from pytest_gittrix.engine.operations.operation import Recorder
+    from pytest_gittrix.engine.operations.recorder import Recorder
 
 RUNNING: Final[frozenset[str]] = frozenset({"creating", "active", "finalizing"})
 """The states in which a session holds its work items."""

@@ -20,7 +20,7 @@ from pytest_gittrix.engine.agents.start import start_agent
 from pytest_gittrix.engine.lineage.member_recovery import AGENT, HOME
 from pytest_gittrix.engine.lineage.start import check_identity, with_values
 from pytest_gittrix.engine.operations.ids import claim_id
-from pytest_gittrix.engine.operations.operation import convert_os_errors
+from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, GittrixError, InvalidInput, WorkItemHeld
 from pytest_gittrix.git.commit import parse_commit

@@ -17,7 +17,7 @@ from pytest_gittrix import points
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.lineage.member_recovery import put_back
 from pytest_gittrix.engine.operations.eviction import LEAVING
-from pytest_gittrix.engine.operations.operation import convert_os_errors
+from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput
 from pytest_gittrix.members.finalize import finalize
 from pytest_gittrix.members.finalize_record import plain

@@ -18,7 +18,7 @@ from pytest_gittrix.engine.agents.agent_session import VARIABLES
 from pytest_gittrix.engine.agents.keeper import RECORD
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.agents.start import start_agent
-from pytest_gittrix.engine.operations.operation import convert_os_errors
+from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError
 from pytest_gittrix.orchestrator.board import RUNTIME, Board, ObservedSession
 from pytest_gittrix.orchestrator.config import AgentPlugin

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gittrix.engine.operations.operation import Recorder
+from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.errors import EvictionRace, GittrixError, InvalidInput, SessionNotFound
 from pytest_gittrix.orchestrator.config import Project
 from pytest_gittrix.orchestrator.flat_audit import DIRECTORY as AUDITS

@@ -12,7 +12,7 @@ import pytest
 
 from pytest_gittrix import plugin
 from pytest_gittrix.cli.verbs import command_line
-from pytest_gittrix.engine.operations.operation import PUBLIC_NAMES
+from pytest_gittrix.engine.operations.recorder import PUBLIC_NAMES
 from pytest_gittrix.plugin import config
 from pytest_gittrix.plugin.evals.outcome import EvalSample
 from pytest_gittrix.plugin.evals.plan import ARGUMENTS

@@ -7,6 +7,7 @@ from importlib import import_module
 from pkgutil import walk_packages
 
 import pytest
+from support.eval_tests import EvalTests
 
 import pytest_gittrix
 
@@ -34,3 +35,15 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
         return pytester.runpytest_inprocess(*PLAIN, f"--basetemp={base}", *arguments)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def statistics() -> None:
+    """What evals compute intervals with: it cannot be loaded a second time, so the first run in this process may not be what loads it."""
+    import_module("scipy.stats")
+
+
+@pytest.fixture
+def evals(statistics: None, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> EvalTests:
+    """A project whose tests are evals, and runs of pytest in it."""
+    return EvalTests(pytester, monkeypatch)

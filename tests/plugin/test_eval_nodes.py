@@ -12,11 +12,6 @@ OFF = 'confine="off"'
 CHECK = '[check]\nfunction = "check.py:check"\n'
 
 
-@pytest.fixture
-def evals(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> EvalTests:
-    return EvalTests(pytester, monkeypatch)
-
-
 def nodes(result: pytest.RunResult) -> list[str]:
     return [line.partition("::")[2] for line in result.outlines if "::" in line]
 

@@ -14,11 +14,6 @@ ODD = "toolbox.write('app.py', f'VERSION = {2 if toolbox.case in \"ace\" else 1}
 
 
 @pytest.fixture
-def evals(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> EvalTests:
-    return EvalTests(pytester, monkeypatch)
-
-
-@pytest.fixture
 def half(evals: EvalTests) -> EvalTests:
     """Four cases, of which two pass."""
     evals.suite("a", "b", "c", "d")

@@ -16,11 +16,6 @@ from pytest_gittrix.evals.inputs.sample_record import digest
 IDS = ("one", "two", "three", "four")
 
 
-@pytest.fixture
-def evals(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> EvalTests:
-    return EvalTests(pytester, monkeypatch)
-
-
 def by_command(evals: EvalTests, agent: str, out: str, *more: str) -> dict[str, str]:
     """The same suite, run by ``gittrix eval run``; gives what it says."""
     words = ["eval", "run", "suite", "--agent", agent, "--out", out, "--confine", "off", "--json", *more]

@@ -143,8 +143,7 @@ class Module:
     @property
     def is_door(self) -> bool:
         """Whether it only leads to names of other modules: a package's ``__init__`` that loads them when they are asked for."""
-        defines = any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in self.tree.body)
-        return self.is_package and not defines and "door(" in ast.unparse(self.tree.body[-1])
+        return self.is_package and only_leads_on(self.tree)
 
 
 @dataclass(frozen=True)
@@ -285,6 +284,12 @@ class House:
             case ast.Call(func=function, args=[ast.Constant(value=str(name)), *_]) if named(function, "import_module", "__import__"):
                 return [name]
         return []
+
+
+def only_leads_on(tree: ast.Module) -> bool:
+    """Whether a source defines nothing and ends with a door to names of other modules."""
+    defines = any(isinstance(node, ast.FunctionDef | ast.ClassDef) for node in tree.body)
+    return not defines and bool(tree.body) and "door(" in ast.unparse(tree.body[-1])
 
 
 def module_names(source: Path) -> Mapping[str, Path]:

@@ -16,9 +16,9 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from pytest_gittrix.backends.local import LocalDurable
 from pytest_gittrix.backends.protocol import Drift
-from pytest_gittrix.engine.operations import eviction, operation
+from pytest_gittrix.engine.operations import eviction, recorder
 from pytest_gittrix.engine.operations.review import Review
-from pytest_gittrix.engine.promotion import promotion, selection
+from pytest_gittrix.engine.promotion import conflicts, promotion
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.git.commit import BuiltCommit
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK, Changes, Entry
@@ -105,7 +105,7 @@ def misses_additions() -> AbstractContextManager[object]:
 
 def compares_paths_only() -> AbstractContextManager[object]:
     """A file and a directory of one name are two things."""
-    return patch.object(selection, "overlap", lambda selected, drift: {*selected} & {*drift})
+    return patch.object(conflicts, "overlap", lambda selected, drift: {*selected} & {*drift})
 
 
 def tolerates_the_same_edit() -> AbstractContextManager[object]:
@@ -170,13 +170,13 @@ def expires_at_the_deadline() -> Iterator[None]:
         deadline = deadline_ns(state)
         return deadline is not None and clock.now_ns() >= deadline
 
-    with patch.object(operation, "is_past", is_past), patch.object(eviction, "is_past", is_past):
+    with patch.object(recorder, "is_past", is_past), patch.object(eviction, "is_past", is_past):
         yield
 
 
 def ignores_file_changes() -> AbstractContextManager[object]:
     """Only what goes through the session is use of it."""
-    return patch.object(operation, "unseen_activity", lambda _state, _clock: None)
+    return patch.object(recorder, "unseen_activity", lambda _state, _clock: None)
 
 
 def forgets_archives() -> AbstractContextManager[object]:
@@ -186,7 +186,7 @@ def forgets_archives() -> AbstractContextManager[object]:
 
 def lets_time_run_out_unseen() -> AbstractContextManager[object]:
     """Who holds a session may use it until a sweep comes by."""
-    return patch.object(operation, "require_in_time", lambda _state, _clock: None)
+    return patch.object(recorder, "require_in_time", lambda _state, _clock: None)
 
 
 SHRUNK: list[tuple[Defect, str]] = [
@@ -234,7 +234,7 @@ def test_a_broken_engine_is_caught_and_shrunk_to_a_few_steps(defect: Defect, com
 
 @pytest.mark.parametrize(("defect", "complaint"), FOUND)
 def test_a_broken_engine_is_caught(defect: Defect, complaint: str) -> None:
-    limits = settings(profile("default"), max_examples=3_000, stateful_step_count=12, phases=[Phase.generate])
+    limits = settings(profile("default"), max_examples=1_000, stateful_step_count=12, phases=[Phase.generate])
 
     assert caught(defect, complaint, limits)
 

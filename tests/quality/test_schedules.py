@@ -30,8 +30,8 @@ from pytest_gittrix.git.commit import BuiltCommit
 from pytest_gittrix.git.refs import RefMoved
 from pytest_gittrix.git.tree import Changes
 from pytest_gittrix.testing.repos.durable import DurableRepo
+from pytest_gittrix.testing.schedules.explorer import Run, explore, replay, schedules
 from pytest_gittrix.testing.schedules.linearize import CallHistory, require_linear
-from pytest_gittrix.testing.schedules.schedule import Run, explore, replay, schedules
 from pytest_gittrix.testing.schedules.sequential import SessionOp, Sessions, session_calls, sessions_model
 from pytest_gittrix.testing.world import World
 

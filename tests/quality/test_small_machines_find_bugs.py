@@ -21,7 +21,7 @@ from pytest_gittrix.engine.lineage import handoff
 from pytest_gittrix.engine.lineage.fork import Fork
 from pytest_gittrix.engine.lineage.handoff import Handoff, Succession
 from pytest_gittrix.engine.operations import conversation
-from pytest_gittrix.engine.operations.operation import Recorder
+from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.errors import TurnBusy
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.events import Event

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -57,7 +56,6 @@ class EvalTests:
 
     def run(self, *arguments: str) -> pytest.RunResult:
         """Run pytest in this process."""
-        import_module("scipy.stats")  # a run in this process forgets what it was the first to import; this cannot be loaded twice
         return self._pytester.runpytest_inprocess(*_QUIET, *arguments)
 
     def run_apart(self, *arguments: str) -> pytest.RunResult:

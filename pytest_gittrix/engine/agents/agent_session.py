@@ -19,7 +19,7 @@ from pytest_gittrix.engine.operations.attachments import attach, attached
 from pytest_gittrix.engine.operations.checkpoints import CHECKPOINTS, save_checkpoint
 from pytest_gittrix.engine.operations.conversation import check_announceable, check_recordable, check_types, events_of, normalised, of_types
 from pytest_gittrix.engine.operations.info import SessionInfo, info_of
-from pytest_gittrix.engine.operations.operation import Recorder, require_live
+from pytest_gittrix.engine.operations.recorder import Recorder, require_live
 from pytest_gittrix.engine.operations.review import (
     ListEntry,
     baseline_entry,

@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pytest_gittrix.clock.carriers import CLOCK_VARIABLE
 from pytest_gittrix.clock.clock import Clock, FrozenClock
+from pytest_gittrix.clock.propagation import CLOCK_VARIABLE
 from pytest_gittrix.confine.choose import Finished, Place, confinement, run, toolchain
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.git.environment import hermetic_env

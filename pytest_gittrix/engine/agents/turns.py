@@ -26,7 +26,7 @@ from pytest_gittrix.engine.agents.agent_session import parts_of
 from pytest_gittrix.engine.agents.context_pressure import Pressure
 from pytest_gittrix.engine.operations.checkpoints import save_checkpoint
 from pytest_gittrix.engine.operations.conversation import close_orphans
-from pytest_gittrix.engine.operations.operation import Listener, Recorder
+from pytest_gittrix.engine.operations.recorder import Listener, Recorder
 from pytest_gittrix.engine.operations.review import snapshot_of
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput, TurnBusy, TurnOver, WriteRejected
 from pytest_gittrix.os_level.lease import Lease

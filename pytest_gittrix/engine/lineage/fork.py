@@ -14,7 +14,7 @@ from typing import Final, Literal, get_args
 from pytest_gittrix import points
 from pytest_gittrix.engine.operations.attachments import share
 from pytest_gittrix.engine.operations.checkpoints import CHECKPOINTS, Files, Moment, files_at, moment_at, save_checkpoint, write_files
-from pytest_gittrix.engine.operations.operation import Recorder
+from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.review import snapshot_of
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.record.eventlog.events import Event, path_fields

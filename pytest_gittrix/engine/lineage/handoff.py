@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pytest_gittrix import points
-from pytest_gittrix.engine.operations.operation import Recorder
+from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.resources import local_ref
 from pytest_gittrix.errors import CapabilityMissing, SessionExpired, SessionNotFound
 from pytest_gittrix.os_level.lease import Lease

@@ -16,7 +16,7 @@ from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.engine.operations.eviction import LEAVING
-from pytest_gittrix.engine.operations.operation import Recorder
+from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.record.store.store import Store

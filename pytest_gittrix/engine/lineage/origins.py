@@ -12,7 +12,7 @@ from pytest_gittrix.engine.lineage.fork import FilesOf, Fork, Source, check_file
 from pytest_gittrix.engine.lineage.handoff import Handoff, Succession
 from pytest_gittrix.engine.lineage.start import Beginning, Start, check_identity, with_values
 from pytest_gittrix.engine.operations.ids import claim_id
-from pytest_gittrix.engine.operations.operation import Recorder
+from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
 from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.errors import CapabilityMissing

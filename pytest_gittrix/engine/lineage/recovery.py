@@ -18,7 +18,7 @@ from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.engine.lineage.handoff import Handoff, Succession
 from pytest_gittrix.engine.lineage.member_recovery import mend_life
 from pytest_gittrix.engine.operations.eviction import Evictor
-from pytest_gittrix.engine.operations.operation import Recorder
+from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.promotion.pull_requests import Proposal, PullRequests
 from pytest_gittrix.engine.promotion.recording import record_checkouts, record_done
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, SessionNotFound

@@ -14,7 +14,7 @@ from pytest_gittrix import points
 from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.engine.operations.moved_refs import note_references
-from pytest_gittrix.engine.operations.operation import Recorder, convert_os_errors
+from pytest_gittrix.engine.operations.recorder import Recorder, convert_os_errors
 from pytest_gittrix.engine.operations.resources import Resources, durable_ref, local_ref
 from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.engine.promotion.strategy import check_strategy

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.engine.operations.archive import open_bare
-from pytest_gittrix.engine.operations.operation import Recorder
+from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
 from pytest_gittrix.git.commit import parse_commit
 from pytest_gittrix.git.objects import MissingObject, Objects, Trees, open_objects

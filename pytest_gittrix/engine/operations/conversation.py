@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from pytest_gittrix.engine.operations.operation import Recorder
+from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.record.eventlog.events import Actor, Event, check
 from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION, LIVE, VOCABULARY

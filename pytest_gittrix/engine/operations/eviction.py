@@ -16,7 +16,7 @@ from typing import Literal, get_args
 from pytest_gittrix import points
 from pytest_gittrix.engine.operations.archive import Archive, unpromoted, write_archive
 from pytest_gittrix.engine.operations.expiry import is_past, resolution_ns
-from pytest_gittrix.engine.operations.operation import Recorder, require_live
+from pytest_gittrix.engine.operations.recorder import Recorder, require_live
 from pytest_gittrix.engine.operations.review import snapshot_of
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput
 from pytest_gittrix.git.tree import Changes

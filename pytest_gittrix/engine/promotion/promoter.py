@@ -9,12 +9,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pytest_gittrix.engine.operations.eviction import Evictor
-from pytest_gittrix.engine.operations.operation import Recorder
+from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
 from pytest_gittrix.engine.operations.review import Review, snapshot_of
+from pytest_gittrix.engine.promotion.conflicts import check_on_overlap
 from pytest_gittrix.engine.promotion.promotion import PromoteResult, Promotion
 from pytest_gittrix.engine.promotion.pull_requests import PrRequest, PullRequests
-from pytest_gittrix.engine.promotion.selection import check_on_overlap
 from pytest_gittrix.engine.promotion.strategy import StrategyPolicy, check_strategy
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.git.tree import Changes

@@ -18,12 +18,13 @@ from typing import Any, Final
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.protocol import Durable, LandingResult
-from pytest_gittrix.engine.operations.operation import Recorder
+from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
 from pytest_gittrix.engine.operations.review import Review, side
+from pytest_gittrix.engine.promotion.conflicts import OnOverlap, reconcile
 from pytest_gittrix.engine.promotion.pull_requests import Proposal, PullRequests
 from pytest_gittrix.engine.promotion.recording import record_checkouts, record_done
-from pytest_gittrix.engine.promotion.selection import OnOverlap, Selection, reconcile, select
+from pytest_gittrix.engine.promotion.selection import Selection, select
 from pytest_gittrix.engine.promotion.strategy import Strategy, branch_names
 from pytest_gittrix.errors import (
     AdapterUnavailable,

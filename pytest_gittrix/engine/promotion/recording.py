@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from pytest_gittrix.backends.protocol import LandingResult
-from pytest_gittrix.engine.operations.operation import Recorder
+from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.promotion.pull_requests import PrOutcome
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.record.eventlog.events import Actor

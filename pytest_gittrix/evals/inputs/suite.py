@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, get_args
 
 from pytest_gittrix.clock.clock import EPOCH
 from pytest_gittrix.durations import parse_instant
-from pytest_gittrix.engine.promotion.selection import OnOverlap, check_on_overlap
+from pytest_gittrix.engine.promotion.conflicts import OnOverlap, check_on_overlap
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.evals.inputs.identity import check_id, digest_of
 from pytest_gittrix.evals.inputs.strict_toml import TomlTable

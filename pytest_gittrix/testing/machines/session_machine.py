@@ -315,6 +315,20 @@ class SandboxMachine(RuleBasedStateMachine):
             self.trial.world.clock.advance_to(modelled.deadline + timedelta(microseconds=late))
         self.trial.sweep()
 
+    @needs(Capability.CLOCK, Capability.SHELL)
+    @rule(target=sessions, path=NAMES, content=contents())
+    @precondition(lambda self: len(living(self)) < _MOST_ALIVE)
+    def a_program_keeps_a_session_alive(self, path: str, content: Content) -> HeldSession:
+        """A session starts, a program writes a file half-way to its deadline, and a sweep comes when that deadline has passed."""
+        held = self.trial.start(EvictionPolicy())
+        modelled = self.trial.model.sessions[held.id]
+        if (deadline := modelled.deadline) is not None:
+            self.trial.world.clock.advance((deadline - self.trial.now) / 2)
+            self.trial.shell(held, modelled.files.placing(path, content))
+            self.trial.world.clock.advance_to(deadline + timedelta(microseconds=1))
+        self.trial.sweep()
+        return held
+
     @rule(by_another=st.booleans())
     def sweep(self, by_another: bool) -> None:
         """The engine sweeps, or another one on the same sessions."""

@@ -14,8 +14,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, Self
 
-from pytest_gittrix.clock.carriers import git_dates
 from pytest_gittrix.clock.clock import SystemClock
+from pytest_gittrix.clock.propagation import git_dates
 from pytest_gittrix.durations import ns_of
 from pytest_gittrix.errors import CapabilityMissing, DurableLocked, InvalidInput, WorktreeDirty
 from pytest_gittrix.git.checkout_update import LockedCheckout, lock_checkout

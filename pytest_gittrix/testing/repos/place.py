@@ -14,8 +14,8 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
 
-from pytest_gittrix.clock.carriers import CLOCK_VARIABLE
 from pytest_gittrix.clock.clock import EPOCH, FrozenClock
+from pytest_gittrix.clock.propagation import CLOCK_VARIABLE
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.git.refs import branch_ref

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from pytest_gittrix.testing.schedules.blackbox import explore_processes as explore_processes
     from pytest_gittrix.testing.schedules.blackbox import interleave as interleave
     from pytest_gittrix.testing.schedules.blackbox import intrude as intrude
+    from pytest_gittrix.testing.schedules.explorer import Exploration as Exploration
+    from pytest_gittrix.testing.schedules.explorer import Run as Run
+    from pytest_gittrix.testing.schedules.explorer import explore as explore
+    from pytest_gittrix.testing.schedules.explorer import replay as replay
+    from pytest_gittrix.testing.schedules.explorer import schedules as schedules
     from pytest_gittrix.testing.schedules.linearize import Call as Call
     from pytest_gittrix.testing.schedules.linearize import CallHistory as CallHistory
     from pytest_gittrix.testing.schedules.linearize import History as History
@@ -20,11 +25,6 @@ if TYPE_CHECKING:
     from pytest_gittrix.testing.schedules.linearize import require_linear as require_linear
     from pytest_gittrix.testing.schedules.process_stepper import Command as Command
     from pytest_gittrix.testing.schedules.race import Race as Race
-    from pytest_gittrix.testing.schedules.schedule import Exploration as Exploration
-    from pytest_gittrix.testing.schedules.schedule import Run as Run
-    from pytest_gittrix.testing.schedules.schedule import explore as explore
-    from pytest_gittrix.testing.schedules.schedule import replay as replay
-    from pytest_gittrix.testing.schedules.schedule import schedules as schedules
     from pytest_gittrix.testing.schedules.sequential import Sessions as Sessions
     from pytest_gittrix.testing.schedules.sequential import session_calls as session_calls
     from pytest_gittrix.testing.schedules.sequential import sessions_model as sessions_model
@@ -53,7 +53,7 @@ __getattr__ = door(
             "session_calls",
             "sessions_model",
         ),
-        "pytest_gittrix.testing.schedules.schedule": (
+        "pytest_gittrix.testing.schedules.explorer": (
             "Exploration",
             "Run",
             "explore",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.clock import FIVE_MINUTES, TIMEOUT
 
-from pytest_gittrix.clock import EPOCH, FrozenClock, SystemClock, carriers
+from pytest_gittrix.clock import EPOCH, FrozenClock, SystemClock, propagation
 from pytest_gittrix.clock.file_clock import FileClock, clock_from_environment
 from pytest_gittrix.durations import instant_at, ns_of
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
@@ -209,14 +209,14 @@ def test_a_child_process_finds_the_clock_in_its_environment(clock: FrozenClock, 
 def test_where_libfaketime_is_missing_wrap_says_what_to_install(
     clock: FrozenClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(carriers, "FAKETIME_LIBRARIES", (str(tmp_path / "*.so"),))
+    monkeypatch.setattr(propagation, "FAKETIME_LIBRARIES", (str(tmp_path / "*.so"),))
     clock.attach_file(tmp_path / "clock")
     assert clock.faketime_environment() is None
     with pytest.raises(CapabilityMissing, match="libfaketime is not installed"):
         clock.wrap(["date"])
 
 
-@pytest.mark.skipif(carriers.faketime_library() is None, reason="libfaketime is not installed")
+@pytest.mark.skipif(propagation.faketime_library() is None, reason="libfaketime is not installed")
 def test_a_program_under_libfaketime_follows_the_clock_and_keeps_real_monotonic_time(clock: FrozenClock, tmp_path: Path) -> None:
     clock.attach_file(tmp_path / "clock")
     program = "import sys, time\nfor _ in sys.stdin: print(round(time.time()), time.monotonic() < 1.8e9, flush=True)"

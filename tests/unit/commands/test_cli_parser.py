@@ -20,7 +20,7 @@ from pytest_gittrix.commands import find_verbs, lineage_verbs, session_verbs
 from pytest_gittrix.commands.output import CommandResult
 from pytest_gittrix.commands.parser import ON_OVERLAP, OUTCOMES, STATES, STRATEGIES, WORKSPACES, Misuse
 from pytest_gittrix.engine.lineage.fork import FILES
-from pytest_gittrix.engine.promotion.selection import OnOverlap
+from pytest_gittrix.engine.promotion.conflicts import OnOverlap
 from pytest_gittrix.engine.promotion.strategy import Strategy
 from pytest_gittrix.record.state import values
 from pytest_gittrix.record.state.fold import StateName

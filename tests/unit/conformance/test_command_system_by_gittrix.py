@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.command_system import ID, Program
 
-from pytest_gittrix.clock import carriers
+from pytest_gittrix.clock import propagation
 from pytest_gittrix.conformance.command_line import CommandRefused
 from pytest_gittrix.conformance.command_system import UNSUPPORTED, CommandSystem
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
@@ -69,7 +69,7 @@ def test_a_system_that_cannot_be_is_refused_where_it_is_made(arguments: dict[str
 
 
 def test_without_libfaketime_no_clock_is_declared_and_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(carriers, "FAKETIME_LIBRARIES", ())
+    monkeypatch.setattr(propagation, "FAKETIME_LIBRARIES", ())
 
     system = CommandSystem.typescript([sys.executable])
 
@@ -82,7 +82,7 @@ def test_with_libfaketime_programs_that_know_nothing_of_us_follow_the_clock(
 ) -> None:
     library = tmp_path / "libfaketimeMT.so.1"
     library.touch()
-    monkeypatch.setattr(carriers, "FAKETIME_LIBRARIES", (str(library),))
+    monkeypatch.setattr(propagation, "FAKETIME_LIBRARIES", (str(library),))
 
     system = CommandSystem.typescript([sys.executable])
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import InvalidInput, SessionNotFound
-from pytest_gittrix.testing.schedules import schedule as schedule_module
-from pytest_gittrix.testing.schedules.schedule import Run, explore, replay, schedules
+from pytest_gittrix.testing.schedules import explorer as schedule_module
+from pytest_gittrix.testing.schedules.explorer import Run, explore, replay, schedules
 from pytest_gittrix.testing.world import World
 
 

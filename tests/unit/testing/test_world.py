@@ -15,7 +15,7 @@ import pytest
 
 from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.clock import EPOCH, FrozenClock
-from pytest_gittrix.clock.carriers import CLOCK_VARIABLE
+from pytest_gittrix.clock.propagation import CLOCK_VARIABLE
 from pytest_gittrix.engine.operations.ids import seeded_ids
 from pytest_gittrix.errors import BaselineConflict, InvalidInput, SessionExpired, UnsupportedRepository, WriteRejected
 from pytest_gittrix.record.state.records import EvictionPolicy

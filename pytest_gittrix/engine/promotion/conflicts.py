@@ -1,0 +1,106 @@
+"""Whether a selection conflicts with what happened on durable since the session's baseline, and what becomes of it if it does not.
+
+Pure functions from a selection and durable's drift to the entries of one commit, or to ``BASELINE_CONFLICT`` (rule 4,
+docs/explanation/rules.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal, get_args
+
+from pytest_gittrix.backends.protocol import Drift
+from pytest_gittrix.engine.promotion.selection import Selection
+from pytest_gittrix.errors import BaselineConflict, ConflictKind, InvalidInput, PromoteFailed
+from pytest_gittrix.git.hunks import merge_text
+from pytest_gittrix.git.tree import Entry, overlap
+from pytest_gittrix.workspaces.seed import Seed
+
+OnOverlap = Literal["refuse", "allow-identical", "merge"]
+_ON_OVERLAP = get_args(OnOverlap)
+_SHOWN = 8
+
+
+def check_on_overlap(value: str) -> OnOverlap:
+    """Validate how overlap with drift is treated. Raises InvalidInput, which lists the ways."""
+    if value in _ON_OVERLAP:
+        return value  # type: ignore[return-value]
+    raise InvalidInput(f"on_overlap={value!r} is not a way to treat overlap.", fix=f"Use one of: {', '.join(_ON_OVERLAP)}.")
+
+
+def reconcile(
+    selection: Selection,
+    drift: Drift,
+    seed: Seed,
+    read_blob: Callable[[str], bytes],
+    *,
+    on_overlap: OnOverlap,
+    head: str,
+) -> Selection:
+    """The part of a selection that goes onto a head, which may have drifted from the baseline.
+
+    Args:
+        selection: the changes to promote.
+        drift: what differs between baseline and head.
+        seed: the baseline.
+        read_blob: bytes by id, of the baseline or of durable.
+        on_overlap: ``refuse`` any overlap (GitTrix), ``allow-identical`` bytes, or ``merge`` what merges as text.
+        head: the head's id, for the error.
+
+    Raises:
+        BaselineConflict: drift overlaps the selection in a way that is not allowed; it names every such path and its kind.
+        PromoteFailed: durable already has everything that was selected.
+    """
+    touched = overlap(selection.changes, drift)
+    if not touched:
+        return selection
+    changes, blobs = dict(selection.changes), dict(selection.blobs)
+    conflicts: dict[str, ConflictKind] = {}
+    for path in sorted(touched):
+        kind, merged = _merge_at(path, selection, drift, seed, read_blob)
+        theirs = drift[path][1] if path in drift else None
+        if on_overlap == "merge" and merged is not None:
+            mode, data = merged
+            changes[path] = Entry(mode, seed.format.hash_object("blob", data))
+            blobs[changes[path].id] = data  # type: ignore[union-attr]
+        if on_overlap != "refuse" and path in drift and theirs == changes[path]:
+            del changes[path]
+        elif on_overlap != "merge" or merged is None:
+            conflicts[path] = kind
+    if conflicts:
+        raise _conflict(conflicts, seed.commit, head)
+    if not changes:
+        raise PromoteFailed("Durable already holds everything that was selected.", stage="staging", fix="Discard the session.")
+    return Selection(changes, blobs)
+
+
+def _merge_at(
+    path: str, selection: Selection, drift: Drift, seed: Seed, read_blob: Callable[[str], bytes]
+) -> tuple[ConflictKind, tuple[int, bytes] | None]:
+    """The kind of conflict that two sides have at a path, and the mode and bytes that they merge to, if they do."""
+    base, ours = seed.entries.get(path), selection.changes[path]
+    theirs = drift[path][1] if path in drift else None
+    if path not in drift or base is None or ours is None or theirs is None:
+        return "tree", None
+    if {base.kind, ours.kind, theirs.kind} & {"symlink", "submodule"}:
+        return "tree", None
+    mode = ours.mode if theirs.mode == base.mode else theirs.mode
+    merged = merge_text(read_blob(base.id), selection.blobs[ours.id], read_blob(theirs.id))
+    return ("text", None) if merged is None else ("path", (mode, merged))
+
+
+def _conflict(kinds: Mapping[str, ConflictKind], baseline: str, head: str) -> BaselineConflict:
+    reasons = {"path": "would merge as text", "text": "would not merge as text", "tree": "moved, deleted or of another kind"}
+    listed = "; ".join(f"{path!r} {reasons[kind]}" for path, kind in [*kinds.items()][:_SHOWN])
+    more = f" (and {len(kinds) - _SHOWN} more)" if len(kinds) > _SHOWN else ""
+    mergeable = all(kind == "path" for kind in kinds.values())
+    return BaselineConflict(
+        f"Durable changed since the session started, at {len(kinds)} selected path{'s' if len(kinds) > 1 else ''}: {listed}{more}.",
+        conflicting_files=sorted(kinds),
+        durable_sha=head,
+        baseline_sha=baseline,
+        kinds=kinds,
+        why=f"Promoting would undo what happened between baseline {baseline[:12]} and head {head[:12]}.",
+        fix="Promote the other files, or start a new session from the new head and apply the change there.",
+        opt_out="Or promote with on_overlap='merge', which merges them as text." if mergeable else "",
+    )

@@ -1,7 +1,7 @@
 """Time for everything above: a clock the test moves, and the real one, behind one protocol.
 
-Instants are whole nanoseconds inside and aware UTC datetimes outside. Must not know git, sessions or the process-wide freeze; and must not
-read ``time.time`` or ``datetime.now``, which that freeze replaces.
+Instants are whole nanoseconds inside and aware UTC datetimes outside. Nothing here reads ``time.time`` or ``datetime.now``, which the
+freeze of a whole process replaces.
 """
 
 from __future__ import annotations

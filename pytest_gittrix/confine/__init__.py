@@ -1,4 +1,4 @@
-"""Runs one program so that it reaches no more than it may; knows no session."""
+"""Runs one program so that it reaches no more than it may."""
 
 from __future__ import annotations
 

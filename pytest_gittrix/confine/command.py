@@ -104,7 +104,7 @@ def launch(
     *,
     environment: Mapping[str, str],
     cwd: str = ".",
-    told: tuple[int, int] | None = None,
+    bwrap_pipes: tuple[int, int] | None = None,
 ) -> Launch:
     """As ``wrapped``, in a place that is laid out already.
 
@@ -114,7 +114,7 @@ def launch(
         confinement: how.
         environment: all its variables.
         cwd: where it starts, in the workspace.
-        told: for bubblewrap: inherited descriptors to say on what came of the start, and to read its filter from. With None a launcher
+        bwrap_pipes: inherited descriptors for bubblewrap to report its status on, and to read its filter from. With None a launcher
             puts it behind that filter.
 
     Raises:
@@ -128,9 +128,9 @@ def launch(
     rest = {name: value for name, value in wanted.environment.items() if name not in kept_back}
     if confinement.by == "bwrap":
         jail = [*_bwrap(laid, wanted.spec["cwd"], kept_back), "--", *argv]
-        if told is None:
+        if bwrap_pipes is None:
             return _launcher(wanted.spec, jail, rest)
-        return Launch([jail[0], "--json-status-fd", str(told[0]), "--seccomp", str(told[1]), *jail[1:]], rest)
+        return Launch([jail[0], "--json-status-fd", str(bwrap_pipes[0]), "--seccomp", str(bwrap_pipes[1]), *jail[1:]], rest)
     return _launcher({**wanted.spec, "kept_back": kept_back}, argv, rest)
 
 
@@ -141,20 +141,20 @@ def task(argv: Sequence[str], laid: Layout, confinement: Confinement, *, environ
         InvalidInput: the command is none, or the directory is no place in the workspace.
     """
     directory = laid.directory(cwd)
-    told = laid.environment(environment) | {"PWD": directory}
-    check_command(argv, told)
+    variables = laid.environment(environment) | {"PWD": directory}
+    check_command(argv, variables)
     spec: dict[str, Any] = {"by": confinement.by, "cwd": directory}
     if confinement.by == "landlock":
         spec["allowed"] = laid.allowed
     if confinement.by == "namespaces":
         spec["mounts"] = [[one.kind, one.target, one.source] for one in laid.mounts]
-    return Task(spec, [*argv], told)
+    return Task(spec, [*argv], variables)
 
 
 def _launcher(spec: dict[str, Any], argv: Sequence[str], environment: dict[str, str]) -> Launch:
     root = Path(launcher.__file__).absolute().parents[1]
-    told = [str(root), launcher.spec_text(spec)]
-    return Launch([sys.executable, "-I", "-S", "-c", launcher.COMMAND, *told, *argv], environment)
+    arguments = [str(root), launcher.spec_text(spec)]
+    return Launch([sys.executable, "-I", "-S", "-c", launcher.COMMAND, *arguments, *argv], environment)
 
 
 def _bwrap(laid: Layout, directory: str, kept_back: Mapping[str, str]) -> list[str]:

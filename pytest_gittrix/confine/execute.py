@@ -25,7 +25,7 @@ from pytest_gittrix.confine.communicate import Attended, Spawned, Started, atten
 from pytest_gittrix.confine.filesystem_layout import Place, layout
 from pytest_gittrix.confine.launcher import NOT_EXECUTABLE, NOT_FOUND, exit_code
 from pytest_gittrix.confine.namespace_jail import jail_filter
-from pytest_gittrix.confine.zygote_client import Asked
+from pytest_gittrix.confine.zygote_client import ZygoteProgram
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.os_level.proc import pid_namespace
@@ -43,7 +43,7 @@ class Finished:
 
     Attributes:
         code: its status; None if a signal ended it. 127: there is no such program, 126: it cannot be executed.
-        signal: the number of the signal that ended it. By bubblewrap that is also told of a status of 128 and more, which is what a shell
+        signal: the number of the signal that ended it. bubblewrap also reports one for a status of 128 and more, which is what a shell
             gives for a child that a signal ended.
         stdout: its output.
         stderr: its errors.
@@ -79,7 +79,7 @@ def run(
         argv: the program, looked for in the ``PATH`` of the environment, and its arguments.
         place: where it works.
         confinement: how.
-        environment: all its variables; home and temporary directory are set, and paths in the workspace are told as it sees them.
+        environment: all its variables; home and temporary directory are set, and paths in the workspace are given as it sees them.
         stdin: what it reads.
         timeout: real seconds it has; None for ever.
         most_output: bytes that are kept, of output and of errors each; what is beyond is read and thrown away.
@@ -107,22 +107,22 @@ def run(
         if confinement.by == "none":
             return _run_free(launch(argv, laid, confinement, environment=environment, cwd=cwd), attended)
         if confinement.by == "bwrap":
-            told, filtered = _Pipe(held), _Pipe(held)
-            os.write(filtered.write, jail_filter())
-            os.close(filtered.give("write"))
-            inherited = (told.write, filtered.read)
-            jail = launch(argv, laid, confinement, environment=environment, cwd=cwd, told=inherited)
+            status, filters = _Pipe(held), _Pipe(held)
+            os.write(filters.write, jail_filter())
+            os.close(filters.give("write"))
+            inherited = (status.write, filters.read)
+            jail = launch(argv, laid, confinement, environment=environment, cwd=cwd, bwrap_pipes=inherited)
             try:
                 started = Spawned(jail.argv, jail.environment, jail.directory, inherited=inherited)
             except OSError as problem:
                 raise _not_confined(str(problem).encode()) from problem
             finished = _finished(attended(started))
-            os.close(told.give("write"))
-            return finished if finished.timed_out else _as_bwrap_says(finished, _all_of(told.read))
+            os.close(status.give("write"))
+            return finished if finished.timed_out else _as_bwrap_reports(finished, _all_of(status.read))
         wanted = task(argv, laid, confinement, environment=environment, cwd=cwd)
-        asked = Asked(wanted.spec, wanted.command, wanted.environment)
-        finished = _finished(attended(asked))
-        if not finished.timed_out and (why := asked.refusal()) is not None:
+        program = ZygoteProgram(wanted.spec, wanted.command, wanted.environment)
+        finished = _finished(attended(program))
+        if not finished.timed_out and (why := program.refusal()) is not None:
             raise _not_confined(why)
         return finished
 
@@ -175,16 +175,16 @@ def _all_of(fd: int) -> bytes:
     return data
 
 
-def _as_bwrap_says(finished: Finished, said: bytes) -> Finished:
-    """bubblewrap ends with 1 if it cannot execute a program, and with 128 and its number for a signal; here that is told as elsewhere."""
-    told: dict[str, Any] = {}
-    for line in said.splitlines():
+def _as_bwrap_reports(finished: Finished, lines: bytes) -> Finished:
+    """Translate how bubblewrap ends: with 1 if it cannot execute a program, and for a signal with 128 and its number."""
+    report: dict[str, Any] = {}
+    for line in lines.splitlines():
         with suppress(ValueError):
-            told.update(json.loads(line))
-    _end_first(told.get("child-pid"), told.get("pid-namespace"))
+            report.update(json.loads(line))
+    _end_first(report.get("child-pid"), report.get("pid-namespace"))
     if finished.signal is not None:
         return finished
-    if "exit-code" not in told:
+    if "exit-code" not in report:
         missing = _BWRAP_EXEC.search(finished.stderr)
         if missing is None:
             raise _not_confined(finished.stderr)

@@ -160,8 +160,8 @@ class Layout:
 
     def environment(self, given: Mapping[str, str]) -> dict[str, str]:
         """Variables as the program is to have them: its home and temporary directory, and paths as it names them."""
-        told = {name: os.pathsep.join(map(self._as_shown, value.split(os.pathsep))) for name, value in given.items()}
-        return {**told, "HOME": self.shown[1], "TMPDIR": self.shown[2]}
+        variables = {name: os.pathsep.join(map(self._as_shown, value.split(os.pathsep))) for name, value in given.items()}
+        return {**variables, "HOME": self.shown[1], "TMPDIR": self.shown[2]}
 
     def _as_shown(self, path: str) -> str:
         return next((shown + path[len(known) :] for known, shown in self.names if _is_below(path, known)), path)

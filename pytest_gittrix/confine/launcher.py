@@ -29,7 +29,7 @@ COMMAND = (
     "import sys; package = type(sys)('pytest_gittrix'); package.__path__ = [sys.argv[1]]; sys.modules['pytest_gittrix'] = package; "
     "from pytest_gittrix.confine.launcher import main; main()"
 )
-"""What Python is told to be a launcher. What the package itself loads would double what a launch costs, and is passed over."""
+"""The program of a Python that is a launcher. What the package itself loads would double what a launch costs, and is passed over."""
 NOT_FOUND, NOT_EXECUTABLE, NOT_CONFINED = 127, 126, 125
 """Exit statuses, as shells and ``env`` have them."""
 
@@ -52,7 +52,7 @@ def main() -> NoReturn:
 
 
 def spec_text(spec: dict[str, Any]) -> str:
-    """What the launcher is told, as an argument; written and read by one Python, and faster to read than JSON is to load."""
+    """The argument that the launcher is given; written and read by one Python, and faster to read than JSON is to load."""
     return marshal.dumps(spec).hex()
 
 
@@ -69,7 +69,7 @@ class Launcher:
         spec: what is to be done: ``by`` what, ``cwd``, and what a guard allows or what a jail's root has.
         command: the program and its arguments.
         environment: all its variables.
-        refused: is told why the program was not started.
+        refused: called with the reason why the program was not started.
         lifelines: descriptors that can be read, or whose other end is closed, when the program is of no use any more.
     """
 
@@ -132,20 +132,20 @@ class Launcher:
         # Its processes have other numbers than here: number 1 is killed, and the kernel kills the rest.
         attendant = Attendant(self._lifelines, lambda: os.kill(pid, signal.SIGKILL))
         here, there = os.pipe()
-        told, telling = os.pipe()
+        status, report = os.pipe()
         pid = os.fork()
         if pid == 0:
             os.close(there)
-            os.close(told)
-            self._be_first(here, telling)
+            os.close(status)
+            self._be_first(here, report)
         os.close(here)
-        os.close(telling)
-        status = attendant.attend(pid)
-        # Number 1 of a namespace cannot end by a signal of its own: it tells how the program ended.
-        with os.fdopen(told, "rb") as lines:
-            return int(lines.read() or status)
+        os.close(report)
+        ended = attendant.attend(pid)
+        # Number 1 of a namespace cannot end by a signal of its own: it reports how the program ended.
+        with os.fdopen(status, "rb") as lines:
+            return int(lines.read() or ended)
 
-    def _be_first(self, lifeline: int, telling: int) -> NoReturn:
+    def _be_first(self, lifeline: int, report: int) -> NoReturn:
         from pytest_gittrix.confine.namespace_jail import settle
 
         try:
@@ -156,7 +156,7 @@ class Launcher:
                 os.setsid()
                 os.chdir(self._spec["cwd"])
                 self._execute()
-            os.write(telling, str(attendant.attend(pid)).encode())
+            os.write(report, str(attendant.attend(pid)).encode())
         except Exception as problem:  # noqa: BLE001  (as above)
             self.refuse(problem)
         os._exit(0)

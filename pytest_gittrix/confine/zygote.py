@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 COMMAND = LAUNCHER.replace("confine.launcher", "confine.zygote")
-"""What Python is told to be a zygote; as for a launcher. Descriptor 0 is a socket to ask it on, 1 a pidfd of the process it works for."""
+"""The program of a Python that is a zygote. Descriptor 0 is a socket for requests, 1 a pidfd of the process it works for."""
 HELLO, REFUSED, ENDED = b"+", b"!", b"="
 """What lines of an attendant begin with: its number and start time, why there is no program, the program's status by ``waitpid``."""
 LENGTH = struct.Struct("=Q")
@@ -96,8 +96,8 @@ class _Zygote:
     def _asked(self) -> list[int] | None:
         """Descriptors of a command; None if nobody can ask any more."""
         space = _socket.CMSG_SPACE(_DESCRIPTORS * 4)
-        data, told, _, _ = self._control.recvmsg(1, space, _socket.MSG_CMSG_CLOEXEC)
-        given = [fd for _, _, numbers in told for (fd,) in struct.iter_unpack("=i", numbers)]
+        data, ancillary, _, _ = self._control.recvmsg(1, space, _socket.MSG_CMSG_CLOEXEC)
+        given = [fd for _, _, numbers in ancillary for (fd,) in struct.iter_unpack("=i", numbers)]
         return given if data else None
 
     def _fork(self, given: list[int]) -> None:

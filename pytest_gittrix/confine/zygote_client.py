@@ -130,7 +130,7 @@ os.register_at_fork(after_in_child=_KEEPER.forget)
 atexit.register(_KEEPER.end)
 
 
-class Asked:
+class ZygoteProgram:
     """A program that an attendant of the zygote runs; see ``communicate.Started``.
 
     Args:
@@ -182,7 +182,7 @@ class Asked:
             if not more:
                 raise ConnectionResetError(errno.ECONNRESET, "it ends at once")
             self._said += more
-        pid, start_time = map(int, (self._told(HELLO) or b"").split())
+        pid, start_time = map(int, (self._reported(HELLO) or b"").split())
         return pid, start_time
 
     @property
@@ -199,7 +199,7 @@ class Asked:
         except OSError:
             more = b""
         self._said += more
-        return not more or self._told(ENDED) is not None
+        return not more or self._reported(ENDED) is not None
 
     def leave(self, *, ended: bool) -> None:
         """Kill what there is of it, if its attendant has not seen to that."""
@@ -218,14 +218,14 @@ class Asked:
 
     def status(self) -> int:
         """How the program ended; whose attendant was killed is taken for killed."""
-        told = self._told(ENDED)
-        return -signal.SIGKILL if told is None else os.waitstatus_to_exitcode(int(told))
+        ended = self._reported(ENDED)
+        return -signal.SIGKILL if ended is None else os.waitstatus_to_exitcode(int(ended))
 
     def refusal(self) -> bytes | None:
         """Why the program was not started; None if it was."""
-        return self._told(REFUSED)
+        return self._reported(REFUSED)
 
-    def _told(self, kind: bytes) -> bytes | None:
+    def _reported(self, kind: bytes) -> bytes | None:
         return next((line[1:] for line in self._said.split(b"\n")[:-1] if line.startswith(kind)), None)
 
 

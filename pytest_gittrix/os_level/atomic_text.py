@@ -13,11 +13,11 @@ from pytest_gittrix.os_level.files import write_file
 
 
 def check_place(path: str | os.PathLike[str]) -> Path:
-    """A path that the system can be asked for. Raises InvalidInput for one with a null byte, which no file has."""
-    place = os.fspath(path)
-    if "\0" in place:
-        raise InvalidInput(f"{place!r} is no path: it has a null byte.", fix="Leave it out.")
-    return Path(place)
+    """A path as the operating system accepts it. Raises InvalidInput for one with a null byte, which no file has."""
+    name = os.fspath(path)
+    if "\0" in name:
+        raise InvalidInput(f"{name!r} is no path: it has a null byte.", fix="Leave it out.")
+    return Path(name)
 
 
 def is_unfinished(name: str) -> bool:

@@ -117,7 +117,7 @@ def whole_directory(path: str | os.PathLike[str], building: str | os.PathLike[st
 
 
 def create_whole(path: str, data: bytes, *, beside: str, prefix: str, sync: bool = False) -> None:
-    """Make a file that is there with its contents or not at all: a lock, which whoever made it can be told by after a kill.
+    """Make a file that is there with its contents or not at all: a lock, whose contents say after a kill who made it.
 
     Args:
         path: the file.

@@ -1,6 +1,6 @@
 """A function run in a fork of this process, with what it returned or raised brought back, or the word that it was killed.
 
-The fork leads a process group of its own, so that whatever it starts can be killed with it. Knows nothing of crashes, disks or tests.
+The fork leads a process group of its own, so that whatever it starts can be killed with it.
 """
 
 from __future__ import annotations

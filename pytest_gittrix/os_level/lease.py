@@ -52,7 +52,7 @@ class Lease:
     """The right to change one thing, held by one owner at a time.
 
     Every acquisition locks a descriptor of its own, so threads exclude each other as processes do, whether they share this object
-    or not. Not re-entrant: a thread that asks twice is told at once.
+    or not. Not re-entrant: a thread that acquires it twice gets an error at once.
 
     Args:
         path: the lock file; made when needed, removed only when a lease is taken away.

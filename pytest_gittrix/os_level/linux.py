@@ -1,6 +1,6 @@
 """What confinement asks of the Linux kernel and Python has no function for, through ctypes.
 
-Each function is one call, and raises OSError with the call's name where the kernel refuses. It must not know what it is called for.
+Each function is one call, and raises OSError with the call's name where the kernel refuses.
 Sources: prctl(2), unshare(2), mount(2), mount_setattr(2), pivot_root(2), capabilities(7).
 """
 

@@ -61,7 +61,7 @@ class Owner:
         return owner_of(os.getpid())
 
     def alive(self) -> bool | None:
-        """Whether that process still runs; None when it cannot be told from here (another machine or container)."""
+        """Whether that process still runs; None when that cannot be known from here (another machine or container)."""
         here = Owner.current()
         if self.host != here.host:
             return None

@@ -1,7 +1,7 @@
 """Reaching a directory below a root without ever following a link, and saying in typed errors why it could not be reached.
 
 Every component is opened relative to the descriptor of the one before, with ``O_NOFOLLOW``. Nothing is checked by name and then
-opened by name, so there is no gap for a link to be swapped into. Knows no contents: ``guarded`` does the reading and writing.
+opened by name, so there is no gap for a link to be swapped into. ``safe_dir`` reads and writes the files there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """All processes of an agent, found whatever they did to get away, and signalled only while they are still the same ones.
 
 Four things show that a process is an agent's: it descends from it or from its keeper (who adopts orphans), it is in its session or
-group, it carries its mark in its environment, or it was found before. Needs Linux's ``/proc``. It must not know what an agent is for.
+group, it carries its mark in its environment, or it was found before. Needs Linux's ``/proc``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pytest_gittrix.os_level.proc import (
 MARK: Final = "GITTRIX_AGENT_MARK"
 """The variable that every process of an agent inherits; its value is the agent's own."""
 POLL: Final = 0.5
-"""Real seconds between two looks at an agent that was asked to end (BotMinter)."""
+"""Real seconds between two looks at an agent that was sent SIGTERM (BotMinter)."""
 KILL_WAIT: Final = 2.0
 """Real seconds that killed processes have to be gone (BotMinter)."""
 
@@ -135,7 +135,7 @@ class EndedTree:
     """What was done to end processes.
 
     Attributes:
-        asked: pids that got SIGTERM, in that order.
+        asked: pids that were sent SIGTERM, in that order.
         killed: pids that got SIGKILL.
         left: pids that run all the same: they belong to another user, or hang in the kernel.
     """

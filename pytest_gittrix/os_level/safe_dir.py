@@ -1,7 +1,6 @@
 """Files of a directory, read and changed without ever leaving it, whoever else is moving things inside it.
 
-Each operation takes a descriptor of the parent (``descent``) and acts on the last name relative to it, never through a link.
-Knows no policy of names, no git and no session.
+Each operation opens the parent directory (``open_below``) and acts on the last name relative to its descriptor, never through a link.
 """
 
 from __future__ import annotations

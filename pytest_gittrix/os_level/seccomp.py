@@ -1,6 +1,6 @@
 """Filters of system calls for programs that are to do less than their user may: which calls fail, and how.
 
-Classic BPF, put together here and installed through ctypes; what is not named stays allowed. It must not know why a call is refused.
+Classic BPF, put together here and installed through ctypes; what is not named stays allowed.
 Sources: seccomp(2), ``linux/seccomp.h``, ``linux/filter.h``, and the system call tables of the two architectures.
 """
 

@@ -1,7 +1,7 @@
 """The archive of unpromoted work, made before its workspace is removed: a patch to read, and a commit to fetch (rule 8).
 
 The commit is in a bare repository beside the record (``archive.git``, ``refs/gittrix/archive/<id>``), never in durable:
-an eviction changes nothing there. Knows no session object.
+an eviction changes nothing there.
 """
 
 from __future__ import annotations

@@ -299,12 +299,12 @@ def _pr(observations: Observations, event: Event) -> Observations:
             _one_of(event, name, values)
     if observations.pr.state == "merged":
         return observations
-    told = {name: value for name, value in data.items() if name != "state" and value is not None}
+    given = {name: value for name, value in data.items() if name != "state" and value is not None}
     if state == "none":
         return replace(observations, pr=ObservedPullRequest())
     old = observations.pr
-    another = old.state == "none" or (old.number is not None and told.get("number", old.number) != old.number)
-    return replace(observations, pr=replace(ObservedPullRequest() if another else old, state=state, **told))
+    another = old.state == "none" or (old.number is not None and given.get("number", old.number) != old.number)
+    return replace(observations, pr=replace(ObservedPullRequest() if another else old, state=state, **given))
 
 
 def _report(observations: Observations, event: Event) -> Observations:

@@ -1,6 +1,6 @@
 """A sequential model of sessions: what each operation returns when operations come one at a time, to check histories against.
 
-It is smaller than the model of the state machine, since it knows no contents: a commit is the paths it changed, and its name is its height
+It is smaller than the model of the state machine, since it has no contents: a commit is the paths it changed, and its name is its height
 on the branch. So a lost commit shows, whatever lost it.
 """
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gittrix import moved
-from pytest_gittrix.doors import door
+from pytest_gittrix import old_addresses
+from pytest_gittrix.lazy_exports import door
 
 if TYPE_CHECKING:
     from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 
-moved.install()
+old_addresses.install()
 
 __getattr__ = door(
     __name__,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gittrix.doors import door
+from pytest_gittrix.lazy_exports import door
 
 if TYPE_CHECKING:
     from pytest_gittrix.conformance.base.clause import needs
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.conformance.families.identity import IdentityClauses
     from pytest_gittrix.conformance.families.isolation import IsolationClauses
     from pytest_gittrix.conformance.families.lifecycle import LifeClauses
-    from pytest_gittrix.conformance.families.lines import LineClauses
+    from pytest_gittrix.conformance.families.lineage import LineClauses
     from pytest_gittrix.conformance.families.log import LogClauses
     from pytest_gittrix.conformance.families.names import NamesClauses
     from pytest_gittrix.conformance.families.overlay import OverlayClauses
@@ -88,7 +88,7 @@ __getattr__ = door(
         "pytest_gittrix.conformance.families.identity": ("IdentityClauses",),
         "pytest_gittrix.conformance.families.isolation": ("IsolationClauses",),
         "pytest_gittrix.conformance.families.lifecycle": ("LifeClauses",),
-        "pytest_gittrix.conformance.families.lines": ("LineClauses",),
+        "pytest_gittrix.conformance.families.lineage": ("LineClauses",),
         "pytest_gittrix.conformance.families.log": ("LogClauses",),
         "pytest_gittrix.conformance.families.names": ("NamesClauses",),
         "pytest_gittrix.conformance.families.overlay": ("OverlayClauses",),

@@ -12,7 +12,7 @@ from pytest_gittrix.conformance.families.finalization import FinalizationClauses
 from pytest_gittrix.conformance.families.identity import IdentityClauses
 from pytest_gittrix.conformance.families.isolation import IsolationClauses
 from pytest_gittrix.conformance.families.lifecycle import LifeClauses
-from pytest_gittrix.conformance.families.lines import LineClauses
+from pytest_gittrix.conformance.families.lineage import LineClauses
 from pytest_gittrix.conformance.families.log import LogClauses
 from pytest_gittrix.conformance.families.names import NamesClauses
 from pytest_gittrix.conformance.families.overlay import OverlayClauses

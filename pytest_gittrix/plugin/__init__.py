@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gittrix.doors import door
+from pytest_gittrix.lazy_exports import door
 
 if TYPE_CHECKING:
     from pathlib import Path

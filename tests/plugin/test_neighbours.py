@@ -18,8 +18,8 @@ ALLOWED = {
     "pytest_gittrix.plugin",
     "pytest_gittrix.plugin.config",
     "pytest_gittrix.hookspecs",
-    "pytest_gittrix.doors",
-    "pytest_gittrix.moved",
+    "pytest_gittrix.lazy_exports",
+    "pytest_gittrix.old_addresses",
 }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gittrix.moved import MOVED
+from pytest_gittrix.old_addresses import MOVED
 from tests.quality.house import PACKAGE, SOURCE, module_names, only_leads_on
 
 ROOT = SOURCE.parent
@@ -127,7 +127,7 @@ def test_doors_load_nothing_until_they_are_used() -> None:
     assert done.returncode == 0, done.stderr
     ours = {name for name in done.stdout.split() if name.partition(".")[0] == PACKAGE}
     parents = {door.rpartition(".")[0] for door in LAZY} - {""}
-    assert ours <= {*LAZY, *parents, f"{PACKAGE}.doors", f"{PACKAGE}.moved"}
+    assert ours <= {*LAZY, *parents, f"{PACKAGE}.lazy_exports", f"{PACKAGE}.old_addresses"}
 
 
 TAUGHT = {

@@ -14,7 +14,7 @@ FAMILY_MODULES = (
     "durability",
     "log",
     "turns",
-    "lines",
+    "lineage",
     "lifecycle",
     "finalization",
     "retention",

@@ -9,8 +9,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import xml.etree.ElementTree as ET
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -60,6 +63,14 @@ class Block:
         return [_command(line.removeprefix("$ ")) for line in self.body.splitlines() if line.startswith("$ ")]
 
 
+@dataclass(frozen=True)
+class Outcomes:
+    """How the tests of a block ended, and what their run printed."""
+
+    of_tests: Sequence[str]
+    output: str
+
+
 def _command(line: str) -> tuple[str, int]:
     said = EXITS.search(line)
     return (line[: said.start()], int(said["status"])) if said else (line, 0)
@@ -77,20 +88,54 @@ TEST_FILES = [block for block in BLOCKS if block.file]
 CONSOLES = [block for block in BLOCKS if block.commands]
 
 
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Block], Outcomes]:
+    """``outcomes(block)``: how the tests of a block ended. The blocks of a page run together, the first time that one is asked for."""
+    known: dict[str, Outcomes] = {}
+
+    def outcomes(block: Block) -> Outcomes:
+        if block.where not in known:
+            beside = [other for other in BLOCKS if other.page == block.page and other.beside]
+            # A file beside a test may configure pytest: then each test file has a directory, and a run, of its own.
+            together = [block] if beside else [other for other in TEST_FILES if other.page == block.page]
+            known.update(run_test_files(together, beside, tmp_path_factory.mktemp("shown")))
+        return known[block.where]
+
+    return outcomes
+
+
+def run_test_files(test_files: Sequence[Block], beside: Sequence[Block], root: Path) -> dict[str, Outcomes]:
+    """Run test files that a page shows in one run of pytest; gives how their tests ended, by where the files are shown."""
+    folders = {}
+    for number, block in enumerate(test_files):
+        assert block.file
+        folders[block.where] = root if beside else root / f"block_{number}"
+        folders[block.where].mkdir(exist_ok=True)
+        (folders[block.where] / block.file).write_text(block.body, encoding="utf-8")
+    for other in beside:
+        assert other.beside
+        file = root / other.beside
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(other.body, encoding="utf-8")
+    junit = root / "junit.xml"
+    command = [sys.executable, "-m", "pytest", "-p", "no:schemathesis", "--import-mode=importlib", f"--junitxml={junit}"]
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "GITTRIX_"))}
+    environment = {**inherited, "HOME": str(root), "PYTEST_DEBUG_TEMPROOT": str(root)}
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert junit.exists(), done.stdout + done.stderr
+    ended: dict[str, list[str]] = defaultdict(list)
+    for case in ET.parse(junit).iter("testcase"):
+        folder = case.get("classname", "").partition(".")[0] or case.get("name", "").partition(".")[0]
+        ended[folder].append(next((child.tag for child in case if child.tag in ("failure", "error", "skipped")), "passed"))
+    shown = done.stdout[-20_000:]
+    return {where: Outcomes([*chain(*ended.values())] if beside else ended[folder.name], shown) for where, folder in folders.items()}
+
+
 @pytest.mark.parametrize("block", TEST_FILES, ids=lambda block: block.where)
-def test_a_test_file_shown_passes(block: Block, pytester: pytest.Pytester) -> None:
-    assert block.file
-    (pytester.path / block.file).write_text(block.body, encoding="utf-8")
-    for other in BLOCKS:
-        if other.page == block.page and other.beside:
-            file = pytester.path / other.beside
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(other.body, encoding="utf-8")
+def test_a_test_file_shown_passes(block: Block, outcomes: Callable[[Block], Outcomes]) -> None:
+    ended = outcomes(block)
 
-    result = pytester.runpytest_subprocess("-p", "no:schemathesis", timeout=120)
-
-    assert result.ret == 0
-    assert set(result.parseoutcomes()) == {"passed"}
+    assert {*ended.of_tests} == {"passed"}, ended.output
 
 
 @pytest.mark.parametrize("block", CONSOLES, ids=lambda block: block.where)

@@ -24,26 +24,26 @@ _CAPABILITIES = {
     Capability.HUNKS: "single hunks can be promoted",
     Capability.STRATEGIES: "a promotion can land elsewhere than on the branch: `strategy=`",
     Capability.EXTEND: "a session can be given more time",
-    Capability.RESUME: "sessions outlive the engine that started them",
+    Capability.RESUME: "sessions survive the engine that started them",
     Capability.SHELL: "the agent has a directory to run programs in",
-    Capability.EVENTS: "what happened to a session can be read",
+    Capability.EVENTS: "the events of a session can be read",
     Capability.CLOCK: "times to live follow the clock of the place",
     Capability.ABSOLUTE: "sessions can have an absolute time to live",
     Capability.PROCESSES: "several processes may work on the same sessions",
-    Capability.CRASH: "a killed process leaves nothing that needs a person",
-    Capability.HISTORY: "what is said and done in a session can be stored, announced and listened to",
-    Capability.TURNS: "the agent's code can be run beside the program, and interrupted",
-    Capability.FORKS: "a session can begin as another one was",
-    Capability.LINES: "a session can be handed on, or go on after a crash; lines of sessions can be found",
+    Capability.CRASH: "a killed process leaves nothing that a person has to repair",
+    Capability.HISTORY: "events of a session can be recorded, announced and subscribed to",
+    Capability.TURNS: "the agent's code can run concurrently with the program, and be interrupted",
+    Capability.FORKS: "a session can begin as a copy of an earlier state of another one",
+    Capability.LINES: "a session can be handed on, or have a successor after a crash; lineages of sessions can be queried",
     Capability.MEMBERS: "members of a team have sessions in workspaces of several repositories, and their work is saved when they end",
-    Capability.STATUS: "what a session is follows from what is seen of it: its agent, its runtime, its pull request",
+    Capability.STATUS: "the status of a session follows from observations of its agent, its runtime and its pull request",
 }
 
 _HEAD = """\
 # Conformance clauses
 
-Each clause is one promise of a session system, and one test. Its code is stable: it is never given to another promise.
-[Check your own session system](../how-to/check-your-own-session-system.md) tells how to run them.
+Each clause is one promise of a session system, and one test. Its code is stable and is never reused for another promise.
+[Check your own session system](../how-to/check-your-own-session-system.md) explains how to run them.
 
 ## Levels
 
@@ -52,12 +52,12 @@ Each clause is one promise of a session system, and one test. Its code is stable
 | `BASE` | every clause that needs no capability is kept |
 | `EXTENDED` | all clauses are kept |
 
-A waived clause is not kept. No level is told when clauses were left out of the run.
+A waived clause counts as not kept. The report names no level if the run left out clauses.
 
 ## Capabilities
 
-Every system has {base}. It declares which of these it has besides.
-A clause that needs one that is not declared is skipped, and reported as not claimed.
+Every system has {base}. Besides these verbs, it declares which of the following capabilities it has.
+A clause that needs an undeclared capability is skipped, and reported as not claimed.
 
 | capability | means | clauses |
 |---|---|---|

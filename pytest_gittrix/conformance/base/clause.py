@@ -1,7 +1,8 @@
 """A clause: one promise of a session system, as one test with a stable code.
 
-A clause is a method ``test_<family>_<number>_<the promise>`` of a subclass of ``Clauses``. Its docstring says, in one sentence, why a user
-cares. ``@needs(...)`` names the capabilities of ``EXTENDED`` that it uses.
+A clause is a method ``test_<family>_<number>_<the promise>`` of a subclass of ``Clauses``. The last paragraph of its docstring says, in one
+sentence, why a user cares. A paragraph before it words the promise where the name of the method is too short to be clear.
+``@needs(...)`` names the capabilities of ``EXTENDED`` that the clause uses.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ FAMILIES: Final[Mapping[str, str]] = {
     "DUR": "durability",
     "LOG": "the log",
     "TRN": "turns",
-    "LIN": "lines and forks",
-    "LIF": "lives of members' sessions",
+    "LIN": "lineages and forks",
+    "LIF": "lifecycle of members' sessions",
     "FIN": "finalization",
     "RET": "retention",
     "STA": "status",
@@ -87,12 +88,13 @@ def needs(*capabilities: Capability) -> Callable[[Test], Test]:
 
 
 def clause_of(test: Callable[..., object]) -> Clause | None:
-    """The clause of a test function, by its name; None if it has not the name of a clause."""
+    """The clause of a test function, by its name and docstring; None if the name is not that of a clause."""
     name = _NAME.fullmatch(getattr(test, "__name__", ""))
     if name is None or name[1].upper() not in FAMILIES:
         return None
-    why = " ".join((inspect.getdoc(test) or "").split())
-    return Clause(f"{name[1].upper()}-{name[2]}", name[3].replace("_", " "), why, getattr(test, _NEEDS, frozenset()))
+    title, _, why = (" ".join(part.split()) for part in (inspect.getdoc(test) or "").rpartition("\n\n"))
+    promise = title[:1].lower() + title[1:].removesuffix(".") if title else name[3].replace("_", " ")
+    return Clause(f"{name[1].upper()}-{name[2]}", promise, why, getattr(test, _NEEDS, frozenset()))
 
 
 def is_ours(module: str) -> bool:

@@ -18,14 +18,14 @@ class BadInputClauses(Clauses):
     """Ids, paths and selections that name nothing."""
 
     def test_err_01_a_file_that_is_selected_twice_is_promoted_once(self, stage: Stage) -> None:
-        """Or a selection that two tools put together fails, or makes two changes of one."""
+        """Otherwise a selection that two tools combined fails, or makes two changes of one."""
         session = _at_work(stage)
         session.write("other.txt", "agent\n")
 
         lands(stage, session, {"app.py": b"agent\n"}, files=["app.py", "app.py"])
 
     def test_err_02_an_id_that_is_a_path_leads_nowhere(self, stage: Stage) -> None:
-        """Or whoever chooses an id chooses which of the person's files are read, or removed."""
+        """Otherwise a caller who chooses an id can choose which of the person's files are read or removed."""
         with stage.durable.unchanged():
             for id_ in ("../durable", "..", "/", "", str(stage.durable.path)):
                 stranger = stage.gittrix.get_session(id_)
@@ -33,7 +33,10 @@ class BadInputClauses(Clauses):
                 refused(UNKNOWN, stranger.evict)
 
     def test_err_03_a_missing_file_is_not_found_by_name(self, stage: Stage) -> None:
-        """Or an agent takes a file that is not there for one that is empty."""
+        """A missing file is reported by its name.
+
+        Otherwise an agent takes a missing file for an empty one.
+        """
         session = stage.start()
 
         error = refused("PATH_NOT_FOUND", session.read, "lib/missing.py")
@@ -41,7 +44,10 @@ class BadInputClauses(Clauses):
         assert "lib/missing.py" in str(error)
 
     def test_err_04_a_directory_is_no_file(self, stage: Stage) -> None:
-        """Or an agent reads a listing, or nothing, as if it were contents; and a write turns a directory of files into one."""
+        """A directory is not read or written as a file.
+
+        Otherwise an agent reads a listing, or nothing, as contents; or a write replaces a directory of files by one file.
+        """
         session = stage.start()
 
         refused(NOT_READABLE, session.read, "lib")
@@ -51,7 +57,7 @@ class BadInputClauses(Clauses):
         assert session.touched_files() == []
 
     def test_err_05_nothing_can_be_written_below_a_file(self, stage: Stage) -> None:
-        """Or the file is lost to a directory of its name."""
+        """Otherwise the file is lost to a directory of the same name."""
         session = stage.start()
 
         refused(NOT_WRITABLE, session.write, "app.py/part.py", "agent\n")
@@ -60,7 +66,7 @@ class BadInputClauses(Clauses):
         assert session.touched_files() == []
 
     def test_err_06_a_selection_with_an_unknown_path_is_refused_and_names_it(self, stage: Stage) -> None:
-        """Or a person who mistyped one of two files believes that both are in."""
+        """Otherwise a person who mistyped one of two files believes that both were promoted."""
         session = _at_work(stage)
 
         with stage.durable.unchanged():
@@ -70,7 +76,7 @@ class BadInputClauses(Clauses):
         lands(stage, session, {"app.py": b"agent\n"})
 
     def test_err_07_a_selection_with_an_untouched_path_is_refused_and_names_it(self, stage: Stage) -> None:
-        """Or a person believes that a change is in which was never made."""
+        """Otherwise a person believes that a change was promoted which was never made."""
         session = _at_work(stage)
 
         with stage.durable.unchanged():
@@ -80,7 +86,10 @@ class BadInputClauses(Clauses):
         assert session.state == "active"
 
     def test_err_08_an_empty_selection_is_not_everything(self, stage: Stage) -> None:
-        """Or a person who unticked every file promotes them all."""
+        """An empty selection does not select everything.
+
+        Otherwise a person who unticked every file promotes all of them.
+        """
         session = _at_work(stage)
 
         with stage.durable.unchanged():
@@ -89,14 +98,20 @@ class BadInputClauses(Clauses):
         assert session.state == "active"
 
     def test_err_09_an_untouched_session_has_nothing_to_promote(self, stage: Stage) -> None:
-        """Or history fills with empty commits, each of which says that something was done."""
+        """A promotion of an untouched session is refused.
+
+        Otherwise history fills with empty commits, each of which claims that something was done.
+        """
         session = stage.start()
 
         with stage.durable.unchanged():
             refused(NOT_SELECTABLE, session.promote)
 
     def test_err_10_a_promotion_to_a_branch_that_is_gone_is_refused(self, stage: Stage) -> None:
-        """Or a branch that a person deleted or renamed is back, with the agent's work on it."""
+        """A promotion to a deleted branch is refused.
+
+        Otherwise a branch that a person deleted or renamed comes back with the agent's work on it.
+        """
         session = _at_work(stage)
         stage.durable.git("branch", "-q", "-m", "main", "trunk")
 
@@ -107,7 +122,10 @@ class BadInputClauses(Clauses):
 
     @needs(Capability.DELETE)
     def test_err_11_deleting_a_file_that_is_not_there_is_no_error(self, stage: Stage) -> None:
-        """Or an agent that cleans up after itself has to look first."""
+        """Deleting a missing file is no error.
+
+        Otherwise an agent that cleans up after itself has to check first.
+        """
         session = stage.start()
 
         session.delete("lib/missing.py")
@@ -116,7 +134,10 @@ class BadInputClauses(Clauses):
 
     @needs(Capability.HUNKS)
     def test_err_12_a_hunk_that_is_not_there_is_refused(self, stage: Stage) -> None:
-        """Or a person who chose from an older review promotes other lines than they read."""
+        """An unknown hunk is refused.
+
+        Otherwise a person who chose from an older review promotes other lines than they read.
+        """
         session = _at_work(stage)
 
         with stage.durable.unchanged():
@@ -126,7 +147,7 @@ class BadInputClauses(Clauses):
 
     @needs(Capability.STRATEGIES)
     def test_err_13_an_unknown_strategy_is_refused(self, stage: Stage) -> None:
-        """Or a mistyped strategy lands on the branch that it was meant to spare."""
+        """Otherwise a mistyped strategy lands on the branch that it was meant to spare."""
         session = _at_work(stage)
 
         with stage.durable.unchanged():

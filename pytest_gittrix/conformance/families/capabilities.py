@@ -11,19 +11,28 @@ class CapabilityClauses(Clauses):
     """Declared and undeclared capabilities."""
 
     def test_cap_01_every_declared_verb_is_there(self, stage: Stage) -> None:
-        """Or those who go by the declaration call something that does not exist."""
+        """Every declared verb exists.
+
+        Otherwise a caller who relies on the declaration calls a verb that does not exist.
+        """
         declared = {verb for capability, verbs in VERBS.items() if capability in stage.system.capabilities for verb in verbs}
 
         assert sorted(declared - _verbs(stage)) == []
 
     def test_cap_02_every_verb_that_is_there_is_declared(self, stage: Stage) -> None:
-        """Or the system does something that no clause is put to."""
+        """Every existing verb is declared.
+
+        Otherwise the system does something that no clause checks.
+        """
         declared = {verb for capability, verbs in VERBS.items() if capability in stage.system.capabilities for verb in verbs}
 
         assert sorted(_verbs(stage) - declared) == []
 
     def test_cap_03_every_declared_capability_is_put_to_the_test(self, stage: Stage) -> None:
-        """Or a capability is claimed, and each of its clauses skipped for want of another."""
+        """Every declared capability is tested.
+
+        Otherwise a capability is claimed although each of its clauses is skipped because another capability is missing.
+        """
         from pytest_gittrix.conformance.base.catalogue import all_clauses
 
         declared = stage.system.capabilities & EXTENDED

@@ -75,7 +75,10 @@ class ConcurrencyClauses(Clauses):
 
     @needs(Capability.PROCESSES)
     def test_lck_01_a_commit_elsewhere_during_a_promotion_is_kept(self, stage: Stage) -> None:
-        """Or a person's commit disappears because an agent's work landed in the same second."""
+        """A commit to other files during a promotion is kept.
+
+        Otherwise a person's commit disappears because an agent's work landed in the same second.
+        """
         for race in self.races(stage, _one_session, _promote, _person_commits("README.md"), MOMENTS):
             _went_well(race.intruder)
             _lands_at_last(race.action, race.sessions[0])
@@ -85,7 +88,10 @@ class ConcurrencyClauses(Clauses):
 
     @needs(Capability.PROCESSES)
     def test_lck_02_a_commit_over_a_promotion_is_never_written_over(self, stage: Stage) -> None:
-        """Or the check for conflicts is true only of the moment before, and a person's edit is gone."""
+        """A conflicting commit during a promotion is never overwritten.
+
+        Otherwise the conflict check holds only for the moment before the landing, and a person's edit is lost.
+        """
         for race in self.races(stage, _one_session_and_a_person_elsewhere, _promote, _person_commits("app.py"), MOMENTS):
             _went_well(race.intruder)
             conflict = _may_be_refused(race.action, "BASELINE_CONFLICT")
@@ -96,7 +102,10 @@ class ConcurrencyClauses(Clauses):
 
     @needs(Capability.PROCESSES)
     def test_lck_03_a_session_is_promoted_once(self, stage: Stage) -> None:
-        """Or a person and a script who promote the same session commit it twice."""
+        """A session is promoted at most once.
+
+        Otherwise a person and a script that promote the same session commit its work twice.
+        """
         for race in self.races(stage, _one_session, _promote, _promote):
             _may_be_refused(race.action, "SESSION_EXPIRED")
             _may_be_refused(race.intruder, "SESSION_EXPIRED")
@@ -106,7 +115,7 @@ class ConcurrencyClauses(Clauses):
 
     @needs(Capability.PROCESSES)
     def test_lck_04_promotions_of_different_files_all_land(self, stage: Stage) -> None:
-        """Or agents that have nothing to do with one another must wait in a line, or lose their work."""
+        """Otherwise agents that work on different files must queue, or lose their work."""
         for race in self.races(stage, _two_sessions("app.py", "README.md"), _promote, _promote_second):
             for ended, session in zip((race.action, race.intruder), race.sessions, strict=True):
                 _lands_at_last(ended, session)
@@ -116,7 +125,10 @@ class ConcurrencyClauses(Clauses):
 
     @needs(Capability.PROCESSES)
     def test_lck_05_of_promotions_of_the_same_file_one_lands(self, stage: Stage) -> None:
-        """Or the agent that comes second overwrites the first without having seen its work."""
+        """Of concurrent promotions of the same file only one lands.
+
+        Otherwise the second agent overwrites the work of the first without having seen it.
+        """
         for race in self.races(stage, _two_sessions("app.py", "app.py"), _promote, _promote_second):
             _may_be_refused(race.action, "BASELINE_CONFLICT")
             _may_be_refused(race.intruder, "BASELINE_CONFLICT")
@@ -128,7 +140,7 @@ class ConcurrencyClauses(Clauses):
 
     @needs(Capability.PROCESSES)
     def test_lck_06_a_session_is_promoted_or_evicted_but_not_both(self, stage: Stage) -> None:
-        """Or the list says that work was thrown away which is in the repository, or the reverse."""
+        """Otherwise the record says that work was discarded although it is in the repository, or the reverse."""
         for race in self.races(stage, _one_session, _promote, _evict):
             _may_be_refused(race.action, "SESSION_EXPIRED")
             _may_be_refused(race.intruder, "SESSION_EXPIRED")
@@ -141,7 +153,10 @@ class ConcurrencyClauses(Clauses):
 
     @needs(Capability.PROCESSES)
     def test_lck_07_a_write_beside_an_eviction_brings_nothing_back(self, stage: Stage) -> None:
-        """Or a session that has ended has a workspace again, which nobody will remove."""
+        """A write during an eviction does not recreate the workspace.
+
+        Otherwise an ended session has a workspace again, which nobody will remove.
+        """
         for action, intruder in ((_evict, _write), (_write, _evict)):
             for race in self.races(stage, _one_session, action, intruder):
                 _may_be_refused(race.action, "SESSION_EXPIRED")
@@ -155,7 +170,10 @@ class ConcurrencyClauses(Clauses):
 
     @needs(Capability.PROCESSES, Capability.CLOCK)
     def test_lck_08_a_sweep_leaves_a_promotion_alone(self, stage: Stage) -> None:
-        """Or work is thrown away at the very moment when a person takes it."""
+        """A sweep does not evict a session that is being promoted.
+
+        Otherwise work is discarded at the very moment when a person promotes it.
+        """
         for race in self.races(stage, _one_due_of_two, _promote_second, _sweep):
             due, working = race.sessions
             _went_well(race.action)
@@ -166,7 +184,10 @@ class ConcurrencyClauses(Clauses):
 
     @needs(Capability.PROCESSES, Capability.CLOCK)
     def test_lck_09_sweeps_do_not_disturb_one_another(self, stage: Stage) -> None:
-        """Or a timer in every process of a server ends in errors, and sessions that nobody evicts."""
+        """Concurrent sweeps do not disturb one another.
+
+        Otherwise a timer in every process of a server ends in errors, and some sessions are never evicted.
+        """
         for race in self.races(stage, _one_due_of_two, _sweep, _sweep):
             due, working = race.sessions
             _went_well(race.action)
@@ -176,7 +197,10 @@ class ConcurrencyClauses(Clauses):
 
     @needs(Capability.PROCESSES)
     def test_lck_10_housekeeping_of_git_does_not_disturb_a_promotion(self, stage: Stage) -> None:
-        """Or work is lost because git tidied up, which it does by itself whenever it likes."""
+        """Git maintenance does not disturb a promotion.
+
+        Otherwise work is lost because git ran gc, which it does by itself.
+        """
         for race in self.races(stage, _one_session, _promote, _tidies):
             _went_well(race.intruder)
             session = race.sessions[0]
@@ -189,7 +213,10 @@ class ConcurrencyClauses(Clauses):
 
     @needs(Capability.PROCESSES, Capability.CRASH)
     def test_lck_11_a_killed_process_is_in_nobodys_way(self, stage: Stage) -> None:
-        """Or one crash stops all other agents until a person finds the lock file and deletes it."""
+        """A killed process blocks nobody.
+
+        Otherwise one crash stops all other agents until a person finds the lock file and deletes it.
+        """
         for killed in kill_during(stage, lambda _, session: session.promote(), self.files()):
             session = killed.engine.start_session("The next one")
             session.write("README.md", "agent\n")
@@ -198,7 +225,10 @@ class ConcurrencyClauses(Clauses):
 
     @needs(Capability.PROCESSES)
     def test_lck_12_writes_to_one_session_are_all_there(self, stage: Stage) -> None:
-        """Or an agent with two hands, an editor and a server, loses what one of them wrote."""
+        """Concurrent writes to one session are all kept.
+
+        Otherwise an agent that writes through an editor and a server at once loses some of its writes.
+        """
         for race in self.races(stage, _one_session, _write, _write_another):
             for ended, path in ((race.action, "late.txt"), (race.intruder, "another.txt")):
                 if _may_be_refused(ended):
@@ -208,7 +238,10 @@ class ConcurrencyClauses(Clauses):
 
     @needs(Capability.PROCESSES)
     def test_lck_13_sessions_that_start_at_once_are_two(self, stage: Stage) -> None:
-        """Or two agents are given one workspace."""
+        """Sessions that start at the same time are distinct.
+
+        Otherwise two agents share one workspace.
+        """
         for race in self.races(stage, _one_session, _start, _start):
             _went_well(race.action)
             _went_well(race.intruder)

@@ -17,7 +17,7 @@ class ConflictClauses(Clauses):
     """Drift and overlap."""
 
     def test_cnf_01_an_edit_of_the_same_file_is_a_conflict(self, stage: Stage) -> None:
-        """Or the human's edit is overwritten by one that never saw it."""
+        """Otherwise the agent overwrites an edit of the human's that it never saw."""
         session = stage.start()
         session.write("app.py", "agent\n")
         theirs = stage.rival.commit({"app.py": "human\n"})
@@ -28,7 +28,10 @@ class ConflictClauses(Clauses):
         assert stage.judge.head() == theirs
 
     def test_cnf_02_an_edit_elsewhere_is_none(self, stage: Stage) -> None:
-        """Or nobody can work on a repository while an agent does."""
+        """An edit of another file is no conflict.
+
+        Otherwise nobody can work on a repository while an agent does.
+        """
         session = stage.start()
         session.write("app.py", "agent\n")
         theirs = stage.rival.commit({"README.md": "human\n"})
@@ -38,14 +41,14 @@ class ConflictClauses(Clauses):
         assert stage.judge.commit(made.sha).parents == (theirs,)
 
     def test_cnf_03_an_edit_of_what_the_human_deleted_is_a_conflict(self, stage: Stage) -> None:
-        """Or a file that a person took out of the project is back, unasked."""
+        """Otherwise a file that a person removed from the project comes back."""
         _agent_edits_and_human_makes(stage, {"app.py": None})
 
         assert "app.py" not in stage.judge.tree(stage.judge.head())
 
     @needs(Capability.DELETE)
     def test_cnf_04_a_deletion_of_what_the_human_edited_is_a_conflict(self, stage: Stage) -> None:
-        """Or a person's edit is thrown away together with the file."""
+        """Otherwise a person's edit is deleted together with the file."""
         session = stage.start()
         session.delete("app.py")
         stage.rival.commit({"app.py": "human\n"})
@@ -56,7 +59,7 @@ class ConflictClauses(Clauses):
         assert stage.judge.tree(stage.judge.head())["app.py"] == b"human\n"
 
     def test_cnf_05_an_edit_of_what_the_human_renamed_away_is_a_conflict(self, stage: Stage) -> None:
-        """Or the project has the file twice, under the old name and the new."""
+        """Otherwise the project has the file twice, under the old name and the new."""
         session = stage.start()
         session.write("app.py", "agent\n")
         theirs = stage.rival.rename("app.py", "main.py")
@@ -67,7 +70,7 @@ class ConflictClauses(Clauses):
         assert stage.judge.head() == theirs
 
     def test_cnf_06_a_file_renamed_onto_what_the_agent_wrote_is_a_conflict(self, stage: Stage) -> None:
-        """Or what a person moved there is lost, though nobody deleted it."""
+        """Otherwise the file that a person moved there is lost, although nobody deleted it."""
         session = stage.start()
         session.write("guide.md", "agent\n")
         theirs = stage.rival.rename("README.md", "guide.md")
@@ -78,7 +81,7 @@ class ConflictClauses(Clauses):
         assert stage.judge.head() == theirs
 
     def test_cnf_07_a_directory_where_the_agent_wrote_a_file_is_a_conflict(self, stage: Stage) -> None:
-        """Or all that a person put into the directory gives way to one file."""
+        """Otherwise one file replaces everything that a person put into the directory."""
         session = stage.start()
         session.write("docs", "agent\n")
         theirs = stage.rival.commit({"docs/index.md": "human\n"})
@@ -89,7 +92,7 @@ class ConflictClauses(Clauses):
         assert stage.judge.head() == theirs
 
     def test_cnf_08_a_file_where_the_agent_wrote_a_directory_is_a_conflict(self, stage: Stage) -> None:
-        """Or a person's file gives way to the agent's directory."""
+        """Otherwise the agent's directory replaces a person's file."""
         session = stage.start()
         session.write("docs/index.md", "agent\n")
         theirs = stage.rival.commit({"docs": "human\n"})
@@ -100,15 +103,18 @@ class ConflictClauses(Clauses):
         assert stage.judge.head() == theirs
 
     def test_cnf_09_a_change_of_mode_alone_is_a_conflict(self, stage: Stage) -> None:
-        """Or a script that a person made executable no longer runs, though its bytes were compared."""
+        """Otherwise a script that a person made executable loses its executable bit, because only bytes were compared."""
         _agent_edits_and_human_makes(stage, {"app.py": Executable(b"one\ntwo\nthree\n")})
 
     def test_cnf_10_a_file_that_became_a_link_is_a_conflict(self, stage: Stage) -> None:
-        """Or the link is replaced, or what it points to is written over."""
+        """Otherwise the link is replaced, or its target is overwritten."""
         _agent_edits_and_human_makes(stage, {"app.py": Symlink("lib/util.py")})
 
     def test_cnf_11_a_rename_of_case_alone_is_a_conflict(self, stage: Stage) -> None:
-        """Or the project has two files that are one on a Mac or on Windows."""
+        """A rename that only changes case is a conflict.
+
+        Otherwise the project has two files that are one on a Mac or on Windows.
+        """
         session = stage.start()
         session.write("README.md", "agent\n")
         theirs = stage.rival.rename("README.md", "Readme.md")
@@ -119,11 +125,14 @@ class ConflictClauses(Clauses):
         assert stage.judge.head() == theirs
 
     def test_cnf_12_the_same_edit_on_both_sides_is_a_conflict(self, stage: Stage) -> None:
-        """Or a person who made the edit first never hears that the agent made it too; leniency is for people to ask for."""
+        """Otherwise a person who made the edit first never learns that the agent made it too; only the caller may ask for leniency."""
         _agent_edits_and_human_makes(stage, {"app.py": "agent\n"})
 
     def test_cnf_13_drift_that_ends_where_it_began_is_none(self, stage: Stage) -> None:
-        """Or an edit that a person took back blocks the agent's work for good."""
+        """Drift that ends where it began is no conflict.
+
+        Otherwise an edit that a person took back blocks the agent's work for good.
+        """
         session = stage.start()
         session.write("app.py", "agent\n")
         stage.rival.commit({"app.py": "human\n"})
@@ -132,7 +141,10 @@ class ConflictClauses(Clauses):
         lands(stage, session, {"app.py": b"agent\n"})
 
     def test_cnf_14_drift_outside_the_selection_is_none(self, stage: Stage) -> None:
-        """Or a person cannot take the part of the work that stands on its own."""
+        """Drift outside the selection is no conflict.
+
+        Otherwise a person cannot promote the files that do not conflict.
+        """
         session = stage.start()
         session.write("app.py", "agent\n")
         session.write("README.md", "agent\n")
@@ -141,7 +153,10 @@ class ConflictClauses(Clauses):
         lands(stage, session, {"app.py": b"agent\n"}, files=["app.py"])
 
     def test_cnf_15_history_rewritten_over_the_selection_is_a_conflict(self, stage: Stage) -> None:
-        """Or a change that a person took out of history comes back inside the agent's; a diff from the merge base sees no drift here."""
+        """Rewritten history of a selected file is a conflict.
+
+        Otherwise a change that a person removed from history returns with the agent's work; a diff from the merge base misses this.
+        """
         before = stage.durable.head()
         stage.durable.commit({"app.py": "regretted\n"})
         session = stage.start()
@@ -155,7 +170,10 @@ class ConflictClauses(Clauses):
         assert stage.judge.head() == theirs
 
     def test_cnf_16_history_rewritten_elsewhere_is_none(self, stage: Stage) -> None:
-        """Or an amended commit message costs the agent's work; and what was rewritten must not come back with the promotion."""
+        """Rewritten history of other files is no conflict.
+
+        Otherwise an amended commit message blocks the agent's work, or the rewritten commits return with the promotion.
+        """
         before = stage.durable.head()
         regretted = stage.durable.commit({"README.md": "regretted\n"})
         session = stage.start()
@@ -168,7 +186,10 @@ class ConflictClauses(Clauses):
         assert regretted not in stage.judge.history(made.sha)
 
     def test_cnf_17_every_conflicting_path_is_named_and_no_other(self, stage: Stage) -> None:
-        """Or a person settles one conflict only to meet the next, or looks for one where there is none."""
+        """A conflict names every conflicting path and no other.
+
+        Otherwise a person resolves one conflict only to meet the next, or looks for one that does not exist.
+        """
         session = stage.start()
         for path in ("README.md", "app.py", "lib/deep/data.txt", "new.txt"):
             session.write(path, "agent\n")
@@ -180,7 +201,10 @@ class ConflictClauses(Clauses):
         assert sorted(error.conflicting_files) == ["README.md", "lib/deep/data.txt", "new.txt"]
 
     def test_cnf_18_a_refused_promotion_moves_nothing(self, stage: Stage) -> None:
-        """Or a refusal leaves half of the work in the person's repository, or takes some from the agent's."""
+        """A refused promotion changes nothing.
+
+        Otherwise a refusal leaves half of the work in the person's repository, or removes some from the session.
+        """
         session = stage.start()
         session.write("app.py", "agent\n")
         session.write("other.txt", "agent\n")
@@ -193,7 +217,7 @@ class ConflictClauses(Clauses):
         assert session.read("app.py") == b"agent\n"
 
     def test_cnf_19_after_a_refusal_another_selection_can_be_promoted(self, stage: Stage) -> None:
-        """Or one conflict costs a person all the rest of the agent's work."""
+        """Otherwise one conflict costs a person all the rest of the agent's work."""
         session = stage.start()
         session.write("app.py", "agent\n")
         session.write("other.txt", "agent\n")

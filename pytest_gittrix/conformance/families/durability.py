@@ -57,7 +57,7 @@ class DurabilityClauses(Clauses):
 
     @needs(Capability.RESUME)
     def test_dur_01_work_survives_a_restart(self, stage: Stage) -> None:
-        """Or a server that is restarted at night has lost what its agents did all day."""
+        """Otherwise restarting a server at night loses what its agents did all day."""
         session = _at_work(stage)
 
         restarted = _after_a_restart(stage, session)
@@ -68,7 +68,7 @@ class DurabilityClauses(Clauses):
 
     @needs(Capability.RESUME)
     def test_dur_02_the_baseline_survives_a_restart(self, stage: Stage) -> None:
-        """Or a restart hides what a person committed meanwhile, and it is overwritten."""
+        """Otherwise a restart hides what a person committed meanwhile, and a promotion overwrites it."""
         session = _at_work(stage)
         theirs = stage.rival.commit({"app.py": "human\n"})
 
@@ -79,7 +79,10 @@ class DurabilityClauses(Clauses):
 
     @needs(Capability.RESUME)
     def test_dur_03_what_was_promoted_stays_promoted(self, stage: Stage) -> None:
-        """Or the same work is offered to a person, and committed, a second time."""
+        """A promoted session stays promoted after a restart.
+
+        Otherwise the same work is offered to a person, and committed, a second time.
+        """
         session = _at_work(stage)
         made = session.promote()
 
@@ -91,7 +94,10 @@ class DurabilityClauses(Clauses):
 
     @needs(Capability.RESUME)
     def test_dur_04_what_was_evicted_stays_evicted(self, stage: Stage) -> None:
-        """Or a restart brings back a session without its files."""
+        """An evicted session stays evicted after a restart.
+
+        Otherwise a restart brings back a session without its files.
+        """
         session = _at_work(stage)
         session.evict()
 
@@ -102,7 +108,10 @@ class DurabilityClauses(Clauses):
 
     @needs(Capability.RESUME, Capability.CLOCK)
     def test_dur_05_time_goes_on_while_nobody_is_there(self, stage: Stage) -> None:
-        """Or every restart gives forgotten sessions all their time again, and none ever ends."""
+        """Time passes while no engine runs.
+
+        Otherwise every restart gives abandoned sessions their full time again, and none ever ends.
+        """
         policy = EvictionPolicy(ttl_idle="4h")
         older = stage.start(eviction=policy)
         stage.clock.advance(hours=3)
@@ -117,7 +126,10 @@ class DurabilityClauses(Clauses):
 
     @needs(Capability.RESUME, Capability.CRASH)
     def test_dur_06_a_killed_promotion_was_made_or_can_be(self, stage: Stage) -> None:
-        """Or the work is committed and offered again, or it is neither in the repository nor in the session, and a person must find out."""
+        """A killed promotion is either complete or can be repeated.
+
+        Otherwise work is offered again although it is committed, or is in neither place, and a person must find out.
+        """
         baseline = stage.judge.head()
         for killed in kill_during(stage, _promote, self.files()):
             judge = killed.stage.judge
@@ -128,7 +140,10 @@ class DurabilityClauses(Clauses):
 
     @needs(Capability.RESUME, Capability.CRASH)
     def test_dur_07_a_killed_promotion_leaves_a_whole_repository(self, stage: Stage) -> None:
-        """Or a person who never heard of the session has to delete a lock, or to mend their files, before they can go on."""
+        """A killed promotion leaves the repository intact.
+
+        Otherwise a person who never heard of the session has to delete a lock, or repair files, before they can go on.
+        """
         for killed in kill_during(stage, _promote, self.files()):
             person = killed.stage.durable
             assert person.git("status", "--porcelain") == ""
@@ -137,7 +152,10 @@ class DurabilityClauses(Clauses):
 
     @needs(Capability.RESUME, Capability.CRASH)
     def test_dur_08_a_killed_start_leaves_no_session_half_made(self, stage: Stage) -> None:
-        """Or the list shows a session that nothing can be done with."""
+        """A killed start leaves no half-made session.
+
+        Otherwise the list shows a session that cannot be used.
+        """
         for killed in kill_during(stage, _start, self.files()):
             states = killed.engine.states()
             assert states.pop(killed.session.id) == "active"
@@ -148,14 +166,17 @@ class DurabilityClauses(Clauses):
 
     @needs(Capability.RESUME, Capability.CRASH)
     def test_dur_09_a_killed_write_leaves_the_old_bytes_or_the_new(self, stage: Stage) -> None:
-        """Or half a file is promoted."""
+        """A killed write leaves either the old bytes or the new.
+
+        Otherwise half a file is promoted.
+        """
         for killed in kill_during(stage, _write, self.files()):
             assert killed.session.read("app.py") in (WORK["app.py"], LATER)
             assert killed.session.touched_files() == sorted(WORK)
 
     @needs(Capability.RESUME, Capability.CRASH)
     def test_dur_10_a_killed_eviction_is_finished_or_never_began(self, stage: Stage) -> None:
-        """Or a session is active without its files, or has ended and keeps its workspace for good."""
+        """Otherwise a session is active without its files, or has ended and keeps its workspace for good."""
         for killed in kill_during(stage, _evict, self.files()):
             session = killed.session
             if session.state == "active":
@@ -166,7 +187,10 @@ class DurabilityClauses(Clauses):
 
     @needs(Capability.EVENTS)
     def test_dur_11_events_are_numbered_without_a_gap(self, stage: Stage) -> None:
-        """Or whoever follows a session cannot tell whether something was missed."""
+        """The numbers of events have no gap.
+
+        Otherwise a subscriber cannot tell whether it missed an event.
+        """
         session = _at_work(stage)
         stage.rival.commit({"app.py": "human\n"})
         refused("BASELINE_CONFLICT", session.promote)
@@ -176,7 +200,7 @@ class DurabilityClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.RESUME)
     def test_dur_12_events_survive_a_restart(self, stage: Stage) -> None:
-        """Or the history of a session is what happened since the last restart."""
+        """Otherwise the history of a session holds only what happened since the last restart."""
         session = _at_work(stage)
         before = session.events()
 
@@ -188,7 +212,10 @@ class DurabilityClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.RESUME, Capability.CRASH)
     def test_dur_13_an_event_cut_short_by_a_kill_is_none(self, stage: Stage) -> None:
-        """Or the last line of a log, half written, makes all of the session unreadable."""
+        """An event cut short by a kill is ignored.
+
+        Otherwise a half-written last line of the log makes the whole session unreadable.
+        """
         for killed in kill_during(stage, _write, self.files(), _half_of):
             killed.session.write("app.py", "later\n")
 

@@ -29,7 +29,7 @@ class EvictionClauses(Clauses):
 
     @needs(Capability.SHELL)
     def test_evc_01_an_evicted_session_has_no_workspace(self, stage: Stage) -> None:
-        """Or workspaces fill the disk, and the agent goes on working in one that leads nowhere."""
+        """Otherwise workspaces fill the disk, and the agent goes on working where its work leads nowhere."""
         session = stage.start()
         session.write("new.txt", "agent\n")
         workspace = _directory(session)
@@ -39,7 +39,10 @@ class EvictionClauses(Clauses):
         assert not workspace.exists()
 
     def test_evc_02_an_evicted_session_can_do_nothing(self, stage: Stage) -> None:
-        """Or an agent goes on, and all it does from then on is lost without a word."""
+        """An evicted session refuses every operation.
+
+        Otherwise an agent goes on working, and all its later work is silently lost.
+        """
         session = stage.start()
         session.write("app.py", "agent\n")
 
@@ -49,7 +52,10 @@ class EvictionClauses(Clauses):
 
     @needs(Capability.SHELL)
     def test_evc_03_a_late_write_brings_nothing_back(self, stage: Stage) -> None:
-        """Or an agent that was not told makes a workspace again, with one file in it, that nobody will ever remove."""
+        """A write after the eviction recreates nothing.
+
+        Otherwise an agent that does not know of the eviction recreates a workspace that nobody will ever remove.
+        """
         session = stage.start()
         late = stage.gittrix.get_session(session.id)
         late.write("new.txt", "agent\n")
@@ -62,7 +68,10 @@ class EvictionClauses(Clauses):
         assert not workspace.exists()
 
     def test_evc_04_what_was_promoted_cannot_expire(self, stage: Stage) -> None:
-        """Or the list says that work was thrown away which is in the repository."""
+        """A promoted session cannot expire.
+
+        Otherwise the record says that work was discarded although it is in the repository.
+        """
         session = stage.start()
         session.write("app.py", "agent\n")
         session.promote()
@@ -72,7 +81,10 @@ class EvictionClauses(Clauses):
         assert session.state == "promoted"
 
     def test_evc_05_what_was_promoted_can_do_nothing_more(self, stage: Stage) -> None:
-        """Or the same work is committed twice, or more is added to what a person took for done."""
+        """A promoted session refuses every further operation.
+
+        Otherwise the same work is committed twice, or more is added to work that a person took for finished.
+        """
         session = stage.start()
         session.write("app.py", "agent\n")
         session.promote()
@@ -81,7 +93,10 @@ class EvictionClauses(Clauses):
 
     @needs(Capability.DISCARD)
     def test_evc_06_what_was_discarded_can_do_nothing_more(self, stage: Stage) -> None:
-        """Or work that a person turned down gets into the repository after all."""
+        """A discarded session refuses every further operation.
+
+        Otherwise work that a person rejected gets into the repository after all.
+        """
         session = stage.start()
         session.write("app.py", "agent\n")
 
@@ -91,7 +106,10 @@ class EvictionClauses(Clauses):
 
     @needs(Capability.SHELL)
     def test_evc_07_a_promoted_session_keeps_its_workspace_only_if_asked_to(self, stage: Stage) -> None:
-        """Or workspaces of finished work fill the disk, or one is gone that a person wanted to look at."""
+        """A promoted session keeps its workspace only on request.
+
+        Otherwise workspaces of finished work fill the disk, or one that a person wanted to inspect is removed.
+        """
         keeping = stage.start(eviction=EvictionPolicy(until_promote=False))
         usual = stage.start()
         keeping.write("app.py", "agent\n")
@@ -107,7 +125,10 @@ class EvictionClauses(Clauses):
 
     @needs(Capability.CLOCK)
     def test_evc_08_a_session_lives_to_the_last_instant_of_its_time(self, stage: Stage) -> None:
-        """Or an agent loses its work although it came back in time; a session is past its time only strictly after it."""
+        """A session stays active until the last instant of its time.
+
+        Otherwise an agent that came back in time loses its work; a session has expired only strictly after its time.
+        """
         session = stage.start(eviction=FOUR_HOURS)
 
         stage.clock.advance(4 * HOUR)
@@ -117,7 +138,7 @@ class EvictionClauses(Clauses):
 
     @needs(Capability.CLOCK)
     def test_evc_09_a_session_is_evicted_once_its_time_is_up(self, stage: Stage) -> None:
-        """Or abandoned sessions stay for good."""
+        """Otherwise abandoned sessions stay for good."""
         session = stage.start(eviction=FOUR_HOURS)
 
         stage.clock.advance(4 * HOUR + timedelta(seconds=1))
@@ -127,7 +148,10 @@ class EvictionClauses(Clauses):
 
     @needs(Capability.CLOCK)
     def test_evc_10_a_sweep_evicts_all_that_are_due_and_no_other(self, stage: Stage) -> None:
-        """Or one session too many is lost, or one that was forgotten keeps its workspace."""
+        """A sweep evicts every expired session and no other.
+
+        Otherwise a session is lost too early, or an expired one keeps its workspace.
+        """
         hours = (1, 2, 3, 4, 5)
         started = [stage.start(eviction=EvictionPolicy(ttl_idle=number * HOUR)) for number in hours]
 
@@ -138,7 +162,10 @@ class EvictionClauses(Clauses):
 
     @needs(Capability.CLOCK)
     def test_evc_11_every_use_starts_the_idle_time_again(self, stage: Stage) -> None:
-        """Or an agent that is busy loses its session in the midst of its work."""
+        """Every use restarts the idle time.
+
+        Otherwise a busy agent loses its session in the middle of its work.
+        """
         session = stage.start(eviction=FOUR_HOURS)
 
         stage.clock.advance(3 * HOUR)
@@ -153,7 +180,10 @@ class EvictionClauses(Clauses):
 
     @needs(Capability.CLOCK, Capability.SHELL)
     def test_evc_12_what_the_agents_programs_write_counts_as_use(self, stage: Stage) -> None:
-        """Or an agent that works with a shell only, as most do, is taken for one that went away."""
+        """Writes by the agent's programs count as use.
+
+        Otherwise an agent that works only with a shell, as most do, is taken for abandoned.
+        """
         busy, idle = stage.start(eviction=FOUR_HOURS), stage.start(eviction=FOUR_HOURS)
         directory = _directory(busy)
 
@@ -168,7 +198,7 @@ class EvictionClauses(Clauses):
 
     @needs(Capability.CLOCK, Capability.ABSOLUTE)
     def test_evc_13_no_use_extends_the_absolute_time(self, stage: Stage) -> None:
-        """Or an agent that never rests keeps its session for ever, which the limit was there to prevent."""
+        """Otherwise an agent that never rests keeps its session for ever, which the limit is there to prevent."""
         session = stage.start(eviction=EvictionPolicy(ttl_idle=4 * HOUR, ttl_absolute=6 * HOUR))
 
         for _ in range(2):
@@ -181,7 +211,7 @@ class EvictionClauses(Clauses):
 
     @needs(Capability.CLOCK, Capability.EXTEND)
     def test_evc_14_an_extension_counts_from_now(self, stage: Stage) -> None:
-        """Or a person who gives an agent ten hours more cannot say when they end."""
+        """Otherwise a person who gives an agent ten more hours cannot tell when they end."""
         session = stage.start(eviction=FOUR_HOURS)
 
         stage.clock.advance(3 * HOUR)
@@ -194,7 +224,7 @@ class EvictionClauses(Clauses):
 
     @needs(Capability.CLOCK)
     def test_evc_15_a_manual_session_is_never_swept(self, stage: Stage) -> None:
-        """Or work that a person wanted to keep until they say so is gone after the weekend."""
+        """Otherwise work that a person wanted to keep until they end the session is gone after the weekend."""
         session = stage.start(eviction=EvictionPolicy(ttl_idle=HOUR, manual=True))
         session.write("app.py", "agent\n")
 
@@ -207,7 +237,10 @@ class EvictionClauses(Clauses):
 
     @needs(Capability.CLOCK, Capability.SHELL)
     def test_evc_16_a_workspace_that_is_gone_does_not_stop_the_sweep(self, stage: Stage) -> None:
-        """Or one agent that removed its own directory keeps every other session from being evicted."""
+        """A missing workspace does not stop the sweep.
+
+        Otherwise one agent that removed its own directory keeps every other session from being evicted.
+        """
         started = [stage.start(eviction=FOUR_HOURS) for _ in range(3)]
         shutil.rmtree(_directory(started[1]))
 
@@ -218,7 +251,7 @@ class EvictionClauses(Clauses):
 
     @needs(Capability.CLOCK)
     def test_evc_17_a_damaged_record_does_not_stop_the_sweep(self, stage: Stage) -> None:
-        """Or one bad file on the disk keeps every other session from being evicted, and nobody knows why."""
+        """Otherwise one damaged file keeps every other session from being evicted, and nobody knows why."""
         started = [stage.start(eviction=FOUR_HOURS) for _ in range(3)]
         if not _damage(stage.place.home, started[1].id):
             pytest.skip(f"{stage.system.name} keeps no file for one session alone")
@@ -231,7 +264,7 @@ class EvictionClauses(Clauses):
 
     @needs(Capability.CLOCK)
     def test_evc_18_the_time_zone_does_not_matter(self, stage: Stage) -> None:
-        """Or sessions end hours too soon or too late on the day a server moves, or the clocks change."""
+        """Otherwise sessions end hours too soon or too late when a server moves or the clocks change."""
         with _in_time_zone("Pacific/Kiritimati"):
             session = stage.start(eviction=FOUR_HOURS)
 
@@ -243,7 +276,7 @@ class EvictionClauses(Clauses):
 
     @needs(Capability.CLOCK)
     def test_evc_19_a_second_sweep_finds_nothing_to_do(self, stage: Stage) -> None:
-        """Or a session that has ended is ended again, and whoever counts evictions counts it twice."""
+        """Otherwise a session is evicted twice, and statistics count it twice."""
         session = stage.start(eviction=FOUR_HOURS)
         stage.clock.advance(5 * HOUR)
         assert stage.gittrix.sweep() == [session.id]
@@ -253,7 +286,10 @@ class EvictionClauses(Clauses):
 
     @needs(Capability.CLOCK)
     def test_evc_20_a_sweep_leaves_what_was_promoted_alone(self, stage: Stage) -> None:
-        """Or a day later the list says that promoted work has expired."""
+        """A sweep leaves promoted sessions alone.
+
+        Otherwise the record says a day later that promoted work has expired.
+        """
         session = stage.start(eviction=FOUR_HOURS)
         session.write("app.py", "agent\n")
         session.promote()

@@ -22,7 +22,10 @@ class FinalizationClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_fin_01_files_that_were_not_committed_are_pushed(self, stage: Stage) -> None:
-        """Or an agent that is stopped before its last commit has done nothing."""
+        """Uncommitted files are pushed.
+
+        Otherwise all the work of an agent that is stopped before its last commit is lost.
+        """
         member = start_member(stage, RepositoryPlan("app", end="dirty"))
         witness = member.witness()
 
@@ -35,7 +38,10 @@ class FinalizationClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_fin_02_commits_that_were_not_pushed_are_pushed_as_they_are(self, stage: Stage) -> None:
-        """Or the commits that a person reads are not those that the agent made."""
+        """Unpushed commits are pushed unchanged.
+
+        Otherwise a person reads other commits than the agent made.
+        """
         member = start_member(stage)
         made = member.commit()
 
@@ -46,7 +52,10 @@ class FinalizationClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_fin_03_commits_that_no_branch_leads_to_are_saved(self, stage: Stage) -> None:
-        """Or what was committed before a checkout is lost with the workspace, and the record says that all is well."""
+        """Commits that no branch reaches are saved.
+
+        Otherwise commits made before a checkout are lost with the workspace, although the record reports success.
+        """
         member = start_member(stage, RepositoryPlan("app", deeds=UNBRANCHED, end="detached"))
         witness = member.witness()
 
@@ -57,7 +66,10 @@ class FinalizationClauses(Clauses):
 
     @needs(Capability.MEMBERS, Capability.CLOCK)
     def test_fin_04_nothing_is_lost_when_the_workspace_goes(self, stage: Stage) -> None:
-        """Or the promise that work is saved holds for the work that somebody thought of."""
+        """Removing the workspace loses nothing.
+
+        Otherwise the promise that work is saved only covers the cases that somebody thought of.
+        """
         stage.gittrix.members.keep_for(DAY, DAY, DAY)
         plans = [
             RepositoryPlan("app", deeds=("branch", "default", "tagged"), end="dirty-detached"),
@@ -78,7 +90,10 @@ class FinalizationClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_fin_05_of_the_teams_files_knowledge_and_specifications_are_saved(self, stage: Stage) -> None:
-        """Or what a member learned goes with its workspace, or its scribbles become everybody's."""
+        """Of the team's files only knowledge and specifications are saved.
+
+        Otherwise what a member learned is lost with its workspace, or its scratch files are published to the team.
+        """
         member = start_member(stage, RepositoryPlan("team", extras=("knowledge",), team=True))
         member.write("scribble.txt", "not for the team\n", "team")
 
@@ -92,7 +107,7 @@ class FinalizationClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_fin_06_credentials_are_never_pushed(self, stage: Stage) -> None:
-        """Or a token is in a repository for ever, and in everybody's clone."""
+        """Otherwise a token stays in a repository, and in everybody's clone, for ever."""
         member = start_member(stage, RepositoryPlan("app", end="dirty", extras=("credentials",)))
 
         member.session.conclude()
@@ -103,7 +118,7 @@ class FinalizationClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_fin_07_a_credential_that_was_committed_is_not_pushed(self, stage: Stage) -> None:
-        """Or the mistake of an agent becomes a leak."""
+        """Otherwise an agent's mistake becomes a leak."""
         member = start_member(stage, RepositoryPlan("app", deeds=("secret",)))
 
         member.session.conclude()
@@ -113,7 +128,10 @@ class FinalizationClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_fin_08_what_runs_leave_stays_in_place(self, stage: Stage) -> None:
-        """Or logs and locks of one run are in the way of everybody's next one."""
+        """Runtime files are not pushed.
+
+        Otherwise logs and locks of one run get in the way of everybody's next one.
+        """
         member = start_member(stage, RepositoryPlan("app", end="dirty", extras=("runtime",)))
 
         member.session.conclude()
@@ -126,7 +144,10 @@ class FinalizationClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_fin_09_what_others_pushed_meanwhile_stays_and_the_work_is_put_on_it(self, stage: Stage) -> None:
-        """Or whoever ends last takes the branch, and the others' commits are gone."""
+        """Commits that others pushed meanwhile are kept and the work is put on top.
+
+        Otherwise the last session to end overwrites the branch, and the others' commits are lost.
+        """
         member = start_member(stage, RepositoryPlan("app", deeds=("diverged",)))
         theirs = member.heads()["shared"]
 
@@ -138,7 +159,10 @@ class FinalizationClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_fin_10_what_cannot_be_put_on_it_is_on_a_recovery_branch(self, stage: Stage) -> None:
-        """Or a conflict that only a person can solve costs the work, or is never heard of."""
+        """Work that conflicts with the branch is pushed to a recovery branch.
+
+        Otherwise a conflict that only a person can resolve costs the work, or is never reported.
+        """
         member = start_member(stage, RepositoryPlan("app", deeds=("conflicting",)))
         theirs, mine = member.heads()["shared"], member.git("rev-parse", "shared")
 
@@ -151,7 +175,10 @@ class FinalizationClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_fin_11_a_branch_that_takes_no_push_has_its_work_on_a_recovery_branch(self, stage: Stage) -> None:
-        """Or a protected branch is where work ends."""
+        """Work for a branch that refuses pushes is pushed to a recovery branch.
+
+        Otherwise work on a protected branch is lost.
+        """
         member = start_member(stage, RepositoryPlan("app", remote="protected", deeds=("branch",)))
         witness = member.witness()
 
@@ -163,7 +190,10 @@ class FinalizationClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_fin_12_a_remote_that_cannot_be_reached_fails_the_session_and_costs_nothing(self, stage: Stage) -> None:
-        """Or a night without a network ends in the loss of a day, or in a record that says that all is well."""
+        """An unreachable remote fails the session and loses no work.
+
+        Otherwise a night without a network loses a day's work, or the record reports success.
+        """
         member = start_member(stage)
         made = member.commit()
         member.leave_uncommitted()
@@ -180,7 +210,10 @@ class FinalizationClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_fin_13_work_that_could_not_be_saved_is_saved_once_it_can(self, stage: Stage) -> None:
-        """Or what failed once has failed for ever."""
+        """Work that could not be saved can be saved later.
+
+        Otherwise a save that failed once can never succeed.
+        """
         failed, killed = start_member(stage), start_member(stage)
         for member in (failed, killed):
             member.leave_uncommitted()
@@ -197,7 +230,10 @@ class FinalizationClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_fin_14_to_save_what_is_saved_does_nothing_more(self, stage: Stage) -> None:
-        """Or every look at old work makes more commits of it."""
+        """Saving saved work again does nothing.
+
+        Otherwise every repeated save adds commits.
+        """
         member = start_member(stage, RepositoryPlan("app", deeds=("branch", "reflog", "conflicting"), end="dirty"))
         member.session.conclude()
         before, life = member.remotes.refs(), member.session.life()
@@ -210,7 +246,10 @@ class FinalizationClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_fin_15_where_there_is_nothing_to_save_nothing_is_pushed(self, stage: Stage) -> None:
-        """Or every session that did nothing leaves a branch behind."""
+        """Nothing is pushed where there is nothing to save.
+
+        Otherwise every session without work leaves a branch behind.
+        """
         member = start_member(stage, RepositoryPlan("app", extras=("ignored",)), RepositoryPlan("lib", deeds=("pushed",)))
         before = member.remotes.refs()
 

@@ -13,26 +13,32 @@ class IdentityClauses(Clauses):
     """Ids and states."""
 
     def test_ids_01_each_session_has_an_id_of_its_own(self, stage: Stage) -> None:
-        """Or two agents with the same task work in one another's files."""
+        """Otherwise two agents with the same task work in one another's files."""
         started = [stage.start("the same task") for _ in range(5)]
 
         assert len({session.id for session in started}) == len(started)
 
     def test_ids_02_every_session_is_listed_as_active(self, stage: Stage) -> None:
-        """Or a person cannot see what is going on in the repository."""
+        """Otherwise a person cannot see what is going on in the repository."""
         started = [stage.start() for _ in range(3)]
 
         assert stage.gittrix.states() == {session.id: "active" for session in started}
 
     def test_ids_03_an_unknown_id_is_no_session(self, stage: Stage) -> None:
-        """Or a mistyped id makes a session, works in another's, or ends in an error that nobody can act on."""
+        """An unknown id is reported as no session.
+
+        Otherwise a mistyped id creates a session, reaches another one, or ends in an unclear error.
+        """
         known = stage.start()
         _means_nothing(stage, stage.gittrix.get_session(f"{known.id}0"))
 
         assert stage.gittrix.states() == {known.id: "active"}
 
     def test_ids_04_an_id_of_another_place_is_no_session(self, stage: Stage) -> None:
-        """Or an agent that is given the wrong repository writes into somebody else's."""
+        """An id of another place is reported as no session.
+
+        Otherwise an agent that is given the wrong repository writes into somebody else's.
+        """
         with Stage.open(stage.system, files=self.files()) as elsewhere:
             theirs = elsewhere.start()
             _means_nothing(stage, stage.gittrix.get_session(theirs.id))
@@ -41,7 +47,10 @@ class IdentityClauses(Clauses):
         assert stage.gittrix.states() == {}
 
     def test_ids_05_an_id_is_never_given_again(self, stage: Stage) -> None:
-        """Or a handle somebody kept comes to life again, on a session that is none of its business."""
+        """An id is never reused.
+
+        Otherwise an old handle reaches a new session that it has nothing to do with.
+        """
         ended = []
         for _ in range(3):
             session = stage.start()
@@ -51,7 +60,10 @@ class IdentityClauses(Clauses):
         assert len({*ended, stage.start().id}) == 4
 
     def test_ids_06_two_handles_are_one_session(self, stage: Stage) -> None:
-        """Or a person reviews something else than what the agent wrote."""
+        """Two handles of one id reach the same session.
+
+        Otherwise a person reviews something other than what the agent wrote.
+        """
         session = stage.start()
         other = stage.gittrix.get_session(session.id)
         other.read("app.py")
@@ -63,7 +75,10 @@ class IdentityClauses(Clauses):
 
     @needs(Capability.PROCESSES)
     def test_ids_07_two_engines_know_one_session(self, stage: Stage) -> None:
-        """Or the person's terminal does not show what the agent's server started."""
+        """Two engines see the same session.
+
+        Otherwise the person's terminal does not show what the agent's server started.
+        """
         session = stage.start()
         other = stage.reopen().get_session(session.id)
         other.read("app.py")
@@ -75,7 +90,7 @@ class IdentityClauses(Clauses):
         refused("SESSION_EXPIRED", session.read, "app.py")
 
     def test_ids_08_states_have_their_documented_names(self, stage: Stage) -> None:
-        """Or no tool can tell a session that may still be promoted from one that was."""
+        """Otherwise no tool can tell a session that can still be promoted from one that was promoted."""
         active, promoted, evicted = (stage.start() for _ in range(3))
         promoted.write("app.py", "agent\n")
         promoted.promote()
@@ -85,7 +100,10 @@ class IdentityClauses(Clauses):
 
     @needs(Capability.DISCARD)
     def test_ids_09_a_discarded_session_is_listed_so(self, stage: Stage) -> None:
-        """Or work that a person turned down looks like work that nobody came to see in time."""
+        """A discarded session is listed as discarded.
+
+        Otherwise work that a person rejected looks like work that nobody reviewed in time.
+        """
         session = stage.start()
 
         session.discard()

@@ -20,7 +20,7 @@ class IsolationClauses(Clauses):
     """What stays inside, and what stays outside."""
 
     def test_iso_01_work_in_a_session_changes_no_byte_of_durable(self, stage: Stage) -> None:
-        """Or a person finds the agent's work in their repository before they have seen it."""
+        """Otherwise a person finds the agent's work in their repository before they have seen it."""
         session = stage.start()
 
         with stage.durable.unchanged():
@@ -31,7 +31,7 @@ class IsolationClauses(Clauses):
             session.touched_files()
 
     def test_iso_02_sessions_do_not_see_each_other(self, stage: Stage) -> None:
-        """Or two agents overwrite each other's work, and nobody can tell whose it is."""
+        """Otherwise two agents overwrite each other's work, and nobody can tell whose it is."""
         one, two = stage.start("one"), stage.start("two")
 
         one.write("app.py", "one\n")
@@ -42,7 +42,10 @@ class IsolationClauses(Clauses):
         assert two.touched_files() == []
 
     def test_iso_03_a_promotion_takes_the_work_of_its_session_alone(self, stage: Stage) -> None:
-        """Or the work of an agent that nobody reviewed comes in with another's."""
+        """A promotion takes only the work of its own session.
+
+        Otherwise the work of an agent that nobody reviewed is committed together with another agent's.
+        """
         one, two = stage.start("one"), stage.start("two")
         one.write("one.txt", "one\n")
         two.write("two.txt", "two\n")
@@ -50,7 +53,7 @@ class IsolationClauses(Clauses):
         lands(stage, two, {"two.txt": b"two\n"})
 
     def test_iso_04_a_promotion_does_not_change_what_another_session_sees(self, stage: Stage) -> None:
-        """Or files change under an agent that is at work on them."""
+        """Otherwise files change under an agent that is working on them."""
         one, two = stage.start("one"), stage.start("two")
         two.write("two.txt", "two\n")
 
@@ -61,7 +64,10 @@ class IsolationClauses(Clauses):
         assert two.touched_files() == ["two.txt"]
 
     def test_iso_05_the_end_of_a_session_harms_neither_durable_nor_another(self, stage: Stage) -> None:
-        """Or cleaning up after one agent takes away what another, or the person, still needs."""
+        """Ending a session harms neither durable nor another session.
+
+        Otherwise cleaning up after one agent removes files that another agent, or the person, still needs.
+        """
         one, two = stage.start("one"), stage.start("two")
         one.write("app.py", "one\n")
         two.write("app.py", "two\n")
@@ -72,7 +78,10 @@ class IsolationClauses(Clauses):
         lands(stage, two, {"app.py": b"two\n"})
 
     def test_iso_06_a_session_starts_from_what_is_committed(self, stage: Stage) -> None:
-        """Or the agent builds on a thought that a person was in the middle of, and promotes it."""
+        """A session starts from committed content only.
+
+        Otherwise the agent builds on a person's half-finished edits, and promotes them.
+        """
         stage.durable.dirty({"README.md": "unsaved\n", "notes.txt": "private\n"})
         stage.durable.stage({"lib/util.py": "staged\n"})
 
@@ -85,14 +94,20 @@ class IsolationClauses(Clauses):
 
     @needs(Capability.SHELL)
     def test_iso_07_the_workspace_borrows_nothing_from_durable(self, stage: Stage) -> None:
-        """Or the agent pushes to the person's repository, or a gc there takes the agent's files away."""
+        """The workspace shares nothing with durable.
+
+        Otherwise the agent pushes to the person's repository, or a gc there removes the agent's files.
+        """
         session = stage.start()
 
         invariant_workspace_stands_alone(_workspace(session), stage.judge, hidden=())
 
     @needs(Capability.SHELL)
     def test_iso_08_what_is_committed_to_durable_later_is_not_in_the_workspace(self, stage: Stage) -> None:
-        """Or an agent, or an eval, reads the answer that a person committed meanwhile."""
+        """Later commits to durable do not appear in the workspace.
+
+        Otherwise an agent under evaluation can read the answer that a person committed after the start.
+        """
         session = stage.start()
 
         later = stage.rival.commit({"answer.txt": "42\n"})
@@ -101,7 +116,7 @@ class IsolationClauses(Clauses):
 
     @needs(Capability.SHELL)
     def test_iso_09_git_in_the_workspace_does_not_reach_durable(self, stage: Stage) -> None:
-        """Or an agent that commits, tags, stashes or pushes as it was taught moves the person's branches."""
+        """Otherwise an agent that commits, tags, stashes or pushes moves the person's branches."""
         session = stage.start()
 
         with stage.durable.unchanged():
@@ -120,7 +135,7 @@ class IsolationClauses(Clauses):
 
     @needs(Capability.SHELL)
     def test_iso_10_nothing_that_the_agent_configures_runs_at_a_promotion(self, stage: Stage) -> None:
-        """Or a program of the agent's choice runs with the rights of the person who promotes."""
+        """Otherwise a program that the agent chose runs with the rights of the person who promotes."""
         session = stage.start()
         mark = _set_traps(stage, session)
 
@@ -132,7 +147,7 @@ class IsolationClauses(Clauses):
 
     @needs(Capability.SHELL)
     def test_iso_11_a_git_directory_that_leads_to_durable_is_not_followed(self, stage: Stage) -> None:
-        """Or the agent makes the system itself write to the person's repository."""
+        """Otherwise the agent makes the system itself write to the person's repository."""
         session = stage.start()
         run(stage, session, f"rm -rf .git && echo 'gitdir: {stage.durable.path}/.git' > .git")
         stage.durable.commit({"README.md": "human\n"})
@@ -144,7 +159,10 @@ class IsolationClauses(Clauses):
 
     @needs(Capability.SHELL)
     def test_iso_12_a_link_to_a_file_of_durable_is_not_written_through(self, stage: Stage) -> None:
-        """Or the agent writes to any file of the person's by way of the system."""
+        """The system does not write through a link to a file of durable.
+
+        Otherwise the agent can make the system write to any of the person's files.
+        """
         session = stage.start()
         run(stage, session, f"ln -sf '{stage.durable.path}/app.py' app.py && ln -s '{stage.durable.path}/lib' linked")
 
@@ -154,7 +172,7 @@ class IsolationClauses(Clauses):
 
     @needs(Capability.SHELL)
     def test_iso_13_a_file_written_in_place_changes_in_one_workspace_only(self, stage: Stage) -> None:
-        """Or one agent's editor changes another's files, and those of sessions yet to come, through a shared copy."""
+        """Otherwise one agent's editor changes the files of other agents, and of later sessions, through a shared copy."""
         one, two = stage.start("one"), stage.start("two")
 
         with stage.durable.unchanged():
@@ -165,7 +183,7 @@ class IsolationClauses(Clauses):
 
     @needs(Capability.SHELL)
     def test_iso_14_the_commits_of_the_agent_stay_in_the_workspace(self, stage: Stage) -> None:
-        """Or a person's history fills with an agent's steps, messages and authors."""
+        """Otherwise a person's history fills with an agent's steps, messages and authors."""
         session = stage.start()
         run(stage, session, f"{REPOSITORY}; echo agent >> app.py && git add --all && git commit -q -m step")
         run(stage, session, "echo further >> app.py && git commit -q --all -m 'another step'")

@@ -28,7 +28,10 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_lif_01_a_session_begins_with_what_the_remotes_have(self, stage: Stage) -> None:
-        """Or an agent works on files that nobody has, or on those of another branch."""
+        """A session starts from the state of the remotes.
+
+        Otherwise an agent works on files that nobody else has, or on those of another branch.
+        """
         member = start_member(stage, APP, RepositoryPlan("org/lib", remote="trunk"), RepositoryPlan("team", team=True))
 
         session = start_another(member)
@@ -42,7 +45,10 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_lif_02_sessions_at_the_same_time_do_not_see_each_other(self, stage: Stage) -> None:
-        """Or one agent commits the half of another's work."""
+        """Concurrent sessions do not see each other.
+
+        Otherwise one agent commits half of another's work.
+        """
         member = start_member(stage)
         other = start_another(member, who="bob")
 
@@ -56,7 +62,10 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_lif_03_a_start_that_fails_leaves_nothing(self, stage: Stage) -> None:
-        """Or the list shows a session that never was, and it keeps a work item for ever."""
+        """A failed start leaves nothing behind.
+
+        Otherwise the list shows a session that never started, and it keeps a work item for ever.
+        """
         members = stage.gittrix.members
         member = start_member(stage, work_item=ITEM)
         member.session.conclude()
@@ -70,7 +79,10 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS, Capability.CLOCK)
     def test_lif_04_a_later_session_begins_with_what_the_remotes_have_then(self, stage: Stage) -> None:
-        """Or every session starts from the day on which the first one did, and all of them repeat each other's work."""
+        """A later session starts from the current state of the remotes.
+
+        Otherwise every session starts from the day of the first one, and all of them repeat each other's work.
+        """
         member = start_member(stage)
         member.remotes.commit_to(member.remotes.remote("app"), "main", {"later.txt": "later\n"})
         stage.clock.advance(hours=1)
@@ -84,7 +96,10 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_lif_05_whatever_has_ended_is_retained(self, stage: Stage) -> None:
-        """Or what ended is never cleaned up, or its work can never be saved once more."""
+        """Every ended session is retained.
+
+        Otherwise an ended session is never cleaned up, or its work can never be saved again.
+        """
         done, stopped, killed, failed = (start_member(stage) for _ in range(4))
         failed.leave_uncommitted()
         failed.change_remote("gone")
@@ -100,7 +115,10 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_lif_06_the_code_of_an_agent_costs_no_work(self, stage: Stage) -> None:
-        """Or an agent that crashes at its last step takes everything with it that it had done."""
+        """Work is saved whatever the agent's exit code.
+
+        Otherwise an agent that crashes at its last step loses everything it had done.
+        """
         with running_agent(stage) as (member, agent):
             member.leave_uncommitted()
             agent.exit(3)
@@ -112,7 +130,7 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_lif_07_a_forced_stop_kills_at_once_and_saves_nothing(self, stage: Stage) -> None:
-        """Or an agent that does harm goes on doing it, or its harm is pushed."""
+        """Otherwise a harmful agent goes on, or its harmful work is pushed."""
         with running_agent(stage) as (member, agent):
             member.leave_uncommitted()
             before = member.remotes.refs()
@@ -126,7 +144,7 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_lif_08_a_stop_ends_the_agent_and_saves_its_work(self, stage: Stage) -> None:
-        """Or to end the day is to lose it."""
+        """Otherwise stopping the agents in the evening loses their work."""
         with running_agent(stage) as (member, agent):
             member.leave_uncommitted()
 
@@ -138,7 +156,10 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_lif_09_to_stop_what_is_over_is_no_error(self, stage: Stage) -> None:
-        """Or whoever stops everything at night is stopped by the first session that had ended by itself."""
+        """Stopping an ended session is no error.
+
+        Otherwise a script that stops all sessions at night fails at the first one that had already ended.
+        """
         stopped, killed = start_member(stage), start_member(stage)
         stopped.session.stop()
         killed.session.stop(force=True)
@@ -153,7 +174,10 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_lif_10_only_what_may_follow_a_state_follows_it(self, stage: Stage) -> None:
-        """Or work is saved while its agent still changes it, or removed before it is saved."""
+        """A state can only be followed by its allowed successors.
+
+        Otherwise work is saved while its agent still changes it, or removed before it is saved.
+        """
         members = stage.gittrix.members
         member = start_member(stage)
 
@@ -169,7 +193,10 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_lif_11_a_member_begins_anew_while_an_older_session_is_kept(self, stage: Stage) -> None:
-        """Or nobody works until somebody has tidied up."""
+        """A member can start while an older session is retained.
+
+        Otherwise nobody can work until somebody has cleaned up.
+        """
         member = start_member(stage)
         member.leave_uncommitted()
         member.session.stop(force=True)
@@ -184,7 +211,10 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_lif_12_an_item_is_worked_on_by_one(self, stage: Stage) -> None:
-        """Or two agents do the same work, and each undoes the other's."""
+        """A work item belongs to one session at a time.
+
+        Otherwise two agents do the same work, and each undoes the other's.
+        """
         member = start_member(stage, work_item=ITEM)
         other = start_another(member, who="bob")
 
@@ -196,7 +226,10 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_lif_13_of_many_who_ask_for_an_item_one_gets_it(self, stage: Stage) -> None:
-        """Or whoever asks at the same moment as another is told the same."""
+        """Of concurrent claims of a work item one succeeds.
+
+        Otherwise two agents that claim an item at the same moment both get it.
+        """
         member = start_member(stage)
         sessions = [member.session, *(start_another(member, who=who) for who in ("bob", "eve", "kim"))]
 
@@ -208,7 +241,10 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_lif_14_an_item_is_free_once_its_session_is_over(self, stage: Stage) -> None:
-        """Or work that was begun once can never be begun again."""
+        """A work item is free once its session has ended.
+
+        Otherwise work that was begun once can never be begun again.
+        """
         member = start_member(stage)
         ends = (DrivenMember.conclude, DrivenMember.stop, lambda session: session.stop(force=True))
 
@@ -222,7 +258,10 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS, Capability.RESUME)
     def test_lif_15_an_item_is_held_across_a_restart(self, stage: Stage) -> None:
-        """Or after every restart two agents work on everything."""
+        """A work item stays claimed across a restart.
+
+        Otherwise two agents work on every item after a restart.
+        """
         member = start_member(stage, work_item=ITEM)
         stage.gittrix.close()
         stage.gittrix = stage.reopen()
@@ -233,7 +272,10 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS, Capability.RESUME)
     def test_lif_16_an_agent_that_lives_goes_on_through_a_restart(self, stage: Stage) -> None:
-        """Or every restart fails the sessions of agents that never noticed it."""
+        """A running agent goes on through a restart.
+
+        Otherwise every restart fails the sessions of agents that never noticed it.
+        """
         with running_agent(stage) as (member, agent):
             stage.gittrix.close()
             reopened = stage.reopen().members
@@ -245,7 +287,7 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS, Capability.RESUME)
     def test_lif_17_a_chat_goes_on_through_a_restart(self, stage: Stage) -> None:
-        """Or a person loses their session because somebody restarted a server."""
+        """Otherwise a person loses their session because somebody restarted a server."""
         member = start_member(stage)
         member.leave_uncommitted()
         stage.gittrix.close()
@@ -260,7 +302,10 @@ class LifeClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_lif_18_a_session_whose_agent_has_gone_is_concluded_once(self, stage: Stage) -> None:
-        """Or two who notice the same end bring two results about."""
+        """A session whose agent has exited is concluded once.
+
+        Otherwise two callers that notice the same exit save the work twice.
+        """
         member = start_member(stage, kind="loop", command=AGENT)
         member.leave_uncommitted()
 

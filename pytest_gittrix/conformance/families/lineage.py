@@ -29,7 +29,10 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES)
     def test_lin_01_a_session_that_is_handed_on_has_ended(self, stage: Stage) -> None:
-        """Or two agents work on, each as if the work were its own."""
+        """A session that was handed on has ended.
+
+        Otherwise two agents work on, each as if the work were its own.
+        """
         parent = stage.start()
 
         child = parent.handoff()
@@ -41,7 +44,10 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES)
     def test_lin_02_a_handoff_links_the_two_both_ways(self, stage: Stage) -> None:
-        """Or whoever finds one of them cannot find out what came before, or what came of it."""
+        """A handoff links the two sessions in both directions.
+
+        Otherwise nobody can find the predecessor of a session, or its successor.
+        """
         sessions = line_of(stage, 3)
 
         assert [session.lineage()["parent"] for session in sessions] == [None, sessions[0].id, sessions[1].id]
@@ -49,7 +55,10 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES)
     def test_lin_03_a_line_has_the_name_of_its_first_session(self, stage: Stage) -> None:
-        """Or the history of one piece of work falls apart into as many as there were agents."""
+        """A lineage is named after its first session.
+
+        Otherwise the history of one piece of work falls into as many parts as there were agents.
+        """
         sessions = line_of(stage, 3)
         sessions[-1].finish("crash")
         sessions.append(sessions[-1].succeed())
@@ -59,7 +68,10 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES)
     def test_lin_04_the_workspace_goes_along_whole(self, stage: Stage) -> None:
-        """Or the next agent begins with half of the work, and takes the other half for never done."""
+        """A handoff takes over the whole workspace.
+
+        Otherwise the next agent starts with half of the work, and believes that the other half was never done.
+        """
         parent = stage.start()
         parent.write(".gitignore", "*.log\n")
         parent.write("notes.log", "ignored\n")
@@ -76,7 +88,10 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES)
     def test_lin_05_the_baseline_goes_along(self, stage: Stage) -> None:
-        """Or what a person committed meanwhile is written over by work that never saw it."""
+        """A handoff keeps the baseline.
+
+        Otherwise the next session overwrites commits that a person made meanwhile and that it never saw.
+        """
         parent = stage.start()
         parent.write("app.py", "agent\n")
         theirs = committed_elsewhere(stage, "app.py")
@@ -89,7 +104,10 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES)
     def test_lin_06_a_session_is_handed_on_once(self, stage: Stage) -> None:
-        """Or a line of work has two ends, and both are promoted."""
+        """A session is handed on at most once.
+
+        Otherwise a lineage has two ends, and both are promoted.
+        """
         parent, evicted = stage.start(), stage.start()
         child = parent.handoff()
         evicted.evict()
@@ -102,7 +120,10 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES)
     def test_lin_07_who_works_on_what_goes_along_unless_told_anew(self, stage: Stage) -> None:
-        """Or the work of a whole line is found under the name of whoever began it, or under none."""
+        """A handoff keeps agent and work item unless new ones are given.
+
+        Otherwise the work of a whole lineage is recorded under its first agent, or under none.
+        """
         parent = stage.start(agent="rig/toast", rig="rig", work_unit="gt-1")
 
         child = parent.handoff(agent="rig/fig")
@@ -112,7 +133,10 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES, Capability.RESUME)
     def test_lin_08_lines_outlive_the_engine(self, stage: Stage) -> None:
-        """Or a restart takes the history apart, though every piece of it is there."""
+        """Lineages survive the engine.
+
+        Otherwise a restart loses the links of a history whose sessions are all still there.
+        """
         sessions = line_of(stage, 3)
         before = [session.lineage() for session in sessions]
         stage.gittrix.close()
@@ -124,7 +148,10 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES, Capability.RESUME, Capability.CRASH)
     def test_lin_09_a_killed_handoff_was_made_or_never_began(self, stage: Stage) -> None:
-        """Or the work is in no session that lives, or in two."""
+        """A killed handoff is complete or never began.
+
+        Otherwise the work is in no active session, or in two.
+        """
         for killed in kill_during(stage, hand_on, self.files()):
             parent = killed.session
             child = parent.lineage()["child"]
@@ -140,7 +167,10 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES)
     def test_lin_10_a_session_that_crashed_has_one_successor(self, stage: Stage) -> None:
-        """Or everyone who finds a dead agent starts another in its place."""
+        """A crashed session has one successor.
+
+        Otherwise every process that notices a dead agent starts another in its place.
+        """
         parent = stage.start()
         parent.finish("crash")
 
@@ -153,7 +183,10 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES)
     def test_lin_11_only_a_session_that_crashed_has_a_successor(self, stage: Stage) -> None:
-        """Or work that was done, or that a person stopped, is begun again by a machine."""
+        """Only a crashed session can have a successor.
+
+        Otherwise a machine restarts work that was finished, or that a person stopped.
+        """
         done, stopped, active = stage.start(), stage.start(), stage.start()
         done.finish("done")
         stopped.finish("killed")
@@ -169,7 +202,10 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES, Capability.CLOCK)
     def test_lin_12_a_line_is_told_oldest_first(self, stage: Stage) -> None:
-        """Or whoever reads it takes the end of the story for its beginning."""
+        """A lineage is listed oldest first.
+
+        Otherwise a reader takes the end of the history for its beginning.
+        """
         sessions = line_of(stage, 4, timedelta(minutes=1))
         stage.start()
 
@@ -177,14 +213,20 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES, Capability.CLOCK)
     def test_lin_13_what_is_asked_for_comes_newest_first(self, stage: Stage) -> None:
-        """Or the agent that asks what was done last is told what was done first."""
+        """Query results come newest first.
+
+        Otherwise an agent that asks for the latest work is given the earliest.
+        """
         sessions = apart(stage, 3)
 
         assert stage.gittrix.query(agent="rig/toast") == [session.id for session in sessions[::-1]]
 
     @needs(Capability.LINES, Capability.CLOCK)
     def test_lin_14_since_is_inclusive_and_until_is_not(self, stage: Stage) -> None:
-        """Or a session on the stroke of the hour is in both of two reports, or in neither."""
+        """Since is inclusive and until is exclusive.
+
+        Otherwise a session that falls exactly on the hour is in two reports, or in none.
+        """
         began = stage.clock.now()
         first, second, third = (session.id for session in apart(stage, 3))
         minute = timedelta(minutes=1)
@@ -195,7 +237,10 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES, Capability.CLOCK)
     def test_lin_15_a_limit_is_of_the_newest_and_none_is_no_limit(self, stage: Stage) -> None:
-        """Or a list that seems to be whole lacks what matters most."""
+        """A limit keeps the newest and no limit returns everything.
+
+        Otherwise a list that seems complete lacks the most recent sessions.
+        """
         newest = [session.id for session in apart(stage, 3)][::-1]
 
         assert stage.gittrix.query(limit=2) == newest[:2]
@@ -204,7 +249,10 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES)
     def test_lin_16_everything_that_is_asked_for_must_hold(self, stage: Stage) -> None:
-        """Or a question about one agent's crashes is answered with everyone's."""
+        """A query returns only sessions that meet all its conditions.
+
+        Otherwise a query for one agent's crashes returns everyone's.
+        """
         wanted = stage.start(agent="rig/toast", rig="rig")
         others = [stage.start(agent="rig/toast", rig="other"), stage.start(agent="rig/fig", rig="rig"), stage.start()]
         for session in (wanted, *others[1:]):
@@ -217,7 +265,10 @@ class LineClauses(Clauses):
 
     @needs(Capability.LINES)
     def test_lin_17_of_what_there_is_not_there_is_nothing(self, stage: Stage) -> None:
-        """Or a program that asks after work that nobody began ends in an error."""
+        """A query for unknown sessions returns nothing.
+
+        Otherwise a program that asks for work that nobody began ends in an error.
+        """
         stage.start(agent="rig/toast")
 
         assert stage.gittrix.chain(OTHER) == []
@@ -228,7 +279,10 @@ class LineClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.FORKS)
     def test_lin_18_a_fork_begins_with_what_was_said_until_then(self, stage: Stage) -> None:
-        """Or an agent that is to try another way already knows how the first one ended, or has forgotten what it was to do."""
+        """A fork begins with the events up to the fork point.
+
+        Otherwise an agent that is to try another way already knows how the first one ended, or has forgotten its task.
+        """
         parent = stage.start()
         first, _ = say(parent, "first"), say(parent, "second")
 
@@ -238,7 +292,10 @@ class LineClauses(Clauses):
 
     @needs(Capability.HISTORY, Capability.FORKS)
     def test_lin_19_a_fork_has_the_files_of_that_moment(self, stage: Stage) -> None:
-        """Or the agent is told of files that are not there, and finds others that nobody told it of."""
+        """A fork has the files of the fork point.
+
+        Otherwise the agent's history mentions files that do not exist, and leaves out files that do.
+        """
         parent = stage.start()
         parent.write("app.py", "then\n")
         then = say(parent, "first")
@@ -253,7 +310,10 @@ class LineClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.FORKS)
     def test_lin_20_a_fork_changes_nothing_of_its_parent(self, stage: Stage) -> None:
-        """Or to look at another way disturbs the one that was taken."""
+        """A fork changes nothing in its parent.
+
+        Otherwise trying an alternative disturbs the original.
+        """
         parent = stage.start()
         parent.write("app.py", "agent\n")
         number = say(parent, "first")
@@ -267,7 +327,10 @@ class LineClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.FORKS)
     def test_lin_21_a_forks_events_have_numbers_of_their_own(self, stage: Stage) -> None:
-        """Or two events of a session have one number, or there is a hole where the parent's other events were."""
+        """A fork's events have numbers of their own.
+
+        Otherwise two events of a session have the same number, or there is a gap where the parent's later events were.
+        """
         parent = stage.start()
         say(parent, "first")
         parent.write("app.py", "agent\n")
@@ -281,7 +344,10 @@ class LineClauses(Clauses):
 
     @needs(Capability.FORKS, Capability.LINES)
     def test_lin_22_forks_know_their_parent_and_their_root(self, stage: Stage) -> None:
-        """Or nobody can tell which of ten tries came from which, or that they all began as one."""
+        """Forks record their parent and their root.
+
+        Otherwise nobody can tell which of ten attempts came from which, or that all of them share one origin.
+        """
         first = stage.start()
         second = first.fork()
         third = second.fork()
@@ -294,7 +360,10 @@ class LineClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.FORKS)
     def test_lin_23_a_fork_at_no_event_is_refused(self, stage: Stage) -> None:
-        """Or a mistaken number makes a session that knows too much or nothing, and nobody notices."""
+        """A fork at an event that does not exist is refused.
+
+        Otherwise a wrong number makes a session with too much history or none, and nobody notices.
+        """
         parent = stage.start()
         number = len(parent.events())
 
@@ -305,7 +374,10 @@ class LineClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.FORKS)
     def test_lin_24_what_one_does_later_does_not_reach_the_other(self, stage: Stage) -> None:
-        """Or two tries at one task are one, and neither can be judged."""
+        """Later changes of parent and fork do not affect each other.
+
+        Otherwise two attempts at one task are mixed, and neither can be judged.
+        """
         parent = stage.start()
         parent.write("app.py", "agent\n")
         say(parent, "first")
@@ -324,7 +396,10 @@ class LineClauses(Clauses):
 
     @needs(Capability.FORKS)
     def test_lin_25_a_fork_stands_on_the_baseline_of_its_parent(self, stage: Stage) -> None:
-        """Or what a person committed between the two is written over by work that never saw it."""
+        """A fork has the baseline of its parent.
+
+        Otherwise the fork overwrites commits that a person made meanwhile and that it never saw.
+        """
         parent = stage.start()
         parent.write("app.py", "agent\n")
         theirs = committed_elsewhere(stage, "app.py")

@@ -31,7 +31,10 @@ class LogClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.PROCESSES)
     def test_log_01_whoever_writes_the_numbers_have_no_gap(self, stage: Stage) -> None:
-        """Or two programs that write to one session give two events the same place, and one of them is lost."""
+        """Events are numbered without a gap even with several writers.
+
+        Otherwise two programs give two events of one session the same number, and one event is lost.
+        """
         mine = stage.start()
         theirs = stage.reopen().get_session(mine.id)
         given: list[object] = []
@@ -48,7 +51,10 @@ class LogClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY)
     def test_log_02_an_event_is_stored_before_anyone_is_told(self, stage: Stage) -> None:
-        """Or whoever acts on what was announced looks it up, and does not find it; or a crash takes back what was said aloud."""
+        """An event is stored before it is announced.
+
+        Otherwise a subscriber cannot find an event that it was notified of, or a crash loses an event that was already announced.
+        """
         session = stage.start()
         found = []
         session.subscribe(lambda event: found.append(without_extras(event) in said_in(session)), [SAID])
@@ -60,7 +66,10 @@ class LogClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY)
     def test_log_03_an_event_that_is_refused_leaves_no_trace(self, stage: Stage) -> None:
-        """Or a mistake of the caller's leaves a hole in the log, or is told to those who watch as if it had happened."""
+        """A refused event leaves no trace.
+
+        Otherwise a caller's mistake leaves a gap in the log, or subscribers are notified of an event that was refused.
+        """
         session = stage.start()
         before, received = session.events(), listen(session)
 
@@ -72,7 +81,10 @@ class LogClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY)
     def test_log_04_what_nobody_knows_is_not_recorded(self, stage: Stage) -> None:
-        """Or a typing error in a type is found when somebody reads the history, months later."""
+        """Events of unknown types are refused.
+
+        Otherwise a typing error in a type is only found when somebody reads the history, months later.
+        """
         session = stage.start()
         before, received = session.events(), listen(session)
 
@@ -83,7 +95,10 @@ class LogClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY)
     def test_log_05_what_is_only_announced_is_not_stored(self, stage: Stage) -> None:
-        """Or the history is a thousand pieces of words for each answer, or has holes where they were."""
+        """Transient events are announced but not stored.
+
+        Otherwise the history holds a thousand fragments for each answer, or has gaps where they were.
+        """
         session = stage.start()
         before, received = session.events(), listen(session)
 
@@ -96,7 +111,10 @@ class LogClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY)
     def test_log_06_keys_are_text_for_all_who_see_them(self, stage: Stage) -> None:
-        """Or a program finds a value under 7 while it runs, and under "7" once it is started again."""
+        """Keys are text for subscribers and readers alike.
+
+        Otherwise a program finds a value under 7 while it runs, and under "7" after a restart.
+        """
         session = stage.start()
         received = listen(session)
 
@@ -107,7 +125,10 @@ class LogClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY)
     def test_log_07_keys_that_come_to_one_are_refused(self, stage: Stage) -> None:
-        """Or one of two values is lost, and nobody is told which."""
+        """Keys that become the same text are refused.
+
+        Otherwise one of two values is lost, and nobody knows which.
+        """
         session = stage.start()
         before = session.events()
 
@@ -117,7 +138,10 @@ class LogClauses(Clauses):
 
     @needs(Capability.HISTORY)
     def test_log_08_what_happens_is_told_at_once_and_in_order(self, stage: Stage) -> None:
-        """Or the end of an answer is shown before its beginning."""
+        """Events are delivered to subscribers at once and in order.
+
+        Otherwise a subscriber sees the end of an answer before its beginning.
+        """
         session = stage.start()
         received = listen(session)
 
@@ -130,7 +154,10 @@ class LogClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.RESUME)
     def test_log_09_what_was_said_outlives_the_engine(self, stage: Stage) -> None:
-        """Or an agent that is started again has forgotten what it was told."""
+        """Recorded events survive the engine.
+
+        Otherwise a restarted agent has forgotten its conversation.
+        """
         session = stage.start()
         say(session, "first")
         before = session.events()
@@ -144,7 +171,10 @@ class LogClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY)
     def test_log_10_a_listener_that_raises_harms_nothing(self, stage: Stage) -> None:
-        """Or a bug in a display stops the agent, or keeps all others from hearing of it."""
+        """A subscriber that raises an exception harms nothing.
+
+        Otherwise a bug in a display stops the agent, or keeps other subscribers from receiving events.
+        """
         session = stage.start()
         session.subscribe(fail)
         received = listen(session)
@@ -158,7 +188,10 @@ class LogClauses(Clauses):
 
     @needs(Capability.HISTORY)
     def test_log_11_a_listener_is_told_of_the_types_it_asked_for(self, stage: Stage) -> None:
-        """Or whoever waits for an answer is woken by every piece of a word."""
+        """A subscriber receives only the event types it subscribed to.
+
+        Otherwise a program that waits for an answer is woken by every fragment of a word.
+        """
         session = stage.start()
         received = listen(session, ANSWERED, PASSING)
 
@@ -170,7 +203,10 @@ class LogClauses(Clauses):
 
     @needs(Capability.HISTORY)
     def test_log_12_a_listener_is_told_of_its_session_alone(self, stage: Stage) -> None:
-        """Or what one agent says is shown in the window of another."""
+        """A subscriber receives only the events of its session.
+
+        Otherwise one agent's messages are shown in the window of another.
+        """
         session, other = stage.start(), stage.start()
         received, of_other = listen(session), listen(other)
 
@@ -182,7 +218,10 @@ class LogClauses(Clauses):
 
     @needs(Capability.HISTORY)
     def test_log_13_a_subscription_ends_when_it_is_ended(self, stage: Stage) -> None:
-        """Or every window that was ever opened is told of everything, for as long as the program runs."""
+        """A cancelled subscription receives no more events.
+
+        Otherwise every window that was ever opened receives every event for as long as the program runs.
+        """
         session = stage.start()
         received: list[Mapping[str, Any]] = []
         ends = session.subscribe(received.append)
@@ -198,7 +237,10 @@ class LogClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY)
     def test_log_14_data_are_given_back_as_they_were_given(self, stage: Stage) -> None:
-        """Or a model is shown something else than what was said, and an id that is a large number is another one."""
+        """Data are read back exactly as they were recorded.
+
+        Otherwise a model is shown something other than what was said, or a large number used as an id changes.
+        """
         session = stage.start()
         received = listen(session)
 
@@ -209,7 +251,10 @@ class LogClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY)
     def test_log_15_an_ended_session_is_read_and_not_written(self, stage: Stage) -> None:
-        """Or what an agent did is gone with its session, or goes on changing after a person has judged it."""
+        """An ended session can be read but not written.
+
+        Otherwise an agent's history is lost with its session, or still changes after a person has judged it.
+        """
         session = stage.start()
         say(session, "first")
         session.evict()

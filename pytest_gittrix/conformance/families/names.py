@@ -35,23 +35,32 @@ class NamesClauses(Clauses):
     """Names of files."""
 
     def test_nam_01_a_path_that_climbs_out_is_not_written(self, stage: Stage) -> None:
-        """Or an agent writes to any file of the person's."""
+        """A path that climbs out of the workspace is not written.
+
+        Otherwise an agent can write to any of the person's files.
+        """
         self._refuses_to_write(stage, "../escaped.txt", "../../escaped.txt", "lib/../../escaped.txt", "../durable/app.py", "..")
 
     def test_nam_02_an_absolute_path_is_not_written(self, stage: Stage) -> None:
-        """Or an agent writes to any file of the person's, without even counting directories."""
+        """Otherwise an agent can write to any of the person's files by its full path."""
         self._refuses_to_write(stage, str(stage.path / "escaped.txt"), str(stage.durable.path / "app.py"))
 
     def test_nam_03_a_git_directory_is_not_written(self, stage: Stage) -> None:
-        """Or an agent's hook runs on the machine of whoever checks the commit out, on a file system that folds case too."""
+        """Otherwise an agent's hook runs wherever the commit is checked out, also on file systems that ignore case."""
         self._refuses_to_write(stage, ".git/hooks/pre-commit", ".git", "lib/.git/config", ".GIT/config", ".Git/hooks/pre-commit")
 
     def test_nam_04_an_empty_path_or_one_with_a_nul_is_not_written(self, stage: Stage) -> None:
-        """Or the name is cut short on the way, and another file is written."""
+        """An empty path or one with a NUL is not written.
+
+        Otherwise the name is cut short, and another file is written.
+        """
         self._refuses_to_write(stage, "", "app.py\0.txt", ".", "lib/")
 
     def test_nam_05_a_path_that_leads_out_is_not_read(self, stage: Stage) -> None:
-        """Or an agent reads the person's keys, or the commit it is meant to find by itself."""
+        """A path that leads out of the workspace is not read.
+
+        Otherwise an agent reads the person's keys, or the commit that it should produce itself.
+        """
         secret = stage.path / "secret.txt"
         secret.write_text("secret\n")
         session = stage.start()
@@ -61,7 +70,10 @@ class NamesClauses(Clauses):
 
     @needs(Capability.DELETE)
     def test_nam_06_a_path_that_leads_out_is_not_deleted(self, stage: Stage) -> None:
-        """Or cleaning up in a workspace removes the person's files."""
+        """A path that leads out of the workspace is not deleted.
+
+        Otherwise cleaning up in a workspace removes the person's files.
+        """
         session = stage.start()
 
         with stage.durable.unchanged():
@@ -69,7 +81,10 @@ class NamesClauses(Clauses):
                 refused(NOT_READABLE, session.delete, path)
 
     def test_nam_07_names_that_look_like_something_else_are_names(self, stage: Stage) -> None:
-        """Or a file is quoted, split, expanded or taken for an option on its way into history."""
+        """Names that look like options or quotes are plain names.
+
+        Otherwise a file name is quoted, split, expanded or taken for an option on its way into history.
+        """
         session = stage.start()
         for name in AWKWARD:
             session.write(name, "agent\n")
@@ -78,7 +93,10 @@ class NamesClauses(Clauses):
         lands(stage, session, dict.fromkeys(AWKWARD, b"agent\n"))
 
     def test_nam_08_a_selection_names_files_and_not_patterns(self, stage: Stage) -> None:
-        """Or a person who selects one file promotes others that its name happens to match."""
+        """A selection holds file names and not patterns.
+
+        Otherwise a person who selects one file also promotes others that its name happens to match.
+        """
         session = stage.start()
         for name in ("*", "[ab].txt", "a.txt", "b.txt", "a.txt.bak", "c/d.txt"):
             session.write(name, "agent\n")
@@ -86,7 +104,10 @@ class NamesClauses(Clauses):
         lands(stage, session, {"*": b"agent\n", "[ab].txt": b"agent\n"}, files=["*", "[ab].txt"])
 
     def test_nam_09_a_selected_name_is_not_a_beginning(self, stage: Stage) -> None:
-        """Or a file is promoted that nobody selected, because its name begins like one that somebody did."""
+        """A selected name is not a prefix.
+
+        Otherwise a file that nobody selected is promoted, because its name begins with a selected name.
+        """
         session = stage.start()
         for name in ("app", "app.py", "app.py.orig", "apples/one.txt"):
             session.write(name, "agent\n")
@@ -94,7 +115,10 @@ class NamesClauses(Clauses):
         lands(stage, session, {"app": b"agent\n"}, files=["app"])
 
     def test_nam_10_names_beyond_ascii_keep_their_very_characters(self, stage: Stage) -> None:
-        """Or a file comes back under a name that looks the same and is not."""
+        """Names beyond ASCII keep their exact characters.
+
+        Otherwise a file comes back under a name that looks the same but is not.
+        """
         names = ["caf\u00e9.txt", "nai\u0308ve.txt", "\u65e5\u672c\u8a9e/\u8aad.md", "\U0001f680.txt"]
         session = stage.start()
         for name in names:
@@ -105,7 +129,10 @@ class NamesClauses(Clauses):
         lands(stage, session, dict.fromkeys(names, b"agent\n"))
 
     def test_nam_11_names_that_are_not_utf_8_survive_in_durable(self, stage: Stage) -> None:
-        """Or a promotion renames or drops files of an older project that it has nothing to do with."""
+        """Names that are not UTF-8 survive in durable.
+
+        Otherwise a promotion renames or drops unrelated files of an older project.
+        """
         name = os.fsdecode(b"caf\xe9.txt")
         stage.durable.commit({name: b"old\n"})
         session = stage.start()
@@ -117,7 +144,10 @@ class NamesClauses(Clauses):
 
     @needs(Capability.SHELL)
     def test_nam_12_names_that_are_not_utf_8_are_promoted_as_their_bytes(self, stage: Stage) -> None:
-        """Or a file that a program of the agent's made stops the promotion, or arrives under another name."""
+        """Names that are not UTF-8 are promoted byte for byte.
+
+        Otherwise a file that one of the agent's programs made blocks the promotion, or arrives under another name.
+        """
         session = stage.start()
         run(stage, session, r"""echo agent > "$(printf 'caf\351.txt')" """)
 
@@ -126,7 +156,10 @@ class NamesClauses(Clauses):
         lands(stage, session, {name: b"agent\n"})
 
     def test_nam_13_long_names_and_deep_paths_are_names(self, stage: Stage) -> None:
-        """Or generated code, with names of the length that file systems allow, cannot be promoted."""
+        """Long names and deep paths are supported.
+
+        Otherwise generated code with names as long as file systems allow cannot be promoted.
+        """
         long, deep = "n" * 250, "/".join(["deep"] * 50) + "/file.txt"
         session = stage.start()
         session.write(long, "agent\n")
@@ -135,7 +168,10 @@ class NamesClauses(Clauses):
         lands(stage, session, {long: b"agent\n", deep: b"agent\n"})
 
     def test_nam_14_files_that_git_reads_are_files(self, stage: Stage) -> None:
-        """Or an agent cannot change what a repository ignores, or a branch name is mistaken for a file."""
+        """Files that git itself reads can be changed and promoted.
+
+        Otherwise an agent cannot change what a repository ignores, or a branch name is mistaken for a file.
+        """
         names = [".gitattributes", ".github/workflows/ci.yml", ".gitignore", "HEAD", "lib/.gitkeep", "main", "refs/heads/main"]
         session = stage.start()
         for name in names:
@@ -145,7 +181,10 @@ class NamesClauses(Clauses):
         lands(stage, session, dict.fromkeys(names, b"# agent\n"))
 
     def test_nam_15_another_spelling_is_no_second_file(self, stage: Stage) -> None:
-        """Or a selection and a conflict are judged by one spelling, and the commit made by another."""
+        """Another spelling of a path is no second file.
+
+        Otherwise selection and conflict check use one spelling, and the commit another.
+        """
         session = stage.start()
         for path in ("./app.py", "lib//util.py", "lib/./util.py"):
             allowed_to_refuse(NOT_WRITABLE, session.write, path, "agent\n")
@@ -154,7 +193,10 @@ class NamesClauses(Clauses):
         assert set(session.touched_files()) <= {"app.py", "lib/util.py"}
 
     def test_nam_16_a_name_of_another_case_is_another_file(self, stage: Stage) -> None:
-        """Or an agent that means one file writes over another; that no checkout on a Mac can hold both may be a reason to refuse."""
+        """A name in another case is another file.
+
+        Otherwise an agent overwrites another file than it meant; a system may refuse, as no checkout on a Mac can hold both.
+        """
         session = stage.start()
         session.write("app.py", "agent\n")
         allowed_to_refuse(NOT_WRITABLE, session.write, "ReadMe.md", "agent\n")
@@ -165,7 +207,10 @@ class NamesClauses(Clauses):
 
     @needs(Capability.DELETE)
     def test_nam_17_a_rename_of_case_alone_is_promoted(self, stage: Stage) -> None:
-        """Or a wrongly spelt name can never be put right, or the file is lost with its old name."""
+        """A rename that only changes case is promoted.
+
+        Otherwise a misspelt name can never be corrected, or the file is lost with its old name.
+        """
         session = stage.start()
         session.delete("README.md")
         session.write("ReadMe.md", "hello\n")

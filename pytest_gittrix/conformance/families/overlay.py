@@ -17,7 +17,10 @@ class OverlayClauses(Clauses):
     """Reads, listings and touched files."""
 
     def test_ovl_01_a_file_reads_as_the_baseline_until_it_is_written(self, stage: Stage) -> None:
-        """Or the agent starts from something that no commit ever held."""
+        """A file reads as in the baseline until it is written.
+
+        Otherwise the agent starts from content that no commit ever held.
+        """
         session = stage.start()
 
         assert session.files() == BASELINE
@@ -25,7 +28,10 @@ class OverlayClauses(Clauses):
         assert session.touched_files() == []
 
     def test_ovl_02_the_last_write_is_what_is_read(self, stage: Stage) -> None:
-        """Or an agent loses an edit, or finds the end of a longer version behind a shorter one."""
+        """A read returns the last write.
+
+        Otherwise an agent loses an edit, or finds the end of a longer version behind a shorter one.
+        """
         session = stage.start()
 
         session.write("app.py", "much longer than it was before\n" * 100)
@@ -37,7 +43,7 @@ class OverlayClauses(Clauses):
         assert session.touched_files() == ["app.py", "new/file.txt"]
 
     def test_ovl_03_reads_stay_at_the_baseline_when_durable_moves_on(self, stage: Stage) -> None:
-        """Or the project changes under an agent, half of it old and half new."""
+        """Otherwise the agent sees a mixture of old and new files."""
         session = stage.start()
         session.write("app.py", "agent\n")
 
@@ -49,7 +55,10 @@ class OverlayClauses(Clauses):
         assert session.touched_files() == ["app.py"]
 
     def test_ovl_04_what_is_listed_can_be_read_and_nothing_else(self, stage: Stage) -> None:
-        """Or an agent that looks around first opens files that are not there, and misses those that are."""
+        """A listing names exactly the files that can be read.
+
+        Otherwise an agent opens files that do not exist, and misses files that do.
+        """
         session = stage.start()
         session.write("app.py", "agent\n")
         session.write("lib/new.txt", "agent\n")
@@ -62,7 +71,7 @@ class OverlayClauses(Clauses):
 
     @needs(Capability.DELETE)
     def test_ovl_05_a_deleted_file_reads_as_absent(self, stage: Stage) -> None:
-        """Or what an agent deleted comes back from the baseline as soon as it looks again."""
+        """Otherwise a file that an agent deleted comes back from the baseline at the next read."""
         session = stage.start()
 
         session.delete("app.py")
@@ -73,7 +82,10 @@ class OverlayClauses(Clauses):
 
     @needs(Capability.DELETE)
     def test_ovl_06_a_deleted_file_that_is_written_again_is_back(self, stage: Stage) -> None:
-        """Or a rewritten file stays hidden behind its own deletion, and is deleted at the promotion."""
+        """A deleted file that is written again exists again.
+
+        Otherwise a rewritten file stays hidden behind its own deletion, and the promotion deletes it.
+        """
         session = stage.start()
         session.delete("app.py")
 
@@ -84,7 +96,10 @@ class OverlayClauses(Clauses):
 
     @needs(Capability.DELETE)
     def test_ovl_07_a_file_that_was_made_and_deleted_again_is_not_touched(self, stage: Stage) -> None:
-        """Or a person reviews, and has to promote, a file that never was."""
+        """A file that was created and deleted again is not touched.
+
+        Otherwise a person has to review and promote a file that does not exist.
+        """
         session = stage.start()
         session.write("app.py", "agent\n")
         session.write("scratch/note.txt", "agent\n")
@@ -95,7 +110,10 @@ class OverlayClauses(Clauses):
         assert session.files() == BASELINE
 
     def test_ovl_08_a_file_that_is_as_it_was_is_not_touched(self, stage: Stage) -> None:
-        """Or an edit that an agent took back still meets conflicts, and clutters the review."""
+        """A file that is back at its baseline content is not touched.
+
+        Otherwise an edit that an agent took back still causes conflicts and clutters the review.
+        """
         session = stage.start()
 
         session.write("README.md", "hello\n")
@@ -105,7 +123,7 @@ class OverlayClauses(Clauses):
         assert session.touched_files() == []
 
     def test_ovl_09_an_ignored_file_that_is_written_by_name_is_touched(self, stage: Stage) -> None:
-        """Or a file that an agent made on purpose, such as a lock file or a fixture, is silently left behind."""
+        """Otherwise a file that an agent made on purpose, such as a lock file or a fixture, is silently left behind."""
         stage.durable.commit({".gitignore": "*.log\nbuild/\n"})
         session = stage.start()
 
@@ -117,7 +135,7 @@ class OverlayClauses(Clauses):
 
     @needs(Capability.SHELL)
     def test_ovl_10_programs_and_the_session_see_the_same_files(self, stage: Stage) -> None:
-        """Or an agent that edits with its own tools and reads through the session works on two different projects."""
+        """Otherwise an agent that edits with its own tools and reads through the session works on two different projects."""
         session = stage.start()
         session.write("app.py", "through the session\n")
 
@@ -130,7 +148,10 @@ class OverlayClauses(Clauses):
 
     @needs(Capability.SHELL)
     def test_ovl_11_what_the_agent_committed_is_touched_still(self, stage: Stage) -> None:
-        """Or work is lost at the promotion because the agent kept it safe with git."""
+        """Files that the agent committed are still touched.
+
+        Otherwise the promotion loses work because the agent committed it with git.
+        """
         session = stage.start()
 
         run(stage, session, "git init -q; echo agent > app.py; rm README.md; echo new > new.txt; git add --all; git commit -qm work")
@@ -139,7 +160,7 @@ class OverlayClauses(Clauses):
 
     @needs(Capability.SHELL)
     def test_ovl_12_no_index_or_ignore_rule_of_the_agent_hides_a_change(self, stage: Stage) -> None:
-        """Or a change that an agent hid, by mistake or on purpose, is not what the person thinks they promote."""
+        """Otherwise the agent can hide a change, by mistake or on purpose, from the person who promotes."""
         session = stage.start()
         run(
             stage,

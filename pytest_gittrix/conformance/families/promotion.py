@@ -25,7 +25,7 @@ class PromotionClauses(Clauses):
     # The commit ------------------------------------------------------------------------------------------------------------------
 
     def test_prm_01_a_promotion_is_one_commit_of_the_work_on_the_head(self, stage: Stage) -> None:
-        """Or nobody can tell later what came in, on top of what, and take it out again."""
+        """Otherwise nobody can tell later what was promoted and on top of what, or revert it."""
         session = stage.start()
         session.write("app.py", "agent\n")
         session.write("new/deep/file.txt", "agent\n")
@@ -33,7 +33,7 @@ class PromotionClauses(Clauses):
         lands(stage, session, {"app.py": b"agent\n", "new/deep/file.txt": b"agent\n"})
 
     def test_prm_02_a_promotion_takes_the_selected_files_only(self, stage: Stage) -> None:
-        """Or a person cannot take the good half of the work and leave the rest."""
+        """Otherwise a person cannot take the good half of the work and leave the rest."""
         session = stage.start()
         for path in ("app.py", "README.md", "new.txt", "other.txt"):
             session.write(path, "agent\n")
@@ -42,7 +42,7 @@ class PromotionClauses(Clauses):
 
     @needs(Capability.DELETE)
     def test_prm_03_a_deletion_is_promoted(self, stage: Stage) -> None:
-        """Or what an agent removed, a leaked password for one, stays in the project."""
+        """Otherwise a file that an agent removed, such as a leaked password, stays in the project."""
         session = stage.start()
         session.delete("lib/util.py")
         session.delete("README.md")
@@ -50,7 +50,10 @@ class PromotionClauses(Clauses):
         lands(stage, session, {"lib/util.py": None}, files=["lib/util.py"])
 
     def test_prm_04_bytes_arrive_as_they_were_written(self, stage: Stage) -> None:
-        """Or images, archives and files for other machines are damaged on the way into history."""
+        """Bytes are promoted as they were written.
+
+        Otherwise images, archives and files for other machines are damaged on their way into history.
+        """
         contents = {
             "all.bin": EVERY_BYTE,
             "crlf.txt": b"one\r\ntwo\r\n",
@@ -67,7 +70,7 @@ class PromotionClauses(Clauses):
         lands(stage, session, contents)
 
     def test_prm_05_no_attribute_of_the_project_changes_a_byte(self, stage: Stage) -> None:
-        """Or what is in history is not what was reviewed: line ends, keywords and encodings are turned over on the way."""
+        """Otherwise history differs from what was reviewed, because line ends, keywords or encodings were converted."""
         with Stage.open(stage.system, files={".gitattributes": "*.txt text eol=lf ident\n", "a.txt": "a\n"}, bare=True) as bare:
             session = bare.start()
             session.write("a.txt", b"one\r\n$Id: mine $\r\n")
@@ -75,7 +78,7 @@ class PromotionClauses(Clauses):
             lands(bare, session, {"a.txt": b"one\r\n$Id: mine $\r\n"})
 
     def test_prm_06_an_executable_file_that_is_edited_stays_executable(self, stage: Stage) -> None:
-        """Or every script that an agent improves can no longer be run."""
+        """Otherwise every script that an agent improves loses its executable bit."""
         stage.durable.commit({"run.sh": Executable("#!/bin/sh\n")})
         session = stage.start()
         session.write("run.sh", "#!/bin/sh\necho agent\n")
@@ -84,7 +87,7 @@ class PromotionClauses(Clauses):
 
     @needs(Capability.SHELL)
     def test_prm_07_a_change_of_mode_alone_is_promoted(self, stage: Stage) -> None:
-        """Or a script that an agent made executable arrives as one that cannot be run."""
+        """Otherwise a script that an agent made executable arrives without its executable bit."""
         session = stage.start()
         run(stage, session, "chmod +x app.py && echo new > new.sh && chmod +x new.sh")
 
@@ -92,7 +95,7 @@ class PromotionClauses(Clauses):
 
     @needs(Capability.SHELL)
     def test_prm_08_a_link_is_promoted_as_a_link(self, stage: Stage) -> None:
-        """Or what the link points to comes into history in its place, be it the person's own secrets."""
+        """Otherwise the target of the link is committed in its place, even if it is one of the person's secrets."""
         session = stage.start()
         run(stage, session, "ln -s app.py inside; ln -s /etc/hostname outside; ln -s nowhere dangling; ln -sf lib README.md")
 
@@ -101,7 +104,7 @@ class PromotionClauses(Clauses):
 
     @needs(Capability.DELETE)
     def test_prm_09_a_file_can_become_a_directory_and_the_reverse(self, stage: Stage) -> None:
-        """Or a module that an agent split into a package cannot be promoted."""
+        """Otherwise a module that an agent split into a package cannot be promoted."""
         session = stage.start()
         session.delete("app.py")
         session.write("app.py/part.py", "agent\n")
@@ -113,7 +116,7 @@ class PromotionClauses(Clauses):
         lands(stage, session, {**gone, "app.py/part.py": b"agent\n", "lib": b"agent\n"})
 
     def test_prm_10_an_ignored_file_that_was_written_by_name_is_promoted(self, stage: Stage) -> None:
-        """Or the promotion fails, or leaves out a file that was reviewed, because of a rule about other people's rubbish."""
+        """Otherwise an ignore rule makes the promotion fail, or leave out a file that was reviewed."""
         stage.durable.commit({".gitignore": "*.log\n"})
         session = stage.start()
         session.write("expected.log", "agent\n")
@@ -123,7 +126,10 @@ class PromotionClauses(Clauses):
 
     @needs(Capability.DELETE)
     def test_prm_11_a_file_that_was_made_and_deleted_again_does_no_harm(self, stage: Stage) -> None:
-        """Or a scratch file that is long gone makes the work of a day impossible to promote."""
+        """A file that was created and deleted again does no harm.
+
+        Otherwise a scratch file that no longer exists blocks the promotion of a day's work.
+        """
         session = stage.start()
         session.write("app.py", "agent\n")
         session.write("scratch/note.txt", "agent\n")
@@ -132,7 +138,10 @@ class PromotionClauses(Clauses):
         lands(stage, session, {"app.py": b"agent\n"})
 
     def test_prm_12_what_was_not_selected_stays_whatever_it_is(self, stage: Stage) -> None:
-        """Or submodules, links and ignored files that the project keeps are gone after an edit of something else."""
+        """Paths that were not selected stay as they are.
+
+        Otherwise submodules, links and ignored files that the project tracks disappear after an edit of something else.
+        """
         kept: Contents = {
             "vendor/lib": Submodule("1" * 40),
             "link": Symlink("app.py"),
@@ -146,7 +155,10 @@ class PromotionClauses(Clauses):
         lands(stage, session, {"app.py": b"agent\n"})
 
     def test_prm_13_the_message_is_kept(self, stage: Stage) -> None:
-        """Or the reason that a person gave is not there when somebody asks for it."""
+        """The commit has the message that was given.
+
+        Otherwise the reason that a person gave is missing when somebody looks for it.
+        """
         message = "Fix the café's menu\n\n# 1: not a comment\n\nSigned-off-by: Ada <ada@example.com>"
         session = _at_work(stage)
 
@@ -157,7 +169,7 @@ class PromotionClauses(Clauses):
     # The person's repository -----------------------------------------------------------------------------------------------------
 
     def test_prm_14_a_clean_checkout_shows_the_promotion(self, stage: Stage) -> None:
-        """Or the next thing a person commits takes the agent's work out again."""
+        """Otherwise the person's next commit reverts the agent's work."""
         session = _at_work(stage)
 
         made = session.promote()
@@ -167,7 +179,10 @@ class PromotionClauses(Clauses):
         assert stage.durable.git("status", "--porcelain") == ""
 
     def test_prm_15_it_lands_on_the_branch_whatever_is_checked_out(self, stage: Stage) -> None:
-        """Or the work lands on what a person happens to be doing, and is reported to be elsewhere."""
+        """A promotion lands on the branch whatever is checked out.
+
+        Otherwise the work lands on the branch that the person has checked out, while the report names another.
+        """
         session = _at_work(stage)
         stage.durable.git("checkout", "-q", "-b", "topic")
         stage.durable.commit({"topic.txt": "human\n"}, branch="topic")
@@ -180,7 +195,7 @@ class PromotionClauses(Clauses):
         invariant_checkout(stage.judge, files=files, staged=files)
 
     def test_prm_16_a_detached_head_stays_where_it_is(self, stage: Stage) -> None:
-        """Or the work is committed to no branch at all, and lost with the next checkout."""
+        """Otherwise the work is committed to no branch at all, and lost with the next checkout."""
         session = _at_work(stage)
         stage.durable.git("checkout", "-q", "--detach")
         head, files = stage.durable.git("rev-parse", "HEAD"), files_in(stage.durable.path)
@@ -191,12 +206,18 @@ class PromotionClauses(Clauses):
         invariant_checkout(stage.judge, files=files, staged=files)
 
     def test_prm_17_a_bare_repository_is_promoted_to(self, stage: Stage) -> None:
-        """Or a server's repository, which has no checkout, cannot be worked on."""
+        """A promotion works in a bare repository.
+
+        Otherwise agents cannot work on a server's repository, which has no checkout.
+        """
         with Stage.open(stage.system, files=self.files(), bare=True) as bare:
             lands(bare, _at_work(bare), WORK)
 
     def test_prm_18_the_persons_other_work_stays_as_it_is(self, stage: Stage) -> None:
-        """Or what a person staged, or had not saved, is swept into the agent's commit or lost."""
+        """The person's other work stays as it is.
+
+        Otherwise staged or unsaved work of the person is committed with the agent's, or lost.
+        """
         session = _at_work(stage)
         stage.durable.stage({"lib/util.py": "staged\n", "added.txt": "staged\n"})
         stage.durable.dirty({"lib/util.py": "further\n", "README.md": "unsaved\n", "untracked.txt": "mine\n"})
@@ -207,7 +228,10 @@ class PromotionClauses(Clauses):
         invariant_checkout(stage.judge, files=files.apply(WORK), staged=staged.apply(WORK))
 
     def test_prm_19_unsaved_work_on_a_selected_file_refuses_it_all(self, stage: Stage) -> None:
-        """Or a person's edits are written over; or some files of the work are in, and some are not."""
+        """Unsaved work on a selected file refuses the whole promotion.
+
+        Otherwise a person's edits are overwritten, or only some files of the work are committed.
+        """
         session = _at_work(stage)
         stage.durable.dirty({"app.py": "unsaved\n"})
 
@@ -215,7 +239,10 @@ class PromotionClauses(Clauses):
             refused(IN_THE_WAY, session.promote)
 
     def test_prm_20_staged_work_on_a_selected_file_refuses_it_all(self, stage: Stage) -> None:
-        """Or what a person staged is replaced in the index, or becomes a part of the agent's commit."""
+        """Staged work on a selected file refuses the whole promotion.
+
+        Otherwise what a person staged is replaced in the index, or becomes part of the agent's commit.
+        """
         session = _at_work(stage)
         stage.durable.stage({"app.py": "staged\n"})
         stage.durable.dirty({"app.py": "one\ntwo\nthree\n"})
@@ -224,7 +251,10 @@ class PromotionClauses(Clauses):
             refused(IN_THE_WAY, session.promote)
 
     def test_prm_21_an_untracked_file_in_the_way_refuses_it_all(self, stage: Stage) -> None:
-        """Or a file of which there is no other copy is written over."""
+        """An untracked file at a selected path refuses the whole promotion.
+
+        Otherwise a file of which there is no other copy is overwritten.
+        """
         session = _at_work(stage)
         stage.durable.dirty({"new.txt": "mine\n"})
 
@@ -232,7 +262,10 @@ class PromotionClauses(Clauses):
             refused(IN_THE_WAY, session.promote)
 
     def test_prm_22_a_merge_in_progress_refuses_it_all(self, stage: Stage) -> None:
-        """Or the agent's work becomes a part of the merge, or the merge a part of the agent's commit."""
+        """A merge in progress refuses the whole promotion.
+
+        Otherwise the agent's work becomes part of the merge, or the merge part of the agent's commit.
+        """
         session = _at_work(stage)
         stage.durable.git("branch", "side")
         stage.durable.commit({"side.txt": "human\n"}, branch="side", worktree=False)
@@ -242,7 +275,10 @@ class PromotionClauses(Clauses):
             refused(IN_THE_WAY, session.promote)
 
     def test_prm_23_a_refused_promotion_can_be_made_once_the_way_is_clear(self, stage: Stage) -> None:
-        """Or unsaved work in the person's checkout costs them the agent's."""
+        """A refused promotion can be repeated once the obstacle is removed.
+
+        Otherwise unsaved work in the person's checkout costs them the agent's work.
+        """
         session = _at_work(stage)
         stage.durable.dirty({"app.py": "unsaved\n"})
         refused(IN_THE_WAY, session.promote)
@@ -253,7 +289,7 @@ class PromotionClauses(Clauses):
         lands(stage, session, WORK)
 
     def test_prm_24_no_hook_and_no_signing_program_runs(self, stage: Stage) -> None:
-        """Or a promotion waits for a passphrase, sends mail, or commits what a formatter made of the work that was reviewed."""
+        """Otherwise a promotion waits for a passphrase, sends mail, or commits what a formatter made of the reviewed work."""
         session = _at_work(stage)
         mark = set_traps(stage.path / "traps", "hooks", "signing")
         with (stage.durable.path / ".git" / "config").open("a") as config:
@@ -264,7 +300,7 @@ class PromotionClauses(Clauses):
         assert not mark.exists(), mark.read_text()
 
     def test_prm_25_only_the_branch_moves(self, stage: Stage) -> None:
-        """Or a tag, another branch, the stash or the configuration is different, and nobody knows since when."""
+        """Otherwise a tag, another branch, the stash or the configuration changes, and nobody knows when."""
         stage.durable.dirty({"README.md": "stashed\n"})
         stage.durable.git("stash", "-q")
         stage.durable.git("branch", "other")
@@ -275,7 +311,10 @@ class PromotionClauses(Clauses):
             session.promote()
 
     def test_prm_26_a_tag_of_the_same_name_is_not_the_branch(self, stage: Stage) -> None:
-        """Or the work goes onto an old release, because somebody named a tag like the branch."""
+        """A tag of the same name is not mistaken for the branch.
+
+        Otherwise the work lands on an old release, because a tag has the same name as the branch.
+        """
         stage.durable.git("tag", "main")
         stage.durable.commit({"README.md": "later\n"})
         tagged = stage.durable.git("rev-parse", "refs/tags/main")
@@ -287,7 +326,11 @@ class PromotionClauses(Clauses):
         assert stage.durable.git("rev-parse", "refs/tags/main") == tagged
 
     def test_prm_27_a_second_checkout_is_a_checkout_too(self, stage: Stage) -> None:
-        """Or the branch moves under a person who has it checked out in another work tree, where it looks as if they undid the work."""
+        """A second work tree is treated as a checkout.
+
+        Otherwise the branch moves under a person who has it checked out in another work tree, and they seem to have undone the
+        work.
+        """
         session = _at_work(stage)
         linked = stage.path / "linked"
         stage.durable.git("checkout", "-q", "-b", "topic")
@@ -300,7 +343,10 @@ class PromotionClauses(Clauses):
 
     @needs(Capability.SHELL)
     def test_prm_28_a_workspace_that_is_gone_deletes_nothing(self, stage: Stage) -> None:
-        """Or a disk that was cleaned up reads as a wish to delete the whole project."""
+        """A missing workspace deletes nothing.
+
+        Otherwise a cleaned-up disk is taken for a request to delete the whole project.
+        """
         session = _at_work(stage)
         run(stage, session, 'rm -rf "$PWD"')
 
@@ -309,7 +355,10 @@ class PromotionClauses(Clauses):
 
     @needs(Capability.COMMITS)
     def test_prm_29_what_the_agent_committed_is_promoted_as_one_commit_of_durable(self, stage: Stage) -> None:
-        """Or work that an agent commits on its way is lost, or its drafts become a part of the project's history."""
+        """The agent's commits are promoted as one commit of durable.
+
+        Otherwise work that an agent commits is lost, or its drafts become part of the project's history.
+        """
         session = _at_work(stage)
         drafts = [session.commit("half of it")]
         session.write("app.py", "finished\n")

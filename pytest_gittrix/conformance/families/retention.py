@@ -26,7 +26,10 @@ class RetentionClauses(Clauses):
 
     @needs(Capability.MEMBERS, Capability.CLOCK)
     def test_ret_01_a_workspace_is_kept_for_its_time_and_no_longer(self, stage: Stage) -> None:
-        """Or it is gone before somebody could look into it, or the disk fills up."""
+        """A workspace is kept for its retention time and no longer.
+
+        Otherwise it is removed before somebody could inspect it, or the disk fills up.
+        """
         members = stage.gittrix.members
         members.keep_for(TWO_DAYS, YEAR, YEAR)
         session = start_member(stage, kind="loop", command=AGENT).session
@@ -44,7 +47,10 @@ class RetentionClauses(Clauses):
 
     @needs(Capability.MEMBERS, Capability.CLOCK)
     def test_ret_02_what_ran_by_itself_is_kept_alike_however_it_ended(self, stage: Stage) -> None:
-        """Or the workspace that somebody needs to see why it failed is the first to go."""
+        """Loops and brains are retained equally long however they ended.
+
+        Otherwise the workspace that shows why a session failed is the first to be removed.
+        """
         members = stage.gittrix.members
         members.keep_for(TWO_DAYS, NOTHING, NOTHING)
         done = [start_member(stage, kind=kind, command=AGENT).session for kind in ("loop", "brain")]
@@ -60,7 +66,10 @@ class RetentionClauses(Clauses):
 
     @needs(Capability.MEMBERS, Capability.CLOCK)
     def test_ret_03_a_chat_that_went_well_goes_at_once_and_another_is_kept(self, stage: Stage) -> None:
-        """Or the disk fills with chats, or the chat that somebody had to kill is gone with what was said to be done in it."""
+        """A successful chat is removed at once and a killed one is kept.
+
+        Otherwise the disk fills with chats, or a killed chat is removed before anybody can inspect it.
+        """
         members = stage.gittrix.members
         members.keep_for(YEAR, NOTHING, TWO_DAYS)
         done, killed = start_member(stage).session, start_member(stage).session
@@ -75,7 +84,10 @@ class RetentionClauses(Clauses):
 
     @needs(Capability.MEMBERS, Capability.CLOCK)
     def test_ret_04_the_time_begins_when_a_session_is_retained(self, stage: Stage) -> None:
-        """Or the workspace of a long session is gone the moment it ends."""
+        """The retention time begins when a session is retained.
+
+        Otherwise the workspace of a long session is removed the moment it ends.
+        """
         members = stage.gittrix.members
         members.keep_for(DAY, DAY, DAY)
         session = start_member(stage).session
@@ -93,7 +105,10 @@ class RetentionClauses(Clauses):
 
     @needs(Capability.MEMBERS, Capability.CLOCK)
     def test_ret_05_only_what_is_retained_is_collected(self, stage: Stage) -> None:
-        """Or the workspace is taken from under an agent that works."""
+        """Only retained sessions are collected.
+
+        Otherwise the workspace of a running agent is removed.
+        """
         members = stage.gittrix.members
         members.keep_for(NOTHING, NOTHING, NOTHING, budget=0)
         session = start_member(stage).session
@@ -111,7 +126,10 @@ class RetentionClauses(Clauses):
 
     @needs(Capability.MEMBERS, Capability.CLOCK)
     def test_ret_06_over_the_budget_the_oldest_go_first(self, stage: Stage) -> None:
-        """Or one large session costs all the others, or the newest goes, which somebody still wants to see."""
+        """Over the budget the oldest sessions are removed first.
+
+        Otherwise one large session displaces all the others, or the newest, which somebody still needs, is removed.
+        """
         members = stage.gittrix.members
         sessions = [_large(stage, start_another(member)) for member in [start_member(stage)] for _ in range(3)]
 
@@ -128,7 +146,7 @@ class RetentionClauses(Clauses):
 
     @needs(Capability.MEMBERS, Capability.CLOCK)
     def test_ret_07_work_that_could_not_be_saved_is_never_collected(self, stage: Stage) -> None:
-        """Or a remote that was gone for two days takes the work with it."""
+        """Otherwise a remote that is unreachable for two days costs the work."""
         member = start_member(stage)
         member.leave_uncommitted()
         member.change_remote("gone")
@@ -138,7 +156,10 @@ class RetentionClauses(Clauses):
 
     @needs(Capability.MEMBERS, Capability.CLOCK)
     def test_ret_08_work_of_a_session_that_was_killed_is_never_collected(self, stage: Stage) -> None:
-        """Or to stop an agent in a hurry is to throw its work away, a day later, when nobody looks."""
+        """The work of a killed session is never collected.
+
+        Otherwise the work of an agent that was stopped in a hurry is silently removed a day later.
+        """
         files, commits = start_member(stage), start_member(stage, RepositoryPlan("app", deeds=("reflog",)))
         files.leave_uncommitted()
         for member in (files, commits):
@@ -149,7 +170,7 @@ class RetentionClauses(Clauses):
 
     @needs(Capability.MEMBERS, Capability.CLOCK)
     def test_ret_09_files_that_may_not_be_pushed_are_never_collected(self, stage: Stage) -> None:
-        """Or what was left on the default branch on purpose is thrown away on purpose."""
+        """Otherwise work that was deliberately left on the default branch is removed with the workspace."""
         member = start_member(stage, RepositoryPlan("app", end="dirty-default"))
         member.session.conclude()
 
@@ -170,7 +191,10 @@ class RetentionClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_ret_10_who_names_a_session_means_it(self, stage: Stage) -> None:
-        """Or a workspace that nobody wants can never be removed."""
+        """A cleanup of a named session removes it even with unsaved work.
+
+        Otherwise a workspace that nobody needs can never be removed.
+        """
         member, other = start_member(stage), start_member(stage)
         for one in (member, other):
             one.leave_uncommitted()
@@ -183,7 +207,10 @@ class RetentionClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_ret_11_what_is_removed_is_what_was_selected(self, stage: Stage) -> None:
-        """Or to tidy up after one member is to tidy up after all."""
+        """A cleanup removes the selected sessions only.
+
+        Otherwise cleaning up after one member cleans up after all.
+        """
         members = stage.gittrix.members
         member = start_member(stage, who="ada")
         hers, his = member.session, start_another(member, who="bob")
@@ -197,7 +224,10 @@ class RetentionClauses(Clauses):
 
     @needs(Capability.MEMBERS, Capability.CLOCK)
     def test_ret_12_older_than_counts_from_the_start_and_means_older(self, stage: Stage) -> None:
-        """Or what is exactly as old as was said is gone, or what is older stays."""
+        """Older than counts from the start of a session and is strict.
+
+        Otherwise a session of exactly the given age is removed, or an older one stays.
+        """
         members = stage.gittrix.members
         session = start_member(stage).session
         stage.clock.advance(DAY)
@@ -209,7 +239,10 @@ class RetentionClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_ret_13_a_dry_run_tells_and_changes_nothing(self, stage: Stage) -> None:
-        """Or whoever only asks what would be removed has removed it."""
+        """A dry run reports and changes nothing.
+
+        Otherwise somebody who only asks what would be removed has removed it.
+        """
         members = stage.gittrix.members
         session = start_member(stage).session
         session.conclude()
@@ -221,7 +254,10 @@ class RetentionClauses(Clauses):
 
     @needs(Capability.MEMBERS)
     def test_ret_14_what_is_known_of_a_session_outlives_its_workspace(self, stage: Stage) -> None:
-        """Or nobody can tell where the work of last week is."""
+        """The record of a session outlives its workspace.
+
+        Otherwise nobody can find last week's work.
+        """
         member = start_member(stage, RepositoryPlan("app", deeds=("conflicting",)))
         member.session.conclude()
         before = member.session.life()
@@ -233,7 +269,10 @@ class RetentionClauses(Clauses):
 
     @needs(Capability.MEMBERS, Capability.CLOCK, Capability.RESUME)
     def test_ret_15_time_goes_on_while_nobody_is_there(self, stage: Stage) -> None:
-        """Or every restart gives each workspace all its time again."""
+        """Retention times pass while no engine runs.
+
+        Otherwise every restart gives each workspace its full time again.
+        """
         stage.gittrix.members.keep_for(DAY, DAY, DAY)
         session = start_member(stage).session
         session.conclude()

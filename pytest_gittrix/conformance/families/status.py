@@ -44,14 +44,20 @@ class StatusClauses(Clauses):
 
     @needs(Capability.STATUS)
     def test_sta_01_whatever_is_seen_there_is_one_status(self, stage: Stage) -> None:
-        """Or a board has a session on it that is nothing, as soon as something is seen that nobody thought of."""
+        """Every combination of observations has one known status.
+
+        Otherwise a board shows a session without a status as soon as an unexpected combination is observed.
+        """
         statuses = {status_of(stage, one) for one in status_axes()}
 
         assert statuses <= {*STATUSES}
 
     @needs(Capability.STATUS)
     def test_sta_02_the_same_sight_gives_the_same_status(self, stage: Stage) -> None:
-        """Or what a session is depends on who looked first."""
+        """The same observations give the same status.
+
+        Otherwise the status of a session depends on the order of the observations.
+        """
         some = status_axes()[::7]
         first = [status_of(stage, one) for one in some]
 
@@ -59,20 +65,29 @@ class StatusClauses(Clauses):
 
     @needs(Capability.STATUS)
     def test_sta_03_an_end_is_told_before_anything_else(self, stage: Stage) -> None:
-        """Or a session that was killed waits for its review for ever."""
+        """An end takes precedence over everything else.
+
+        Otherwise a killed session is shown as waiting for its review for ever.
+        """
         for (status, (state, reason)), facts in product(ENDS.items(), ({}, *PULL_REQUESTS.values())):
             assert stage.gittrix.rules.of(session=state, reason=reason, **facts) == status, facts
 
     @needs(Capability.STATUS)
     def test_sta_04_who_needs_a_person_is_told_before_a_pull_request(self, stage: Stage) -> None:
-        """Or the question of an agent is hidden behind a green tick, and nobody answers."""
+        """A need for a person takes precedence over a pull request.
+
+        Otherwise a green tick hides the question of an agent, and nobody answers.
+        """
         for state, facts in product(("needs_input", "stuck"), ({}, *PULL_REQUESTS.values())):
             assert stage.gittrix.rules.of(session=state, reason="awaiting_user_input", **facts) == state, facts
         assert stage.gittrix.rules.of(session="not_started", reason="spawn_requested") == "spawning"
 
     @needs(Capability.STATUS)
     def test_sta_05_a_pull_request_is_told_by_what_stops_it(self, stage: Stage) -> None:
-        """Or somebody is asked to merge what is red."""
+        """A pull request has the status of what blocks it.
+
+        Otherwise somebody is invited to merge a pull request whose checks fail.
+        """
         rules = stage.gittrix.rules
 
         assert {status: rules.of(**facts) for status, facts in PULL_REQUESTS.items()} == {status: status for status in PULL_REQUESTS}
@@ -80,7 +95,10 @@ class StatusClauses(Clauses):
 
     @needs(Capability.STATUS)
     def test_sta_06_exactly_what_is_over_is_terminal(self, stage: Stage) -> None:
-        """Or a session that lives is buried, or a dead one is waited for."""
+        """Exactly the ended statuses are terminal.
+
+        Otherwise a running session is given up, or a dead one is waited for.
+        """
         rules = stage.gittrix.rules
 
         assert {status for status in STATUSES if rules.is_terminal(status, None)} == OVER
@@ -89,7 +107,10 @@ class StatusClauses(Clauses):
 
     @needs(Capability.STATUS)
     def test_sta_07_what_is_over_can_be_restored_unless_it_is_merged(self, stage: Stage) -> None:
-        """Or work that is in the branch is begun again, or what was killed by mistake is lost."""
+        """An ended session can be restored unless it is merged.
+
+        Otherwise merged work is begun again, or a session that was killed by mistake is lost.
+        """
         rules = stage.gittrix.rules
 
         for status, activity in product(STATUSES, (*ACTIVITIES, "exited")):
@@ -98,7 +119,10 @@ class StatusClauses(Clauses):
 
     @needs(Capability.STATUS)
     def test_sta_08_what_is_over_is_not_looked_at_but_to_tell_its_end(self, stage: Stage) -> None:
-        """Or dead sessions are polled for ever, or their end is told to nobody."""
+        """An ended session is polled only until its end is reported.
+
+        Otherwise dead sessions are polled for ever, or nobody learns of their end.
+        """
         rules = stage.gittrix.rules
 
         for status, (state, reason) in ENDS.items():
@@ -111,7 +135,10 @@ class StatusClauses(Clauses):
 
     @needs(Capability.STATUS)
     def test_sta_09_one_probe_that_fails_ends_nothing(self, stage: Stage) -> None:
-        """Or every hiccup of a machine is the death of an agent."""
+        """One failed probe ends nothing.
+
+        Otherwise every short failure of a machine ends a session.
+        """
         recovered = {**AT_WORK, "after": 60}
         statuses = stage.gittrix.rules.look_through(AT_WORK, {"after": 30, "runtime": "probe_failed"}, recovered)
 
@@ -119,7 +146,10 @@ class StatusClauses(Clauses):
 
     @needs(Capability.STATUS)
     def test_sta_10_what_does_not_agree_is_not_looked_at_for_ever(self, stage: Stage) -> None:
-        """Or a session that nobody can reach is said to work, for days."""
+        """A session whose probes keep failing becomes stuck.
+
+        Otherwise a session that cannot be reached is reported as working for days.
+        """
         often = [{"after": 30 * number, "runtime": "probe_failed"} for number in range(1, 6)]
         statuses = stage.gittrix.rules.look_through(AT_WORK, *often)
         seldom = stage.gittrix.rules.look_through(
@@ -132,7 +162,10 @@ class StatusClauses(Clauses):
 
     @needs(Capability.STATUS)
     def test_sta_11_ten_minutes_of_rest_are_too_many(self, stage: Stage) -> None:
-        """Or an agent that hangs is found by whoever happens to look."""
+        """A session that is idle for ten minutes is stuck.
+
+        Otherwise an agent that hangs is only found by chance.
+        """
         statuses = stage.gittrix.rules.look_through(AT_WORK, {"after": 360, "activity": "idle"}, {"after": 599}, {"after": 600})
         awake = stage.gittrix.rules.look_through(AT_WORK, {"after": 600, "activity": "idle"}, {"after": 610, "activity": "active"})
 
@@ -141,7 +174,10 @@ class StatusClauses(Clauses):
 
     @needs(Capability.STATUS)
     def test_sta_12_a_question_is_told_at_once_and_until_it_is_answered(self, stage: Stage) -> None:
-        """Or an agent waits all night for a person who was not told."""
+        """A question is reported at once and until it is answered.
+
+        Otherwise an agent waits all night for a person who does not know of the question.
+        """
         question = {"after": 30, "activity": "waiting_input"}
         statuses = stage.gittrix.rules.look_through(AT_WORK, question, {"after": 3600}, {"after": 3630, "activity": "active"})
 
@@ -149,7 +185,10 @@ class StatusClauses(Clauses):
 
     @needs(Capability.STATUS)
     def test_sta_13_who_is_gone_by_all_accounts_is_lost_and_stays_so(self, stage: Stage) -> None:
-        """Or a session flickers between dead and alive, and somebody is woken each time."""
+        """A session that every probe reports gone stays killed.
+
+        Otherwise a session flickers between dead and alive, and somebody is alerted each time.
+        """
         gone = {"after": 60, "runtime": "exited", "activity": "exited"}
         statuses = stage.gittrix.rules.look_through(AT_WORK, gone, {**AT_WORK, "after": 90})
 
@@ -157,7 +196,10 @@ class StatusClauses(Clauses):
 
     @needs(Capability.STATUS)
     def test_sta_14_what_is_merged_stays_merged_whatever_is_seen_then(self, stage: Stage) -> None:
-        """Or work that is done is said to be stuck, or lost, because its agent has gone."""
+        """A merged session stays merged whatever is observed later.
+
+        Otherwise finished work is reported as stuck or lost, because its agent has exited.
+        """
         looks = ({"after": 60, "pr_state": "merged"}, {"after": 90, "runtime": "exited", "activity": "exited"}, {"after": 4000})
 
         assert stage.gittrix.rules.look_through(AT_WORK, *looks) == ["working", "merged", "merged", "merged"]

@@ -46,7 +46,7 @@ class TurnClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS)
     def test_trn_01_a_turn_works_in_its_session(self, stage: Stage) -> None:
-        """Or what the agent does in its turn is not in its history, or is in another's."""
+        """Otherwise what the agent does in its turn is missing from its history, or is in another session's."""
         session, other = stage.start(), stage.start()
         before = other.events()
 
@@ -58,7 +58,10 @@ class TurnClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS)
     def test_trn_02_a_turn_runs_beside_the_program(self, stage: Stage) -> None:
-        """Or a server stands still while one of its agents thinks."""
+        """A turn runs concurrently with the program.
+
+        Otherwise a server stands still while one of its agents thinks.
+        """
         session = stage.start()
         turn = session.start_turn(waiting(stage))
         at_work(session)
@@ -72,7 +75,10 @@ class TurnClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS)
     def test_trn_03_a_session_has_one_turn_at_a_time(self, stage: Stage) -> None:
-        """Or two answers are written into one another, and each takes the results of the other's calls."""
+        """A session runs one turn at a time.
+
+        Otherwise two answers are interleaved, and each takes the results of the other's calls.
+        """
         session = stage.start()
         session.start_turn(waiting(stage))
         at_work(session)
@@ -85,7 +91,10 @@ class TurnClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS, Capability.PROCESSES)
     def test_trn_04_whoever_starts_it_there_is_one_turn_at_a_time(self, stage: Stage) -> None:
-        """Or the person's terminal and the agent's server let the same agent answer twice."""
+        """A session runs one turn at a time across processes.
+
+        Otherwise the person's terminal and the agent's server let the same agent answer twice.
+        """
         session = stage.start()
         session.start_turn(waiting(stage))
         at_work(session)
@@ -98,7 +107,7 @@ class TurnClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS)
     def test_trn_05_sessions_do_not_wait_for_the_turns_of_others(self, stage: Stage) -> None:
-        """Or one agent that hangs keeps all others from working."""
+        """Otherwise one agent that hangs keeps all others from working."""
         slow, quick = stage.start(), stage.start()
         slow.start_turn(waiting(stage))
         at_work(slow)
@@ -110,7 +119,10 @@ class TurnClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS)
     def test_trn_06_an_interrupt_ends_the_turn_and_not_the_session(self, stage: Stage) -> None:
-        """Or to stop an agent that is on the wrong way costs all the work it did before."""
+        """An interrupt ends the turn but not the session.
+
+        Otherwise stopping an agent that went astray costs all its earlier work.
+        """
         session = stage.start()
         session.write("app.py", "agent\n")
         turn = session.start_turn(waiting(stage))
@@ -126,7 +138,10 @@ class TurnClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS)
     def test_trn_07_a_turn_that_is_deaf_is_ended(self, stage: Stage) -> None:
-        """Or the agent that most needs to be stopped is the one that cannot be."""
+        """A turn that ignores an interrupt is ended.
+
+        Otherwise the agent that most needs to be stopped cannot be stopped.
+        """
         session = stage.start()
         turn = session.start_turn(waiting(stage, ignoring_signals()))
         at_work(session)
@@ -139,7 +154,10 @@ class TurnClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS)
     def test_trn_08_what_a_turn_started_ends_with_it(self, stage: Stage) -> None:
-        """Or a build that nobody wants any more goes on, and writes into the workspace of the next turn."""
+        """Programs that a turn started end with it.
+
+        Otherwise a build that nobody needs goes on, and writes into the workspace of the next turn.
+        """
         session = stage.start()
         with child_ended(stage):
             session.start_turn(waiting(stage, starting_child(stage)))
@@ -151,7 +169,10 @@ class TurnClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS)
     def test_trn_09_a_turn_that_was_interrupted_says_no_more(self, stage: Stage) -> None:
-        """Or an answer comes in behind the person's next question, and is taken for the answer to it."""
+        """An interrupted turn records nothing more.
+
+        Otherwise an old answer arrives after the person's next question, and is taken for the answer to it.
+        """
         session = stage.start()
         session.start_turn(waiting(stage, then=lambda context: answer(context, "late")))
         at_work(session)
@@ -164,7 +185,10 @@ class TurnClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS)
     def test_trn_10_an_interrupt_of_no_turn_says_so_and_answers(self, stage: Stage) -> None:
-        """Or a person who presses the key too late leaves a history that no model can be shown."""
+        """An interrupt without a turn reports it and still answers open calls.
+
+        Otherwise a person who interrupts too late leaves a history that no model accepts.
+        """
         session = stage.start()
         call(session.record, "c1")
 
@@ -175,7 +199,10 @@ class TurnClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS)
     def test_trn_11_calls_left_open_are_answered_before_the_next_turn(self, stage: Stage) -> None:
-        """Or one crash in a tool makes every later turn fail, since no provider takes a call without a result."""
+        """Open calls are answered before the next turn.
+
+        Otherwise one crash in a tool makes every later turn fail, since no provider accepts a call without a result.
+        """
         session = stage.start()
         finished(session, lambda context: call(context.record, "c1"))
         assert of_type(session, RESULT) == []
@@ -187,7 +214,10 @@ class TurnClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS)
     def test_trn_12_calls_open_at_an_interrupt_are_answered(self, stage: Stage) -> None:
-        """Or the history of an interrupted agent ends in the middle, and whoever forks or shows it must mend it."""
+        """An interrupt answers the open calls.
+
+        Otherwise the history of an interrupted agent ends in the middle, and every program that forks or shows it must repair it.
+        """
         session = stage.start()
         session.start_turn(waiting(stage, lambda context: call(context.record, "c1")))
         at_work(session)
@@ -198,7 +228,10 @@ class TurnClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS)
     def test_trn_13_an_answer_by_the_system_says_what_it_is(self, stage: Stage) -> None:
-        """Or the model takes it for what the tool said, and nobody can find out why the call failed."""
+        """An answer that the system made up says so.
+
+        Otherwise the model takes it for the tool's result, and nobody can find out why the call failed.
+        """
         session = stage.start()
         call(session.record, "c1", "grep")
 
@@ -210,7 +243,10 @@ class TurnClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS)
     def test_trn_14_calls_are_answered_in_the_order_of_their_ids(self, stage: Stage) -> None:
-        """Or the same history is mended in another way each time, and no two replays of it are equal."""
+        """Open calls are answered in the order of their ids.
+
+        Otherwise the same history is repaired in a different way each time, and no two replays of it are equal.
+        """
         session = stage.start()
         for call_id in ("c2", "c3", "c1"):
             call(session.record, call_id)
@@ -221,7 +257,7 @@ class TurnClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS)
     def test_trn_15_a_result_before_its_call_does_not_answer_it(self, stage: Stage) -> None:
-        """Or a call that comes after something that looks like its result is never answered."""
+        """Otherwise a call after such a result is never answered."""
         session = stage.start()
         session.record(RESULT, {"call_id": "c1", "ok": True})
         call(session.record, "c1")
@@ -232,7 +268,10 @@ class TurnClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS)
     def test_trn_16_a_call_id_that_is_used_again_is_a_new_call(self, stage: Stage) -> None:
-        """Or the second call of a model that counts anew in each turn is taken for answered."""
+        """A reused call id is a new call.
+
+        Otherwise the second call of a model that restarts its numbering in each turn counts as already answered.
+        """
         session = stage.start()
         call(session.record, "c1")
         session.record(RESULT, {"call_id": "c1", "ok": True})
@@ -244,7 +283,7 @@ class TurnClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS)
     def test_trn_17_a_call_is_answered_once(self, stage: Stage) -> None:
-        """Or the history grows an answer longer with each turn, and a provider refuses the second of them."""
+        """Otherwise the history gains another answer with each turn, and a provider refuses the second one."""
         session = stage.start()
         call(session.record, "c1")
         call(session.record, "c2")
@@ -258,7 +297,7 @@ class TurnClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.HISTORY, Capability.TURNS)
     def test_trn_18_a_late_result_is_kept_or_refused(self, stage: Stage) -> None:
-        """Or what a tool did is lost, and nobody was told so."""
+        """Otherwise the result of a tool is silently lost."""
         session = stage.start()
         call(session.record, "c1")
         session.interrupt()
@@ -274,7 +313,10 @@ class TurnClauses(Clauses):
 
     @needs(Capability.TURNS)
     def test_trn_19_a_turn_that_fails_says_so_and_harms_nothing(self, stage: Stage) -> None:
-        """Or a bug in the agent looks like an answer, or ends the session and all the work in it."""
+        """A failed turn is reported and harms nothing.
+
+        Otherwise a bug in the agent looks like an answer, or ends the session and all the work in it.
+        """
         session = stage.start()
         session.write("app.py", "agent\n")
 
@@ -287,7 +329,10 @@ class TurnClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.TURNS)
     def test_trn_20_what_the_agent_did_not_say_is_not_said_for_it(self, stage: Stage) -> None:
-        """Or an error that the agent reported, with what its provider said, stands beside a second that the system made up."""
+        """The system adds no failure event of its own to a failed turn.
+
+        Otherwise the agent's own error report stands beside a second one that the system made up.
+        """
         session = stage.start()
 
         assert session.start_turn(fail).wait(LONG)
@@ -296,7 +341,10 @@ class TurnClauses(Clauses):
 
     @needs(Capability.EVENTS, Capability.TURNS)
     def test_trn_21_an_ended_session_takes_no_turn(self, stage: Stage) -> None:
-        """Or an agent goes on working where a person has judged, and nobody will look again."""
+        """An ended session starts no turn.
+
+        Otherwise an agent goes on working after a person has judged its work, and nobody will review it again.
+        """
         session = stage.start()
         session.evict()
         before = session.events()

@@ -103,7 +103,7 @@ def test_every_family_is_collected() -> None:
 def test_a_clause_says_in_one_sentence_why_a_user_cares(code: str) -> None:
     why = clauses_by_code()[code].why
 
-    assert re.fullmatch(r"Or [^.!?]+(?:\.[\w/][^.!?]*)*\.", why), why
+    assert re.fullmatch(r"Otherwise [^.!?]+(?:\.[\w/][^.!?]*)*\.", why), why
 
 
 @pytest.mark.parametrize("code", TESTS)
@@ -153,8 +153,15 @@ def test_only_methods_that_are_named_like_clauses_are_clauses() -> None:
     class Mine:
         @needs(Capability.DELETE)
         def test_cnf_07_a_promise(self) -> None:
-            """Or why
+            """Otherwise why
             it matters."""
+
+        def test_cnf_08_a_short_name(self) -> None:
+            """A promise that
+            is clear.
+
+            Otherwise why it matters.
+            """
 
         def test_cnf_7_a_promise(self) -> None: ...
         def test_abc_07_a_promise(self) -> None: ...
@@ -163,5 +170,6 @@ def test_only_methods_that_are_named_like_clauses_are_clauses() -> None:
     found = [clause_of(test) for name, test in vars(Mine).items() if name.startswith("test_")]
 
     assert [(one.code, one.family, one.promise, one.why, one.needs) for one in found if one] == [
-        ("CNF-07", "CNF", "a promise", "Or why it matters.", {Capability.DELETE})
+        ("CNF-07", "CNF", "a promise", "Otherwise why it matters.", {Capability.DELETE}),
+        ("CNF-08", "CNF", "a promise that is clear", "Otherwise why it matters.", frozenset()),
     ]

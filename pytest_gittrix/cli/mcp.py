@@ -41,7 +41,7 @@ def arguments(verb: Any) -> None:
         "--confine",
         choices=LEVELS,
         default="auto",
-        help="how programs that it runs are confined; with auto, where nothing confines, there is no tool to run any (%(default)s)",
+        help="how its programs are confined; with auto, if nothing can confine them, the tool run is missing (%(default)s)",
     )
 
 

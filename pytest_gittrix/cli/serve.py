@@ -28,7 +28,9 @@ _LARGEST: Final = 65535
 
 def arguments(verb: ArgumentParser) -> None:
     """Declare what ``gittrix serve`` takes."""
-    verb.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen; beyond %(default)s with a token only")
+    verb.add_argument(
+        "--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen (%(default)s); beyond loopback only with a token"
+    )
     verb.add_argument("--port", type=port, default=_PORT, metavar="N", help="at which port (%(default)s); 0 takes one that is free")
     verb.add_argument("--token-file", metavar="FILE", help="a file with the token that requests must carry, readable by you alone")
     verb.add_argument("--team", metavar="FILE", help="who is managed; team.toml in GITTRIX_HOME or ~/.gittrix by default")

@@ -16,7 +16,7 @@ def command_line() -> Parser:
 def _add_verbs(areas: Any) -> None:
     below = add_group(areas, "eval", "run agents on suites of cases, and compare how they did")
     evals.arguments(lambda name, *rest: add_command(below, name, *rest, examples=evals.EXAMPLES[f"eval {name}"]))
-    what = "run the daemon: sessions over HTTP, until it is told to end"
+    what = "run the daemon: sessions over HTTP, until a signal ends it"
     serve.arguments(add_command(areas, "serve", serve.serve, what, examples=serve.EXAMPLES))
     what = "see which promises a session system keeps"
     conform.arguments(add_command(areas, "conform", conform.conform, what, examples=conform.EXAMPLES))

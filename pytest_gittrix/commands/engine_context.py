@@ -195,7 +195,7 @@ def durable_named(path: str | None, branch: str | None) -> LocalDurable | str:
     if not is_address(url):
         return local_durable(path, branch)
     if branch and named and branch != named:
-        raise InvalidInput(f"Two branches are named, {named!r} with the address and {branch!r}.", fix="Name one.")
+        raise InvalidInput(f"Two branches are named: {named!r} in the address, and {branch!r}.", fix="Name one.")
     return f"{url}#{branch or named or 'main'}"
 
 

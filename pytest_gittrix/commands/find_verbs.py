@@ -48,10 +48,10 @@ def arguments(add: Callable[..., ArgumentParser]) -> None:
     _narrowing(finding, "rig", "since")
     finding.add_argument("-n", "--limit", type=number, default=_FOUND, metavar="N", help="how many at most (%(default)s); 0 for all")
     finding.set_defaults(status=None, durable=None, work_unit=None, outcome=None, until=None, view="gastown")
-    add("chain", chain, "show a line of handoffs, oldest first").add_argument(
-        "of", metavar="ID", help="of a line, of a session of it, or of the work unit that it is about"
+    add("chain", chain, "show a lineage, oldest first").add_argument(
+        "of", metavar="ID", help="the id of a lineage or of one of its sessions, or a work unit"
     )
-    add("tree", tree, "show a session and what came of it", of_session=True).add_argument(
+    add("tree", tree, "show a session with its handoffs, successors and forks", of_session=True).add_argument(
         "--depth", type=generations, default=_GENERATIONS, metavar="N", help="how many generations below it (%(default)s)"
     )
 
@@ -59,14 +59,14 @@ def arguments(add: Callable[..., ArgumentParser]) -> None:
 def list_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of ``list`` other than states and repositories."""
     _narrowing(verb, "agent", "rig", "work-unit", "since", "until")
-    verb.add_argument("--outcome", choices=OUTCOMES, help="only sessions that ended so")
+    verb.add_argument("--outcome", choices=OUTCOMES, help="only sessions with this result")
     verb.add_argument("-n", "--limit", type=number, metavar="N", help="how many at most; 0 for all")
     view_argument(verb)
 
 
 def view_argument(verb: ArgumentParser) -> None:
     """Declare ``--as``: the system in whose terms a session is shown."""
-    verb.add_argument("--as", dest="view", choices=VIEWS, default="gittrix", help="in whose terms (%(default)s)")
+    verb.add_argument("--as", dest="view", choices=VIEWS, default="gittrix", help="show the fields of this system (%(default)s)")
 
 
 def _narrowing(verb: ArgumentParser, *flags: str) -> None:

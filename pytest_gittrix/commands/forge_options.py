@@ -29,7 +29,7 @@ def arguments(verb: argparse.ArgumentParser) -> None:
     group = verb.add_argument_group("pull request, with --strategy pr")
     group.add_argument("--title", metavar="TEXT", help="its title; the first line of the message by default")
     group.add_argument("--body", metavar="TEXT", help="what it says; the rest of the message, and the session, by default")
-    group.add_argument("--draft", action="store_true", help="it is not to be merged yet")
+    group.add_argument("--draft", action="store_true", help="mark it as not ready to merge")
     group.add_argument("--base", metavar="NAME", help="the branch it goes to; the session's durable branch by default")
     group.add_argument("--forge-repo", metavar="OWNER/NAME", help=f"the repository at the forge; {REPO} by default")
     group.add_argument(

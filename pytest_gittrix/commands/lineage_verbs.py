@@ -43,12 +43,16 @@ def arguments(add: Callable[..., ArgumentParser]) -> None:
     forking = add("fork", fork, "start a session that begins as another one was; prints as start", of_session=True)
     forking.add_argument("--at", type=number, metavar="SEQ", help="after this event of it; the last by default")
     left_out = forking.add_mutually_exclusive_group()
-    left_out.add_argument("--summary", metavar="TEXT", help="what the events after that one came to")
-    left_out.add_argument("--summarize", dest="summary", action="store_true", default=None, help="the same, counted up")
+    left_out.add_argument("--summary", metavar="TEXT", help="a summary of the events after that one")
+    left_out.add_argument("--summarize", dest="summary", action="store_true", default=None, help="the same, written by counting the events")
     forking.add_argument("--files", choices=FILES, default="then", help="which files it begins with (%(default)s)")
     forking.add_argument("--task", metavar="TEXT", help="what the new one is for; the same by default")
-    add("identify", identify, "tell anew who works in a session, or on what", of_session=True).add_argument(
-        "facts", nargs="+", type=fact, metavar="NAME=VALUE", help="agent, rig, role, work_unit and so on; without a value it is taken away"
+    add("identify", identify, "replace the agent, the work unit or other identity of a session", of_session=True).add_argument(
+        "facts",
+        nargs="+",
+        type=fact,
+        metavar="NAME=VALUE",
+        help="agent, rig, role, work_unit and so on; without a value the entry is removed",
     )
 
 
@@ -92,7 +96,7 @@ def identify(options: Namespace) -> CommandResult:
     """Change a session's identity: who works in it, and on what."""
     facts = dict(options.facts)
     if len(facts) < len(options.facts):
-        raise InvalidInput("A fact is told twice.", why="One of the two would be lost.", fix="Tell each once.")
+        raise InvalidInput("A name is given twice.", why="One of the two values would be lost.", fix="Give each name once.")
     with context.session(options) as session:
         session.identify(**facts)
         one = session.info()
@@ -110,16 +114,16 @@ def _own_id(gittrix: GitTrix) -> str:
 
     def nobody() -> NoReturn:
         raise SessionNotFound(
-            "No session was named, and nothing tells which one this process belongs to.",
-            why=f"It was looked for in {', '.join(VARIABLES)}, in what standard input says, and in {FILE}.",
-            fix="Give its id; `gittrix session list` shows those there are.",
+            "No session was named, and this process does not know which one it belongs to.",
+            why=f"The command searched {', '.join(VARIABLES)}, standard input and {FILE}.",
+            fix="Give its id; `gittrix session list` shows all sessions.",
         )
 
     found = resolve(os.environ, stdin=sys.stdin, directory=os.curdir, generate=nobody)
     if not gittrix.store.directory(found.id).is_dir():
         raise SessionNotFound(
             f"There is no session {found.id!r} in {gittrix.store.root}.",
-            why=f"It is the one that this process belongs to, as it was told ({found.source}).",
+            why=f"This process belongs to it, according to {found.source}.",
             fix="Give the id of another, or name the store it is in with --store.",
         )
     return found.id

@@ -33,8 +33,8 @@ def arguments(add: Callable[..., ArgumentParser]) -> None:
         "type", metavar="TYPE", help="user_message, assistant_message, tool_call and so on"
     )
     exporting = add("export", export_files, "write all sessions as the files that Gas Town keeps")
-    exporting.add_argument("directory", metavar="DIRECTORY", help="where to; no town's own")
-    exporting.add_argument("--archive-older-than", type=duration, metavar="TIME", help="put those to the archive that ended so long ago")
+    exporting.add_argument("directory", metavar="DIRECTORY", help="where to write them; not the directory of a town")
+    exporting.add_argument("--archive-older-than", type=duration, metavar="TIME", help="archive the sessions that ended longer ago")
 
 
 def history(options: Namespace) -> CommandResult:
@@ -106,5 +106,5 @@ def _object(raw: bytes) -> dict[str, Any]:
 def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise InvalidInput("A name is twice in one object of standard input.", why="One of the two values would be lost.")
+        raise InvalidInput("A name occurs twice in one object of standard input.", why="One of the two values would be lost.")
     return found

@@ -147,7 +147,7 @@ def _token(variable: str, environ: Environ) -> str:
     if not token:
         raise InvalidInput(
             f"The variable {variable}, which the team file names for a token, is not set.",
-            why="Without it work could be saved nowhere, and that would only be seen when an agent is done.",
-            fix=f"Set {variable}, or take token_env out of the team file.",
+            why="Without it an agent's work could not be saved, and the error would only appear when the agent is done.",
+            fix=f"Set {variable}, or remove token_env from the team file.",
         )
     return token

@@ -36,16 +36,16 @@ def arguments(add: Callable[..., ArgumentParser]) -> None:
     spawning.add_argument("project", metavar="PROJECT", help="the project, as the team file names it")
     spawning.add_argument("--issue", metavar="ISSUE", help="what it is to work on")
     spawning.add_argument("--branch", metavar="NAME", help="what its work is called; made up by default")
-    spawning.add_argument("--prompt", metavar="TEXT", help="what the agent is told first")
+    spawning.add_argument("--prompt", metavar="TEXT", help="the first message to the agent")
     spawning.add_argument("--agent", metavar="NAME", help="which agent of the project's; its first by default")
     spawning.add_argument("--lead", action="store_true", help="the session that leads the project's others; there is one, and it is shown")
     _team(spawning)
-    _team(add("restore", restore, "let a session that is over go on, with a new agent", of_session=True))
+    _team(add("restore", restore, "continue an ended session with a new agent", of_session=True))
     killing = add("kill", kill, "end a session's agent; its workspace stays until its time passes", of_session=True)
     killing.add_argument("--reason", choices=REASONS, default="manually_killed", help="why (%(default)s)")
     killing.add_argument("--purge", action="store_true", help="archive what it did, and remove its workspace too")
     _team(killing)
-    sending = add("send", send, "tell a session's agent something; one that is over goes on first", of_session=True)
+    sending = add("send", send, "send a message to a session's agent; an ended session is restored first", of_session=True)
     sending.add_argument("text", metavar="TEXT", help="what to tell it")
     _team(sending)
     claiming = add("claim-pr", claim_pr, "let a session take a pull request over", of_session=True)
@@ -68,7 +68,7 @@ def spawn(options: Namespace) -> CommandResult:
     config = SpawnConfig(options.project, issue_id=options.issue, branch=options.branch, prompt=options.prompt, agent=options.agent)
     if options.lead and (options.issue is not None or options.branch is not None):
         raise InvalidInput(
-            "Who leads a project's sessions works on no issue of its own.", fix="Leave --issue and --branch away, or --lead."
+            "The session that leads a project's others works on no issue of its own.", fix="Leave out --issue and --branch, or --lead."
         )
     with working("Starting a session"), context.engine(options) as gittrix:
         manager = context.orchestrator(gittrix, options)

@@ -149,7 +149,7 @@ def read_team(home: Path, file: str | os.PathLike[str] | None = None) -> Team:
     except FileNotFoundError:
         if file is None:
             return Team()
-        raise InvalidInput(f"There is no team file {path}.", fix="Name one with --team, or leave it away for no repositories.") from None
+        raise InvalidInput(f"There is no team file {path}.", fix="Name one with --team, or leave it out for no repositories.") from None
     except (OSError, ValueError) as problem:
         raise InvalidInput(f"The team file {path} cannot be read: {problem}.", fix="It is a text in UTF-8.") from None
     try:
@@ -170,7 +170,7 @@ def _with_whole_path(file: Path, number: int, project: ProjectPart) -> ProjectPa
         durable = file.parent / Path(project.durable).expanduser()
     except RuntimeError:
         raise InvalidInput(
-            f"{file}: projects[{number}].durable: {project.durable!r} begins with the home of somebody whom there is not.",
+            f"{file}: projects[{number}].durable: {project.durable!r} begins with the home of an unknown user.",
             fix="Write the whole path, or one from the team file's directory.",
         ) from None
     return project.model_copy(update={"durable": os.path.normpath(durable)})
@@ -179,7 +179,7 @@ def _with_whole_path(file: Path, number: int, project: ProjectPart) -> ProjectPa
 def _require_unique(path: Path, where: str, key: str, names: list[str]) -> None:
     for number, name in enumerate(names):
         if name in names[:number]:
-            raise InvalidInput(f"{path}: {where}[{number}].{key} is {name!r} a second time.", fix="Each is named once.")
+            raise InvalidInput(f"{path}: {where}[{number}].{key} is {name!r} a second time.", fix="Give each a different name.")
 
 
 def _wrong(path: Path, problem: ValidationError) -> InvalidInput:

@@ -108,7 +108,7 @@ def _check_time(path: str, until: Deadline) -> None:
         until.left()
     except OutOfTime:
         raise EvictionRace(
-            f"{path} is being finalized by somebody else.",
+            f"{path} is being finalized by another process or thread.",
             why="Two at once would push the same work twice.",
             fix="Wait for that one to end; a push of one that was killed ends by itself.",
         ) from None

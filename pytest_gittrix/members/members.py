@@ -80,7 +80,7 @@ class Members:
         dead: Dead = "finalize",
     ) -> None:
         if dead not in ("finalize", "fail"):
-            raise InvalidInput(f"dead={dead!r} is nothing that becomes of a dead agent.", fix="Use finalize or fail.")
+            raise InvalidInput(f"dead={dead!r} is not a way to treat a dead agent's session.", fix="Use finalize or fail.")
         if not grace >= 0 or not deadline > 0:
             raise InvalidInput(f"grace is {grace!r} and deadline {deadline!r}.", fix="Use seconds: grace from 0, deadline above 0.")
         locks = WorkLocks(engine.home / WORK_LOCKS, is_live=self._is_live, now_ns=engine.clock.now_ns)
@@ -373,7 +373,7 @@ class Members:
             if session.life.state not in RUNNING:
                 raise InvalidInput(
                     f"Session {id} is {session.life.state}, and works on nothing any more.",
-                    why="A lock that nobody works under keeps others from the item.",
+                    why="A session without an agent would keep others from the item.",
                     fix="Ask for it from a session that runs.",
                 )
             lock = self._team.locks.acquire(item, id)

@@ -211,7 +211,7 @@ def check_name(value: str, what: str) -> str:
     if not name or name != name.strip() or any(unicodedata.category(one) in ("Cc", "Zl", "Zp") for one in name):
         raise InvalidInput(
             f"{name[:80]!r} cannot be the {what}.",
-            why="It is written on a line of its own.",
+            why="The name is printed on a line of its own.",
             fix="Use printable characters, such as alice.",
         )
     return name

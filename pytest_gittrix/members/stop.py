@@ -93,7 +93,7 @@ class MemberEnd:
         if life.state == "creating":
             raise InvalidInput(
                 f"Session {life.id} is still being made.",
-                why="Nobody works in it yet.",
+                why="Its agent has not started yet.",
                 fix="Wait for its start; if that was killed, recover: gittrix recover.",
             )
         process = record.process(life) if life.state == "active" else None
@@ -102,7 +102,7 @@ class MemberEnd:
             what = "runs" if observed.state == "alive" else f"may run ({observed.reason})"
             raise InvalidInput(
                 f"The agent of session {life.id} {what}.",
-                why="What it does from now on would not be saved.",
+                why="Its later work would not be saved.",
                 fix="Wait for it, or stop the session.",
             )
 
@@ -251,7 +251,7 @@ class MemberEnd:
         process = record.process(life)
         unrecorded = life.agent is not None and life.agent.exited_ns is None
         if process is not None and unrecorded:
-            _stop(process, 0, life, "They go on in a workspace that nobody saves any more.")
+            _stop(process, 0, life, "They keep running in a workspace that is no longer saved.")
         if not unrecorded and not life.locks:
             return life
         with record.locked() as session:

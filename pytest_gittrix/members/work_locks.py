@@ -189,7 +189,7 @@ def _check_item(item: str) -> None:
     if not isinstance(item, str) or not item or item != item.strip() or len(item) > MOST_CHARACTERS:
         raise InvalidInput(f"{str(item)[:80]!r} cannot name a work item.", why="Two spellings of one item would be two locks.", fix=fix)
     if any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in item):
-        raise InvalidInput(f"{item[:80]!r} cannot name a work item.", why="It could not be shown on a line.", fix=fix)
+        raise InvalidInput(f"{item[:80]!r} cannot name a work item.", why="It could not be printed on one line.", fix=fix)
 
 
 def _check_session(session: str) -> None:
@@ -208,7 +208,7 @@ def _read(file: Path) -> WorkLock | None:
     except (ValueError, KeyError, TypeError, RecursionError) as problem:
         raise AdapterUnavailable(
             f"{file} is no lock of a work item.",
-            why="Which session holds it cannot be told, so nobody gets it.",
+            why="The lock does not name its session, so no session can take it.",
             fix="Remove it, if no session works on that item.",
         ) from problem
 

@@ -171,7 +171,7 @@ def _protected(observed: ObservedSession) -> bool:
 def _not_restorable(observed: ObservedSession, reason: str) -> SessionNotRestorable:
     return SessionNotRestorable(
         f"Session {observed.id} cannot be restored: {reason}.",
-        why="Only what is over can come back, and not from every end.",
+        why="Only an ended session can be restored, and not after every end.",
         fix="Spawn another session for the same work.",
     )
 

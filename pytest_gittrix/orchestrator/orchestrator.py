@@ -367,7 +367,7 @@ class Orchestrator:
 
 def _cannot_send(id: str, reason: str) -> SessionNotRestorable:
     return SessionNotRestorable(
-        f"Cannot send to session {id}: {reason}.", why="Nobody would read it.", fix="Poll it, restore it, or spawn another session."
+        f"Cannot send to session {id}: {reason}.", why="No agent would read it.", fix="Poll it, restore it, or spawn another session."
     )
 
 

@@ -204,7 +204,7 @@ def test_only_one_at_a_time_finalizes_a_workspace(workspace: AgentWorkspace) -> 
     descriptor = os.open(workspace.member.workspace.path, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-        with pytest.raises(EvictionRace, match="is being finalized by somebody else"):
+        with pytest.raises(EvictionRace, match="is being finalized by another process or thread"):
             workspace.finalize(deadline=0.05)
     finally:
         os.close(descriptor)

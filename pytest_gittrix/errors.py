@@ -48,6 +48,12 @@ class AuthFailed(GittrixError):
     code = "AUTH_FAILED"
 
 
+class PersonRequired(GittrixError):
+    """An agent's process asked for what only a person decides: to promote, discard, extend, evict, spawn or kill."""
+
+    code = "PERSON_REQUIRED"
+
+
 class CapabilityMissing(GittrixError):
     """The system, adapter or workspace kind cannot do what was asked."""
 

@@ -19,6 +19,7 @@ from pytest_gittrix.engine.event_stream import EventStream
 from pytest_gittrix.engine.lineage.fork import FilesOf
 from pytest_gittrix.engine.lineage.member_recovery import interrupted_removals
 from pytest_gittrix.engine.lineage.recovery import RecoveryReport
+from pytest_gittrix.engine.operations.caller import require_person
 from pytest_gittrix.engine.operations.conversation import check_types, events_of, of_types
 from pytest_gittrix.engine.operations.ids import random_id, sortable_id
 from pytest_gittrix.engine.operations.info import SessionInfo, info_of
@@ -303,7 +304,9 @@ class GitTrix:
             InvalidInput: there is no such end, or no such outcome.
             SessionNotFound, SessionExpired: there is no such live session.
             EvictionRace: another operation on it holds its lease for too long.
+            PersonRequired: an agent's process asks.
         """
+        require_person(self.store.root, "evict")
         evict(self.services, id_, state, outcome=outcome)
 
     def sweep(self) -> list[str]:

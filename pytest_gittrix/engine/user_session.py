@@ -11,6 +11,7 @@ from pytest_gittrix.engine.endings import evict
 from pytest_gittrix.engine.lineage.start import check_identity
 from pytest_gittrix.engine.operations.agent_commits import CommitEntry
 from pytest_gittrix.engine.operations.archive import Archive
+from pytest_gittrix.engine.operations.caller import require_person
 from pytest_gittrix.engine.operations.conversation import check_types
 from pytest_gittrix.engine.operations.info import SessionInfo
 from pytest_gittrix.engine.operations.moved_refs import moved_references
@@ -103,9 +104,11 @@ class UserSession(AgentSession):
                 (``PathCollision``), or durable is locked (``DurableLocked``).
             InvalidInput: an argument has a value that is not allowed.
             CapabilityMissing: strategy ``pr``, and the engine has no forge of the repository.
+            PersonRequired: an agent's process asks.
         """
         if message is not None:
             check_text(message, "message")
+        require_person(self._services.store.root, "promote")
         request = PromoteRequest(what, files, hunks, strategy, message, on_overlap, PrRequest(base, title, body, draft))
         services = self._services
         result = services.promoter.promote(services.settled(self._recorder), self._workspace, request)
@@ -117,7 +120,11 @@ class UserSession(AgentSession):
 
         Args:
             outcome: how its agent did, for later queries: ``done``, ``crash`` or ``killed`` (Gas Town).
+
+        Raises:
+            PersonRequired: an agent's process asks.
         """
+        require_person(self._services.store.root, "discard")
         evict(self._services, self.id, "discarded", outcome=outcome)
         self._workspace.close()
 
@@ -262,8 +269,10 @@ class UserSession(AgentSession):
 
         Raises:
             InvalidInput: it is no timedelta, not positive, or longer than a hundred years.
+            PersonRequired: an agent's process asks.
         """
         check_ttl(ttl)
+        require_person(self._services.store.root, "extend")
         with self._recorder.working("extend", self._actor):
             self._recorder.append("session.extended", {"ttl_idle_ns": ttl // timedelta(microseconds=1) * 1000}, actor=self._actor)
 

@@ -19,6 +19,7 @@ from pytest_gittrix.backends.transport import Transport
 from pytest_gittrix.engine.agents.start import start_agent
 from pytest_gittrix.engine.lineage.member_recovery import AGENT, HOME
 from pytest_gittrix.engine.lineage.start import check_identity, with_values
+from pytest_gittrix.engine.operations.caller import make_mark
 from pytest_gittrix.engine.operations.ids import claim_id
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.engine.operations.validation import check_text
@@ -232,6 +233,7 @@ class MemberStart:
             workspace=record.workspace,
             environment=self._environment(record, request),
             confirm=confirm,
+            mark=make_mark(self.team.engine.store.root, record.id),
         )
 
     def _environment(self, record: MemberRecord, request: StartRequest) -> dict[str, str]:

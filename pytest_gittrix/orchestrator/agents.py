@@ -18,6 +18,7 @@ from pytest_gittrix.engine.agents.agent_session import VARIABLES
 from pytest_gittrix.engine.agents.keeper import RECORD
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.agents.start import start_agent
+from pytest_gittrix.engine.operations.caller import make_mark
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError
 from pytest_gittrix.orchestrator.board import RUNTIME, Board, ObservedSession
@@ -80,7 +81,8 @@ class Agents:
             layout = Place(workspace, self._home(observed), toolchain())
             confined = wrapped(command, layout, confinement(level), environment=environment)
             command, environment = confined.argv, confined.environment
-        return start_agent(command, directory=directory, workspace=workspace, environment=environment, confirm=confirm)
+        mark = make_mark(self.board.engine.store.root, observed.id)
+        return start_agent(command, directory=directory, workspace=workspace, environment=environment, confirm=confirm, mark=mark)
 
     def _home(self, observed: ObservedSession) -> Path:
         home = self.board.engine.store.directory(observed.id) / _HOME

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from pytest_gittrix.engine.agents.processes import GRACE
+from pytest_gittrix.engine.operations.caller import agents_session, require_person
 from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.errors import GittrixError, InvalidInput, SessionNotRestorable
 from pytest_gittrix.orchestrator.agents import Agents
@@ -143,6 +144,14 @@ class Orchestrator:
             self._timer.cancel()
             self._timer = None
 
+    def _require_person_or_orchestrator(self, verb: str) -> None:
+        """Refuse an agent, unless it is the agent of a session that leads a project's others, which a person spawned for this."""
+        store = self._board.engine.store
+        asking = agents_session(store.root)
+        observed = None if asking is None else self._board.find_or_none(asking)
+        if observed is None or observed.state.identity.get("role") != "orchestrator":
+            require_person(store.root, verb)
+
     # Spawning ------------------------------------------------------------------------------------------------------------------
 
     def spawn(self, config: SpawnConfig) -> Session:
@@ -157,7 +166,9 @@ class Orchestrator:
             GittrixError: an error of the tracker; nothing was made.
             AdapterUnavailable, UnsupportedRepository, CapabilityMissing: it cannot be started. After any error, no reservation, session,
                 workspace or process is left.
+            PersonRequired: an agent's process asks that is not the project's orchestrator.
         """
+        self._require_person_or_orchestrator("spawn")
         return self._session(self._spawning.worker(config))
 
     def spawn_orchestrator(self, project_id: str, *, system_prompt: str | None = None, agent: str | None = None) -> Session:
@@ -220,7 +231,9 @@ class Orchestrator:
             InvalidInput: the reason is unknown.
             CapabilityMissing, AdapterUnavailable: the agent cannot be ended from here, or does not end; nothing was recorded.
             EvictionRace: another process is changing the session for too long.
+            PersonRequired: an agent's process asks that is not the project's orchestrator.
         """
+        self._require_person_or_orchestrator("kill")
         return self._ends.kill(id, reason, purge=purge)
 
     def restore(self, id: str) -> Session:

@@ -20,6 +20,10 @@ else:
 STATE, PARENT, GROUP, SESSION, START_TIME, EXIT_STATUS = 0, 1, 2, 3, 19, 49
 """Places of some of the fields that ``stat_fields`` returns; see proc_pid_stat(5)."""
 
+_CONNECTIONS = ("/proc/net/tcp", "/proc/net/tcp6")
+_ESTABLISHED = "01"
+_LOCAL, _REMOTE, _CONNECTED, _INODE = 1, 2, 3, 9
+
 
 def stat_fields(process: int | str) -> list[bytes]:
     """The fields of a process in its ``/proc/PID/stat``, from its state on.
@@ -102,6 +106,46 @@ def with_descendants(roots: Iterable[int], parents: Mapping[int, int]) -> set[in
     while below := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= below
     return found
+
+
+def peer_process(own_port: int, peer_port: int) -> int | None:
+    """The process that holds the other end of a connection over loopback.
+
+    Args:
+        own_port: the port of this end.
+        peer_port: the port of the other end.
+
+    Returns:
+        The number of the first process that has that end open; None if none can be seen: it is on another machine or in another network
+        namespace, it belongs to another user, or this system has no ``/proc``.
+    """
+    inode = next((found for table in _CONNECTIONS if (found := _socket_inode(table, own_port, peer_port)) is not None), None)
+    return None if inode is None else next((pid for pid in pids() if _has_open(pid, f"socket:[{inode}]")), None)
+
+
+def _socket_inode(table: str, own_port: int, peer_port: int) -> str | None:
+    """The inode of the socket at the other end, which is the local end of its own line in the table."""
+    try:
+        with open(table, encoding="ascii") as lines:
+            for line in lines:
+                fields = line.split()
+                if len(fields) > _INODE and fields[_CONNECTED] == _ESTABLISHED and fields[_INODE] != "0":
+                    ports = [int(fields[place].rpartition(":")[2], 16) for place in (_LOCAL, _REMOTE)]
+                    if ports == [peer_port, own_port]:
+                        return fields[_INODE]
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+def _has_open(pid: int, socket: str) -> bool:
+    """Whether a process has a socket open."""
+    with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:
+        for descriptor in descriptors:
+            with suppress(OSError):
+                if os.readlink(descriptor.path) == socket:
+                    return True
+    return False
 
 
 def lead() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -104,6 +104,25 @@ def marked(pids: Iterable[int], mark: str, variable: str = MARK) -> set[int]:
             if wanted in environment(pid):
                 found.add(pid)
     return found
+
+
+def marks_above(pid: int, variable: str = MARK) -> Iterator[str]:
+    """The marks of a process and of those that it descends from, nearest first. What cannot be seen has none.
+
+    Args:
+        pid: its number.
+        variable: the name that they carry their marks under.
+    """
+    prefix = f"{variable}=".encode()
+    passed: set[int] = set()
+    while pid > 0 and pid not in passed:
+        passed.add(pid)
+        with suppress(OSError):
+            yield from (one[len(prefix) :].decode(errors="replace") for one in environment(pid) if one.startswith(prefix))
+        try:
+            pid = int(stat_fields(pid)[PARENT])
+        except (OSError, ValueError, IndexError):
+            return
 
 
 def signal_process(which: Process, number: int) -> bool:

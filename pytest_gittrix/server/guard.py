@@ -14,12 +14,15 @@ import json
 import os
 import stat
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from starlette.exceptions import HTTPException
 
+from pytest_gittrix.engine.operations.caller import on_behalf_of
 from pytest_gittrix.errors import AuthFailed, InvalidInput
+from pytest_gittrix.os_level.proc import peer_process
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -123,7 +126,8 @@ class Guard:
         except Refusal as refusal:
             await _refuse(send, refusal)
             return
-        await self._app(scope, _Limited(receive, _most(scope)), send)
+        with on_behalf_of(partial(_peer, scope)):
+            await self._app(scope, _Limited(receive, _most(scope)), send)
 
     def _check(self, scope: Scope) -> None:
         headers = _headers(scope)
@@ -176,6 +180,14 @@ class _Limited:
         if self._size > self._most:
             raise HTTPException(413, _too_large(self._most))
         return message
+
+
+def _peer(scope: Scope) -> int | None:
+    """The process of this machine that a request comes from, where it can be seen."""
+    client, server = scope.get("client"), scope.get("server")
+    if client is None or server is None or server[1] is None or not is_loopback(client[0]):
+        return None
+    return peer_process(server[1], client[1])
 
 
 def _most(scope: Scope) -> int:

@@ -29,6 +29,7 @@ _STATUSES: Final[tuple[tuple[type[GittrixError], int], ...]] = (
     (errors.SessionNotRestorable, 409),
     (errors.WorkspaceMissing, 409),
     (errors.SessionExpired, 409),
+    (errors.PersonRequired, 403),
     (errors.BaselineConflict, 409),
     (errors.PromoteFailed, 409),
     (errors.EvictionRace, 409),

@@ -10,6 +10,8 @@ import queue
 import threading
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
+from contextvars import copy_context
+from functools import partial
 from typing import Any, Final
 
 from pytest_gittrix.os_level.monotonic import real_seconds
@@ -50,7 +52,7 @@ class Workers:
                 return future
             self._under_way[key] = future
             future.add_done_callback(lambda done: self._done(key, done))
-            self._work.put((work, future))
+            self._work.put((partial(copy_context().run, work), future))
             if len(self._under_way) > len(self._threads) < self._count:
                 thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads) + 1}", daemon=True)
                 self._threads.append(thread)

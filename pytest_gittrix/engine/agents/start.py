@@ -37,6 +37,7 @@ def start_agent(
     workspace: Path | str,
     environment: Mapping[str, str],
     confirm: Callable[[Owner], object] | None = None,
+    mark: str | None = None,
 ) -> AgentProcess:
     """Start an agent: a command that leads a new POSIX session and process group.
 
@@ -49,6 +50,8 @@ def start_agent(
         workspace: its working directory.
         environment: all its variables; one is added, ``GITTRIX_AGENT_MARK``, which identifies its processes.
         confirm: called with its process before that does anything, to store it; if it raises, nothing was started.
+        mark: the value of that variable, which no other agent has; a random one by default. By one of ``make_mark`` the engine knows
+            the agent, and refuses it what only a person decides.
 
     Raises:
         InvalidInput: there is no such program or workspace, the directory is there already, or a text has a null byte.
@@ -65,7 +68,7 @@ def start_agent(
     check_command(command, environment)
     if not os.path.isdir(working_dir):
         raise InvalidInput(f"There is no workspace {working_dir}.", why="An agent works in one.", fix="Make it first.")
-    mark = os.urandom(8).hex()
+    mark = mark or os.urandom(8).hex()
     spec = {
         "command": [*command],
         "executable": _executable(command[0], working_dir, environment.get("PATH", os.defpath)),

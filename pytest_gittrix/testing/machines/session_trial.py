@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -361,7 +361,9 @@ class Trial(TrialBase):
     @checked
     def sweep(self, engine: Any = None) -> None:
         """The engine sweeps, or another engine on the same sessions."""
-        evicted = set((engine or self.engine).sweep())
+        self._judge_sweep(set((engine or self.engine).sweep()))
+
+    def _judge_sweep(self, evicted: set[str]) -> None:
         for id_, session in self.model.sessions.items():
             if session.doubtful(self.now):
                 session.settled(self.now, kept=id_ not in evicted)
@@ -389,10 +391,20 @@ class Trial(TrialBase):
         if self.access.native:
             self._swept()
         else:
-            self.sweep()
+            swept_at_the_start = self._ended_unseen(new.states())
+            self._judge_sweep(swept_at_the_start | set(new.sweep()))
         for held in self.held:
             if self.model.sessions[held.id].state == "active":
                 held.handle = new.get_session(held.id)
+
+    def _ended_unseen(self, states: Mapping[str, str]) -> set[str]:
+        """The sessions that a system evicted as it started, as its states show; of a promoted one only its workspace shows that."""
+        present = {id_: session for id_, session in self.model.sessions.items() if session.present}
+        return {
+            id_
+            for id_, session in present.items()
+            if states.get(id_) == "expired" or (session.state == "promoted" and session.due(self.now))
+        }
 
     def _another_engine(self) -> Any:
         self._engines += 1

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.engine import at_point, passed
 from support.orchestrator import Led, Tracked, leading, on_linux
 
+from pytest_gittrix.engine.operations.caller import on_behalf_of
 from pytest_gittrix.errors import (
     AdapterUnavailable,
     GittrixError,
     InvalidInput,
+    PersonRequired,
     SessionNotFound,
     SessionNotRestorable,
     WorkspaceMissing,
@@ -52,6 +56,24 @@ def test_a_kill_ends_the_agent_with_everything_it_started_and_nothing_else(led: 
     assert work.read_text() == "unsaved\n"
     assert (read(led.files / session.id) or {})["status"] == "killed"
     assert led.types() == ["session.working", "session.killed"]
+
+
+def test_agents_neither_spawn_nor_kill_but_for_the_one_that_a_person_spawned_to_lead(led: Led) -> None:
+    worker = led.spawn()
+    leader = led.lead.spawn_orchestrator(worker.project_id)
+
+    def asks(session: Any) -> AbstractContextManager[None]:
+        return on_behalf_of(lambda: int(session.runtime_handle.id))
+
+    with asks(worker):
+        for decide in (lambda: led.spawn(), lambda: led.lead.kill(leader.id)):
+            with pytest.raises(PersonRequired, match=f"The agent of session {worker.id} asked to"):
+                decide()
+    assert {one.id for one in led.lead.list()} == {worker.id, leader.id}
+    assert led.now(leader.id).activity != "exited"
+
+    with asks(leader):
+        assert led.lead.kill(worker.id).cleaned
 
 
 def test_a_second_kill_does_nothing(led: Led) -> None:

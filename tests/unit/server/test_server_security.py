@@ -8,14 +8,19 @@ import json
 import os
 import socket
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.daemon import DaemonClient, Staff, serving
+from support.agent_processes import on_linux
+from support.daemon import DaemonClient, Staff, serving, wait_until
 
+from pytest_gittrix import World
+from pytest_gittrix.engine.agents.start import start_agent
+from pytest_gittrix.engine.operations.caller import make_mark
 from pytest_gittrix.errors import AuthFailed, DaemonRuns, InvalidInput
 from pytest_gittrix.server import connections, daemon_file, guard
 from pytest_gittrix.server.run import Serving, Settings
@@ -116,6 +121,35 @@ def test_commands_take_the_key_even_where_nothing_else_does(daemon: DaemonClient
 
     assert daemon.request("POST", "/api/command", body).error == (401, "AUTH_FAILED")
     assert daemon.command("session", "list", cwd=tmp_path).status == 200
+
+
+@on_linux
+def test_an_agents_process_that_has_the_key_decides_nothing_all_the_same(staff: Staff, daemon: DaemonClient, tmp_path: Path) -> None:
+    with World.open(tmp_path / "world", files={"app.py": "1\n"}) as world:
+        durable = str(world.durable.path)
+        started = daemon.command("session", "start", "task", "-d", durable, cwd=tmp_path).json["answer"]["data"]["id"]
+        promote = {"argv": ["promote", started], "cwd": str(tmp_path)}
+        program = f"""
+import http.client, os
+connection = http.client.HTTPConnection({daemon.file.host!r}, {daemon.file.port})
+headers = {{"Content-Type": "application/json", "Authorization": "Bearer {daemon.file.key}"}}
+connection.request("POST", "/api/command", {json.dumps(promote)!r}, headers)
+body = connection.getresponse().read()
+with open("answer.new", "wb") as file:
+    file.write(body)
+os.rename("answer.new", "answer")
+"""
+        start_agent(
+            [sys.executable, "-c", program],
+            directory=tmp_path / "agent",
+            workspace=tmp_path,
+            environment={"PATH": os.environ["PATH"]},
+            mark=make_mark(Path(daemon.file.store), started),
+        )
+        wait_until((tmp_path / "answer").exists, "an answer")
+
+        assert json.loads((tmp_path / "answer").read_bytes())["answer"]["error"]["code"] == "PERSON_REQUIRED"
+        assert daemon.command("promote", started, cwd=tmp_path).json["answer"]["error"]["code"] == "PROMOTE_FAILED"  # nothing was changed
 
 
 def test_the_file_with_the_key_is_for_its_owner_alone(staff: Staff, daemon: DaemonClient) -> None:

@@ -1,0 +1,103 @@
+"""Who asks the engine for something: a person's program, or a process of an agent that this store's engine launched.
+
+An agent's process is known by the mark in its environment, in that of a process it descends from, or in that of its keeper, who adopts its
+orphans. This catches accidents and prompt injection. It is no wall: the wall is the level of confinement (docs/explanation/isolation.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Final
+
+from pytest_gittrix.errors import PersonRequired
+from pytest_gittrix.os_level.process_tree import marks_above
+from pytest_gittrix.record.eventlog.events import Actor
+
+_REMOTE: Final[ContextVar[Callable[[], int | None] | None]] = ContextVar("process that a request comes from", default=None)
+
+
+def make_mark(store: Path, session: str) -> str:
+    """A new mark for the agent of a session.
+
+    Args:
+        store: root of the store of sessions.
+        session: the id of the session.
+    """
+    return f"{os.urandom(8).hex()}.{_name_of(store)}.{session}"
+
+
+@lru_cache(maxsize=16)
+def _name_of(store: Path) -> str:
+    return hashlib.sha256(os.fsencode(os.path.realpath(store))).hexdigest()[:16]
+
+
+@contextmanager
+def on_behalf_of(find: Callable[[], int | None]) -> Iterator[None]:
+    """Serve a request of another process: in the body, that process is the one that asks.
+
+    Args:
+        find: gives the number of that process, when it is needed; None if it cannot be known, and then this process is the one that asks.
+    """
+    token = _REMOTE.set(cache(find))
+    try:
+        yield
+    finally:
+        _REMOTE.reset(token)
+
+
+def agents_session(store: Path) -> str | None:
+    """The session whose agent the process that asks belongs to; None for a process of a person, or of another store's agent.
+
+    Args:
+        store: root of the store of sessions.
+    """
+    find = _REMOTE.get()
+    remote = None if find is None else find()
+    for mark in _own_marks(os.getpid()) if remote is None else marks_above(remote):
+        _, _, rest = mark.partition(".")
+        name, _, session = rest.partition(".")
+        if session and name == _name_of(store):
+            return session
+    return None
+
+
+@lru_cache(maxsize=1)
+def _own_marks(pid: int) -> tuple[str, ...]:
+    """The marks above this process, which stay as they are: when one of an agent's processes ends, its keeper adopts the children."""
+    return tuple(marks_above(pid))
+
+
+def true_actor(store: Path, actor: Actor) -> Actor:
+    """Who an event is logged to be of: nothing that an agent asked for is logged as a person's.
+
+    Args:
+        store: root of the store of sessions.
+        actor: whose part the caller plays.
+    """
+    return "agent" if actor == "human" and agents_session(store) is not None else actor
+
+
+def require_person(store: Path, verb: str) -> None:
+    """Refuse an agent what only a person decides.
+
+    Args:
+        store: root of the store of sessions.
+        verb: what was asked for, such as ``promote``.
+
+    Raises:
+        PersonRequired: an agent of the store asks.
+    """
+    session = agents_session(store)
+    if session is None:
+        return
+    raise PersonRequired(
+        f"The agent of session {session} asked to {verb}, which only a person may.",
+        why="The agent works in its workspace, and a person decides what becomes of that work. Nothing was changed.",
+        fix=f"Run it in a terminal of yours that no agent started. What the agent has to say goes into a report or its output, not {verb}.",
+    )

@@ -49,7 +49,7 @@ class AuthFailed(GittrixError):
 
 
 class PersonRequired(GittrixError):
-    """An agent's process asked for what only a person decides: to promote, discard, extend, evict, spawn or kill."""
+    """An agent's process asked for what only a person decides: to promote, discard, extend, evict, spawn or kill, or to change a role."""
 
     code = "PERSON_REQUIRED"
 

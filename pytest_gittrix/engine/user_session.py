@@ -190,7 +190,10 @@ class UserSession(AgentSession):
 
         Raises:
             InvalidInput: there is no such fact, or it is no text.
+            PersonRequired: an agent's process asks for another ``role``, by which it could be the one that leads others.
         """
+        if "role" in identity:
+            require_person(self._services.store.root, "change the role of a session")
         self._note("session.identified", {"identity": check_identity(identity)})
 
     def subscribe(self, listener: Callable[[Event], object], types: Iterable[str] | None = None) -> Callable[[], None]:

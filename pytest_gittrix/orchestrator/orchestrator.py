@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from pytest_gittrix.engine.agents.processes import GRACE
-from pytest_gittrix.engine.operations.caller import agents_session, require_person
+from pytest_gittrix.engine.operations.caller import agents_sessions, require_person
 from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.errors import GittrixError, InvalidInput, SessionNotRestorable
 from pytest_gittrix.orchestrator.agents import Agents
@@ -145,12 +145,11 @@ class Orchestrator:
             self._timer = None
 
     def _require_person_or_orchestrator(self, verb: str) -> None:
-        """Refuse an agent, unless it is the agent of a session that leads a project's others, which a person spawned for this."""
-        store = self._board.engine.store
-        asking = agents_session(store.root)
-        observed = None if asking is None else self._board.find_or_none(asking)
-        if observed is None or observed.state.identity.get("role") != "orchestrator":
-            require_person(store.root, verb)
+        """Refuse an agent, unless it is the one of a session that leads a project's others. One that it spawned is refused, too."""
+        root = self._board.engine.store.root
+        asking = [self._board.find_or_none(id) for id in agents_sessions(root)]
+        if not all(one is not None and one.state.identity.get("role") == "orchestrator" for one in asking):
+            require_person(root, verb)
 
     # Spawning ------------------------------------------------------------------------------------------------------------------
 
@@ -178,8 +177,9 @@ class Orchestrator:
             InvalidInput: there is no such project or agent.
             SessionNotRestorable: it is done, and its workspace still exists.
             EvictionRace: another process has been spawning it for 20 seconds.
-            AdapterUnavailable, UnsupportedRepository, CapabilityMissing: as ``spawn``.
+            AdapterUnavailable, UnsupportedRepository, CapabilityMissing, PersonRequired: as ``spawn``.
         """
+        self._require_person_or_orchestrator("spawn")
         return self._session(self._spawning.orchestrator(project_id, system_prompt, agent))
 
     # Finding -------------------------------------------------------------------------------------------------------------------

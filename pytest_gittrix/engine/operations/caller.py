@@ -51,20 +51,23 @@ def on_behalf_of(find: Callable[[], int | None]) -> Iterator[None]:
         _REMOTE.reset(token)
 
 
-def agents_session(store: Path) -> str | None:
-    """The session whose agent the process that asks belongs to; None for a process of a person, or of another store's agent.
+def agents_sessions(store: Path) -> list[str]:
+    """The sessions of a store whose agents the process that asks descends from, nearest first; none for a person's process.
+
+    An agent that spawns another is above it. An agent can give its own programs a false mark, but cannot take away the true one above them.
 
     Args:
         store: root of the store of sessions.
     """
     find = _REMOTE.get()
     remote = None if find is None else find()
+    found = []
     for mark in _own_marks(os.getpid()) if remote is None else marks_above(remote):
         _, _, rest = mark.partition(".")
         name, _, session = rest.partition(".")
         if session and name == _name_of(store):
-            return session
-    return None
+            found.append(session)
+    return list(dict.fromkeys(found))
 
 
 @lru_cache(maxsize=1)
@@ -80,7 +83,7 @@ def true_actor(store: Path, actor: Actor) -> Actor:
         store: root of the store of sessions.
         actor: whose part the caller plays.
     """
-    return "agent" if actor == "human" and agents_session(store) is not None else actor
+    return "agent" if actor == "human" and agents_sessions(store) else actor
 
 
 def require_person(store: Path, verb: str) -> None:
@@ -93,11 +96,11 @@ def require_person(store: Path, verb: str) -> None:
     Raises:
         PersonRequired: an agent of the store asks.
     """
-    session = agents_session(store)
-    if session is None:
+    sessions = agents_sessions(store)
+    if not sessions:
         return
     raise PersonRequired(
-        f"The agent of session {session} asked to {verb}, which only a person may.",
+        f"The agent of session {sessions[0]} asked to {verb}, which only a person may.",
         why="The agent works in its workspace, and a person decides what becomes of that work. Nothing was changed.",
-        fix=f"Run it in a terminal of yours that no agent started. What the agent has to say goes into a report or its output, not {verb}.",
+        fix="Do it yourself, in a terminal that no agent started. The agent can ask for it in a report or in its output.",
     )

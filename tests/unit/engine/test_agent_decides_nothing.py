@@ -14,7 +14,7 @@ from support.agent_processes import on_linux
 
 from pytest_gittrix import World
 from pytest_gittrix.engine.agents.start import start_agent
-from pytest_gittrix.engine.operations.caller import agents_session, make_mark, on_behalf_of, require_person
+from pytest_gittrix.engine.operations.caller import agents_sessions, make_mark, on_behalf_of, require_person
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import PersonRequired
 from pytest_gittrix.os_level.monotonic import pause, real_seconds
@@ -138,12 +138,12 @@ def test_a_person_is_not_refused_nor_the_agent_of_another_store(world: World, se
     try:
         assert len([*marks_above(pid)]) >= 1
         with on_behalf_of(lambda: pid):
-            assert agents_session(root) is None
+            assert agents_sessions(root) == []
             require_person(root, "promote")
     finally:
         foreign.stop(grace=0)
 
-    assert agents_session(root) is None
+    assert agents_sessions(root) == []
     session.promote()
     assert world.durable.read("app.py") == b"2\n"
 
@@ -153,10 +153,21 @@ def test_whoever_is_served_counts_and_not_who_serves(world: World, session: User
     pid = int(answer(tmp_path / "pid"))
     try:
         with on_behalf_of(lambda: pid):
-            assert agents_session(world.gittrix.store.root) == session.id
+            assert agents_sessions(world.gittrix.store.root) == [session.id]
             with pytest.raises(PersonRequired, match=f"The agent of session {session.id} asked to promote"):
                 session.promote()
             with on_behalf_of(lambda: None):
                 require_person(world.gittrix.store.root, "promote")
+    finally:
+        os.kill(pid, 9)
+
+
+def test_a_false_mark_does_not_take_the_true_one_away(world: World, session: UserSession, tmp_path: Path) -> None:
+    false = make_mark(world.gittrix.store.root, "sess_of_a_leader")
+    launch(world, session, ["sh", "-c", f"{MARK}={false} sh -c 'echo $$ > {tmp_path / 'pid'}; sleep 60; true'; true"], tmp_path)
+    pid = int(answer(tmp_path / "pid"))
+    try:
+        with on_behalf_of(lambda: pid):
+            assert agents_sessions(world.gittrix.store.root) == ["sess_of_a_leader", session.id]
     finally:
         os.kill(pid, 9)

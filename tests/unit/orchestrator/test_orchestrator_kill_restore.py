@@ -66,7 +66,13 @@ def test_agents_neither_spawn_nor_kill_but_for_the_one_that_a_person_spawned_to_
         return on_behalf_of(lambda: int(session.runtime_handle.id))
 
     with asks(worker):
-        for decide in (lambda: led.spawn(), lambda: led.lead.kill(leader.id)):
+        promoted = led.site.engine.get_session(worker.id)
+        for decide in (
+            led.spawn,
+            lambda: led.lead.spawn_orchestrator(worker.project_id),
+            lambda: led.lead.kill(leader.id),
+            lambda: promoted.identify(role="orchestrator"),
+        ):
             with pytest.raises(PersonRequired, match=f"The agent of session {worker.id} asked to"):
                 decide()
     assert {one.id for one in led.lead.list()} == {worker.id, leader.id}

@@ -37,13 +37,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
-@pytest.fixture(scope="session")
-def statistics() -> None:
-    """What evals compute intervals with: it cannot be loaded a second time, so the first run in this process may not be what loads it."""
-    import_module("scipy.stats")
-
-
 @pytest.fixture
-def evals(statistics: None, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> EvalTests:
+def evals(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> EvalTests:
     """A project whose tests are evals, and runs of pytest in it."""
     return EvalTests(pytester, monkeypatch)

@@ -3,7 +3,8 @@
 
 VENV ?= .venv
 BIN  := $(VENV)/bin
-JOBS ?= 2
+# Tests wait for programs a third of their time, so two cores carry three test processes.
+JOBS ?= 3
 ARGS ?=
 
 # Each test process rewrites the assertions of every test file, and starts hundreds of programs of ours: they must be able to keep bytecode.

@@ -26,7 +26,7 @@ from pytest_gittrix.record.store.index import LARGE, Index, Query, Row
 from pytest_gittrix.record.store.store import LOG, Store
 
 SOAK: Final = bool(os.environ.get("PYTEST_GITTRIX_SOAK"))
-STEPS: Final = 100_000 if SOAK else 10_000
+STEPS: Final = 100_000 if SOAK else 4_000
 KILLS: Final = 200 if SOAK else 12
 SESSIONS: Final = 50
 ALL_OF_THEM_EVERY: Final = 250

@@ -314,8 +314,8 @@ class LocalEphemeral:
         kind: ``clone`` (self-contained repository), ``lazy`` (holds only written files), ``copy`` (files without git) or ``worktree``
             (linked work tree, which shares references with durable).
         history: how much history a ``clone`` contains: ``none``, a number of commits, or ``full``.
-        confine: how programs that the agent runs through its session are confined: ``auto``, ``off``, ``guard`` or ``jail``
-            (docs/reference/confinement.md). ``off`` does not confine them.
+        confine: how an agent's programs are confined: ``auto``, ``off``, ``guard`` or ``jail`` (docs/reference/confinement.md). None leaves
+            it to whoever starts them: ``AgentSession.run`` does not confine them, launchers of agents that stay take ``auto``.
         limits: how large a session's changes may be.
 
     Raises:
@@ -324,13 +324,14 @@ class LocalEphemeral:
 
     kind: WorkspaceKind = "clone"
     history: History = "none"
-    confine: Level = "off"
+    confine: Level | None = None
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         check_kind(self.kind)
         check_history(self.history)
-        check_level(self.confine)
+        if self.confine is not None:
+            check_level(self.confine)
 
     def create(self, path: str, state_dir: str, seed: Seed, *, branch: str, durable_objects: str | None, name: str) -> Workspace:
         """Make a workspace at the seed's baseline.
@@ -340,11 +341,11 @@ class LocalEphemeral:
         """
         common_dir = os.path.dirname(durable_objects) if durable_objects is not None else None
         workspace = create(self.kind, path, state_dir, seed, branch=branch, durable_common_dir=common_dir, name=name)
-        workspace.confine = self.confine
+        workspace.confine = self.confine or "off"
         return workspace
 
     def open(self, path: str, state_dir: str) -> Workspace:
         """Open an existing workspace. Raises AdapterUnavailable if the engine's state of it is gone."""
         workspace = open_workspace(path, state_dir)
-        workspace.confine = self.confine
+        workspace.confine = self.confine or "off"
         return workspace

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gittrix.errors import InvalidInput, SessionNotFound
+from pytest_gittrix.os_level.confinement_levels import LEVELS
 
 if TYPE_CHECKING:
     from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
@@ -122,6 +123,15 @@ def orchestrator(gittrix: GitTrix, options: Namespace) -> Orchestrator:
 
     caller = remote_caller.get()
     return orchestrator_of(gittrix, team(options)) if caller is None else caller.orchestrator
+
+
+def confine_option(verb: ArgumentParser) -> None:
+    """Declare ``--confine`` for a verb that starts an agent that stays."""
+    verb.add_argument(
+        "--confine",
+        choices=LEVELS,
+        help="how the agent is confined; by default as the team file says, or auto: as strongly as this machine and user can",
+    )
 
 
 def team(options: Namespace) -> Team:

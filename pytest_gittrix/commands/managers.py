@@ -66,6 +66,7 @@ def members_of(engine: GitTrix, team: Team, environ: Environ = os.environ) -> Me
         retention=retention_of(team.retention),
         forge=_issue_opener(team.forge, environ),
         credentials=lambda url: (_USER, tokens[url]) if url in tokens else None,
+        **_agent_settings(team),
     )
 
 
@@ -73,7 +74,7 @@ def orchestrator_of(engine: GitTrix, team: Team, environ: Environ = os.environ) 
     """The manager of a team's projects, on an engine. Arguments and errors as of :func:`members_of`."""
     from pytest_gittrix.orchestrator.orchestrator import Orchestrator
 
-    return Orchestrator(engine, [_project(part, environ) for part in team.projects])
+    return Orchestrator(engine, [_project(part, environ) for part in team.projects], **_agent_settings(team))
 
 
 def start_member(members: Members, team: Team, member: str, kind: str | None = None, **given: Any) -> Life:
@@ -112,6 +113,10 @@ def inspection_data(inspection: Inspection) -> list[dict[str, Any]]:
         }
         for one in inspection.repositories
     ]
+
+
+def _agent_settings(team: Team) -> dict[str, Any]:
+    return {"confine": team.confine, "network": team.network, "pass_env": team.pass_env, "readable": team.readable}
 
 
 def _project(part: ProjectPart, environ: Environ) -> Project:

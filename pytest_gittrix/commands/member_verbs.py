@@ -48,6 +48,7 @@ def arguments(add: Callable[..., ArgumentParser]) -> None:
     starting.add_argument("--kind", choices=KINDS, help="what runs in it; as the team file says, or loop")
     starting.add_argument("-t", "--task", default="", metavar="TEXT", help="what it is to do")
     starting.add_argument("--work-item", metavar="ITEM", help="what it alone is to work on")
+    context.confine_option(starting)
     starting.add_argument("--id", dest="chosen_id", metavar="ID", help="its id; made here by default")
     _team(starting)
     stopping = add("stop", stop, "stop members' agents and save their work; those that are over are no error")
@@ -110,6 +111,7 @@ def start(options: Namespace) -> CommandResult:
             task=options.task,
             work_item=options.work_item,
             command=options.command or None,
+            confine=options.confine,
             id=options.chosen_id,
         )
         return CommandResult(_record(gittrix, life.id), text_of([life.id, life.workspace]))
@@ -141,10 +143,19 @@ def status(options: Namespace) -> CommandResult:
         records = [_record(gittrix, life.id) for life in lives]
         now = gittrix.clock.now_ns()
     rows: list[tuple[str, ...]] = [
-        (life.member, life.id, life.kind, life.state.capitalize(), _pid(life), elapsed_text(max(now - life.created_ns, 0)), life.task)
+        (
+            life.member,
+            life.id,
+            life.kind,
+            life.state.capitalize(),
+            _pid(life),
+            elapsed_text(max(now - life.created_ns, 0)),
+            _confined(life),
+            life.task,
+        )
         for life in lives
     ]
-    headings = ("member", "session", "type", "state", "pid", "for", "task")
+    headings = ("member", "session", "type", "state", "pid", "for", "confined", "task")
     return CommandResult(records, Table(headings, rows, "task", dict(_STYLES)) if rows else "Nobody is at work.\n")
 
 
@@ -240,16 +251,21 @@ def _selector(gittrix: GitTrix, options: Namespace) -> Selector:
 
 
 def _record(gittrix: GitTrix, id_: str) -> dict[str, Any]:
+    from pytest_gittrix.record.state.lifecycle import life_of
     from pytest_gittrix.views.botminter import record
 
     events = gittrix.store.log(id_).read()
     if not events:
         raise SessionNotFound(f"There is no session {id_!r} in {gittrix.store.root}.")
-    return record(events)
+    return {**record(events), "agent_confinement": _confined(life_of(events)) or None}
 
 
 def _pid(life: Life) -> str:
     return str(life.agent.pid) if life.agent is not None and life.agent.exited_ns is None else ""
+
+
+def _confined(life: Life | None) -> str:
+    return (life.agent.confinement if life is not None and life.agent is not None else None) or ""
 
 
 def _repository_text(repository: Mapping[str, Any]) -> str:

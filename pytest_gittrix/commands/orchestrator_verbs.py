@@ -38,6 +38,7 @@ def arguments(add: Callable[..., ArgumentParser]) -> None:
     spawning.add_argument("--branch", metavar="NAME", help="what its work is called; made up by default")
     spawning.add_argument("--prompt", metavar="TEXT", help="the first message to the agent")
     spawning.add_argument("--agent", metavar="NAME", help="which agent of the project's; its first by default")
+    context.confine_option(spawning)
     spawning.add_argument("--lead", action="store_true", help="the session that leads the project's others; there is one, and it is shown")
     _team(spawning)
     _team(add("restore", restore, "continue an ended session with a new agent", of_session=True))
@@ -65,7 +66,14 @@ def spawn(options: Namespace) -> CommandResult:
     """Start a session of a project; people get its id and its workspace, a line each."""
     from pytest_gittrix.orchestrator.orchestrator import SpawnConfig
 
-    config = SpawnConfig(options.project, issue_id=options.issue, branch=options.branch, prompt=options.prompt, agent=options.agent)
+    config = SpawnConfig(
+        options.project,
+        issue_id=options.issue,
+        branch=options.branch,
+        prompt=options.prompt,
+        agent=options.agent,
+        confine=options.confine,
+    )
     if options.lead and (options.issue is not None or options.branch is not None):
         raise InvalidInput(
             "The session that leads a project's others works on no issue of its own.", fix="Leave out --issue and --branch, or --lead."
@@ -73,7 +81,9 @@ def spawn(options: Namespace) -> CommandResult:
     with working("Starting a session"), context.engine(options) as gittrix:
         manager = context.orchestrator(gittrix, options)
         if options.lead:
-            session = manager.spawn_orchestrator(options.project, system_prompt=options.prompt, agent=options.agent)
+            session = manager.spawn_orchestrator(
+                options.project, system_prompt=options.prompt, agent=options.agent, confine=options.confine
+            )
         else:
             session = manager.spawn(config)
     return CommandResult(session.to_wire(), text_of([session.id, session.workspace_path or ""]))

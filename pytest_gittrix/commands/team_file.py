@@ -12,7 +12,9 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from pytest_gittrix.confine.command import Network
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.os_level.confinement_levels import Level
 from pytest_gittrix.record.state.retention import age_ns
 
 FILE: Final = "team.toml"
@@ -122,10 +124,15 @@ class Team(_Part):
     Attributes:
         team: its name. repositories, members, retention, forge, projects: see their classes.
         command: the command of members without one.
+        confine, network, pass_env, readable: what agents may reach; see ``engine.agents.launch.AgentSettings``.
     """
 
     team: Text = "team"
     command: Command | None = None
+    confine: Level | None = None
+    network: Network = "none"
+    pass_env: list[Annotated[str, Field(pattern=r"^[^=\x00]+$")]] = Field(default_factory=list)
+    readable: list[Text] = Field(default_factory=list)
     repositories: list[Repository] = Field(default_factory=list)
     members: dict[Text, MemberPart] = Field(default_factory=dict)
     retention: Retention = Field(default_factory=Retention)

@@ -12,19 +12,34 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast, get_args
 
 from pytest_gittrix.confine import launcher
 from pytest_gittrix.confine.filesystem_layout import Layout, Place, layout
 from pytest_gittrix.confine.namespace_jail import HOST_NAME
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.command import check_command
+from pytest_gittrix.os_level.confinement_levels import Level, check_level
 
 Means = Literal["bwrap", "namespaces", "landlock", "none"]
+Network = Literal["none", "all"]
+"""Which network a confined program has: none but a loopback of its own, or the machine's."""
 
 BWRAP: Final = "bwrap"
 
 _KEPT_BACK: Final = ("LD_", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "LC_CTYPE")
+
+
+def check_network(network: object) -> Network:
+    """Validate which network a program has. Raises InvalidInput for none of ``none`` and ``all``."""
+    for known in get_args(Network):
+        if network == known:
+            return cast("Network", known)
+    raise InvalidInput(
+        f"network={network!r} is no network of a confined program.",
+        why="It decides whom the program can reach.",
+        fix=f"Use one of: {', '.join(get_args(Network))}.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +50,23 @@ class Confinement:
         level: ``off``, ``guard`` or ``jail``.
         by: what does it.
         why: why it is not stronger; empty for a jail.
+        network: ``none``, or ``all`` for the machine's network; at ``off`` it always has that.
     """
 
     level: Literal["off", "guard", "jail"]
     by: Means
     why: str = ""
+    network: Network = "none"
 
     def __str__(self) -> str:
-        return self.level if self.by == "none" else f"{self.level}({self.by})"
+        if self.by == "none":
+            return self.level
+        return f"{self.level}({self.by})" if self.network == "none" else f"{self.level}({self.by}, network {self.network})"
+
+
+def level_of(recorded: str | None) -> Level | None:
+    """The level of a recorded confinement such as ``jail(bwrap)``; None if nothing was recorded."""
+    return None if recorded is None else check_level(recorded.partition("(")[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +151,7 @@ def launch(
     kept_back = {name: value for name, value in wanted.environment.items() if name.startswith(_KEPT_BACK)}
     rest = {name: value for name, value in wanted.environment.items() if name not in kept_back}
     if confinement.by == "bwrap":
-        jail = [*_bwrap(laid, wanted.spec["cwd"], kept_back), "--", *argv]
+        jail = [*_bwrap(laid, wanted.spec, kept_back), "--", *argv]
         if bwrap_pipes is None:
             return _launcher(wanted.spec, jail, rest)
         return Launch([jail[0], "--json-status-fd", str(bwrap_pipes[0]), "--seccomp", str(bwrap_pipes[1]), *jail[1:]], rest)
@@ -142,8 +166,10 @@ def task(argv: Sequence[str], laid: Layout, confinement: Confinement, *, environ
     """
     directory = laid.directory(cwd)
     variables = laid.environment(environment) | {"PWD": directory}
+    if confinement.level == "guard":
+        variables.setdefault("GIT_CONFIG_NOSYSTEM", "1")  # git ends at a configuration of the system that it must not read
     check_command(argv, variables)
-    spec: dict[str, Any] = {"by": confinement.by, "cwd": directory}
+    spec: dict[str, Any] = {"by": confinement.by, "cwd": directory, "network": confinement.network}
     if confinement.by == "landlock":
         spec["allowed"] = laid.allowed
     if confinement.by == "namespaces":
@@ -157,10 +183,10 @@ def _launcher(spec: dict[str, Any], argv: Sequence[str], environment: dict[str, 
     return Launch([sys.executable, "-I", "-S", "-c", launcher.COMMAND, *arguments, *argv], environment)
 
 
-def _bwrap(laid: Layout, directory: str, kept_back: Mapping[str, str]) -> list[str]:
+def _bwrap(laid: Layout, spec: Mapping[str, Any], kept_back: Mapping[str, str]) -> list[str]:
     words = {"ro": "--ro-bind", "rw": "--bind"}
     found = [os.path.abspath(shutil.which(BWRAP) or BWRAP), "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
-    found += ["--hostname", HOST_NAME]
+    found += ["--hostname", HOST_NAME, *(["--share-net"] if spec["network"] == "all" else [])]
     for one in laid.mounts:
         match one.kind:
             case "link":
@@ -173,7 +199,7 @@ def _bwrap(laid: Layout, directory: str, kept_back: Mapping[str, str]) -> list[s
                 found += [words[kind], one.source, one.target]
     # Much below /proc belongs to root, and some of that asks for no capability: where core dumps go, for one.
     found += ["--remount-ro", "/proc"] if os.geteuid() == 0 else []
-    found += ["--remount-ro", "/", "--chdir", directory]
+    found += ["--remount-ro", "/", "--chdir", spec["cwd"]]
     for name, value in kept_back.items():
         found += ["--setenv", name, value]
     return found

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from glob import glob
 from pathlib import Path
 from typing import Final, Literal
 
@@ -27,6 +28,7 @@ ETC: Final = (
     "host.conf",
     "hosts",
     "inputrc",
+    "java-*",
     "ld.so.cache",
     "ld.so.conf",
     "ld.so.conf.d",
@@ -39,6 +41,7 @@ ETC: Final = (
     "passwd",
     "pki/tls/certs",
     "protocols",
+    "resolv.conf",
     "services",
     "shells",
     "ssl/certs",
@@ -46,7 +49,7 @@ ETC: Final = (
     "terminfo",
     "timezone",
 )
-"""What of ``/etc`` is shown: what programs need to find libraries, names, time zones and certificates. No secrets."""
+"""What of ``/etc`` is shown (``*`` is any text): what programs need to find libraries, names, zones and certificates. No secrets."""
 HOME: Final = "/home/agent"
 TEMPORARY: Final = "/tmp"
 
@@ -196,7 +199,8 @@ def layout(place: Place, home: Path, *, jailed: bool) -> Layout:
     temporary = os.path.join(settled, _TEMPORARY_NAME)
     os.makedirs(temporary, mode=0o700, exist_ok=True)
     shown = (place.at or os.path.abspath(place.workspace), HOME, TEMPORARY) if jailed else (workspace, settled, temporary)
-    readable = tuple(dict.fromkeys(os.path.abspath(path) for path in place.readable if os.path.exists(path)))
+    named = dict.fromkeys(os.path.abspath(path) for path in place.readable if os.path.exists(path))
+    readable = tuple(path for path in named if not any(path != other and _is_below(path, other) for other in named))
     known = [(temporary, shown[2])]
     known += [(path, shown[1]) for path in (settled, os.path.abspath(home))]
     known += [(path, shown[0]) for path in (workspace, os.path.abspath(place.workspace))]
@@ -221,7 +225,8 @@ def _check_shown(at: str) -> None:
 
 
 def _etc() -> list[str]:
-    return [path for path in (f"/etc/{name}" for name in ETC) if os.path.exists(path)]
+    found = (path for name in ETC for path in (sorted(glob(f"/etc/{name}")) if "*" in name else [f"/etc/{name}"]))
+    return [path for path in found if os.path.exists(path)]
 
 
 def _is_below(path: str, directory: str) -> bool:

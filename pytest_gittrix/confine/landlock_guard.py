@@ -36,8 +36,9 @@ _SCOPES = 3  # abstract unix sockets, signals
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 
-REFUSED = {"socket": errno.EACCES, **INTO_THE_KERNEL}
-"""Calls that fail: every socket, the ways around that, and those that reach into the kernel or into keys."""
+_AF_INET, _AF_INET6, _AF_NETLINK = 2, 10, 16
+NETWORKS: dict[str, tuple[int, ...]] = {"none": (), "all": (_AF_INET, _AF_INET6, _AF_NETLINK)}
+"""The families of sockets that a program can make, by its network. A Unix socket would reach the machine's by their paths."""
 
 
 def landlock_abi() -> int:
@@ -45,13 +46,14 @@ def landlock_abi() -> int:
     return syscall("landlock_create_ruleset", _CREATE_RULESET, 0, 0, _VERSION)
 
 
-def guard(readable: Iterable[str], writable: Iterable[str], devices: Iterable[str]) -> None:
+def guard(readable: Iterable[str], writable: Iterable[str], devices: Iterable[str], network: str = "none") -> None:
     """Put this process, and all it will start, under guard for good.
 
     Args:
         readable: files and directories to be read and executed; those that are not there are passed over.
         writable: directories to be written, too.
         devices: files such as ``/dev/null``, to be read and written.
+        network: one of ``NETWORKS``.
 
     Raises:
         OSError: the kernel refuses, or is too old.
@@ -74,7 +76,7 @@ def guard(readable: Iterable[str], writable: Iterable[str], devices: Iterable[st
     finally:
         os.close(ruleset)
     drop_capabilities()
-    install(failing(REFUSED, own_limits_only=True))
+    install(failing(INTO_THE_KERNEL, own_limits_only=True, only_families=NETWORKS[network], connected_pairs_only=True))
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:

@@ -110,7 +110,7 @@ class Launcher:
             linux.die_with_parent()
             os.setsid()
             os.chdir(self._spec["cwd"])
-            guard(**self._spec["allowed"])
+            guard(**self._spec["allowed"], network=self._spec["network"])
         except Exception as problem:  # noqa: BLE001  (as above)
             self.refuse(problem)
         self._execute()
@@ -128,7 +128,7 @@ class Launcher:
         """Run it below number 1 of a jail."""
         from pytest_gittrix.confine.namespace_jail import leave_namespaces
 
-        leave_namespaces()
+        leave_namespaces(self._spec["network"])
         # Its processes have other numbers than here: number 1 is killed, and the kernel kills the rest.
         attendant = Attendant(self._lifelines, lambda: os.kill(pid, signal.SIGKILL))
         here, there = os.pipe()
@@ -149,7 +149,7 @@ class Launcher:
         from pytest_gittrix.confine.namespace_jail import settle
 
         try:
-            settle(self._spec["mounts"])
+            settle(self._spec["mounts"], self._spec["network"])
             attendant = Attendant([lifeline], lambda: os._exit(_GONE))
             pid = os.fork()
             if pid == 0:

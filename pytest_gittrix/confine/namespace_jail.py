@@ -36,19 +36,28 @@ def jail_filter() -> bytes:
     return failing(INTO_THE_KERNEL, families=[_AF_VSOCK])
 
 
-def leave_namespaces() -> None:
-    """Leave the namespaces of the machine, as the user and group that this process has. Raises OSError where that is not allowed."""
+def leave_namespaces(network: str) -> None:
+    """Leave the namespaces of the machine, as the user and group that this process has.
+
+    Args:
+        network: ``none`` leaves the machine's network, too; ``all`` stays there.
+
+    Raises:
+        OSError: that is not allowed.
+    """
     user, group = os.geteuid(), os.getegid()
     # Not the one of mounts: this process goes on with the machine's files, and its number 1 leaves them alone.
-    linux.unshare(linux.NEW_USER | linux.NEW_PID | linux.NEW_NET | linux.NEW_IPC | linux.NEW_UTS | linux.NEW_CGROUP)
+    left = linux.NEW_USER | linux.NEW_PID | linux.NEW_IPC | linux.NEW_UTS | linux.NEW_CGROUP
+    linux.unshare(left if network == "all" else left | linux.NEW_NET)
     linux.keep_ids(user, group)
 
 
-def settle(mounts: Iterable[Sequence[str]]) -> None:
+def settle(mounts: Iterable[Sequence[str]], network: str) -> None:
     """Be number 1 of a jail: its root is put together, and nothing leads out of it any more.
 
     Args:
         mounts: kind, target and source of each; see ``filesystem_layout.Mount``.
+        network: as in ``leave_namespaces``.
 
     Raises:
         OSError: the kernel refuses something.
@@ -73,7 +82,8 @@ def settle(mounts: Iterable[Sequence[str]]) -> None:
     if os.geteuid() == 0:
         # Much in it belongs to root, and some of that asks for no capability: where core dumps go, for one.
         linux.set_mount("/proc", linux.READ_ONLY, below=False)
-    _raise_loopback()
+    if network != "all":
+        _raise_loopback()
     linux.set_host_name(HOST_NAME)
     linux.drop_capabilities()
     linux.gain_nothing_by_exec()
@@ -95,7 +105,8 @@ def _put(kind: str, target: str, source: str) -> None:
 
 def _put_devices(target: str) -> None:
     os.makedirs(target)
-    linux.mount("tmpfs", target, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV)
+    # By default the root of a tmpfs is sticky and everybody's, and there the kernel lets nobody open another's file with O_CREAT.
+    linux.mount("tmpfs", target, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755")
     for name in DEVICES:
         if os.path.exists(f"{_OLD}/dev/{name}"):
             _bind(f"/dev/{name}", f"{target}/{name}", linux.NO_SUID)

@@ -11,10 +11,13 @@ import builtins
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pytest_gittrix.clock.clock import Timer
+from pytest_gittrix.confine.command import Network
 from pytest_gittrix.durations import ns_of
+from pytest_gittrix.engine.agents.launch import settings_for
 from pytest_gittrix.engine.agents.processes import GRACE, AgentProcess
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionNotFound
 from pytest_gittrix.members.cleanup import CleanupReport, MemberCleanup, inspect_workspace
@@ -24,6 +27,7 @@ from pytest_gittrix.members.record import RUNNING, Team, check_name
 from pytest_gittrix.members.start import MemberStart, StartRequest
 from pytest_gittrix.members.stop import MemberEnd, StopSummary
 from pytest_gittrix.members.work_locks import Acquired, WorkLocks
+from pytest_gittrix.os_level.confinement_levels import Level
 from pytest_gittrix.record.state.lifecycle import STATES, TERMINAL, Life
 from pytest_gittrix.record.state.retention import RetentionPolicy, Selector
 from pytest_gittrix.views import botminter
@@ -55,6 +59,11 @@ class Members:
         forge: opens an issue about work that only recovery branches have.
         credentials: called for each ``http`` address that is read or pushed to; agents do not get them.
         environment: more variables for agents. Those of ssh (``SSH_AUTH_SOCK``) are used by the engine's git, too.
+        confine: how agents are confined: ``auto`` (as strongly as this machine and user can), ``jail``, ``guard`` or ``off``. The default
+            is what ``LocalEphemeral(confine=...)`` of the engine names, or ``auto`` (docs/reference/confinement.md).
+        network: which network confined agents have: ``none``, or ``all`` for the machine's.
+        pass_env: names of variables of this process that agents get besides those that every agent gets.
+        readable: files and directories that confined agents may read besides the tools of the system.
         grace: real seconds that an agent has to end when asked, before it is killed.
         deadline: real seconds that saving one workspace may take.
         dead: what happens after an agent is found dead without having been stopped: ``finalize`` saves its work, as BotMinter documents;
@@ -75,6 +84,10 @@ class Members:
         forge: CreateIssue | None = None,
         credentials: Credentials = lambda _url: None,
         environment: Mapping[str, str] | None = None,
+        confine: Level | None = None,
+        network: Network = "none",
+        pass_env: Iterable[str] = (),
+        readable: Iterable[Path | str] = (),
         grace: float = GRACE,
         deadline: float = DEADLINE,
         dead: Dead = "finalize",
@@ -95,6 +108,7 @@ class Members:
             forge,
             credentials,
             dict(environment or {}),
+            settings_for(engine, confine, network, pass_env, readable),
             grace,
             deadline,
             dead == "fail",
@@ -127,6 +141,7 @@ class Members:
         repositories: Sequence[RepositorySpec] | None = None,
         work_item: str | None = None,
         environment: Mapping[str, str] | None = None,
+        confine: Level | None = None,
         id: str | None = None,
         progress: Progress | None = None,
         **identity: str,
@@ -142,6 +157,7 @@ class Members:
             repositories: the repositories of its workspace; the team's by default.
             work_item: a work item to lock for the session until its run ends.
             environment: more variables for the agent.
+            confine: how the agent is confined; as all agents of this team by default.
             id: the session's id; made here by default.
             progress: called with the progress of each repository.
             identity: more about who works in the session, and on what; see ``values.IDENTITY``.
@@ -154,13 +170,13 @@ class Members:
             WorkItemHeld: another session works on the item; ``.holder`` is its id.
             AdapterUnavailable: a remote or the disk refused, and nothing is left; or the agent could not be started, and the session
                 failed: then the message names it, and it is retained.
-            CapabilityMissing: agents cannot run here; the session failed likewise.
+            CapabilityMissing: agents cannot run here, or cannot be confined so; the session failed likewise.
         """
         program = command
         if program is None and kind != "interactive":
             program = self._team.commands.get(member, self._team.commands.get(""))
         specs = self._team.repositories if repositories is None else tuple(repositories)
-        request = StartRequest(member, kind, task, program, specs, work_item, dict(environment or {}), progress, identity)
+        request = StartRequest(member, kind, task, program, specs, work_item, dict(environment or {}), progress, identity, confine)
         return MemberStart(self._team).run(request, id)
 
     def get(self, id: str) -> Life:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gittrix.engine.agents.launch import AgentSettings
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.lineage.member_recovery import AGENT, FINALIZATION, TURN, WORKSPACE
 from pytest_gittrix.engine.operations.validation import check_text
@@ -43,6 +44,7 @@ class Team:
     Attributes:
         clones: the directory of shared clones.
         locks: the locks of work items.
+        agents: how agents are started.
         fails_dead: whether an agent that is found dead is a failure, and its work is not saved.
     """
 
@@ -54,6 +56,7 @@ class Team:
     forge: CreateIssue | None
     credentials: Credentials
     environment: Mapping[str, str]
+    agents: AgentSettings
     grace: float
     deadline: float
     fails_dead: bool

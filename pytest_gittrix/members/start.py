@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.transport import Transport
-from pytest_gittrix.engine.agents.start import start_agent
+from pytest_gittrix.confine.command import Confinement
 from pytest_gittrix.engine.lineage.member_recovery import AGENT, HOME
 from pytest_gittrix.engine.lineage.start import check_identity, with_values
 from pytest_gittrix.engine.operations.caller import make_mark
@@ -31,6 +31,7 @@ from pytest_gittrix.git.tree import entry_at
 from pytest_gittrix.members.finalize_record import plain
 from pytest_gittrix.members.record import LockedSession, MemberRecord, Team, check_name
 from pytest_gittrix.os_level.command import check_command
+from pytest_gittrix.os_level.confinement_levels import check_level
 from pytest_gittrix.os_level.files import sync_file_system
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.record.eventlog.events import path_fields
@@ -66,6 +67,7 @@ class StartRequest:
     environment: Mapping[str, str]
     progress: Progress | None
     identity: Mapping[str, str] = field(default_factory=dict)
+    confine: str | None = None
 
     def check(self) -> None:
         """Check the arguments before anything is made.
@@ -76,6 +78,8 @@ class StartRequest:
         check_name(self.member, "member")
         check_text(self.task, "task")
         check_identity(self.identity)
+        if self.confine is not None:
+            check_level(self.confine)
         if self.kind not in KINDS:
             raise InvalidInput(f"{self.kind!r} is no kind of session.", fix=f"Use one of: {', '.join(KINDS)}.")
         if self.command is None and self.kind != "interactive":
@@ -223,23 +227,27 @@ class MemberStart:
     def _launch(self, record: MemberRecord, session: LockedSession, request: StartRequest) -> None:
         command = [*(request.command or ())]
 
-        def confirm(owner: Owner) -> None:
-            fields = {"pid": owner.pid, "start_time": owner.start_time, "command": [plain(argument) for argument in command]}
+        def confirm(owner: Owner, confined: Confinement) -> None:
+            shown = [plain(argument) for argument in command]
+            fields = {"pid": owner.pid, "start_time": owner.start_time, "command": shown, "confinement": str(confined)}
             session.add("agent.launched", fields, commit_point=True)
 
-        start_agent(
+        self.team.agents.at(request.confine).start(
             command,
             directory=record.directory / AGENT,
             workspace=record.workspace,
+            home=record.directory / HOME,
             environment=self._environment(record, request),
             confirm=confirm,
             mark=make_mark(self.team.engine.store.root, record.id),
+            # Repositories of a workspace have their history in the clones.
+            readable=[Path(clone_path(self.team.clones, spec.url), "objects") for spec in request.repositories],
         )
 
     def _environment(self, record: MemberRecord, request: StartRequest) -> dict[str, str]:
         clock_variables: Callable[[], Mapping[str, str]] = getattr(self.team.engine.clock, "environment", dict)
         return {
-            **hermetic_env(record.directory / HOME),
+            **hermetic_env(record.directory / HOME, base=self.team.agents.inherited()),
             "GIT_ALLOW_PROTOCOL": PROTOCOLS,
             **clock_variables(),
             **self.team.environment,

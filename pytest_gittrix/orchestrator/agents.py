@@ -1,7 +1,7 @@
 """The agents of orchestrated sessions: launched, observed and ended as processes, each with a directory in its session's.
 
-A session has one agent at a time, ``agent-1`` first and another after each restore. Where the engine's workspaces are confined, agents are
-confined too, with a private home that stays as long as the session's workspace (docs/reference/confinement.md).
+A session has one agent at a time, ``agent-1`` first and another after each restore, confined as the first was. A confined agent has a
+private home that stays as long as the session's workspace (docs/reference/confinement.md).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from pytest_gittrix.confine.choose import Place, confinement, toolchain, wrapped
+from pytest_gittrix.confine.command import Confinement
 from pytest_gittrix.engine.agents.agent_session import VARIABLES
 from pytest_gittrix.engine.agents.keeper import RECORD
+from pytest_gittrix.engine.agents.launch import Confirm
 from pytest_gittrix.engine.agents.processes import AgentProcess
-from pytest_gittrix.engine.agents.start import start_agent
 from pytest_gittrix.engine.operations.caller import make_mark
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError
@@ -35,18 +35,6 @@ _REASONS: Final[Mapping[str, str]] = {
     "missing": "process_missing",
     "probe_failed": "probe_error",
 }
-# With these set, git would work in the repository of the orchestrator's process.
-_GIT_LOCATIONS: Final = (
-    "GIT_DIR",
-    "GIT_WORK_TREE",
-    "GIT_INDEX_FILE",
-    "GIT_COMMON_DIR",
-    "GIT_OBJECT_DIRECTORY",
-    "GIT_PREFIX",
-    "GIT_NAMESPACE",
-)
-# The engine's token is for people's decisions: an agent that has it could push and open pull requests without a promotion.
-_WITHHELD: Final = frozenset({*_GIT_LOCATIONS, "GITTRIX_FORGE_TOKEN"})
 
 
 @dataclass(frozen=True)
@@ -60,14 +48,15 @@ class Agents:
         known = {plugin.name: plugin for plugin in observed.project.agents}
         return known.get(observed.state.identity.get("agent", ""), observed.project.agents[0])
 
-    def launch(self, observed: ObservedSession, workspace: Path, prompt: str | None, confirm: Callable[[Owner], object]) -> AgentProcess:
+    def launch(self, observed: ObservedSession, workspace: Path, prompt: str | None, confine: str | None, confirm: Confirm) -> AgentProcess:
         """Start a session's next agent.
 
         Args:
             observed: the session.
             workspace: its working directory.
             prompt: the prompt for its command.
-            confirm: called with its process before it runs.
+            confine: its level of confinement; the board's by default.
+            confirm: called with its process, and how that is confined, before it runs.
 
         Raises:
             GittrixError: as ``start_agent``; no process and no file of it is left.
@@ -76,19 +65,15 @@ class Agents:
         directory = self.board.engine.store.directory(observed.id) / f"agent-{self._last(observed.id) + 1}"
         command = [*plugin.command(prompt, workspace)]
         environment = {**self._environment(observed), **plugin.environment(workspace)}
-        level = self.board.engine.ephemeral.confine
-        if level != "off":
-            layout = Place(workspace, self._home(observed), toolchain())
-            confined = wrapped(command, layout, confinement(level), environment=environment)
-            command, environment = confined.argv, confined.environment
-        mark = make_mark(self.board.engine.store.root, observed.id)
-        return start_agent(command, directory=directory, workspace=workspace, environment=environment, confirm=confirm, mark=mark)
-
-    def _home(self, observed: ObservedSession) -> Path:
-        home = self.board.engine.store.directory(observed.id) / _HOME
-        with convert_os_errors():
-            home.mkdir(exist_ok=True)
-        return home
+        return self.board.agents.at(confine).start(
+            command,
+            directory=directory,
+            workspace=workspace,
+            home=self.board.engine.store.directory(observed.id) / _HOME,
+            environment=environment,
+            confirm=confirm,
+            mark=make_mark(self.board.engine.store.root, observed.id),
+        )
 
     def clear(self, observed: ObservedSession) -> None:
         """Remove the private home of a session's agents, if there is one."""
@@ -110,7 +95,8 @@ class Agents:
         agent = self.process(observed)
         found = agent.observe()
         pid, start = (None, None) if agent.owner is None else (agent.owner.pid, agent.owner.start_time)
-        return Runtime(found.state, pid, start, found.code, RUNTIME, _REASONS[found.state], self.board.engine.clock.now_ns())
+        now, confinement = self.board.engine.clock.now_ns(), observed.observations.runtime.confinement
+        return Runtime(found.state, pid, start, found.code, RUNTIME, _REASONS[found.state], now, confinement)
 
     def activity(self, observed: ObservedSession) -> Activity | None:
         """What a session's agent does, as its plugin reports; None if it reports nothing, or an activity of an earlier agent."""
@@ -153,8 +139,7 @@ class Agents:
         return max((int(match[1]) for name in names if (match := _DIRECTORY.fullmatch(name))), default=0)
 
     def _environment(self, observed: ObservedSession) -> dict[str, str]:
-        base = self.board.environment
-        found = {name: value for name, value in os.environ.items() if name not in _WITHHELD} if base is None else dict(base)
+        found = self.board.agents.inherited() if self.board.environment is None else dict(self.board.environment)
         facts = observed.state.identity
         variables = {"AO_SESSION": observed.id, "AO_PROJECT_ID": observed.project.id, "AO_ISSUE_ID": facts.get("issue")}
         return {**found, **dict.fromkeys(VARIABLES, observed.id), **{name: value for name, value in variables.items() if value}}
@@ -178,13 +163,13 @@ def _checked_activity(activity: Activity | None) -> Activity | None:
 
 def runtime_data(runtime: Runtime, *, reason: str | None = None) -> dict[str, Any]:
     """The data of ``runtime.observed``; ``reason`` replaces the probe's."""
-    fields = {name: getattr(runtime, name) for name in ("state", "pid", "start_time", "exit_code", "source", "reason")}
+    fields = {name: getattr(runtime, name) for name in ("state", "pid", "start_time", "exit_code", "source", "reason", "confinement")}
     return {name: value for name, value in {**fields, "reason": reason or runtime.reason}.items() if value is not None}
 
 
-def alive_data(owner: Owner) -> dict[str, Any]:
+def alive_data(owner: Owner, confined: Confinement) -> dict[str, Any]:
     """The data of ``runtime.observed`` for an agent that is about to run."""
-    return runtime_data(Runtime("alive", owner.pid, owner.start_time, None, RUNTIME, _REASONS["alive"]))
+    return runtime_data(Runtime("alive", owner.pid, owner.start_time, None, RUNTIME, _REASONS["alive"], confinement=str(confined)))
 
 
 def tolerated(board: Board, id: str, action: Callable[[], object]) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gittrix.engine.agents.launch import AgentSettings
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.errors import EvictionRace, GittrixError, InvalidInput, SessionNotFound
 from pytest_gittrix.orchestrator.config import Project
@@ -101,7 +102,8 @@ class Board:
         directory: the directory of the flat files, ``<directory>/<project>/sessions/<id>``.
         dialect: the dialect of every status.
         notify: called with each notification; None for no notifications.
-        environment: the agents' environment; by default this process's, without the token of the engine's forge.
+        agents: how agents are started.
+        environment: the agents' environment; by default what ``agents`` takes from this process's.
         grace: real seconds that an agent has to end when asked, before it is killed.
     """
 
@@ -110,6 +112,7 @@ class Board:
     directory: Path
     dialect: Dialect
     notify: Notify | None
+    agents: AgentSettings
     environment: Mapping[str, str] | None
     grace: float
 

@@ -17,6 +17,7 @@ from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.refs import short_branch
 from pytest_gittrix.orchestrator.flat_files import check_id, prefix_of
+from pytest_gittrix.os_level.confinement_levels import Level, check_level
 from pytest_gittrix.record.state.agent_activity import SqliteQuery, read_jsonl, read_sqlite
 from pytest_gittrix.record.state.observations import Activity
 from pytest_gittrix.workspaces.workspace import WorkspaceKind, check_kind
@@ -186,6 +187,7 @@ class SpawnConfig:
         branch: the name of its branch at the forge; made by ``branch_for`` by default.
         prompt: the agent's first prompt.
         agent: the name of a plugin; the project's first by default.
+        confine: how its agent is confined; as the orchestrator's agents by default.
     """
 
     project_id: str
@@ -193,9 +195,12 @@ class SpawnConfig:
     branch: str | None = None
     prompt: str | None = None
     agent: str | None = None
+    confine: Level | None = None
 
     def check(self) -> SpawnConfig:
-        """Return the same, if each value is a text that a command and a log can hold. Raises InvalidInput if not."""
+        """Return the same, if each value is allowed. Raises InvalidInput if not."""
+        if self.confine is not None:
+            check_level(self.confine)
         check_text(self.project_id, "project_id")
         for name in ("issue_id", "branch", "prompt", "agent"):
             value = getattr(self, name)

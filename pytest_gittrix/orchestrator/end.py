@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pytest_gittrix import points
+from pytest_gittrix.confine.command import Confinement, level_of
 from pytest_gittrix.errors import GittrixError, InvalidInput, SessionExpired, SessionNotRestorable, WorkspaceMissing
 from pytest_gittrix.orchestrator.agents import Agents, alive_data, runtime_data
 from pytest_gittrix.orchestrator.board import RUNTIME, Board, ObservedSession
@@ -99,13 +100,15 @@ class Ends:
         if workspace is None:
             raise _missing(observed)
 
-        def known(owner: Owner) -> None:
-            self.board.append(observed.id, ("runtime.observed", alive_data(owner)))
+        launched: list[dict[str, Any]] = []
+
+        def known(owner: Owner, confined: Confinement) -> None:
+            launched.append(alive_data(owner, confined))
+            self.board.append(observed.id, ("runtime.observed", launched[0]))
 
         try:
-            agent = self.agents.launch(observed, workspace, None, known)
-            assert agent.owner is not None
-            self.board.append(observed.id, ("session.restored", {}), ("runtime.observed", alive_data(agent.owner)))
+            self.agents.launch(observed, workspace, None, level_of(observed.observations.runtime.confinement), known)
+            self.board.append(observed.id, ("session.restored", {}), ("runtime.observed", launched[0]))
         except BaseException:
             # No agent may run in a session that is over, and the log must not say that one does.
             with suppress(GittrixError):

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from pytest_gittrix.confine.command import Network
+from pytest_gittrix.engine.agents.launch import settings_for
 from pytest_gittrix.engine.agents.processes import GRACE
 from pytest_gittrix.engine.operations.caller import agents_sessions, require_person
 from pytest_gittrix.engine.operations.validation import check_text
@@ -40,6 +42,7 @@ from pytest_gittrix.orchestrator.session import (
     is_terminal_session,
 )
 from pytest_gittrix.orchestrator.spawn import Spawner
+from pytest_gittrix.os_level.confinement_levels import Level
 from pytest_gittrix.record.state.agent_reports import check_report, report_named
 from pytest_gittrix.views.orchestrator_status import Dialect, can_restore
 
@@ -83,7 +86,13 @@ class Orchestrator:
         dialect: ``document`` (as documented) or ``head`` (as the newest code).
         notify: called with each notification (agent-orchestrator's OrchestratorEvent as a dict), once and in order, also across
             orchestrators of one directory. After a kill, the last notification may be repeated, under the same id.
-        environment: the agents' environment; by default this process's, without the token of the engine's forge.
+        environment: the agents' environment; by default what every agent gets of this process's, and ``pass_env``.
+        confine: how agents are confined: ``auto`` (as strongly as this machine and user can), ``jail``, ``guard`` or ``off``. The default
+            is what ``LocalEphemeral(confine=...)`` of the engine names, or ``auto`` (docs/reference/confinement.md). A confined
+            agent reaches neither store nor daemon: one that is to report, or to lead others, needs ``off``.
+        network: which network confined agents have: ``none``, or ``all`` for the machine's.
+        pass_env: names of variables of this process that agents get besides those that every agent gets.
+        readable: files and directories that confined agents may read besides the tools of the system.
         grace: real seconds that an agent has to end when asked, before it is killed.
         end_merged: as in the original's code, ``poll`` kills and purges a session whose pull request is merged, as soon as its agent is not
             active, waiting for input or blocked, or 5 minutes after. Otherwise ``cleanup`` does.
@@ -103,6 +112,10 @@ class Orchestrator:
         dialect: Dialect = "document",
         notify: Notify | None = None,
         environment: Mapping[str, str] | None = None,
+        confine: Level | None = None,
+        network: Network = "none",
+        pass_env: Iterable[str] = (),
+        readable: Iterable[Path | str] = (),
         grace: float = GRACE,
         end_merged: bool = False,
         list_persists_death: bool = False,
@@ -110,7 +123,8 @@ class Orchestrator:
         if dialect not in ("document", "head"):
             raise InvalidInput(f"{dialect!r} is no dialect.", fix="Use document or head.")
         directory = Path(directory).absolute() if directory is not None else engine.home / "orchestrator"
-        self._board = Board(engine, projects_by_id(projects), directory, dialect, notify, environment, grace)
+        agents = settings_for(engine, confine, network, pass_env, readable)
+        self._board = Board(engine, projects_by_id(projects), directory, dialect, notify, agents, environment, grace)
         self._agents = Agents(self._board)
         self._ends = Ends(self._board, self._agents)
         self._spawning = Spawner(self._board, self._agents, self._ends)
@@ -157,8 +171,8 @@ class Orchestrator:
         """Spawn a session: an id, a workspace, an agent at work in it.
 
         Its branch (``branch`` of its identity) is the configured one, the tracker's, ``feat/<issue>``, or ``session/<id>``. The agent gets
-        its prompt by its command, or by its input once it runs, with three retries; if that fails, the session stays. It is confined where
-        the engine's workspaces are (``LocalEphemeral(confine=...)``).
+        its prompt by its command, or by its input once it runs, with three retries; if that fails, the session stays. It is confined as
+        ``SpawnConfig(confine=...)`` says, and else as all agents of this orchestrator are.
 
         Raises:
             InvalidInput: there is no such project, agent or program, or a value cannot be used.
@@ -170,8 +184,12 @@ class Orchestrator:
         self._require_person_or_orchestrator("spawn")
         return self._session(self._spawning.worker(config))
 
-    def spawn_orchestrator(self, project_id: str, *, system_prompt: str | None = None, agent: str | None = None) -> Session:
+    def spawn_orchestrator(
+        self, project_id: str, *, system_prompt: str | None = None, agent: str | None = None, confine: Level | None = None
+    ) -> Session:
         """The session that leads a project's others: the existing one, or a new one. Concurrent calls get the same.
+
+        A confined agent leads nobody, since it reaches neither store nor daemon: give ``confine="off"`` to one that is to spawn sessions.
 
         Raises:
             InvalidInput: there is no such project or agent.
@@ -180,7 +198,7 @@ class Orchestrator:
             AdapterUnavailable, UnsupportedRepository, CapabilityMissing, PersonRequired: as ``spawn``.
         """
         self._require_person_or_orchestrator("spawn")
-        return self._session(self._spawning.orchestrator(project_id, system_prompt, agent))
+        return self._session(self._spawning.orchestrator(SpawnConfig(project_id, prompt=system_prompt, agent=agent, confine=confine)))
 
     # Finding -------------------------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from itertools import count
 from typing import Any, Final
 
 from pytest_gittrix import points
+from pytest_gittrix.confine.command import Confinement
 from pytest_gittrix.engine.agents.agent_session import parts_of
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, SessionNotRestorable, WorkspaceMissing
@@ -54,17 +55,17 @@ class Spawner:
         with self._reserved(project) as id:
             points.reached("spawn:reserved")
             facts = {"issue": config.issue_id, "branch": branch_for(config, tracked, id), "role": "worker"}
-            self._start(project, agent, id, config.prompt or _task(config, id), config.prompt, facts)
+            self._start(project, agent, id, config.prompt or _task(config, id), config, facts)
             observed = self.board.publish(id)
         self._send_prompt(observed, agent, config.prompt)
         return id
 
-    def orchestrator(self, project_id: str, system_prompt: str | None, agent_name: str | None) -> str:
+    def orchestrator(self, config: SpawnConfig) -> str:
         """The id of the session that leads a project's others; it is spawned if there is none.
 
         One that was killed is restored; one that cannot be restored gets a successor, ``<prefix>-orchestrator-2`` and so on.
         """
-        config = SpawnConfig(project_id, prompt=system_prompt, agent=agent_name).check()
+        config.check()
         project = self.board.project(config.project_id)
         agent = project.agent(config.agent)
         name = orchestrator_id(project.ids)
@@ -78,10 +79,10 @@ class Spawner:
                 id = f"{name}-{number}"
             with self.board.locked(project, id):
                 points.reached("spawn:reserved")
-                task = system_prompt or f"Lead the sessions of {project.id}"
-                self._start(project, agent, id, task, system_prompt, {"role": "orchestrator"})
+                task = config.prompt or f"Lead the sessions of {project.id}"
+                self._start(project, agent, id, task, config, {"role": "orchestrator"})
                 observed = self.board.publish(id)
-            self._send_prompt(observed, agent, system_prompt)
+            self._send_prompt(observed, agent, config.prompt)
             return id
 
     def recover(self) -> list[str]:
@@ -130,7 +131,7 @@ class Spawner:
         durable, _ = self.board.engine.services.resources.resolve(project.durable, None, project.branch)
         return [name for name in durable.references() if f"session/{project.ids}-" in name]
 
-    def _start(self, project: Project, agent: AgentPlugin, id: str, task: str, prompt: str | None, facts: dict[str, str | None]) -> None:
+    def _start(self, project: Project, agent: AgentPlugin, id: str, task: str, config: SpawnConfig, facts: dict[str, str | None]) -> None:
         """Start a session and launch its agent, or leave nothing. The caller holds the id's lock."""
         identity: dict[str, Any] = {name: value for name, value in facts.items() if value is not None}
         session = self.board.engine.start_session(
@@ -146,19 +147,20 @@ class Spawner:
         )
         try:
             points.reached("spawn:started")
-            self._launch(session, agent, prompt)
+            self._launch(session, agent, config)
         except BaseException:
             self._undo(session)
             raise
 
-    def _launch(self, session: UserSession, agent: AgentPlugin, prompt: str | None) -> None:
+    def _launch(self, session: UserSession, agent: AgentPlugin, config: SpawnConfig) -> None:
         observed = self.board.find(session.id)
         assert session.workspace_path is not None
 
-        def known(owner: Owner) -> None:
-            self.board.append(session.id, ("runtime.observed", alive_data(owner)))
+        def known(owner: Owner, confined: Confinement) -> None:
+            self.board.append(session.id, ("runtime.observed", alive_data(owner, confined)))
 
-        self.agents.launch(observed, session.workspace_path, None if prompt_as(agent) == "input" else prompt, known)
+        prompt = None if prompt_as(agent) == "input" else config.prompt
+        self.agents.launch(observed, session.workspace_path, prompt, config.confine, known)
         points.reached("spawn:launched")
         self._decide(session.id)
 

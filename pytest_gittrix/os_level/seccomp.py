@@ -17,8 +17,8 @@ TYPE_CHECKING = False  # the module of that name is dear to load
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-"""Instructions: load a word, skip some if the word is equal, at least as large, or has any of the bits, return."""
+LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN, AND = 0x20, 0x15, 0x35, 0x45, 0x06, 0x54
+"""Instructions: load a word; skip some if the word is equal, at least as large, or has any of the bits; return; keep some bits only."""
 ALLOW, FAIL = 0x7FFF0000, 0x00050000
 NUMBER, ARCHITECTURE = 0, 4
 """Where a filter finds the number of the call, and the architecture that the number is of; for the rest see ``argument``."""
@@ -27,6 +27,7 @@ ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
 _NUMBERS = {
     "socket": (41, 198),
+    "socketpair": (53, 199),
     "add_key": (248, 217),
     "request_key": (249, 218),
     "keyctl": (250, 219),
@@ -56,6 +57,7 @@ INTO_THE_KERNEL = {
 """Calls that reach into the kernel or into keys, or make others behind a filter's back, with the errno that programs can live with."""
 
 _X32_BIT = 0x40000000
+_SOCKET_TYPE, _STREAM, _SEQPACKET = 0xF, 1, 5
 _SET_MODE_FILTER = 1
 
 
@@ -80,13 +82,23 @@ def instruction(code: int, value: int, skip_if: int = 0, skip_else: int = 0) -> 
     return struct.pack("=HBBI", code, skip_if, skip_else, value)
 
 
-def failing(calls: Mapping[str, int], *, own_limits_only: bool = False, families: Iterable[int] = ()) -> bytes:
+def failing(
+    calls: Mapping[str, int],
+    *,
+    own_limits_only: bool = False,
+    families: Iterable[int] = (),
+    only_families: Iterable[int] | None = None,
+    connected_pairs_only: bool = False,
+) -> bytes:
     """A filter by which some calls fail, also through the machine's other ways to make calls.
 
     Args:
         calls: the errno for each name; ``_NUMBERS`` has those that there are.
         own_limits_only: whether prlimit(2) of another process fails, too: a limit of processor time would end that.
-        families: kinds of sockets that are not to be had.
+        families: families of sockets that nobody can make.
+        only_families: the only families of sockets that somebody can make; None for all but ``families``.
+        connected_pairs_only: whether socketpair(2) makes stream and seqpacket sockets only. One end of a pair of another type can be
+            connected to the path of any socket of the machine.
 
     Raises:
         OSError: the calls of this machine are not known.
@@ -106,6 +118,14 @@ def failing(calls: Mapping[str, int], *, own_limits_only: bool = False, families
     if refused:
         program += [instruction(EQUAL, _NUMBERS["socket"][column], 0, len(refused) // 8 + 2), instruction(LOAD, argument(0))]
         program += [refused, instruction(RETURN, ALLOW)]
+    if only_families is not None:
+        allowed = b"".join(instruction(EQUAL, one, 0, 1) + instruction(RETURN, ALLOW) for one in only_families)
+        program += [instruction(EQUAL, _NUMBERS["socket"][column], 0, len(allowed) // 8 + 2), instruction(LOAD, argument(0))]
+        program += [allowed, instruction(RETURN, FAIL | errno.EACCES)]
+    if connected_pairs_only:
+        program += [instruction(EQUAL, _NUMBERS["socketpair"][column], 0, 6), instruction(LOAD, argument(1))]
+        program += [instruction(AND, _SOCKET_TYPE), instruction(EQUAL, _STREAM, 1), instruction(EQUAL, _SEQPACKET, 0, 1)]
+        program += [instruction(RETURN, ALLOW), instruction(RETURN, FAIL | errno.EACCES)]
     if own_limits_only:
         program += [instruction(EQUAL, _NUMBERS["prlimit64"][column], 0, 4), instruction(LOAD, argument(0))]
         program += [instruction(EQUAL, 0, 0, 1), instruction(RETURN, ALLOW), instruction(RETURN, FAIL | errno.EPERM)]

@@ -19,7 +19,7 @@ def routes(daemon: Daemon) -> APIRouter:
     @api.post("", response_model=Answered)
     def spawn(body: Spawn) -> Response:
         """Start a session of a project."""
-        config = SpawnConfig(project_id=body.projectId, issue_id=body.issueId, branch=body.branch, prompt=body.prompt, agent=body.agent)
+        config = SpawnConfig(body.projectId, body.issueId, body.branch, body.prompt, body.agent, body.confine)
         return done(session=daemon.orchestrator.spawn(config).to_wire())
 
     @api.get("", response_model=Answered)
@@ -30,7 +30,9 @@ def routes(daemon: Daemon) -> APIRouter:
     @api.post("/orchestrator", response_model=Answered)
     def lead(body: Lead) -> Response:
         """The session that leads a project's others: the one there is, or a new one."""
-        leading = daemon.orchestrator.spawn_orchestrator(body.projectId, system_prompt=body.systemPrompt, agent=body.agent)
+        leading = daemon.orchestrator.spawn_orchestrator(
+            body.projectId, system_prompt=body.systemPrompt, agent=body.agent, confine=body.confine
+        )
         return done(session=leading.to_wire())
 
     @api.post("/cleanup", response_model=Answered)

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from pytest_gittrix.os_level.confinement_levels import Level
+
 Word = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\x00]*$")]
 Text = Annotated[str, Field(max_length=1 << 20, pattern=r"^[^\x00]*$")]
 
@@ -20,12 +22,13 @@ class Sent(BaseModel):
 
 
 class Start(Sent):
-    """Start a session of a member; ``work_item_id`` is what it alone is to work on."""
+    """Start a session of a member; ``work_item_id`` is what it alone is to work on, ``confine`` how its agent is confined."""
 
     member_name: Word
     session_type: Literal["Interactive", "Loop", "Brain"]
     work_item_id: Word | None = None
     task: Text = ""
+    confine: Level | None = None
 
 
 class Stop(Sent):
@@ -65,6 +68,7 @@ class Spawn(Sent):
     branch: Word | None = None
     prompt: Text | None = None
     agent: Word | None = None
+    confine: Level | None = None
 
 
 class Lead(Sent):
@@ -73,6 +77,7 @@ class Lead(Sent):
     projectId: Word  # noqa: N815
     systemPrompt: Text | None = None  # noqa: N815
     agent: Word | None = None
+    confine: Level | None = None
 
 
 class Kill(Sent):

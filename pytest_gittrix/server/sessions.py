@@ -41,7 +41,13 @@ def routes(daemon: Daemon) -> APIRouter:
         """Start a session: a workspace, and in it what the team file says that the member runs."""
         try:
             life = start_member(
-                members, daemon.team, body.member_name, body.session_type.lower(), task=body.task, work_item=body.work_item_id
+                members,
+                daemon.team,
+                body.member_name,
+                body.session_type.lower(),
+                task=body.task,
+                work_item=body.work_item_id,
+                confine=body.confine,
             )
         except (WorkItemHeld, InvalidInput):
             raise

@@ -100,7 +100,7 @@ class World(Place):
             InvalidInput: an argument is not allowed, or there is a world at ``path`` already.
             WriteRejected: a path in ``files`` or ``history`` may not be written.
         """
-        ephemeral = workspace if isinstance(workspace, LocalEphemeral) else LocalEphemeral(kind=workspace)
+        ephemeral = workspace if isinstance(workspace, LocalEphemeral) else LocalEphemeral(kind=workspace, confine="off")
         with ExitStack() as closing:
             place = closing.enter_context(
                 Place.open(

@@ -143,7 +143,7 @@ def _handle(facts: Mapping[str, str], observations: Observations) -> dict[str, A
     if id is None:
         return None
     name = facts.get("runtime") or ("tmux" if "tmux_session" in facts else "process")
-    data = {"pid": runtime.pid, "startTime": runtime.start_time}
+    data = {"pid": runtime.pid, "startTime": runtime.start_time, "confinement": runtime.confinement}
     return {"id": id, "runtimeName": name, "data": {key: value for key, value in data.items() if value is not None}}
 
 

@@ -64,7 +64,7 @@ class Scene:
         """A manager on a new engine."""
         with GitTrix(None, home=self.home, clock=FrozenClock(), durability=self._durability, sweep_interval=None) as engine:
             specs = [RepositorySpec("app", str(self.app.path)), RepositorySpec("crew", str(self.team.path), team=True)]
-            yield Members(engine, specs, team="crew", grace=5.0, deadline=40.0)
+            yield Members(engine, specs, team="crew", grace=5.0, deadline=40.0, confine="off")
 
     def keep(self) -> None:
         """Remember how everything is now.

@@ -49,7 +49,7 @@ def place() -> Iterator[Path]:
 def lead_of(scene: Scene, engine: GitTrix) -> Orchestrator:
     agent = CommandAgent("sleep", ("sleep", "600"), prompt_as="input")
     project = Project("app", scene.durable, agents=(agent,))
-    return Orchestrator(engine, [project], environment={"PATH": os.environ.get("PATH", os.defpath)}, grace=0)
+    return Orchestrator(engine, [project], environment={"PATH": os.environ.get("PATH", os.defpath)}, grace=0, confine="off")
 
 
 def agent_of(engine: GitTrix, id: str, number: int = 1) -> AgentProcess:

@@ -192,7 +192,8 @@ class Staff:
 
     def hires(self, more: str = "", **scripts: AgentScript) -> Path:
         """Write the team file, with a member for each script."""
-        lines = ['team = "blue"', more, "[[repositories]]", 'name = "app"', f"url = {json.dumps(str(self.app.path))}"]
+        # The agents obey scripts outside of their workspaces.
+        lines = ['team = "blue"', 'confine = "off"', more, "[[repositories]]", 'name = "app"', f"url = {json.dumps(str(self.app.path))}"]
         for name, script in scripts.items():
             lines += [f"[members.{name}]", f"command = {json.dumps(script.command)}"]
         file = self.home / "team.toml"

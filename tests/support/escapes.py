@@ -35,6 +35,7 @@ EXPECTED: Mapping[str, tuple[bool, bool, bool]] = {
     "UDP to the host": (OUT, IN, IN),
     "Unix socket of the host, by path": (OUT, IN, IN),
     "Unix socket of the host, abstract": (OUT, IN, IN),
+    "datagrams to a host's Unix socket, from a pair": (OUT, IN, IN),
     "see host processes": (OUT, OUT, IN),
     "signal a host process": (OUT, IN, IN),
     "a daemon outlives the command": (OUT, IN, IN),
@@ -80,6 +81,10 @@ def send(family, kind, address):
         talk.connect(address)
         talk.sendall(token.encode())
 
+def from_a_pair():
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    one.sendto(token.encode(), there["datagrams"])
+
 def processes():
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -96,6 +101,7 @@ def processes():
     "UDP to the host": lambda: send(socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", there["udp"])),
     "Unix socket of the host, by path": lambda: send(socket.AF_UNIX, socket.SOCK_STREAM, there["unix"]),
     "Unix socket of the host, abstract": lambda: send(socket.AF_UNIX, socket.SOCK_STREAM, chr(0) + there["abstract"]),
+    "datagrams to a host's Unix socket, from a pair": from_a_pair,
     "see host processes": processes,
     "signal a host process": lambda: os.kill(there["pid"], there["signal"]),
     "a daemon outlives the command": daemon,
@@ -148,6 +154,7 @@ class Host:
         self._tcp = self._server(held, socket.AF_INET, ("127.0.0.1", 0))
         self._udp = self._server(held, socket.AF_INET, ("127.0.0.1", 0), socket.SOCK_DGRAM)
         self._unix = self._server(held, socket.AF_UNIX, str(self._short / "s"))
+        self._datagrams = self._server(held, socket.AF_UNIX, str(self._short / "d"), socket.SOCK_DGRAM)
         self._abstract = self._server(held, socket.AF_UNIX, f"\0{self.token}")
         self._victim = self._start_victim(held)
         self._judges: Mapping[str, Callable[[Finished], bool]] = {
@@ -159,6 +166,7 @@ class Host:
             "UDP to the host": lambda _: self._heard(self._udp),
             "Unix socket of the host, by path": lambda _: self._heard(self._unix),
             "Unix socket of the host, abstract": lambda _: self._heard(self._abstract),
+            "datagrams to a host's Unix socket, from a pair": lambda _: self._heard(self._datagrams),
             "see host processes": lambda ended: self.token.encode() in ended.stdout,
             "signal a host process": lambda _: self._was_signalled(),
             "a daemon outlives the command": lambda _: self._daemon_lives(),
@@ -221,6 +229,7 @@ class Host:
             "tcp": self._tcp.getsockname()[1],
             "udp": self._udp.getsockname()[1],
             "unix": str(self._short / "s"),
+            "datagrams": str(self._short / "d"),
             "abstract": self.token,
             "pid": self._victim.pid,
             "signal": int(signal.SIGUSR1),

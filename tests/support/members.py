@@ -63,8 +63,9 @@ class Crew:
         return [RepositorySpec("app", str(self.app.path)), RepositorySpec("crew", str(self.team.path), team=True)]
 
     def manager(self, engine: GitTrix | None = None, **options: Any) -> Members:
-        """A manager on the engine, or on another one."""
-        return Members(engine or self.engine, self.specs, team="crew", **{"grace": 5.0, "deadline": 40.0, **options})
+        """A manager on the engine, or on another one. Its agents obey scripts outside of their workspaces, so they are not confined."""
+        given = {"grace": 5.0, "deadline": 40.0, "confine": "off", **options}
+        return Members(engine or self.engine, self.specs, team="crew", **given)
 
     @contextmanager
     def restarted(self, **options: Any) -> Iterator[Members]:

@@ -148,8 +148,11 @@ class Led:
         return Project(**given if "agents" in given else {**given, "agents": (self.agent(),)})
 
     def another(self, *projects: Project, **options: Any) -> Orchestrator:
-        """One more orchestrator, as another process would have; the project is ``app`` unless some are given."""
-        given = {"notify": self.notifications.append, "environment": ENVIRONMENT, "grace": 5.0, **options}
+        """One more orchestrator, as another process would have; the project is ``app`` unless some are given.
+
+        Its agents obey scripts outside of their workspaces, so they are not confined.
+        """
+        given = {"notify": self.notifications.append, "environment": ENVIRONMENT, "grace": 5.0, "confine": "off", **options}
         return Orchestrator(self.site.engine, projects or [self.project()], **given)
 
     def spawn(self, lead: Orchestrator | None = None, **config: Any) -> Session:

@@ -71,7 +71,7 @@ def start_agent(
     mark = mark or os.urandom(8).hex()
     spec = {
         "command": [*command],
-        "executable": _executable(command[0], working_dir, environment.get("PATH", os.defpath)),
+        "executable": find_program(command[0], working_dir, environment.get("PATH", os.defpath)),
         "environment": {**environment, MARK: mark},
         "workspace": working_dir,
     }
@@ -213,7 +213,12 @@ def _make_files(directory: Path) -> None:
         ) from problem
 
 
-def _executable(program: str, workspace: str, path: str) -> str:
+def find_program(program: str, workspace: str, path: str) -> str:
+    """The file of a program, looked for in a ``PATH`` and, if it is named by a path, from the workspace.
+
+    Raises:
+        InvalidInput: there is none that can be executed.
+    """
     folders = [""] if os.sep in program else path.split(os.pathsep)
     for folder in folders:
         found = os.path.join(workspace, folder, program)

@@ -95,7 +95,7 @@ OBSERVED: Mapping[str, Kind] = {
     "runtime.observed": _kind(
         "A probe saw what runs the agent (state is unknown, alive, exited, missing or probe_failed).",
         "state",
-        optional="pid start_time exit_code source reason",
+        optional="pid start_time exit_code source reason confinement",
     ),
     "activity.observed": _kind(
         "The agent was seen to be active, ready, idle, waiting_input, blocked or exited, and did something last at observed_ns.",
@@ -131,7 +131,9 @@ LIFE: Mapping[str, Kind] = {
         optional="reason result",
     ),
     "agent.launched": _kind(
-        "The agent's process was started; while the session is finalizing, the one that finalizes.", "pid", optional="start_time command"
+        "The agent's process was started, confined as it says; while the session is finalizing, the one that finalizes.",
+        "pid",
+        optional="start_time command confinement",
     ),
     "agent.exited": _kind("A process is gone: of those that run, the one that was started last.", optional="code signal reason"),
     "stop.requested": _kind("Somebody asked the agent to stop; force leaves it no time to finish.", optional="force reason"),

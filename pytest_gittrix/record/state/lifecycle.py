@@ -54,6 +54,7 @@ class Process:
         pid: its number. start_time: distinguishes it from another process of that number, as in ``lock_owner.Owner``; None if unknown.
         launched_ns, exited_ns: when it was started, and when it was found to be gone.
         code, signal, reason: how it ended, as far as it is known.
+        confinement: how it is confined, such as ``jail(bwrap)`` or ``off``; None if nobody recorded it.
     """
 
     pid: int
@@ -63,6 +64,7 @@ class Process:
     code: int | None = None
     signal: int | None = None
     reason: str | None = None
+    confinement: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +228,7 @@ def _moved(life: Life, event: Event) -> Life:
 
 
 def _launched(life: Life, event: Event) -> Life:
-    process = Process(event.data["pid"], event.data.get("start_time"), event.ts)
+    process = Process(event.data["pid"], event.data.get("start_time"), event.ts, confinement=event.data.get("confinement"))
     return replace(life, finalizer=process) if life.state == "finalizing" else replace(life, agent=process)
 
 

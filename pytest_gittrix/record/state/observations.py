@@ -113,7 +113,7 @@ class ObservedPullRequest:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What runs the agent, as a probe last observed it at ``seen_ns``."""
+    """What runs the agent, as a probe last observed it at ``seen_ns``; ``confinement`` is how the last agent was confined at its launch."""
 
     state: str = UNKNOWN
     pid: int | None = None
@@ -122,6 +122,7 @@ class Runtime:
     source: str | None = None
     reason: str | None = None
     seen_ns: int | None = None
+    confinement: str | None = None
 
     @property
     def gone(self) -> bool:
@@ -283,7 +284,9 @@ def _ended(observations: Observations, event: Event) -> Observations:
 
 def _runtime(observations: Observations, event: Event) -> Observations:
     known = {name: event.data.get(name) for name in ("pid", "start_time", "exit_code", "source", "reason")}
-    return replace(observations, runtime=Runtime(_one_of(event, "state", RUNTIME_STATES), **known, seen_ns=event.ts))
+    confinement = event.data.get("confinement", observations.runtime.confinement)
+    found = Runtime(_one_of(event, "state", RUNTIME_STATES), **known, seen_ns=event.ts, confinement=confinement)
+    return replace(observations, runtime=found)
 
 
 def _activity(observations: Observations, event: Event) -> Observations:

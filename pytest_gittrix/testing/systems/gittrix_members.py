@@ -40,7 +40,8 @@ class WholeEngine(ShellEngine):
         return self._members
 
     def _make_members(self) -> Members:
-        return Members(self.gittrix, retention=self._policy, grace=GRACE)
+        # The suite's agents report to files outside of their workspaces.
+        return Members(self.gittrix, retention=self._policy, grace=GRACE, confine="off")
 
     # Members -----------------------------------------------------------------------------------------------------------------------
 

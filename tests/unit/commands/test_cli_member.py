@@ -40,8 +40,8 @@ def test_start_prints_the_id_and_the_workspace_and_its_agent_goes_on(cli: Cli, s
     (record,) = cli.data("member", "status")
     assert (record["session_id"], record["member_name"], record["session_type"]) == (id_, "ada", "Loop")
     shown = cli.ok("member", "status")
-    assert shown.lines[0].split() == ["MEMBER", "SESSION", "TYPE", "STATE", "PID", "FOR", "TASK"]
-    assert shown.lines[1].split() == ["ada", id_, "loop", "Active", str(record["agent_pid"]), "<1m", "mend", "it"]
+    assert shown.lines[0].split() == ["MEMBER", "SESSION", "TYPE", "STATE", "PID", "FOR", "CONFINED", "TASK"]
+    assert shown.lines[1].split() == ["ada", id_, "loop", "Active", str(record["agent_pid"]), "<1m", "off", "mend", "it"]
 
 
 def test_a_command_of_its_own_is_run_instead_of_the_teams(cli: Cli, staff: Staff) -> None:

@@ -24,7 +24,15 @@ def agents(cli: Cli, tmp_path: Path) -> Iterator[AgentKit]:
     with AgentKit(tmp_path / "kit", timeout=LONG) as kit:
         argv = kit.script("stub").polite().at("up").read().hang().command
         cli.home.mkdir()
-        lines = ["[[projects]]", 'id = "parser"', f"durable = {json.dumps(str(cli.project))}", 'branch = "trunk"', 'prefix = "par"']
+        # The agent obeys a script outside of its workspace.
+        lines = [
+            'confine = "off"',
+            "[[projects]]",
+            'id = "parser"',
+            f"durable = {json.dumps(str(cli.project))}",
+            'branch = "trunk"',
+            'prefix = "par"',
+        ]
         lines += ["[projects.agents]", f"stub = {json.dumps(argv)}", 'other = ["sleep", "600"]']
         (cli.home / "team.toml").write_text("\n".join(lines) + "\n")
         yield kit

@@ -195,8 +195,9 @@ def test_it_has_the_variables_it_is_given_and_a_home_and_nothing_else(confined: 
 
     names = {line.partition("=")[0] for line in lines if "=" in line}
     # Without confinement the mark is how its processes are found.
-    marks = {"GITTRIX_AGENT_MARK"} if confined.confinement.level == "off" else set()
-    assert names == {"PATH", "GIVEN", "ODD", "HOME", "TMPDIR", "PWD"} | marks
+    # Under guard git would end at the system's configuration, which it must not read.
+    added = {"off": {"GITTRIX_AGENT_MARK"}, "guard": {"GIT_CONFIG_NOSYSTEM"}, "jail": set()}[confined.confinement.level]
+    assert names == {"PATH", "GIVEN", "ODD", "HOME", "TMPDIR", "PWD"} | added
 
 
 def test_what_the_loader_is_told_reaches_the_program_and_not_whoever_confines_it(confined: Confined) -> None:

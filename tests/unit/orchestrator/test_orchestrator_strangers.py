@@ -158,15 +158,18 @@ def told_by(led: Led, session: Session, name: str) -> str:
 
 def test_an_agent_gets_the_token_of_the_forge_neither_itself_nor_from_its_keeper(led: Led, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITTRIX_FORGE_TOKEN", "a-very-secret-token")
-    monkeypatch.setenv("OF_THE_PERSON", "is passed on")
+    monkeypatch.setenv("OF_THE_PERSON", "is not passed on")
+    monkeypatch.setenv("LC_TIME", "C")
+    monkeypatch.setenv("MODEL_KEY", "is named")
     line = 'tr "\\0" "\\n" </proc/self/environ >mine; tr "\\0" "\\n" </proc/$PPID/environ >keepers'
     agent = led.agent()
     object.__setattr__(agent, "argv", ("/bin/sh", "-c", line))
-    lead = led.another(led.project(agents=(agent,)), environment=None)
+    lead = led.another(led.project(agents=(agent,)), environment=None, pass_env=["MODEL_KEY", "NOT_SET"])
     session = led.spawn(lead)
 
     mine, keepers = told_by(led, session, "mine"), told_by(led, session, "keepers")
-    assert "OF_THE_PERSON=is passed on" in mine
+    assert "OF_THE_PERSON" not in mine + keepers
+    assert {"LC_TIME=C", "MODEL_KEY=is named", f"PATH={os.environ['PATH']}"} <= {*mine.splitlines()}
     assert "secret" not in mine + keepers
     assert "GITTRIX_AGENT_MARK=" in keepers
 

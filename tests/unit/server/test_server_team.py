@@ -91,7 +91,11 @@ def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
     [
         ("team = 3", "team: .*string.*3"),
         ("team = ''", "team: "),
-        ("colour = 'blue'", "colour: no such key; there are: command, forge, members, projects, repositories, retention, team"),
+        (
+            "colour = 'blue'",
+            "colour: no such key; there are: command, confine, forge, members, network, "
+            "pass_env, projects, readable, repositories, retention, team",
+        ),
         ("[[repositories]]\nname = 'app'", r"repositories\[0\]\.url: must be given"),
         ("[[repositories]]\nname = 'app'\nurl = '/a'\nbranhc = 'x'", r"repositories\[0\]\.branhc: no such key; there are: branch, name"),
         ("[[repositories]]\nname='a'\nurl='/a'\n[[repositories]]\nname='a'\nurl='/b'", r"repositories\[1\]\.name is 'a' a second time"),

@@ -1,0 +1,142 @@
+"""How a launcher starts its agents: which variables they get, and how they are confined (docs/explanation/isolation.md).
+
+Every launcher of agents that stay (``Members``, ``Orchestrator``, the command line and the daemon) has these settings, and confines its
+agents by default as strongly as the machine can.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from pytest_gittrix.confine.choose import Confinement, Place, confinement, toolchain, wrapped
+from pytest_gittrix.confine.command import Network, check_network
+from pytest_gittrix.engine.agents.processes import AgentProcess
+from pytest_gittrix.engine.agents.start import find_program, start_agent
+from pytest_gittrix.engine.operations.recorder import convert_os_errors
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.os_level.confinement_levels import check_level
+from pytest_gittrix.os_level.lock_owner import Owner
+
+INHERITED: Final = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"),
+        *("LANG", "LANGUAGE", "TZ", "TERM", "COLORTERM", "COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR"),
+    }
+)
+"""The variables of the launcher's process that every agent gets, with those that begin with ``LC_``. Nothing else is passed on unnamed:
+tokens, the socket of an ssh agent, and the place of the store are for people."""
+
+Confirm = Callable[[Owner, Confinement], object]
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """What the agents of a launcher get and may reach.
+
+    Attributes:
+        confine: ``auto`` (as strongly as this machine and user can), ``jail``, ``guard``, or ``off`` for not at all.
+        network: ``none``, or ``all`` for the machine's.
+        pass_env: names of variables of the launcher's process that agents get besides ``INHERITED``.
+        readable: files and directories that confined agents may read and execute besides the tools of the system.
+
+    Raises:
+        InvalidInput: a value is not allowed.
+    """
+
+    confine: str = "auto"
+    network: Network = "none"
+    pass_env: tuple[str, ...] = ()
+    readable: tuple[Path, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_level(self.confine)
+        check_network(self.network)
+        for name in self.pass_env:
+            if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+                raise InvalidInput(f"{name!r} is not the name of a variable.", fix='Give names, such as pass_env=["ANTHROPIC_API_KEY"].')
+
+    def inherited(self) -> dict[str, str]:
+        """The variables of this process that agents get."""
+        named = {*INHERITED, *self.pass_env}
+        return {name: value for name, value in os.environ.items() if name in named or name.startswith("LC_")}
+
+    def at(self, confine: str | None) -> AgentSettings:
+        """The same settings, at another level if one is named. Raises InvalidInput if it is none."""
+        return self if confine is None else replace(self, confine=confine)
+
+    def start(
+        self,
+        command: Sequence[str],
+        *,
+        directory: Path,
+        workspace: Path,
+        home: Path,
+        environment: Mapping[str, str],
+        confirm: Confirm,
+        mark: str,
+        readable: Iterable[Path] = (),
+    ) -> AgentProcess:
+        """Start an agent.
+
+        Args:
+            command: the program and its arguments.
+            directory: for its files; made here.
+            workspace: its working directory, which it may change.
+            home: the home directory of a confined agent, made here if it is missing. Another agent has the one that its variables name.
+            environment: all its variables.
+            confirm: called with its process, and how that is confined, before it does anything.
+            mark: identifies its processes; one of ``make_mark``.
+            readable: more that a confined agent may read.
+
+        Raises:
+            InvalidInput: there is no such program or workspace.
+            CapabilityMissing: this machine cannot confine it so. It is never silently less confined.
+            AdapterUnavailable: the system refused. Whatever is raised, no process and no file of it is left.
+        """
+        confined = replace(confinement(self.confine), network=self.network)
+        variables = dict(environment)
+        argv = [*command]
+        if confined.level != "off":
+            program = find_program(command[0], str(workspace), variables.get("PATH", os.defpath))
+            with convert_os_errors():
+                home.mkdir(parents=True, exist_ok=True)
+            seen = (*toolchain(), *_program_files(program, workspace), *self.readable, *readable)
+            launch = wrapped(argv, Place(workspace, home, seen), confined, environment=variables)
+            argv, variables = launch.argv, launch.environment
+        return start_agent(
+            argv,
+            directory=directory,
+            workspace=workspace,
+            environment=variables,
+            confirm=lambda owner: confirm(owner, confined),
+            mark=mark,
+        )
+
+
+def settings_for(
+    engine: Any, confine: str | None, network: Network, pass_env: Iterable[str], readable: Iterable[Path | str]
+) -> AgentSettings:
+    """The settings of a launcher on an engine.
+
+    Args:
+        engine: the engine, whose ``LocalEphemeral(confine=...)`` may name the default level.
+        confine: the launcher's level; None for the engine's, or ``auto`` if that names none.
+        network, pass_env, readable: as in ``AgentSettings``; relative paths are from the working directory.
+
+    Raises:
+        InvalidInput: a value is not allowed.
+    """
+    level = confine or getattr(engine.ephemeral, "confine", None) or "auto"
+    names = [pass_env] if isinstance(pass_env, str) else pass_env
+    paths = [readable] if isinstance(readable, (str, Path)) else readable
+    return AgentSettings(level, network, tuple(names), tuple(Path(path).expanduser().absolute() for path in paths))
+
+
+def _program_files(program: str, workspace: Path) -> list[Path]:
+    """A program's own file, under its name, if it is not in the workspace. What else belongs to it has to be named in ``readable``."""
+    path = Path(os.path.abspath(program))
+    return [] if path.is_relative_to(workspace) else [path]

@@ -1,0 +1,59 @@
+"""The gate holds: whoever launches an agent, at the default level nothing that the agent tries gets through.
+
+At ``off`` the attempts that the level is to prevent succeed, which proves that they work. A promotion is refused there, too, because the
+engine knows the agent's processes (docs/explanation/isolation.md).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+from support.agent_processes import on_linux
+from support.gate import FOR_PEOPLE, LAUNCHERS, Gate
+
+from pytest_gittrix.confine.choose import confinement
+from pytest_gittrix.confine.probe import missing
+
+pytestmark = on_linux
+
+ATTEMPTS: Final = {
+    "has a variable that is for people": False,
+    "read the daemon's key": True,
+    "read the store": True,
+    "read another session": True,
+    "write outside": True,
+    "open the network": True,
+    "signal others": True,
+    "push": True,
+    "promote by the command line": False,
+    "promote by the daemon": False,
+    "promote by Python": False,
+}
+"""What an agent tries, with whether it can at ``off``."""
+NOTHING: Final = dict.fromkeys(ATTEMPTS, False)
+
+
+def tried(launcher: str, level: str | None, root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
+    for name, value in FOR_PEOPLE.items():
+        monkeypatch.setenv(name, value)
+    with Gate.open(root, level) as gate:
+        return gate.got(LAUNCHERS[launcher](gate))
+
+
+@pytest.mark.skipif(confinement().level == "off", reason=confinement().why)
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_by_default_nothing_gets_through(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tried(launcher, None, tmp_path, monkeypatch) == NOTHING
+
+
+@pytest.mark.skipif(bool(missing("landlock")), reason=missing("landlock"))
+@pytest.mark.parametrize("launcher", ["Members.start", "Orchestrator.spawn"])
+def test_nor_at_guard(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tried(launcher, "guard", tmp_path, monkeypatch) == NOTHING
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_off_has_no_walls_but_only_a_person_promotes(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tried(launcher, "off", tmp_path, monkeypatch) == ATTEMPTS

@@ -1,8 +1,8 @@
-"""The check of every request before the application sees it: its host, its origin, its token, and its size.
+"""The check of every request before the application sees it: its host, its origin, its secret, and its size.
 
-On loopback no token is needed, as with BotMinter, so a page in a browser could send requests: under a name that its own server resolves to
-127.0.0.1 (DNS rebinding), which the ``Host`` header shows, or across origins, which ``Origin`` shows. Both are refused. Running a command
-takes the key of the daemon's file, because other users of the machine reach loopback too.
+Everything but ``/health`` takes the daemon's token, or the key of its file, because all users of a machine reach loopback.
+A page in a browser has neither; should it get one, it could send requests under a name that its own server resolves to 127.0.0.1 (DNS
+rebinding), which the ``Host`` header shows, or across origins, which ``Origin`` shows. Both are refused.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 OPEN: Final = "/health"
-"""The path that needs no token."""
-KEYED: Final = "/api/command"
-"""The path that always needs a token or the key."""
+"""The path that needs no secret."""
+COMMAND: Final = "/api/command"
+"""The path of commands, whose requests may be large."""
 SHORTEST: Final = 16
 """The smallest number of characters of a token."""
 LARGEST: Final = 160 << 20
 """The largest size of a command in bytes: the largest file that a session takes, as base64, and some more."""
 LARGE: Final = 8 << 20
-"""The largest size of every other request in bytes; on loopback every user can send those."""
+"""The largest size of every other request in bytes."""
 STALLED: Final = 30.0
 """Seconds within which the next part of a request has to arrive."""
 
@@ -106,14 +106,13 @@ class Guard:
     Args:
         app: the application.
         host: the host that the daemon listens at.
-        token: the token that requests must send as ``Authorization: Bearer``; None if they need none.
-        key: a secret that is accepted in place of the token.
+        token: the secret that requests send as ``Authorization: Bearer``; None if there is only the key.
+        key: a secret that is accepted as well.
     """
 
     def __init__(self, app: App, *, host: str, token: str | None, key: str) -> None:
         self._app = app
         self._local = is_loopback(host)
-        self._token = token
         self._secrets = [secret.encode() for secret in (token, key) if secret is not None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -141,7 +140,7 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2] != host:
             raise Refusal(403, "FOREIGN_ORIGIN", f"A page of {origin!r} may not ask the daemon.")
-        if (self._token is not None and scope["path"] != OPEN) or scope["path"] == KEYED:
+        if scope["path"] != OPEN:
             self._check_secret(headers.get("authorization", ""))
         length = headers.get("content-length", "0")
         if length.isascii() and length.isdigit() and int(length) > _most(scope):
@@ -153,7 +152,11 @@ class Guard:
         # All are compared, so that the time of a comparison reveals nothing.
         fits = [hmac.compare_digest(offered, known) for known in self._secrets]
         if scheme.lower() != "bearer" or not any(fits):
-            raise Refusal(401, AuthFailed.code, "The daemon asks for a token: Authorization: Bearer TOKEN.")
+            raise Refusal(
+                401,
+                AuthFailed.code,
+                "The daemon asks for its token, or for the key in the daemon.json of its home: Authorization: Bearer SECRET.",
+            )
 
 
 class _Limited:
@@ -191,7 +194,7 @@ def _peer(scope: Scope) -> int | None:
 
 
 def _most(scope: Scope) -> int:
-    return LARGEST if scope["path"] == KEYED else LARGE
+    return LARGEST if scope["path"] == COMMAND else LARGE
 
 
 def _too_large(most: int) -> str:

@@ -45,7 +45,7 @@ class Settings:
         host, port: the address to listen at; port 0 takes a free one.
         store: directory of the sessions; the default one if None.
         team: the team file; if None, ``team.toml`` in the engine's home, if it exists.
-        token_file: a file with the token that requests need; None if they need none.
+        token_file: a file with a token that requests may send instead of the key of the daemon's file; needed beyond loopback.
     """
 
     host: str = "127.0.0.1"

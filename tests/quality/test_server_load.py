@@ -36,7 +36,7 @@ class Client:
         self.said = 0
         self.got: dict[str, str] = {}
         self._connection = http.client.HTTPConnection(daemon.file.host, daemon.file.port, timeout=LONG)
-        self._key = {"Authorization": f"Bearer {daemon.file.key}", "Content-Type": "application/json"}
+        self._key = {**daemon.secret, "Content-Type": "application/json"}
 
     def request(self, method: str, path: str, body: object = None) -> Any:
         self._connection.request(method, path, None if body is None else json.dumps(body), self._key)
@@ -107,7 +107,7 @@ def test_hundreds_of_streams_tell_everybody_everything(staff: Staff) -> None:
 
         def listen(_number: int) -> list[str]:
             with closing(http.client.HTTPConnection(daemon.file.host, daemon.file.port, timeout=LONG)) as connection:
-                connection.request("GET", "/api/events?types=work.locked")
+                connection.request("GET", "/api/events?types=work.locked", headers=daemon.secret)
                 with connection.getresponse() as response:
                     assert response.readline() == b": listening\n"
                     ready.wait(LONG)

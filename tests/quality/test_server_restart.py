@@ -63,6 +63,7 @@ def test_a_request_under_way_is_answered_before_the_end_and_no_other_is_taken(st
         body = b'{"work_item_id": "x"}'
         with closing(http.client.HTTPConnection(daemon.file.host, daemon.file.port, timeout=LONG)) as slow:
             slow.putrequest("POST", f"/api/sessions/{id_}/locks")
+            slow.putheader("Authorization", daemon.secret["Authorization"])
             slow.putheader("Content-Type", "application/json")
             slow.putheader("Content-Length", str(len(body)))
             slow.endheaders(body[:5])
@@ -82,7 +83,7 @@ def test_a_request_under_way_is_answered_before_the_end_and_no_other_is_taken(st
 def listening(daemon: DaemonProcess) -> Iterator[http.client.HTTPResponse]:
     """A stream of events, past its first comment."""
     with closing(http.client.HTTPConnection(daemon.file.host, daemon.file.port, timeout=LONG)) as connection:
-        connection.request("GET", "/api/events")
+        connection.request("GET", "/api/events", headers=daemon.secret)
         with connection.getresponse() as response:
             assert [response.readline(), response.readline()] == [b": listening\n", b"\n"]
             yield response

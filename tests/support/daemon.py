@@ -55,14 +55,19 @@ class DaemonClient:
 
     file: DaemonFile
 
+    @property
+    def secret(self) -> dict[str, str]:
+        """The header with the key of the daemon's file."""
+        return {"Authorization": f"Bearer {self.file.key}"}
+
     def request(
         self, method: str, path: str, body: object = None, *, headers: Mapping[str, str] | None = None, raw: bytes | None = None
     ) -> Reply:
-        """Send a request on a new connection."""
+        """Send a request on a new connection, with the key of the daemon's file unless ``headers`` has another ``Authorization``."""
         data = raw if raw is not None else None if body is None else json.dumps(body).encode()
         kind = {"Content-Type": "application/json"} if data is not None else {}
         with closing(http.client.HTTPConnection(self.file.host, self.file.port, timeout=LONG)) as connection:
-            connection.request(method, path, data, {**kind, **(headers or {})})
+            connection.request(method, path, data, {**self.secret, **kind, **(headers or {})})
             response = connection.getresponse()
             return Reply(response.status, {name.lower(): value for name, value in response.getheaders()}, response.read())
 
@@ -75,9 +80,9 @@ class DaemonClient:
         return answer
 
     def command(self, *argv: str, cwd: Path, stdin: str | None = "") -> Reply:
-        """Have the daemon run a command, with the key of its file."""
+        """Have the daemon run a command."""
         body = {"argv": argv, "cwd": str(cwd)} | ({} if stdin is None else {"stdin_base64": stdin})
-        return self.request("POST", "/api/command", body, headers={"Authorization": f"Bearer {self.file.key}"})
+        return self.request("POST", "/api/command", body)
 
     def state(self, id_: str) -> str:
         """The state of a member's session."""

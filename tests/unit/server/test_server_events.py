@@ -53,7 +53,7 @@ class Stream:
 @contextmanager
 def listening(daemon: DaemonClient, query: str = "", **headers: str) -> Iterator[Stream]:
     connection = http.client.HTTPConnection("127.0.0.1", daemon.file.port, timeout=LONG)
-    connection.request("GET", f"/api/events{query}", headers=headers)
+    connection.request("GET", f"/api/events{query}", headers={**daemon.secret, **headers})
     response = connection.getresponse()
     assert response.status == 200, response.read()
     assert response.getheader("content-type", "").startswith("text/event-stream")

@@ -31,6 +31,7 @@ from pytest_gittrix.engine.promotion.strategy import Ask, check_strategy
 from pytest_gittrix.engine.queries import DEPTH, Node
 from pytest_gittrix.engine.services import EngineServices
 from pytest_gittrix.engine.user_session import UserSession, fork_session, moved_refs, open_session
+from pytest_gittrix.os_level.files import private_directory
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.eventlog.log import Durability
 from pytest_gittrix.record.state.fold import Policy, StateName
@@ -129,7 +130,7 @@ class GitTrix:
     def init(self) -> GitTrix:
         """Make the store, recover from whatever was killed, sweep once, and start the timer. Calling it again does nothing more."""
         with convert_os_errors():
-            self.store.root.mkdir(parents=True, exist_ok=True)
+            private_directory(self.store.root)
         self.recover()
         self.sweep()
         if self._timer is None and self._sweep_interval is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from typing import Final
@@ -17,6 +18,7 @@ _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLL
 _NEW: Final = _CREATE | os.O_EXCL
 _OVER: Final = _CREATE | os.O_TRUNC
 _CHUNK: Final = 1 << 16
+_PRIVATE: Final = 0o700
 _NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)
 
 
@@ -186,6 +188,23 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def private_directory(path: str | os.PathLike[str]) -> None:
+    """Make a directory that only its owner can enter. One of this user that is there already is closed to others.
+
+    Raises:
+        OSError: it cannot be made, or it is no directory.
+    """
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    try:
+        os.mkdir(path, _PRIVATE)
+    except FileExistsError:
+        found = os.stat(path)
+        if not stat.S_ISDIR(found.st_mode):
+            raise
+        if stat.S_IMODE(found.st_mode) & 0o077 and found.st_uid == os.geteuid():
+            os.chmod(path, stat.S_IMODE(found.st_mode) & _PRIVATE)
 
 
 def write_new(path: str, data: bytes, mode: int = 0o644) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionNotFound
-from pytest_gittrix.os_level.files import sync_directory, write_file
+from pytest_gittrix.os_level.files import private_directory, sync_directory, write_file
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.change_feed import FILE as CHANGES
 from pytest_gittrix.record.eventlog.log import Durability, EventLog, ReadPolicy
@@ -79,7 +79,7 @@ class Store:
             try:
                 directory.mkdir()
             except FileNotFoundError:
-                self.root.mkdir(parents=True, exist_ok=True)
+                private_directory(self.root)
                 directory.mkdir()
             if self.durability == "full":
                 sync_directory(self.root)

@@ -357,3 +357,14 @@ def test_a_head_that_moves_while_the_session_starts_is_drift(site: Site) -> None
         session = site.start()
     assert session.info().baseline_sha == baseline
     assert session.read("app.py") == b"print('v1')\n"
+
+
+@pytest.mark.parametrize("mode", [None, 0o755, 0o777])
+def test_no_other_user_can_enter_the_store(tmp_path: Path, site: Site, mode: int | None) -> None:
+    store = tmp_path / "new" / "sessions"
+    if mode is not None:
+        store.mkdir(parents=True)
+        store.chmod(mode)
+
+    with GitTrix(LocalDurable(site.durable.path), store=store):
+        assert store.stat().st_mode & 0o777 == 0o700

@@ -2,9 +2,7 @@
 
 BotMinter's table (docs/explanation/you-know-botminter.md); the first rule that fits decides:
 
-1. never: credentials. A path below ``.config/gh/``; the names ``.env``, ``.env.*``, ``token.txt``; and plain key files: ``id_rsa``,
-   ``id_dsa``, ``id_ecdsa``, ``id_ed25519`` (and the ``_sk`` ones), ``.netrc``, ``.git-credentials``, ``.pypirc``, ``.aws/credentials``, and
-   names that end in ``.pem``, ``.key``, ``.p12`` or ``.pfx``. Letter case does not matter. This rule comes before all others.
+1. never: credentials, by their names (``workspaces.secrets.is_credential_file``). This rule comes before all others.
 2. runtime: state of the programs that ran, left in place. Any path below a directory ``.ralph``; and, unless a commit has it, any path
    below ``logs``, ``locks`` or ``diagnostics`` at the root, and ``*.log``.
 3. commit: an uncommitted file of a project, on any branch but the default one (a detached HEAD is no default branch).
@@ -12,7 +10,7 @@ BotMinter's table (docs/explanation/you-know-botminter.md); the first rule that 
 5. push: a committed file, on a branch that is ahead.
 6. left: all others, such as a project's uncommitted files on its default branch. They are nowhere else, so the workspace is retained.
 
-These are pure functions over names.
+These are pure functions over names. What is in a file decides, too: one that gained a secret is left instead of committed.
 """
 
 from __future__ import annotations
@@ -20,21 +18,13 @@ from __future__ import annotations
 import re
 from typing import Final, Literal
 
+from pytest_gittrix.workspaces.secrets import is_credential_file
+
 Disposition = Literal["never", "runtime", "commit", "push", "left"]
 """The rule that a file falls under; see the module."""
 
-_SECRET_NAME: Final = re.compile(
-    r"\.env(\..*)?|token\.txt|id_(rsa|dsa|ecdsa|ed25519)(_sk)?|\.netrc|\.git-credentials|\.pypirc|.*\.(pem|key|p12|pfx)", re.DOTALL
-)
-_SECRET_PATH: Final = re.compile(r"(.*/)?\.config/gh/.*|(.*/)?\.aws/credentials", re.DOTALL)
 _RUNTIME_ROOTS: Final = ("logs/", "locks/", "diagnostics/")
 _TEAM: Final = re.compile(r"(specs|knowledge|members/[^/]+/knowledge)/.*", re.DOTALL)
-
-
-def is_credential(path: str) -> bool:
-    """Whether a path is one of rule 1: never committed, never pushed."""
-    folded = path.casefold()
-    return _SECRET_NAME.fullmatch(folded.rpartition("/")[2]) is not None or _SECRET_PATH.fullmatch(folded) is not None
 
 
 def is_runtime(path: str, *, tracked: bool) -> bool:
@@ -66,7 +56,7 @@ def classify(
         uncommitted: whether the file differs from that commit (was added, changed, or deleted).
         ahead: whether the branch has commits that the remote has not.
     """
-    if is_credential(path):
+    if is_credential_file(path):
         return "never"
     if is_runtime(path, tracked=tracked):
         return "runtime"

@@ -16,13 +16,14 @@ from typing import Final
 
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.git.commit import Signature, build_commit
-from pytest_gittrix.git.tree import Entry, flatten
-from pytest_gittrix.members.finalize_files import classify, is_credential, is_runtime
+from pytest_gittrix.git.tree import EXECUTABLE, FILE, Entry, flatten
+from pytest_gittrix.members.finalize_files import classify, is_runtime
 from pytest_gittrix.members.finalize_record import Action, Notes
 from pytest_gittrix.members.finalize_remote import Deadline, OutOfTime, Remote
-from pytest_gittrix.workspaces.alternates import ScratchRepository
+from pytest_gittrix.workspaces.alternates import ScratchRepository, Touched
 from pytest_gittrix.workspaces.multi_repo import CheckedOutRepository, MultiRepoWorkspace, clone_format, clone_path
 from pytest_gittrix.workspaces.rescue import LFS_OBJECTS, AgentRepository, read_repository
+from pytest_gittrix.workspaces.secrets import find_secrets, is_credential_file
 from pytest_gittrix.workspaces.uncommitted import Uncommitted, find_uncommitted
 
 RETRIES: Final = 3
@@ -33,6 +34,8 @@ GONE: Final = "there is no repository any more"
 
 _SHORT: Final = 12
 _NEVER: Final = "credentials never leave the workspace"
+_SECRET: Final = "it seems to hold a secret"
+_BY_A_PERSON: Final = "if it is none, a person can push it from the workspace"
 _RUNTIME: Final = "state of what ran here"
 
 
@@ -202,14 +205,14 @@ class Saving:
     def _is_quiet(self, own: Collection[str], dirty: Uncommitted, entries: Mapping[str, Entry]) -> bool:
         """Whether the agent left nothing that could be saved, so that the remote need not be read."""
         changed = [*dirty.changes, *dirty.refused]
-        idle = all(is_credential(path) or is_runtime(path, tracked=path in entries) for path in changed)
+        idle = all(is_credential_file(path) or is_runtime(path, tracked=path in entries) for path in changed)
         return idle and not own and self._tips() <= {self.task.repository.commit}
 
     def _pass_over(self, dirty: Uncommitted, entries: Mapping[str, Entry]) -> None:
         """Add actions for the files that stay on purpose."""
         changed = [*dirty.changes, *dirty.refused]
-        never = [path for path in changed if is_credential(path)]
-        runtime = [path for path in changed if not is_credential(path) and is_runtime(path, tracked=path in entries)]
+        never = [path for path in changed if is_credential_file(path)]
+        runtime = [path for path in changed if not is_credential_file(path) and is_runtime(path, tracked=path in entries)]
         for paths, reason in ((never, _NEVER), (runtime, _RUNTIME)):
             if paths:
                 self.done.append(Action.about(self._name, "skipped", paths, reason))
@@ -225,7 +228,7 @@ class Saving:
         left: list[str] = []
         for path, entry in dirty.changes.items():
             disposition = classify(path, team=repository.team, branch=branch, default=default, tracked=path in entries)
-            if disposition == "commit":
+            if disposition == "commit" and not self._left_for_its_secrets(path, entry, entries.get(path), dirty):
                 wanted[path] = entry
             elif disposition == "left":
                 left.append(path)
@@ -233,11 +236,21 @@ class Saving:
             reason = f"files of the default branch {branch} that are not committed" if branch == default else "files that are not committed"
             self.done.append(Action.about(self._name, "left", left, reason, branch=branch))
         for path, reason in dirty.refused.items():
-            if not is_credential(path) and not is_runtime(path, tracked=path in entries):
+            if not is_credential_file(path) and not is_runtime(path, tracked=path in entries):
                 self.done.append(Action.about(self._name, "left", [path], reason, branch=branch))
         if not wanted:
             return None, ()
         return self._built(wanted, dirty), tuple(wanted)
+
+    def _left_for_its_secrets(self, path: str, entry: Entry | None, old: Entry | None, dirty: Uncommitted) -> bool:
+        """Whether a file gained a secret; then it is not committed, and an action says so."""
+        if entry is None or entry.mode not in (FILE, EXECUTABLE):
+            return False
+        before = [] if old is None or old.mode not in (FILE, EXECUTABLE) else [self.scratch.objects.read(old.id)[1]]
+        found = find_secrets(dirty.blobs[entry.id], before)
+        if found:
+            self.done.append(Action.about(self._name, "left", [path], f"{_SECRET} ({found[0]}); {_BY_A_PERSON}", branch=self.found.branch))
+        return bool(found)
 
     def _built(self, changes: Mapping[str, Entry | None], dirty: Uncommitted) -> str:
         """The commit of some changes. The same changes to the same parent always give the same commit."""
@@ -348,11 +361,22 @@ class Saving:
 
     def _holds_credentials(self, what: str, tip: str, missing: Mapping[str, object]) -> bool:
         """Whether a missing commit has a credential; then nothing of ``tip`` is pushed, and an action says so."""
-        secret = sorted(path for path in self.scratch.touched_paths(missing) if is_credential(path))
+        secret: dict[str, str] = {}
+        for touched in self.scratch.touched(missing):
+            if is_credential_file(touched.path):
+                secret[touched.path] = ""
+            elif touched.is_file and (found := find_secrets(*self._contents(touched))):
+                secret.setdefault(touched.path, f" ({touched.path}, {found[0]}; {_BY_A_PERSON})")
         if secret:
-            self.done.append(Action.about(self._name, "failed", secret, "commits hold credentials, so they are not pushed", branch=what))
+            reason = f"commits hold credentials, so they are not pushed{next(filter(None, secret.values()), '')}"
+            self.done.append(Action.about(self._name, "failed", sorted(secret), reason, branch=what))
             self._given_up.append(tip)
         return bool(secret)
+
+    def _contents(self, touched: Touched) -> tuple[bytes, list[bytes]]:
+        """A file that a commit touched, as the commit has it and as its parents have it."""
+        new, *old = (self.scratch.objects.read(id_)[1] for id_ in (touched.id, *touched.old))
+        return new, old
 
     # Pushing ---------------------------------------------------------------------------------------------------------------------
 

@@ -15,13 +15,14 @@ from typing import Final
 from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.git.refs import References
 from pytest_gittrix.git.tree import Entry
-from pytest_gittrix.members.finalize_files import is_credential, is_runtime
+from pytest_gittrix.members.finalize_files import is_runtime
 from pytest_gittrix.members.finalize_record import Saved
 from pytest_gittrix.members.finalize_repository import GONE, Task
 from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.workspaces.alternates import ScratchRepository
 from pytest_gittrix.workspaces.multi_repo import MultiRepoWorkspace
 from pytest_gittrix.workspaces.rescue import AgentRepository, find_repositories
+from pytest_gittrix.workspaces.secrets import is_credential_file
 
 _ORIGIN: Final = "refs/remotes/origin/"
 _SHORT: Final = 12
@@ -133,7 +134,8 @@ class _RepositoryInspection:
         entries, found = self.task.compare(self.found, self.scratch)
         dirty = sorted({*found.changes, *found.refused})
         safe = {path for path, entry in found.changes.items() if self._is_saved(path, entry)}
-        return dirty, [path for path in dirty if not (path in safe or is_credential(path) or is_runtime(path, tracked=path in entries))]
+        idle = {path for path in dirty if path in safe or is_credential_file(path) or is_runtime(path, tracked=path in entries)}
+        return dirty, [path for path in dirty if path not in idle]
 
     def _is_saved(self, path: str, entry: Entry | None) -> bool:
         return path in self.saved.files and self.saved.files[path] == (None if entry is None else (entry.mode, entry.id))

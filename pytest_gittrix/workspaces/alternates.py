@@ -27,6 +27,30 @@ _MERGES_TREES: Final = (2, 38)
 _DROPPED: Final = (b"tree ", b"parent ", b"gpgsig", b"mergetag")
 
 
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """A path that a commit added or changed.
+
+    Attributes:
+        path: the path. id, is_file: what the commit has there, and whether that is a file rather than a link or a submodule.
+        old: the ids of the files that the parents have there.
+    """
+
+    path: str
+    id: str
+    is_file: bool
+    old: tuple[str, ...]
+
+    @classmethod
+    def of(cls, about: bytes, path: str) -> Touched:
+        """Read what git says before a path: a colon for each parent, the modes and the ids of these and of the commit, and letters."""
+        fields = about.decode("ascii").lstrip(":").split()
+        parents = len(about) - len(about.lstrip(b":"))
+        modes, ids = fields[: parents + 1], fields[parents + 1 : 2 * parents + 2]
+        old = tuple(id_ for mode, id_ in zip(modes[:-1], ids[:-1], strict=True) if mode.startswith("100"))
+        return cls(path, ids[-1], modes[-1].startswith("100"), old)
+
+
 @dataclass(frozen=True)
 class ScratchRepository:
     """A scratch repository. Made by ``ScratchRepository.make``; the caller removes its directory.
@@ -112,10 +136,11 @@ class ScratchRepository:
         """Whether ``commit`` is ``descendant`` or an ancestor of it."""
         return not self.git("rev-list", "--max-count=1", commit, f"^{descendant}")
 
-    def touched_paths(self, commits: Iterable[str]) -> set[str]:
+    def touched(self, commits: Iterable[str]) -> list[Touched]:
         """Every path that one of these commits added or changed; of a merge, those that differ from every parent."""
-        options = ("--stdin", "--no-commit-id", "-r", "--root", "-c", "--no-renames", "--diff-filter=AMT", "--name-only", "-z")
-        return {os.fsdecode(path) for path in self.git("diff-tree", *options, stdin=_lines(commits)).split(b"\0") if path}
+        options = ("--stdin", "--no-commit-id", "-r", "--root", "-c", "--no-renames", "--diff-filter=AMT", "--raw", "--no-abbrev", "-z")
+        listed = iter(self.git("diff-tree", *options, stdin=_lines(commits)).split(b"\0"))
+        return [Touched.of(about, os.fsdecode(next(listed))) for about in listed if about]
 
     def declare_complete(self, ids: Iterable[str]) -> None:
         """Write references to commits whose whole history is present, so that a fetch does not transfer it again."""

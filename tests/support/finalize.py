@@ -53,9 +53,9 @@ class AgentWorkspace:
         at.write_text(text)
         at.chmod(mode)
 
-    def commit(self, path: str) -> str:
-        """Commit a new file; return the commit."""
-        self.put(path, f"{path}\n")
+    def commit(self, path: str, text: str | None = None) -> str:
+        """Commit a file, by default one that has its path in it; return the commit."""
+        self.put(path, f"{path}\n" if text is None else text)
         self.git("add", "-f", path)
         self.git("commit", "-q", "-m", path)
         return self.git("rev-parse", "HEAD")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.finalize import AgentWorkspace
 from support.life import Lived, at
+from support.secret_corpus import FILES, LINES
 
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.members.finalize_record import MAX_FILES, Action
@@ -362,3 +363,50 @@ def test_a_recovery_branch_that_holds_something_else_is_left_alone(workspace: Ag
     other = workspace.rival(f"recovery/s1/HEAD-{tip[:12]}", {"other.txt": "x\n"})
     assert kinds(workspace.finalize().actions) == [("recovered", f"recovery/s1/HEAD-{tip[:12]}-{tip[:12]}")]
     assert workspace.remote_refs()[f"refs/heads/recovery/s1/HEAD-{tip[:12]}"] == other
+
+
+def test_of_typical_secrets_none_reaches_the_remote_and_each_is_in_the_report(workspace: AgentWorkspace) -> None:
+    workspace.git("checkout", "-q", "-b", "work")
+    in_lines = {f"src/{number}.txt": line for number, line in enumerate(LINES.values())}
+    for path in FILES:
+        workspace.put(path, "whatever\n")
+    for path, line in in_lines.items():
+        workspace.put(path, f"# settings\n{line}\n")
+    workspace.put("real.txt", "work\n")
+
+    ended = workspace.finalize()
+
+    reported = {path for one in ended.actions if one.action in ("skipped", "left") for path in one.files}
+    assert reported == {*FILES, *in_lines}
+    assert not any(line in str(one) for one in ended.actions for line in LINES.values())
+    assert git(workspace.bare, "diff-tree", "-r", "--name-only", "--format=", "main", "work") == "real.txt"
+    assert ended.unsaved
+    assert workspace.remote_refs().keys() == {"refs/heads/main", "refs/heads/shared", "refs/heads/work"}
+
+
+def test_a_commit_whose_lines_hold_a_secret_is_not_pushed(workspace: AgentWorkspace) -> None:
+    workspace.git("checkout", "-q", "-b", "leaky")
+    workspace.commit("settings.py", f"KEY = '{LINES['AWS']}'\n")
+    workspace.git("rm", "-q", "settings.py")
+    workspace.git("commit", "-q", "-m", "take it away again")
+
+    ended = workspace.finalize()
+
+    assert (ended.status, ended.unsaved) == ("Failed", True)
+    assert workspace.remote_refs().keys() == {"refs/heads/main", "refs/heads/shared"}
+    (failed,) = [one for one in ended.actions if one.action == "failed"]
+    assert failed.files == ("settings.py",)
+    assert "settings.py, line 1: AWS access key" in (failed.reason or "")
+
+
+def test_a_secret_that_the_remote_has_already_holds_nothing_up(workspace: AgentWorkspace) -> None:
+    workspace.git("checkout", "-q", "-b", "seed")
+    workspace.commit("settings.py", f"{LINES['GitHub']}\n")
+    workspace.git("push", "-q", str(workspace.bare), "seed")
+    workspace.git("checkout", "-q", "-b", "work")
+    workspace.put("settings.py", f"{LINES['GitHub']}\nmore\n")
+
+    ended = workspace.finalize()
+
+    assert ended.status == "Completed"
+    assert git(workspace.bare, "show", "work:settings.py").endswith("more")

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gittrix.members.finalize_files import Disposition, classify, is_credential, is_runtime
+from pytest_gittrix.members.finalize_files import Disposition, classify, is_runtime
+from pytest_gittrix.workspaces.secrets import is_credential_file
 
 PATHS = st.lists(
     st.sampled_from(
@@ -32,7 +33,7 @@ def of(path: str, *, team: bool = False, branch: str | None = "work", default: s
     ],
 )
 def test_credentials_are_never_committed_wherever_they_are(path: str) -> None:
-    assert is_credential(path)
+    assert is_credential_file(path)
     for team in (False, True):
         for place in ("", "specs/", "knowledge/", ".ralph/"):
             assert of(place + path, team=team) == "never"
@@ -55,7 +56,7 @@ def test_credentials_are_never_committed_wherever_they_are(path: str) -> None:
     ],
 )
 def test_names_that_only_look_like_credentials_are_files_like_any_other(path: str) -> None:
-    assert not is_credential(path)
+    assert not is_credential_file(path)
     assert of(path) == "commit"
 
 
@@ -117,8 +118,8 @@ def test_the_first_rule_that_fits_decides(
     path: str, team: bool, branch: str | None, default: str, tracked: bool, uncommitted: bool, ahead: bool
 ) -> None:
     what = classify(path, team=team, branch=branch, default=default, tracked=tracked, uncommitted=uncommitted, ahead=ahead)
-    assert (what == "never") == is_credential(path)
-    assert (what == "runtime") == (is_runtime(path, tracked=tracked) and not is_credential(path))
+    assert (what == "never") == is_credential_file(path)
+    assert (what == "runtime") == (is_runtime(path, tracked=tracked) and not is_credential_file(path))
     if what == "commit":
         assert uncommitted
         assert team or branch is None or branch != default

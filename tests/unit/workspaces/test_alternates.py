@@ -35,7 +35,7 @@ def test_it_answers_from_objects_that_it_borrows(repo: GitRepo, tmp_path: Path) 
     assert scratch.new_commits([tip], [base]) == {tip: (base,)}
     assert scratch.new_commits([tip], [tip]) == {}
     assert (scratch.leads_to(tip, base), scratch.leads_to(base, tip), scratch.leads_to(tip, side)) == (True, False, False)
-    assert scratch.touched_paths([tip]) == {"a.txt", "new.txt"}
+    assert {one.path for one in scratch.touched([tip])} == {"a.txt", "new.txt"}
     scratch.close()
 
 

@@ -1,0 +1,69 @@
+"""Which files and lines hold credentials."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.secret_corpus import FILES, LINES
+
+import pytest_gittrix
+from pytest_gittrix.workspaces.secrets import find_secrets, is_credential_file
+
+HARMLESS = [
+    "password = os.environ['PASSWORD']",
+    "token: str = field(repr=False)",
+    "https://user:password@example.org",
+    "postgres://app:${PASSWORD}@db/app",
+    "//registry.npmjs.org/:_authToken=${NPM_TOKEN}",
+    "sha256 = 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+    "-----BEGIN PUBLIC KEY-----",
+    "-----BEGIN CERTIFICATE-----",
+    "git+ssh://git@github.com/acme/app.git",
+    "see skeleton-key-of-the-module",
+    '"integrity": "sha512-' + "a" * 86 + '=="',
+    "def test_a_token_is_asked_for(self): ...",
+]
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_a_file_of_such_a_name_holds_credentials(path: str) -> None:
+    assert is_credential_file(path)
+    assert is_credential_file(f"deep/er/{path.upper()}")
+
+
+@pytest.mark.parametrize(
+    "path", ["id_rsa.pub", ".ssh/config", ".ssh/known_hosts", "package.json", ".npmrc", "env.py", "state.tf", "keys/README"]
+)
+def test_a_file_of_another_name_need_not(path: str) -> None:
+    assert not is_credential_file(path)
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_line_of_such_a_shape_is_a_secret_and_is_not_repeated(name: str) -> None:
+    (found,) = find_secrets(f"first\n{LINES[name]}\nlast\n".encode())
+
+    assert found.line == 2
+    assert LINES[name][-8:] not in str(found)
+
+
+@pytest.mark.parametrize("line", HARMLESS)
+def test_ordinary_lines_are_none(line: str) -> None:
+    assert find_secrets(f"{line}\n".encode()) == []
+
+
+def test_what_was_there_before_was_not_gained() -> None:
+    old = f"{LINES['GitHub']}\nrest\n".encode()
+
+    assert find_secrets(b"new\n" + old, [old]) == []
+    assert [one.line for one in find_secrets(old + LINES["Stripe"].encode(), [b"other\n", old])] == [3]
+
+
+def test_a_binary_file_has_no_lines() -> None:
+    assert find_secrets(b"\0" + LINES["GitHub"].encode()) == []
+
+
+def test_the_projects_own_source_has_none() -> None:
+    """What is committed here is ordinary code: each line that is held against it would be a false alarm."""
+    for file in Path(pytest_gittrix.__file__).parent.rglob("*.py"):
+        assert find_secrets(file.read_bytes()) == [], file

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gittrix.commands import engine_context as context
 from pytest_gittrix.commands.find_verbs import before
 from pytest_gittrix.commands.output import CommandResult, Table, working
-from pytest_gittrix.commands.render import facts_text, text_of
+from pytest_gittrix.commands.render import confinement_note, facts_text, text_of
 from pytest_gittrix.commands.values import age, moment
 from pytest_gittrix.errors import InvalidInput, SessionNotFound, WorkItemHeld
 
@@ -114,7 +114,7 @@ def start(options: Namespace) -> CommandResult:
             confine=options.confine,
             id=options.chosen_id,
         )
-        return CommandResult(_record(gittrix, life.id), text_of([life.id, life.workspace]))
+        return CommandResult(_record(gittrix, life.id), text_of([life.id, life.workspace]), confinement_note(_confined(life)))
 
 
 def stop(options: Namespace) -> CommandResult:

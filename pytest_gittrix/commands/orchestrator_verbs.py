@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.commands import engine_context as context
 from pytest_gittrix.commands.output import CommandResult, working
-from pytest_gittrix.commands.render import facts_text, text_of
+from pytest_gittrix.commands.render import confinement_note, facts_text, text_of
 from pytest_gittrix.commands.values import number
 from pytest_gittrix.errors import InvalidInput
 
@@ -86,7 +86,8 @@ def spawn(options: Namespace) -> CommandResult:
             )
         else:
             session = manager.spawn(config)
-    return CommandResult(session.to_wire(), text_of([session.id, session.workspace_path or ""]))
+    confined = "" if session.runtime_handle is None else session.runtime_handle.data.get("confinement", "")
+    return CommandResult(session.to_wire(), text_of([session.id, session.workspace_path or ""]), confinement_note(confined))
 
 
 def restore(options: Namespace) -> CommandResult:

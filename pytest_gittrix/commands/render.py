@@ -55,6 +55,17 @@ def text_of(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def confinement_note(confinement: str) -> tuple[str, ...]:
+    """What a person who started an agent should know about its confinement, as it is recorded; nothing if nothing is recorded."""
+    if not confinement:
+        return ()
+    if confinement == "off":
+        return ("The agent is not confined: it can read and change what you can.",)
+    if "network" in confinement:
+        return ()
+    return (f'The agent is confined ({confinement}) and has no network; network = "all" in the team file gives it one.',)
+
+
 def first_line(message: str) -> str:
     """The first line of a message."""
     return message.partition("\n")[0]

@@ -99,8 +99,21 @@ class CommandAgent:
             raise InvalidInput(f"The agent {self.name!r} has one of database and query.", fix="Give both, or neither.")
 
     def command(self, prompt: str | None, workspace: Path) -> Sequence[str]:  # noqa: ARG002  (the protocol's)
-        """The command, with the prompt as its last argument if it takes it so."""
-        return self.argv if prompt is None or self.prompt_as == "input" else (*self.argv, prompt)
+        """The command, with the prompt as its last argument if it takes it so.
+
+        Raises:
+            InvalidInput: the program would take the prompt for an option.
+        """
+        if prompt is None or self.prompt_as == "input":
+            return self.argv
+        if prompt.startswith("-"):
+            raise InvalidInput(
+                f"The prompt begins with a hyphen: {prompt[:60]!r}.",
+                why=f"{self.argv[0]} would take it for an option, and options decide what an agent may do.",
+                fix="Begin it with a word.",
+                opt_out='An agent with prompt_as="input" reads any prompt.',
+            )
+        return (*self.argv, prompt)
 
     def environment(self, workspace: Path) -> Mapping[str, str]:  # noqa: ARG002  (the protocol's)
         """Its variables."""

@@ -9,6 +9,8 @@ import pytest
 from support.cli import Cli
 from support.daemon import Staff, wait_until
 
+from pytest_gittrix.commands.render import confinement_note
+
 
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Cli:
@@ -42,6 +44,22 @@ def test_start_prints_the_id_and_the_workspace_and_its_agent_goes_on(cli: Cli, s
     shown = cli.ok("member", "status")
     assert shown.lines[0].split() == ["MEMBER", "SESSION", "TYPE", "STATE", "PID", "FOR", "CONFINED", "TASK"]
     assert shown.lines[1].split() == ["ada", id_, "loop", "Active", str(record["agent_pid"]), "<1m", "off", "mend", "it"]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "said"),
+    [("off", "not confined"), ("jail(bwrap)", "no network"), ("jail(bwrap, network all)", ""), ("", "")],
+)
+def test_a_person_is_told_what_an_agent_can_reach(recorded: str, said: str) -> None:
+    assert said in "".join(confinement_note(recorded))
+    assert bool(said) == bool(confinement_note(recorded))
+
+
+def test_whoever_starts_an_agent_that_is_not_confined_is_told(cli: Cli, staff: Staff) -> None:
+    started = cli("member", "start", "ada")
+    staff.agents.wait_for("up")
+
+    assert "The agent is not confined" in started.err
 
 
 def test_a_command_of_its_own_is_run_instead_of_the_teams(cli: Cli, staff: Staff) -> None:

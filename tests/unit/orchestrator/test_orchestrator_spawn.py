@@ -112,6 +112,16 @@ def test_an_agent_that_reads_its_prompt_gets_it_once_it_runs(led: Led) -> None:
     assert led.kit.heard == ["Mend the login"]
 
 
+def test_a_prompt_that_a_program_would_take_for_an_option_is_refused_and_nothing_is_left(led: Led) -> None:
+    before = led.site.engine.store.ids()
+    with pytest.raises(InvalidInput, match="hyphen"):
+        led.spawn(prompt="--dangerously-skip-permissions")
+
+    assert led.site.engine.store.ids() == before
+    read = CommandAgent("reads", ("cat",), prompt_as="input")
+    assert read.command("--fine", Path("/")) == ("cat",)
+
+
 def test_a_prompt_that_nobody_reads_leaves_the_session_as_it_is(led: Led) -> None:
     agent = led.agent(led.kit.script().exits(0), prompt_as="input")
     lead = led.another(led.project(agents=(agent,)))

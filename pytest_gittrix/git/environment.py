@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.errors import GitFailed
+from pytest_gittrix.os_level.files import write_file
 
 OLDEST_GIT: Final = (2, 32)
 
@@ -125,9 +126,9 @@ def _shared_home() -> str:
 def _write_settings(home: str) -> None:
     # Git changes a configuration file by renaming a new file over it. If the system's file were the null device, which reads as empty too,
     # `git config --system`, run as root, would replace the machine's null device by a regular file.
-    for name, text in ((_GLOBAL_FILE, _SETTINGS), (_SYSTEM_FILE, "")):
-        with open(os.path.join(home, name), "w", encoding="utf-8") as file:
-            file.write(text)
+    # Whole files, the one that is looked for last: programs that start at once in one home find both, or make both.
+    for name, text in ((_SYSTEM_FILE, ""), (_GLOBAL_FILE, _SETTINGS)):
+        write_file(os.path.join(home, name), text.encode())
 
 
 @lru_cache(maxsize=4)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -147,6 +148,14 @@ def test_a_home_is_set_up_once_and_then_left_alone(tmp_path: Path) -> None:
     hermetic_env(tmp_path / "home")
 
     assert "kept" in (tmp_path / "home/.gitconfig").read_text()
+
+
+def test_commands_that_start_at_once_in_a_fresh_home_all_find_whole_settings(tmp_path: Path) -> None:
+    def name(home: Path) -> bytes:
+        return run_git(["config", "--global", "user.name"], env=hermetic_env(home))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(name, [tmp_path / str(number // 4) for number in range(80)])] == [b"gittrix\n"] * 80
 
 
 def test_a_process_whose_home_cannot_be_written_still_has_one(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ LINES = {
     "GitHub": f"GITHUB_TOKEN=ghp_{text(36)}",
     "GitHub fine-grained": f"token: github_pat_{text(22)}_{text(59)}",
     "GitLab": f"glpat-{text(20)}",
-    "npm": f"//registry.npmjs.org/:_authToken=npm_{text(36)}",
+    "npm": f"//npm.example.org/:_authToken=npm_{text(36)}",
     "npm, another registry": f"//npm.example.org/:_authToken={text(40)}",
     "PyPI": f"password = pypi-{text(60)}",
     "Docker": f'"auth": "{text(40)}=="',

@@ -15,7 +15,7 @@ HARMLESS = [
     "token: str = field(repr=False)",
     "https://user:password@example.org",
     "postgres://app:${PASSWORD}@db/app",
-    "//registry.npmjs.org/:_authToken=${NPM_TOKEN}",
+    "//npm.example.org/:_authToken=${NPM_TOKEN}",
     "sha256 = 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
     "-----BEGIN PUBLIC KEY-----",
     "-----BEGIN CERTIFICATE-----",

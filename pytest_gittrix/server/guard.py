@@ -140,6 +140,8 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2] != host:
             raise Refusal(403, "FOREIGN_ORIGIN", f"A page of {origin!r} may not ask the daemon.")
+        if "content-length" in headers and "transfer-encoding" in headers:
+            raise Refusal(400, InvalidInput.code, "A request with two lengths is none: servers disagree on where it ends.")
         if scope["path"] != OPEN:
             self._check_secret(headers.get("authorization", ""))
         length = headers.get("content-length", "0")

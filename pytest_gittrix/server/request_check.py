@@ -1,11 +1,13 @@
-"""The check that a request holds nothing that would be ignored: an unknown or repeated parameter, or a body where none is read.
+"""The check that a request holds nothing that would be ignored: an unknown or repeated parameter or key, or a body where none is read.
 
 Its sender would take the answer for one that heeds it: ``?membr=ada`` would list the sessions of all members.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from contextlib import suppress
 from typing import Final
 
 from fastapi import Request
@@ -21,7 +23,7 @@ async def require_known(request: Request) -> None:
     """Refuse a request of which a part would be ignored.
 
     Raises:
-        InvalidInput: a parameter is unknown or repeated, or there is a body that the request does not read.
+        InvalidInput: a parameter is unknown or repeated, a key of the body is repeated, or there is a body that the request does not read.
     """
     route = request.scope.get("route")
     if not isinstance(route, APIRoute):
@@ -32,5 +34,18 @@ async def require_known(request: Request) -> None:
             raise InvalidInput(f"There is no parameter {name!r} here.", fix=f"There are: {', '.join(known) or 'none'}.")
         if count > 1:
             raise InvalidInput(f"The parameter {name!r} is there {count} times.", fix="Give it once.")
-    if route.body_field is None and (await request.body()).strip() not in _NOTHING:
+    body = await request.body()
+    if route.body_field is not None:
+        _require_each_key_once(body)
+    elif body.strip() not in _NOTHING:
         raise InvalidInput(f"{request.method} {request.url.path} reads no body, and there is one.", fix="Leave it away.")
+
+
+def _require_each_key_once(body: bytes) -> None:
+    def once(pairs: list[tuple[str, object]]) -> None:
+        for name, count in Counter(name for name, _ in pairs).items():
+            if count > 1:
+                raise InvalidInput(f"The key {name!r} is there {count} times.", fix="Give it once.")
+
+    with suppress(ValueError, RecursionError):  # what is no JSON is refused when it is read
+        json.loads(body, object_pairs_hook=once)

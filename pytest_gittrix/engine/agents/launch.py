@@ -130,7 +130,7 @@ def settings_for(
     Raises:
         InvalidInput: a value is not allowed.
     """
-    level = confine or getattr(engine.ephemeral, "confine", None) or "auto"
+    level = confine if confine is not None else getattr(engine.ephemeral, "confine", None) or "auto"
     names = [pass_env] if isinstance(pass_env, str) else pass_env
     paths = [readable] if isinstance(readable, (str, Path)) else readable
     return AgentSettings(level, network, tuple(names), tuple(Path(path).expanduser().absolute() for path in paths))

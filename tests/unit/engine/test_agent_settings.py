@@ -47,6 +47,8 @@ def test_variables_are_inherited_by_name_only(monkeypatch: pytest.MonkeyPatch) -
 def test_the_launchers_level_comes_before_the_engines_and_auto_is_last(own: Any, engines: Any, level: str, tmp_path: Path) -> None:
     with World.open(tmp_path / "world", workspace=LocalEphemeral(confine=engines)) as world:
         assert settings_for(world.gittrix, own, "none", (), ()).confine == level
+        with pytest.raises(InvalidInput, match="auto, off, guard, jail"):
+            settings_for(world.gittrix, "", "none", (), ())
 
 
 @pytest.fixture

@@ -269,6 +269,16 @@ def test_a_parameter_that_nobody_reads_or_that_is_there_twice_is_refused(idle: D
     assert idle.request("GET", f"/api/sessions{query}").error == (400, "INVALID_INPUT")
 
 
+@pytest.mark.parametrize(
+    "body", [b'{"mode": "autonomous", "force": false, "force": true}', b'{"mode": "autonomous", "mode": "autonomous"}']
+)
+def test_a_key_that_is_there_twice_is_refused(idle: DaemonClient, body: bytes) -> None:
+    reply = idle.request("POST", "/api/sessions/stop", raw=body)
+
+    assert reply.error == (400, "INVALID_INPUT")
+    assert "2 times" in reply.json["error"]["message"]
+
+
 def test_a_body_where_none_is_read_is_refused_unless_it_says_nothing(staff: Staff, daemon: DaemonClient) -> None:
     id_ = staff.start(daemon, "ada", "Interactive")
     daemon.ok("POST", f"/api/sessions/{id_}/stop")

@@ -266,6 +266,17 @@ def test_a_request_whose_rest_does_not_come_is_ended(daemon: DaemonClient, monke
         assert (answer.status, json.loads(answer.read())["error"]["code"]) == (408, "INVALID_INPUT")
 
 
+def test_a_request_with_two_lengths_is_refused_and_its_connection_ends(daemon: DaemonClient) -> None:
+    with closing(socket.create_connection(("127.0.0.1", daemon.file.port), timeout=30)) as smuggler:
+        head = f"POST /api/sessions/stop HTTP/1.1\r\nHost: localhost\r\nAuthorization: {daemon.secret['Authorization']}\r\n"
+        head += "Content-Type: application/json\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n"
+        smuggler.sendall(f"{head}0\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        answered = b"".join(iter(lambda: smuggler.recv(4096), b""))
+
+    assert answered.startswith(b"HTTP/1.1 400")
+    assert answered.count(b"HTTP/1.1 ") == 1
+
+
 def test_a_connection_that_says_nothing_disturbs_nobody(daemon: DaemonClient) -> None:
     with closing(socket.create_connection(("127.0.0.1", daemon.file.port), timeout=30)) as silent:
         silent.sendall(b"GET /health HT")

@@ -6,6 +6,7 @@ engine knows the agent's processes (docs/explanation/isolation.md).
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,8 @@ from pytest_gittrix.confine.probe import missing
 
 pytestmark = on_linux
 
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs/reference/confinement.md"
+ROW: Final = re.compile(r"^\| ([^|]+) \| (\*\*yes\*\*|no) \| (no) \|$", re.MULTILINE)
 ATTEMPTS: Final = {
     "has a variable that is for people": False,
     "read the daemon's key": True,
@@ -57,3 +60,9 @@ def test_nor_at_guard(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_off_has_no_walls_but_only_a_person_promotes(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tried(launcher, "off", tmp_path, monkeypatch) == ATTEMPTS
+
+
+def test_the_page_says_the_same() -> None:
+    said = {name: off == "**yes**" for name, off, default in ROW.findall(PAGE.read_text(encoding="utf-8")) if default == "no"}
+
+    assert {name: said.get(name) for name in ATTEMPTS} == ATTEMPTS

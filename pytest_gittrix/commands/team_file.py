@@ -124,7 +124,8 @@ class Team(_Part):
     Attributes:
         team: its name. repositories, members, retention, forge, projects: see their classes.
         command: the command of members without one.
-        confine, network, pass_env, readable: what agents may reach; see ``engine.agents.launch.AgentSettings``.
+        confine, network, pass_env, readable: what agents may reach; see ``engine.agents.launch.AgentSettings``. Paths that are relative are
+            from the team file's directory.
     """
 
     team: Text = "team"
@@ -169,18 +170,22 @@ def read_team(home: Path, file: str | os.PathLike[str] | None = None) -> Team:
         raise _wrong(path, problem) from None
     _require_unique(path, "repositories", "name", [one.name for one in team.repositories])
     _require_unique(path, "projects", "id", [one.id for one in team.projects])
-    return team.model_copy(update={"projects": [_with_whole_path(path, number, one) for number, one in enumerate(team.projects)]})
+    projects = [
+        one.model_copy(update={"durable": _whole_path(path, f"projects[{number}].durable", one.durable)})
+        for number, one in enumerate(team.projects)
+    ]
+    readable = [_whole_path(path, f"readable[{number}]", one) for number, one in enumerate(team.readable)]
+    return team.model_copy(update={"projects": projects, "readable": readable})
 
 
-def _with_whole_path(file: Path, number: int, project: ProjectPart) -> ProjectPart:
+def _whole_path(file: Path, key: str, written: str) -> str:
     try:
-        durable = file.parent / Path(project.durable).expanduser()
+        return os.path.normpath(file.parent / Path(written).expanduser())
     except RuntimeError:
         raise InvalidInput(
-            f"{file}: projects[{number}].durable: {project.durable!r} begins with the home of an unknown user.",
+            f"{file}: {key}: {written!r} begins with the home of an unknown user.",
             fix="Write the whole path, or one from the team file's directory.",
         ) from None
-    return project.model_copy(update={"durable": os.path.normpath(durable)})
 
 
 def _require_unique(path: Path, where: str, key: str, names: list[str]) -> None:

@@ -35,7 +35,7 @@ from pytest_gittrix.os_level.files import private_directory
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.eventlog.log import Durability
 from pytest_gittrix.record.state.fold import Policy, StateName
-from pytest_gittrix.record.store.store import Problem, Store, default_home
+from pytest_gittrix.record.store.store import Problem, Store, default_home, default_store
 from pytest_gittrix.views import view
 from pytest_gittrix.workspaces.seed import prune_seeds
 from pytest_gittrix.workspaces.workspace import WorkspaceKind
@@ -130,7 +130,8 @@ class GitTrix:
     def init(self) -> GitTrix:
         """Make the store, recover from whatever was killed, sweep once, and start the timer. Calling it again does nothing more."""
         with convert_os_errors():
-            private_directory(self.store.root)
+            # Any other directory that is there may be there for more than sessions: it keeps its mode.
+            private_directory(self.store.root, close=self.store.root == default_store())
         self.recover()
         self.sweep()
         if self._timer is None and self._sweep_interval is not None:

@@ -108,7 +108,7 @@ class Members:
             forge,
             credentials,
             dict(environment or {}),
-            settings_for(engine, confine, network, pass_env, readable),
+            settings_for(engine.ephemeral, confine, network, pass_env, readable),
             grace,
             deadline,
             dead == "fail",

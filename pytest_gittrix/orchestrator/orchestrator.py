@@ -123,7 +123,7 @@ class Orchestrator:
         if dialect not in ("document", "head"):
             raise InvalidInput(f"{dialect!r} is no dialect.", fix="Use document or head.")
         directory = Path(directory).absolute() if directory is not None else engine.home / "orchestrator"
-        agents = settings_for(engine, confine, network, pass_env, readable)
+        agents = settings_for(engine.ephemeral, confine, network, pass_env, readable)
         self._board = Board(engine, projects_by_id(projects), directory, dialect, notify, agents, environment, grace)
         self._agents = Agents(self._board)
         self._ends = Ends(self._board, self._agents)

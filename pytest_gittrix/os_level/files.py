@@ -190,8 +190,12 @@ def sync_directory(path: str | os.PathLike[str]) -> None:
         os.close(descriptor)
 
 
-def private_directory(path: str | os.PathLike[str]) -> None:
-    """Make a directory that only its owner can enter. One of this user that is there already is closed to others.
+def private_directory(path: str | os.PathLike[str], *, close: bool = False) -> None:
+    """Make a directory that only its owner can enter, if it is missing.
+
+    Args:
+        path: the directory; those above it are made as usual.
+        close: whether one of this user that is there already is closed to others, too.
 
     Raises:
         OSError: it cannot be made, or it is no directory.
@@ -203,7 +207,7 @@ def private_directory(path: str | os.PathLike[str]) -> None:
         found = os.stat(path)
         if not stat.S_ISDIR(found.st_mode):
             raise
-        if stat.S_IMODE(found.st_mode) & 0o077 and found.st_uid == os.geteuid():
+        if close and stat.S_IMODE(found.st_mode) & 0o077 and found.st_uid == os.geteuid():
             os.chmod(path, stat.S_IMODE(found.st_mode) & _PRIVATE)
 
 

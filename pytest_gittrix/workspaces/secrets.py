@@ -1,21 +1,27 @@
 """Finds credentials in what is about to leave a workspace: by the names of files, and by lines that have the shape of a secret.
 
-The tables hold what is a secret beyond doubt: keys whose issuer gave them a prefix, private keys, and files that hold nothing else. A word
-such as "password" in a line proves nothing, so ordinary code is not held up. Only added lines are looked at: what a remote has already
-cannot be kept from it.
+The tables hold what is hardly ever anything else: files that hold credentials by their names, keys whose issuer gave them a prefix, private
+keys, and logins in addresses. A word such as "password" in a line proves nothing, so ordinary code is not held up. Only added lines are
+looked at: what a remote has already cannot be kept from it.
 
-These are pure functions over names and bytes.
+These are pure functions over names and bytes. An agent wrote the bytes, so a long line is looked at in pieces: else some patterns would
+take a time that grows with the square of its length.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 _BINARY: Final = 8000
 """How many bytes show whether a file is binary, as git decides it."""
+_PIECE: Final = 4096
+_SHORTEST: Final = 16
+"""Bytes of the shortest line that can hold a secret."""
+_OVERLAP: Final = 512
+"""Bytes that a piece of a long line shares with the next one, so that a secret is whole in one of them."""
 
 _NAMES: Final = re.compile(
     r"\.env(\..*)?|token\.txt|id_(rsa|dsa|ecdsa|ed25519)(_sk)?|[._]netrc|\.git-credentials|\.pypirc|\.pgpass|pgpass\.conf|\.my\.cnf|\.htpasswd"
@@ -82,7 +88,7 @@ _SHAPES: Final[tuple[tuple[str, bytes, bytes], ...]] = (
     ("Supabase key", b"sbp_", rb"\bsbp_[0-9a-f]{40}\b"),
     ("Tailscale key", b"tskey-", rb"\btskey-[a-z]+-\w{8,}-\w{16,}"),
     ("Fly token", b"fo1_", rb"\bfo1_[\w-]{40,}"),
-    ("JSON web token", b"eyJ", rb"\beyJ[\w-]{16,}\.eyJ[\w-]{16,}\.[\w-]{20,}"),
+    ("JSON web token", b"eyJ", rb"\beyJ[\w-]{16,512}\.eyJ[\w-]{16,}\.[\w-]{20,}"),
     ("password hash of a web server", b":$", rb"^[^\s:#]{1,64}:\$(apr1|2[aby])\$\S{20,}"),
     ("login of a machine", b"password", rb"^\s*machine\s+\S+\s+login\s+\S+\s+password\s+\S+"),
     (
@@ -126,12 +132,15 @@ def find_secrets(new: bytes, old: Iterable[bytes] = ()) -> list[Secret]:
     """
     if b"\0" in new[:_BINARY]:
         return []
+    possible = [shape for shape in _COMPILED if shape[1] in new]
     known = {line for one in old for line in one.splitlines()}
-    return [*_secrets((number, line) for number, line in enumerate(new.splitlines(), 1) if line not in known)]
+    found = []
+    for number, line in enumerate(new.splitlines(), 1):
+        if len(line) >= _SHORTEST and line not in known:
+            found += [Secret(number, rule) for rule, literal, pattern in possible if literal in line and _is_in(line, pattern)][:1]
+    return found
 
 
-def _secrets(lines: Iterable[tuple[int, bytes]]) -> Iterator[Secret]:
-    for number, line in lines:
-        found = next((rule for rule, literal, pattern in _COMPILED if literal in line and pattern.search(line)), None)
-        if found is not None:
-            yield Secret(number, found)
+def _is_in(line: bytes, pattern: re.Pattern[bytes]) -> bool:
+    step = _PIECE - _OVERLAP
+    return any(pattern.search(line[start : start + _PIECE]) for start in range(0, max(len(line) - _OVERLAP, 1), step))

@@ -10,8 +10,9 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.confine.choose import Confinement, Place, confinement, toolchain, wrapped
 from pytest_gittrix.confine.command import Network, check_network
 from pytest_gittrix.engine.agents.processes import AgentProcess
@@ -118,19 +119,19 @@ class AgentSettings:
 
 
 def settings_for(
-    engine: Any, confine: str | None, network: Network, pass_env: Iterable[str], readable: Iterable[Path | str]
+    ephemeral: LocalEphemeral, confine: str | None, network: Network, pass_env: Iterable[str], readable: Iterable[Path | str]
 ) -> AgentSettings:
-    """The settings of a launcher on an engine.
+    """The settings of a launcher, from its arguments.
 
     Args:
-        engine: the engine, whose ``LocalEphemeral(confine=...)`` may name the default level.
-        confine: the launcher's level; None for the engine's, or ``auto`` if that names none.
+        ephemeral: what makes the engine's workspaces; its ``confine`` may name the default level.
+        confine: the launcher's level; None for that of ``ephemeral``, or ``auto`` if that names none.
         network, pass_env, readable: as in ``AgentSettings``; relative paths are from the working directory.
 
     Raises:
         InvalidInput: a value is not allowed.
     """
-    level = confine if confine is not None else getattr(engine.ephemeral, "confine", None) or "auto"
+    level = confine if confine is not None else ephemeral.confine or "auto"
     names = [pass_env] if isinstance(pass_env, str) else pass_env
     paths = [readable] if isinstance(readable, (str, Path)) else readable
     return AgentSettings(level, network, tuple(names), tuple(Path(path).expanduser().absolute() for path in paths))

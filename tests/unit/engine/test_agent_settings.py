@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from support.agent_processes import on_linux
 from pytest_gittrix import World
 from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.confine.choose import Confinement, confinement
-from pytest_gittrix.engine.agents.launch import AgentSettings, settings_for
+from pytest_gittrix.engine.agents.launch import INHERITED, AgentSettings, settings_for
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.lock_owner import Owner
 
@@ -41,14 +42,21 @@ def test_variables_are_inherited_by_name_only(monkeypatch: pytest.MonkeyPatch) -
     assert not inherited.keys() & {"OPENAI_API_KEY", "GITHUB_TOKEN", "GITTRIX_HOME", "SSH_AUTH_SOCK", "NOT_SET"}
 
 
+def test_the_page_names_each_variable_that_is_inherited() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs/reference/confinement.md").read_text(encoding="utf-8")
+    (said,) = re.findall(r"an agent gets only (.*?) and these, at every level", page, re.DOTALL)
+
+    assert set(re.findall(r"`([^`]+)`", said)) == {*INHERITED, "LC_*"}
+
+
 @pytest.mark.parametrize(
     ("own", "engines", "level"), [(None, None, "auto"), (None, "guard", "guard"), ("off", "guard", "off"), ("jail", None, "jail")]
 )
 def test_the_launchers_level_comes_before_the_engines_and_auto_is_last(own: Any, engines: Any, level: str, tmp_path: Path) -> None:
     with World.open(tmp_path / "world", workspace=LocalEphemeral(confine=engines)) as world:
-        assert settings_for(world.gittrix, own, "none", (), ()).confine == level
+        assert settings_for(world.gittrix.ephemeral, own, "none", (), ()).confine == level
         with pytest.raises(InvalidInput, match="auto, off, guard, jail"):
-            settings_for(world.gittrix, "", "none", (), ())
+            settings_for(world.gittrix.ephemeral, "", "none", (), ())
 
 
 @pytest.fixture

@@ -360,11 +360,21 @@ def test_a_head_that_moves_while_the_session_starts_is_drift(site: Site) -> None
 
 
 @pytest.mark.parametrize("mode", [None, 0o755, 0o777])
-def test_no_other_user_can_enter_the_store(tmp_path: Path, site: Site, mode: int | None) -> None:
-    store = tmp_path / "new" / "sessions"
+def test_no_other_user_can_enter_the_store(tmp_path: Path, site: Site, mode: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITTRIX_HOME", str(tmp_path / "home"))
+    store = tmp_path / "home" / "sessions"
     if mode is not None:
         store.mkdir(parents=True)
         store.chmod(mode)
 
-    with GitTrix(LocalDurable(site.durable.path), store=store):
+    with GitTrix(LocalDurable(site.durable.path)) as engine:
+        assert engine.store.root == store
         assert store.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_store_that_is_named_is_made_so_and_one_that_is_there_keeps_its_mode(tmp_path: Path, site: Site) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there").chmod(0o1777)
+    for name, mode in (("new", 0o700), ("there", 0o1777)):
+        with GitTrix(LocalDurable(site.durable.path), store=tmp_path / name) as engine:
+            assert engine.store.root.stat().st_mode & 0o7777 == mode

@@ -172,3 +172,12 @@ def test_a_home_of_nobody_is_said_with_the_file_and_the_key(tmp_path: Path) -> N
 def test_a_repository_that_can_be_none_is_refused_before_an_agent_is_started(tmp_path: Path, told: str) -> None:
     with GitTrix(None, store=tmp_path / "sessions", sweep_interval=None) as engine, pytest.raises((InvalidInput, WriteRejected)):
         members_of(engine, read(tmp_path, f"[[repositories]]\n{told}\n"))
+
+
+def test_what_agents_may_read_is_named_from_the_files_directory(tmp_path: Path) -> None:
+    team = read(tmp_path, 'readable = ["tools", "/opt/agent"]\nnetwork = "all"\npass_env = ["MODEL_KEY"]\nconfine = "jail"\n')
+
+    assert team.readable == [str(tmp_path / "tools"), "/opt/agent"]
+    assert (team.network, team.pass_env, team.confine) == ("all", ["MODEL_KEY"], "jail")
+    with pytest.raises(InvalidInput, match=r"readable\[0\]: '~no-such-user/x'"):
+        read(tmp_path, 'readable = ["~no-such-user/x"]\n')

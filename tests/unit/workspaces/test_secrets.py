@@ -8,7 +8,7 @@ import pytest
 from support.secret_corpus import FILES, LINES
 
 import pytest_gittrix
-from pytest_gittrix.workspaces.secrets import find_secrets, is_credential_file
+from pytest_gittrix.workspaces.secrets import Secret, find_secrets, is_credential_file
 
 HARMLESS = [
     "password = os.environ['PASSWORD']",
@@ -57,6 +57,14 @@ def test_what_was_there_before_was_not_gained() -> None:
 
     assert find_secrets(b"new\n" + old, [old]) == []
     assert [one.line for one in find_secrets(old + LINES["Stripe"].encode(), [b"other\n", old])] == [3]
+
+
+@pytest.mark.parametrize("before", [0, 3500, 4090, 100_000])
+def test_in_a_line_of_any_length_a_secret_is_found(before: int) -> None:
+    """Minified code is one line; and the longest runs of what a pattern begins with are looked at once, not once for each place in them."""
+    line = b"eyJ-" * (before // 4) + b" " + LINES["GitHub"].encode() + b" " + b"x" * 9000
+
+    assert find_secrets(line) == [Secret(1, "GitHub token")]
 
 
 def test_a_binary_file_has_no_lines() -> None:

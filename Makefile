@@ -24,7 +24,7 @@ INSTALL    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TOOLS_VENV  ?= .venv-tools
 TOOLS_READY := $(TOOLS_VENV)/.installed
 
-.PHONY: help test tools lint demo bench docs clean
+.PHONY: help test bytecode tools lint demo bench docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' Makefile
@@ -33,11 +33,16 @@ help: ## list the targets
 	@echo "  JOBS=4              test processes"
 	@echo "  ARGS='-k promote'   more arguments for pytest (test), the demo or the benchmarks"
 
-test: lint ## check style and types, then run all tests in random order
+test: $(INSTALLED) ## check style and types, then run all tests in random order
+	@$(MAKE) --no-print-directory --jobs=2 lint bytecode
 	@$(BIN)/pytest -n $(JOBS) --dist=worksteal --durations=15 $(ARGS)
 
 tools: $(TOOLS_READY) ## run the tests inside Inspect, mini-swe-agent, pydantic-ai, MCP (an environment of their own, 900 MB)
 	@$(TOOLS_VENV)/bin/python -m pytest -n $(JOBS) tests/tools
+
+# In a fresh checkout every test process would rewrite all test files by itself. One process does it here, beside the check of types.
+bytecode: $(INSTALLED)
+	@$(BIN)/pytest --collect-only -qq >/dev/null || true
 
 lint: $(INSTALLED) ## check style (ruff) and types (mypy)
 	@$(BIN)/ruff check .

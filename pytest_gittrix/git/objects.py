@@ -179,7 +179,9 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()
-    process.wait(10)
+    # It only reads. Its input may stay open in a process that was forked from this one, so nobody waits until it sees the end of that.
+    process.kill()
+    process.wait()
 
 
 def _missing(id_: str, directory: Path) -> MissingObject:

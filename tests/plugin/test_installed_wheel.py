@@ -32,7 +32,7 @@ PROJECT_TABLE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-
 
 FIXTURES = sorted(name for name in vars(plugin) if re.fullmatch(r"gittrix(_\w+)?", name))
 ARGUMENTS = sorted(inspect.signature(config.gittrix).parameters)
-MODES = {"one process": ["-p", "no:randomly"], "random order": ["--randomly-seed=7"], "workers": ["-n", "2"]}
+MODES = {"one process": ["-p", "no:randomly"], "workers, random order": ["-n", "2", "--randomly-seed=7"]}
 
 GIVEN = {
     "command line": {"epoch": "2041-02-03T04:05:06+00:00", "freeze": "all", "workspace": "lazy", "keep": "all", "profile": "soak"},

@@ -93,7 +93,7 @@ def test_killed_while_it_saves_and_run_again_it_ends_as_if_nothing_had_happened(
     scene = Scene(place)
     within = [scene.home, scene.issues] if where == "engine" else [scene.member.root / "remotes"]
     kinds = KINDS if where == "engine" else ("kill",)  # what a remote's own git writes is its to keep whole
-    report = Crash().sweep(scene.run, scene.reset, scene.judge, kinds=kinds, limit=None if SOAK else 14, within=within)
+    report = Crash().sweep(scene.run, scene.reset, scene.judge, kinds=kinds, limit=None if SOAK else 8, within=within)
     print(f"saving, struck at calls of the {where}: {report.verify()}")
 
 

@@ -14,7 +14,7 @@ from support.daemon import DaemonProcess, Staff
 
 from pytest_gittrix.git.environment import hermetic_env
 
-EXAMPLES = "200" if os.environ.get("PYTEST_GITTRIX_SOAK") == "1" else "3"
+EXAMPLES = "200" if os.environ.get("PYTEST_GITTRIX_SOAK") == "1" else "1"
 # What is well formed may still ask for what there is not; and the stream of events ends only with the daemon.
 LEFT_OUT = ("--exclude-checks", "positive_data_acceptance", "--exclude-path", "/api/events")
 PROJECT = """

@@ -109,6 +109,25 @@ def test_a_closed_reader_opens_again_and_gives_everything_back(tmp_path: Path, f
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_a_reader_is_closed_though_a_forked_process_still_has_its_pipes(tmp_path: Path) -> None:
+    repo = make(tmp_path / "repo", FORMATS["sha256"])
+    objects = open_objects(repo.path / "objects", FORMATS["sha256"])
+    objects.read(repo.text("rev-parse", "main"))
+    held, release = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(release)
+        os.read(held, 1)  # until the parent lets go
+        os._exit(0)
+
+    objects.close()
+
+    assert os.waitpid(child, os.WNOHANG) == (0, 0)
+    os.close(release)
+    os.close(held)
+    assert os.waitpid(child, 0) == (child, 0)
+
+
 @formats
 def test_threads_can_read_at_once(tmp_path: Path, format_: ObjectFormat) -> None:
     repo = make(tmp_path / "repo", format_)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -20,7 +22,7 @@ from pytest_gittrix.record.state.retention import RetentionPolicy, Selector
 from pytest_gittrix.workspaces.multi_repo import RepositorySpec
 from pytest_gittrix.workspaces.rescue import find_repositories
 
-DEEP = 1_100  # deeper than a program can call itself by default
+DEEP = 400
 LATER = timedelta(hours=25)
 
 
@@ -34,8 +36,17 @@ def crew(tmp_path: Path) -> Iterator[Crew]:
         subprocess.run(["rm", "-rf", str(tmp_path / "world")], check=True)
 
 
+@pytest.fixture
+def shallow_stack() -> Iterator[None]:
+    """A program that can call itself less deep than ``DEEP``: what follows directories by calls fails there."""
+    usual = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + DEEP - 50)
+    yield
+    sys.setrecursionlimit(usual)
+
+
 def deep(directory: Path) -> None:
-    """Make directories in one another, deeper than a program can call itself, with a file at the bottom."""
+    """Make directories in one another, with a file at the bottom."""
     here = os.open(directory, os.O_RDONLY)
     try:
         for _ in range(DEEP):
@@ -51,6 +62,7 @@ def deep(directory: Path) -> None:
 # Depth -------------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("shallow_stack")
 @pytest.mark.parametrize("place", ["projects/app", "beside"])
 def test_a_workspace_of_any_depth_comes_to_its_end_is_measured_and_goes(crew: Crew, place: str) -> None:
     crew.members = crew.manager(retention=RetentionPolicy(disk_budget_bytes=0))

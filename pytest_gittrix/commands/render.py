@@ -63,7 +63,8 @@ def confinement_note(confinement: str) -> tuple[str, ...]:
         return ("The agent is not confined: it can read and change what you can.",)
     if "network" in confinement:
         return ()
-    return (f'The agent is confined ({confinement}) and has no network; network = "all" in the team file gives it one.',)
+    way = 'network = ["model:anthropic"] in the team file lets it reach its model'
+    return (f"The agent is confined ({confinement}) and has no network; {way}.",)
 
 
 def first_line(message: str) -> str:

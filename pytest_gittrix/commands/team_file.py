@@ -10,9 +10,9 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from pytest_gittrix.confine.command import Network
+from pytest_gittrix.confine.network import check_network
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.confinement_levels import Level
 from pytest_gittrix.record.state.retention import age_ns
@@ -41,6 +41,14 @@ def _age(text: object) -> int:
         return age_ns(text)  # type: ignore[arg-type]
     except InvalidInput as problem:
         raise ValueError(f"{problem.fact} {problem.fix}") from None
+
+
+def _network(value: str | list[str]) -> str | list[str]:
+    try:
+        check_network(value)
+    except InvalidInput as problem:
+        raise ValueError(f"{problem.fact} {problem.fix}") from None
+    return value
 
 
 Age = Annotated[int, BeforeValidator(_age)]
@@ -131,7 +139,7 @@ class Team(_Part):
     team: Text = "team"
     command: Command | None = None
     confine: Level | None = None
-    network: Network = "none"
+    network: Annotated[str | list[str], AfterValidator(_network)] = "none"
     pass_env: list[Annotated[str, Field(pattern=r"^[^=\x00]+$")]] = Field(default_factory=list)
     readable: list[Text] = Field(default_factory=list)
     repositories: list[Repository] = Field(default_factory=list)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pytest_gittrix.confine.execute import run as run
     from pytest_gittrix.confine.filesystem_layout import Place as Place
     from pytest_gittrix.confine.filesystem_layout import toolchain as toolchain
+    from pytest_gittrix.confine.network import MODELS as MODELS
+    from pytest_gittrix.confine.network import ModelEndpoint as ModelEndpoint
     from pytest_gittrix.os_level.confinement_levels import LEVELS as LEVELS
     from pytest_gittrix.os_level.confinement_levels import Level as Level
     from pytest_gittrix.os_level.confinement_levels import check_level as check_level
@@ -35,6 +37,10 @@ __getattr__ = door(
             "Confinement",
             "Launch",
             "wrapped",
+        ),
+        "pytest_gittrix.confine.network": (
+            "MODELS",
+            "ModelEndpoint",
         ),
         "pytest_gittrix.os_level.confinement_levels": (
             "LEVELS",

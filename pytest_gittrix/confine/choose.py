@@ -8,9 +8,12 @@ network are not there. At ``guard`` it can see that other files exist, but canno
 
 from __future__ import annotations
 
-from pytest_gittrix.confine.command import Confinement, Launch, wrapped
+from dataclasses import replace
+
+from pytest_gittrix.confine.command import Confinement, Launch, require_gateway, wrapped
 from pytest_gittrix.confine.execute import Finished, run
 from pytest_gittrix.confine.filesystem_layout import Place, toolchain
+from pytest_gittrix.confine.network import Reachable, check_network
 from pytest_gittrix.confine.probe import lets_signals_out, missing
 from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.os_level.confinement_levels import LEVELS, Level, check_level
@@ -18,25 +21,34 @@ from pytest_gittrix.os_level.confinement_levels import LEVELS, Level, check_leve
 __all__ = ["LEVELS", "Confinement", "Finished", "Launch", "Level", "Place", "check_level", "confinement", "run", "toolchain", "wrapped"]
 
 
-def confinement(level: str = "auto") -> Confinement:
+def confinement(level: str = "auto", network: object = "none") -> Confinement:
     """How programs are confined at a level on this machine; what it can do is tried once a process.
 
     Args:
         level: ``auto`` takes the strongest level there is; the others are taken as they are.
+        network: which network programs have; see ``check_network``. A list takes a jail by namespaces.
 
     Returns:
         The level, what it is done by, and why it is no jail.
 
     Raises:
-        InvalidInput: it is no level.
-        CapabilityMissing: ``jail`` or ``guard`` was asked for and this machine has none. It is never silently weaker.
+        InvalidInput: it is no level, or no network.
+        CapabilityMissing: ``jail`` or ``guard`` was asked for and this machine has none, or the network is a list and there is no jail by
+            namespaces. It is never silently weaker.
     """
-    asked = check_level(level)
+    wanted = check_network(network)
+    found = replace(_confinement(check_level(level), gateway=isinstance(wanted, Reachable)), network=wanted)
+    if isinstance(wanted, Reachable):
+        require_gateway(found)
+    return found
+
+
+def _confinement(asked: Level, *, gateway: bool) -> Confinement:
     if asked == "off":
         return Confinement("off", "none", "off was asked for")
     no_jail = ""
     if asked in ("auto", "jail"):
-        no_bwrap = missing("bwrap")
+        no_bwrap = "it has no gateway" if gateway else missing("bwrap")
         if not no_bwrap:
             return Confinement("jail", "bwrap")
         no_namespaces = missing("namespaces")

@@ -12,34 +12,21 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, cast, get_args
+from typing import Any, Final, Literal
 
 from pytest_gittrix.confine import launcher
 from pytest_gittrix.confine.filesystem_layout import Layout, Place, layout
 from pytest_gittrix.confine.namespace_jail import HOST_NAME
-from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.confine.network import Network, Reachable
+from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.command import check_command
 from pytest_gittrix.os_level.confinement_levels import Level, check_level
 
 Means = Literal["bwrap", "namespaces", "landlock", "none"]
-Network = Literal["none", "all"]
-"""Which network a confined program has: none but a loopback of its own, or the machine's."""
 
 BWRAP: Final = "bwrap"
 
 _KEPT_BACK: Final = ("LD_", "GLIBC_TUNABLES", "GCONV_PATH", "LOCPATH", "LC_CTYPE")
-
-
-def check_network(network: object) -> Network:
-    """Validate which network a program has. Raises InvalidInput for none of ``none`` and ``all``."""
-    for known in get_args(Network):
-        if network == known:
-            return cast("Network", known)
-    raise InvalidInput(
-        f"network={network!r} is no network of a confined program.",
-        why="It decides whom the program can reach.",
-        fix=f"Use one of: {', '.join(get_args(Network))}.",
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +37,7 @@ class Confinement:
         level: ``off``, ``guard`` or ``jail``.
         by: what does it.
         why: why it is not stronger; empty for a jail.
-        network: ``none``, or ``all`` for the machine's network; at ``off`` it always has that.
+        network: ``none``, ``all`` for the machine's network, or a list of what it reaches; at ``off`` it always has the machine's.
     """
 
     level: Literal["off", "guard", "jail"]
@@ -101,7 +88,15 @@ class Task:
     environment: dict[str, str]
 
 
-def wrapped(argv: Sequence[str], place: Place, confinement: Confinement, *, environment: Mapping[str, str], cwd: str = ".") -> Launch:
+def wrapped(
+    argv: Sequence[str],
+    place: Place,
+    confinement: Confinement,
+    *,
+    environment: Mapping[str, str],
+    cwd: str = ".",
+    network_log: Path | None = None,
+) -> Launch:
     """How to start a program that stays, such as an agent that is given to ``start_agent``.
 
     It hears the signals that its launcher gets, except by bubblewrap, which passes on none.
@@ -112,13 +107,16 @@ def wrapped(argv: Sequence[str], place: Place, confinement: Confinement, *, envi
         confinement: how.
         environment: all its variables; home and temporary directory are set.
         cwd: where it starts, in the workspace.
+        network_log: the file that gets a line of JSON for each decision of the gateway, for a network that is a list; None for none.
 
     Raises:
-        InvalidInput: the command is none, the place has no home, or something of it is not there.
+        InvalidInput: the command is none, the place has no home, something of it is not there, or a model's key is not set.
+        CapabilityMissing: the network is a list, and the confinement is no jail by namespaces.
     """
     if place.home is None:
         raise InvalidInput("The place has no home directory.", why="Nobody would remove one made here.", fix="Give one in Place(home=).")
-    return launch(argv, layout(place, place.home, jailed=confinement.level == "jail"), confinement, environment=environment, cwd=cwd)
+    laid = layout(place, place.home, jailed=confinement.level == "jail")
+    return launch(argv, laid, confinement, environment=environment, cwd=cwd, network_log=network_log)
 
 
 def launch(
@@ -129,6 +127,7 @@ def launch(
     environment: Mapping[str, str],
     cwd: str = ".",
     bwrap_pipes: tuple[int, int] | None = None,
+    network_log: Path | None = None,
 ) -> Launch:
     """As ``wrapped``, in a place that is laid out already.
 
@@ -140,11 +139,13 @@ def launch(
         cwd: where it starts, in the workspace.
         bwrap_pipes: inherited descriptors for bubblewrap to report its status on, and to read its filter from. With None a launcher
             puts it behind that filter.
+        network_log: as in ``wrapped``.
 
     Raises:
-        InvalidInput: the command is none, or the directory is no place in the workspace.
+        InvalidInput: the command is none, the directory is no place in the workspace, or a model's key is not set.
+        CapabilityMissing: the network is a list, and the confinement is no jail by namespaces.
     """
-    wanted = task(argv, laid, confinement, environment=environment, cwd=cwd)
+    wanted = task(argv, laid, confinement, environment=environment, cwd=cwd, network_log=network_log)
     if confinement.level == "off":
         outside = Path(laid.workspace, os.path.relpath(wanted.spec["cwd"], laid.shown[0]))
         return Launch(wanted.command, wanted.environment, directory=outside)
@@ -158,23 +159,48 @@ def launch(
     return _launcher({**wanted.spec, "kept_back": kept_back}, argv, rest)
 
 
-def task(argv: Sequence[str], laid: Layout, confinement: Confinement, *, environment: Mapping[str, str], cwd: str = ".") -> Task:
+def task(
+    argv: Sequence[str],
+    laid: Layout,
+    confinement: Confinement,
+    *,
+    environment: Mapping[str, str],
+    cwd: str = ".",
+    network_log: Path | None = None,
+) -> Task:
     """What a launcher has to know about a program.
 
     Raises:
-        InvalidInput: the command is none, or the directory is no place in the workspace.
+        InvalidInput: the command is none, the directory is no place in the workspace, or a model's key is not set.
+        CapabilityMissing: the network is a list, and the confinement is no jail by namespaces.
     """
     directory = laid.directory(cwd)
     variables = laid.environment(environment) | {"PWD": directory}
+    gateway: dict[str, Any] = {}
+    if isinstance(confinement.network, Reachable):
+        require_gateway(confinement)
+        gateway = {"gateway": confinement.network.rules(), "network_log": None if network_log is None else str(network_log)}
+        variables |= confinement.network.variables() | confinement.network.keys()
     if confinement.level == "guard":
         variables.setdefault("GIT_CONFIG_NOSYSTEM", "1")  # git ends at a configuration of the system that it must not read
     check_command(argv, variables)
-    spec: dict[str, Any] = {"by": confinement.by, "cwd": directory, "network": confinement.network}
+    spec: dict[str, Any] = {"by": confinement.by, "cwd": directory, "network": "none" if gateway else confinement.network, **gateway}
     if confinement.by == "landlock":
         spec["allowed"] = laid.allowed
     if confinement.by == "namespaces":
         spec["mounts"] = [[one.kind, one.target, one.source] for one in laid.mounts]
     return Task(spec, [*argv], variables)
+
+
+def require_gateway(confinement: Confinement) -> None:
+    """See that a confinement can keep to a network that is a list. Raises CapabilityMissing if it cannot."""
+    if confinement.by != "namespaces":
+        raise CapabilityMissing(
+            f"network={str(confinement.network)!r} needs a jail by namespaces; this is {confinement.level} by {confinement.by}.",
+            why=f"Nothing else keeps a program to what is listed. {confinement.why}".strip(),
+            fix="Allow this user namespaces (in a container: run it with them), and use confine='jail' or 'auto'.",
+            opt_out="Use network='none', or network='all' for the machine's.",
+        )
 
 
 def _launcher(spec: dict[str, Any], argv: Sequence[str], environment: dict[str, str]) -> Launch:

@@ -25,6 +25,7 @@ from pytest_gittrix.confine.communicate import Attended, Spawned, Started, atten
 from pytest_gittrix.confine.filesystem_layout import Place, layout
 from pytest_gittrix.confine.launcher import NOT_EXECUTABLE, NOT_FOUND, exit_code
 from pytest_gittrix.confine.namespace_jail import jail_filter
+from pytest_gittrix.confine.network import Reachable
 from pytest_gittrix.confine.zygote_client import ZygoteProgram
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.monotonic import real_seconds
@@ -49,6 +50,7 @@ class Finished:
         stderr: its errors.
         timed_out: whether its time was over, and it was killed with everything it started.
         truncated: whether it wrote more than was asked for, and only the first of that is here.
+        network: what the gateway decided, a line of JSON each, for a network that is a list.
     """
 
     code: int | None
@@ -57,6 +59,7 @@ class Finished:
     stderr: bytes
     timed_out: bool = False
     truncated: bool = False
+    network: tuple[str, ...] = ()
 
 
 def run(
@@ -87,8 +90,8 @@ def run(
         stop: a descriptor; as soon as it can be read, the program's time is over. By it another thread ends this call.
 
     Raises:
-        InvalidInput: the command is none, the limits are none, or a place is not there.
-        CapabilityMissing: this system is not Linux.
+        InvalidInput: the command is none, the limits are none, a place is not there, or a model's key is not set.
+        CapabilityMissing: this system is not Linux, or the network is a list and the confinement is no jail by namespaces.
         AdapterUnavailable: it could not be confined; it was not started.
     """
     if not sys.platform.startswith("linux"):
@@ -119,12 +122,13 @@ def run(
             finished = _finished(attended(started))
             os.close(status.give("write"))
             return finished if finished.timed_out else _as_bwrap_reports(finished, _all_of(status.read))
-        wanted = task(argv, laid, confinement, environment=environment, cwd=cwd)
+        log = held.enter_context(_passing_home()) / "network.jsonl" if isinstance(confinement.network, Reachable) else None
+        wanted = task(argv, laid, confinement, environment=environment, cwd=cwd, network_log=log)
         program = ZygoteProgram(wanted.spec, wanted.command, wanted.environment)
         finished = _finished(attended(program))
         if not finished.timed_out and (why := program.refusal()) is not None:
             raise _not_confined(why)
-        return finished
+        return finished if log is None else replace(finished, network=tuple(log.read_text("utf-8").splitlines()))
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from pytest_gittrix.os_level.proc import end_descendants
 
 TYPE_CHECKING = False  # the module of that name is dear to load
 if TYPE_CHECKING:
+    import _socket
     import signal
     from collections.abc import Callable, Sequence
     from typing import Any, NoReturn
@@ -128,6 +129,7 @@ class Launcher:
         """Run it below number 1 of a jail."""
         from pytest_gittrix.confine.namespace_jail import leave_namespaces
 
+        gateway = self._gateway()
         leave_namespaces(self._spec["network"])
         # Its processes have other numbers than here: number 1 is killed, and the kernel kills the rest.
         attendant = Attendant(self._lifelines, lambda: os.kill(pid, signal.SIGKILL))
@@ -137,19 +139,34 @@ class Launcher:
         if pid == 0:
             os.close(there)
             os.close(status)
-            self._be_first(here, report)
+            self._be_first(here, report, gateway)
         os.close(here)
         os.close(report)
+        if gateway is not None:
+            gateway.close()
         ended = attendant.attend(pid)
         # Number 1 of a namespace cannot end by a signal of its own: it reports how the program ended.
         with os.fdopen(status, "rb") as lines:
             return int(lines.read() or ended)
 
-    def _be_first(self, lifeline: int, report: int) -> NoReturn:
+    def _gateway(self) -> _socket.socket | None:
+        """The socket that a gateway waits on for its listener, if the program's network is a list."""
+        if "gateway" not in self._spec:
+            return None
+        import json
+
+        from pytest_gittrix.confine.gateway import KEYS, fork_gateway
+
+        return fork_gateway(self._spec["gateway"], json.loads(self._environment.pop(KEYS)), self._spec["network_log"])
+
+    def _be_first(self, lifeline: int, report: int, gateway: _socket.socket | None) -> NoReturn:
+        from pytest_gittrix.confine.gateway import hand_out_listener
         from pytest_gittrix.confine.namespace_jail import settle
 
         try:
             settle(self._spec["mounts"], self._spec["network"])
+            if gateway is not None:
+                hand_out_listener(gateway)
             attendant = Attendant([lifeline], lambda: os._exit(_GONE))
             pid = os.fork()
             if pid == 0:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pytest_gittrix.clock.clock import Timer
-from pytest_gittrix.confine.command import Network
+from pytest_gittrix.confine.network import ModelEndpoint
 from pytest_gittrix.durations import ns_of
 from pytest_gittrix.engine.agents.launch import settings_for
 from pytest_gittrix.engine.agents.processes import GRACE, AgentProcess
@@ -61,7 +61,8 @@ class Members:
         environment: more variables for agents. Those of ssh (``SSH_AUTH_SOCK``) are used by the engine's git, too.
         confine: how agents are confined: ``auto`` (as strongly as this machine and user can), ``jail``, ``guard`` or ``off``. The default
             is what ``LocalEphemeral(confine=...)`` of the engine names, or ``auto`` (docs/reference/confinement.md).
-        network: which network confined agents have: ``none``, or ``all`` for the machine's.
+        network: which network confined agents have: ``none``, ``all`` for the machine's, or a list of what they reach, such as
+            ``["model:anthropic", "api.example.org:443"]``.
         pass_env: names of variables of this process that agents get besides those that every agent gets.
         readable: files and directories that confined agents may read besides the tools of the system.
         grace: real seconds that an agent has to end when asked, before it is killed.
@@ -85,7 +86,7 @@ class Members:
         credentials: Credentials = lambda _url: None,
         environment: Mapping[str, str] | None = None,
         confine: Level | None = None,
-        network: Network = "none",
+        network: str | ModelEndpoint | Iterable[str | ModelEndpoint] = "none",
         pass_env: Iterable[str] = (),
         readable: Iterable[Path | str] = (),
         grace: float = GRACE,

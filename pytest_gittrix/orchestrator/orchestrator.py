@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from pytest_gittrix.confine.command import Network
+from pytest_gittrix.confine.network import ModelEndpoint
 from pytest_gittrix.engine.agents.launch import settings_for
 from pytest_gittrix.engine.agents.processes import GRACE
 from pytest_gittrix.engine.operations.caller import agents_sessions, require_person
@@ -90,7 +90,8 @@ class Orchestrator:
         confine: how agents are confined: ``auto`` (as strongly as this machine and user can), ``jail``, ``guard`` or ``off``. The default
             is what ``LocalEphemeral(confine=...)`` of the engine names, or ``auto`` (docs/reference/confinement.md). A confined
             agent reaches neither store nor daemon: one that is to report, or to lead others, needs ``off``.
-        network: which network confined agents have: ``none``, or ``all`` for the machine's.
+        network: which network confined agents have: ``none``, ``all`` for the machine's, or a list of what they reach, such as
+            ``["model:anthropic", "api.example.org:443"]``.
         pass_env: names of variables of this process that agents get besides those that every agent gets.
         readable: files and directories that confined agents may read besides the tools of the system.
         grace: real seconds that an agent has to end when asked, before it is killed.
@@ -113,7 +114,7 @@ class Orchestrator:
         notify: Notify | None = None,
         environment: Mapping[str, str] | None = None,
         confine: Level | None = None,
-        network: Network = "none",
+        network: str | ModelEndpoint | Iterable[str | ModelEndpoint] = "none",
         pass_env: Iterable[str] = (),
         readable: Iterable[Path | str] = (),
         grace: float = GRACE,

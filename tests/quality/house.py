@@ -87,6 +87,7 @@ SYSTEM_ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "workspaces.workspace": "moves workspaces and trash, as they are",
     },
     FORK: {
+        "confine.gateway": _PROGRAM,
         "confine.launcher": _PROGRAM,
         "confine.zygote": _PROGRAM,
         "engine.agents.keeper": _PROGRAM,

@@ -6,13 +6,15 @@ engine knows the agent's processes (docs/explanation/isolation.md).
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Final
 
 import pytest
 from support.agent_processes import on_linux
-from support.gate import FOR_PEOPLE, LAUNCHERS, Gate
+from support.gate import CODING_AGENT, FOR_PEOPLE, LAUNCHERS, MODEL_KEY, Gate
+from support.gateway import serving
 
 from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.confine.probe import missing
@@ -60,6 +62,26 @@ def test_nor_at_guard(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_off_has_no_walls_but_only_a_person_promotes(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tried(launcher, "off", tmp_path, monkeypatch) == ATTEMPTS
+
+
+@pytest.mark.skipif(bool(missing("namespaces")), reason=missing("namespaces"))
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_an_agent_reaches_the_model_that_is_listed_and_nothing_else(launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving() as model:
+        variables = {"ANTHROPIC_BASE_URL": f"http://127.0.0.1:{model.port}", "ANTHROPIC_API_KEY": MODEL_KEY}
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        with Gate.open(tmp_path, None, agent=CODING_AGENT, network=["model:anthropic"], variables=variables) as gate:
+            workspace = LAUNCHERS[launcher](gate)
+            said = gate.said(workspace)
+            logs = [json.loads(line) for file in gate.home.rglob("network.jsonl") for line in file.read_text().splitlines()]
+
+    assert said == {"answer": "hello from the model", "files": 403, "key": "the-key-is-added-outside", "reaches another server": False}
+    assert [(path, headers["x-api-key"]) for _, path, headers, _ in model.heard] == [("/v1/messages", MODEL_KEY)]
+    assert [(one["decision"], one["target"]) for one in logs] == [
+        ("passed", "POST /anthropic/v1/messages"),
+        ("refused", "POST /anthropic/v1/files"),
+    ]
 
 
 def test_the_page_says_the_same() -> None:

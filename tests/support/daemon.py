@@ -125,10 +125,11 @@ class DaemonProcess(DaemonClient):
     Args:
         home: the engine's home.
         arguments: more of the command line.
+        environment: variables that it has besides the usual ones.
     """
 
-    def __init__(self, home: Path, *arguments: str) -> None:
-        env = {**hermetic_env(home.parent / f"nobody-{next(_NUMBERS)}"), "GITTRIX_HOME": str(home)}
+    def __init__(self, home: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
+        env = {**hermetic_env(home.parent / f"nobody-{next(_NUMBERS)}"), **(environment or {}), "GITTRIX_HOME": str(home)}
         argv = [sys.executable, "-m", "pytest_gittrix.cli", "serve", "--port", "0", "--json", *arguments]
         self.process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         try:

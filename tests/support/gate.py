@@ -6,7 +6,7 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -77,16 +77,44 @@ os.rename("gate.json.new", "gate.json")
 """
 
 
+MODEL_KEY: Final = "a-key-that-no-agent-has"
+CODING_AGENT: Final = """
+import json, os, socket, sys, urllib.error, urllib.request
+
+def asked(path, body):
+    try:
+        with urllib.request.urlopen(os.environ["ANTHROPIC_BASE_URL"] + path, body) as reply:
+            return reply.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code
+
+def reaches(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), 5).close()
+    except OSError:
+        return False
+    return True
+
+got = {"answer": asked("/v1/messages", b"hi"), "files": asked("/v1/files", b"x"), "key": os.environ["ANTHROPIC_API_KEY"]}
+with open("gate.json.new", "w") as file:
+    json.dump({**got, "reaches another server": reaches(json.loads(sys.argv[1])["port"])}, file)
+os.rename("gate.json.new", "gate.json")
+"""
+"""An agent that asks its model, and tries to reach another server of the machine."""
+
+
 class Gate:
     """A durable repository, a store with another person's session, a daemon, and what can be seen outside of what an agent did.
 
     Attributes:
         home: the engine's home. durable: the repository that sessions are promoted to, and that is pushed to.
-        engine: an engine of this process. daemon: a daemon of the same store. command: the agent that tries everything.
+        engine: an engine of this process. daemon: a daemon of the same store. command: the agent, which tries everything by default.
     """
 
-    def __init__(self, root: Path, level: Mapping[str, Any], held: ExitStack) -> None:
-        self.root, self.home, self.level = root, root / "home", level
+    def __init__(
+        self, root: Path, level: Mapping[str, Any], held: ExitStack, agent: str, network: Sequence[str], variables: Mapping[str, str]
+    ) -> None:
+        self.root, self.home, self.level, self.network, self._variables = root, root / "home", level, network, variables
         self.durable = GitRepo.make(root / "app", {"a.txt": "one\n"})
         self.engine = held.enter_context(
             GitTrix(LocalDurable(self.durable.path), store=self.home / "sessions", home=self.home, sweep_interval=None)
@@ -110,26 +138,34 @@ class Gate:
             "remote": str(self.durable.path),
             "for_people": [*FOR_PEOPLE],
         }
-        self.command = (sys.executable, "-c", AGENT, json.dumps(facts))
+        self.command = (sys.executable, "-c", agent, json.dumps(facts))
         self._write_team()
-        self.daemon = held.enter_context(DaemonProcess(self.home))
+        self.daemon = held.enter_context(DaemonProcess(self.home, environment=variables))
 
     @classmethod
     @contextmanager
-    def open(cls, root: Path, level: str | None) -> Iterator[Gate]:
-        """Make one whose launchers are told a level of confinement, or nothing."""
+    def open(
+        cls, root: Path, level: str | None, *, agent: str = AGENT, network: Sequence[str] = (), variables: Mapping[str, str] | None = None
+    ) -> Iterator[Gate]:
+        """Make one whose launchers are told a level of confinement, or nothing, and have some variables."""
         with ExitStack() as held:
-            yield cls(root, {} if level is None else {"confine": level}, held)
+            yield cls(root, {} if level is None else {"confine": level}, held, agent, network, variables or {})
 
     def _write_team(self) -> None:
         durable, command = json.dumps(str(self.durable.path)), json.dumps(self.command)
-        lines = [f"readable = [{json.dumps(str(ROOT))}]", "[[repositories]]", 'name = "app"', f"url = {durable}"]
+        lines = [
+            f"readable = [{json.dumps(str(ROOT))}]",
+            f"network = {json.dumps(self.network)}",
+            "[[repositories]]",
+            'name = "app"',
+            f"url = {durable}",
+        ]
         lines += ["[members.ada]", f"command = {command}", "[[projects]]", 'id = "app"', f"durable = {durable}"]
         (self.home / "team.toml").write_text("\n".join([*lines, "[projects.agents]", f"agent = {command}"]) + "\n")
 
     def gittrix(self, *arguments: str) -> dict[str, Any]:
         """The answer of a command that works without the daemon, typed by a person whose environment has tokens."""
-        env = {**hermetic_env(self.root / "nobody"), **FOR_PEOPLE, "GITTRIX_HOME": str(self.home), "GITTRIX_DAEMON": "0"}
+        env = {**hermetic_env(self.root / "nobody"), **FOR_PEOPLE, **self._variables, "GITTRIX_HOME": str(self.home), "GITTRIX_DAEMON": "0"}
         options = [word for name, value in self.level.items() for word in (f"--{name}", value)]
         argv = [sys.executable, "-m", "pytest_gittrix.cli", *arguments, *options, "--json"]
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=LONG, check=False)
@@ -137,14 +173,19 @@ class Gate:
         answer: dict[str, Any] = json.loads(done.stdout)["data"]
         return answer
 
-    def got(self, workspace: str | None) -> dict[str, bool]:
-        """What the agent in a workspace could do, once it has tried everything: as it can be seen outside, or else as it says."""
+    def said(self, workspace: str | None) -> dict[str, Any]:
+        """What the agent in a workspace says, once it has tried everything."""
         assert workspace is not None
         result, deadline = Path(workspace, "gate.json"), real_seconds() + LONG
         while not result.exists():
             assert real_seconds() < deadline, [file.read_text() for file in Path(workspace).parent.glob("agent*/output*")]
             pause(0.05)
         said: dict[str, Any] = json.loads(result.read_text())
+        return said
+
+    def got(self, workspace: str | None) -> dict[str, bool]:
+        """What the agent in a workspace could do: as it can be seen outside, or else as it says."""
+        said = self.said(workspace)
         got: dict[str, bool] = said["got"]
         got["write outside"] = self._outside.exists()  # a jail has a directory for temporary files of its own
         assert got["signal others"] == (self._victim.poll() is not None), said
@@ -158,13 +199,13 @@ class Gate:
 
 
 def by_members(gate: Gate) -> str:
-    members = Members(gate.engine, [RepositorySpec("app", str(gate.durable.path))], readable=[ROOT], **gate.level)
+    members = Members(gate.engine, [RepositorySpec("app", str(gate.durable.path))], readable=[ROOT], network=gate.network, **gate.level)
     return members.start("ada", command=gate.command).workspace
 
 
 def by_orchestrator(gate: Gate) -> str | None:
     project = Project("app", gate.durable.path, agents=(CommandAgent("agent", gate.command),))
-    with Orchestrator(gate.engine, [project], readable=[ROOT], **gate.level) as lead:
+    with Orchestrator(gate.engine, [project], readable=[ROOT], network=gate.network, **gate.level) as lead:
         return lead.spawn(SpawnConfig("app")).workspace_path
 
 

@@ -44,6 +44,7 @@ from pytest_gittrix.workspaces.workspace import Workspace
 
 if TYPE_CHECKING:
     from pytest_gittrix.confine.choose import Finished
+    from pytest_gittrix.confine.network import ModelEndpoint
 
 VARIABLES: Final = ("GITTRIX_SESSION_ID", "GT_SESSION_UUID")
 """The environment variables in which programs of an agent find their session's id: ours, and Gas Town's."""
@@ -299,6 +300,7 @@ class AgentSession:
         argv: Sequence[str],
         *,
         confine: str | None = None,
+        network: str | ModelEndpoint | Iterable[str | ModelEndpoint] = "none",
         timeout: float | None = None,
         stdin: bytes = b"",
         environment: Mapping[str, str] | None = None,
@@ -311,13 +313,16 @@ class AgentSession:
         Args:
             argv: the program and its arguments.
             confine: ``auto``, ``off``, ``guard`` or ``jail``; what ``LocalEphemeral(confine=...)`` says by default.
+            network: ``none``, ``all`` for the machine's, or a list of what it reaches, such as ``["model:anthropic"]``. ``off`` has always
+                the machine's.
             timeout: real seconds that it may run; None for ever.
             stdin: its standard input.
             environment: variables to add or replace.
 
         Raises:
-            CapabilityMissing: the workspace has no files to work on (``lazy``), or this machine has no such confinement.
-            InvalidInput: the command is none, or there is no such level.
+            CapabilityMissing: the workspace has no files to work on (``lazy``), this machine has no such confinement, or the network is a
+                list and there is no jail by namespaces.
+            InvalidInput: the command is none, there is no such level or network, or a model's key is not set.
             AdapterUnavailable: it could not be confined; it was not started.
         """
         from pytest_gittrix.engine.agents.run import run_in
@@ -325,7 +330,8 @@ class AgentSession:
         with self._recorder.working("run", self._actor):
             workspace, level = self._workspace, self._workspace.confine if confine is None else confine
         variables = {**dict.fromkeys(VARIABLES, self.id), **(environment or {})}
-        return run_in(workspace, argv, level, self._recorder.clock, environment=variables, timeout=timeout, stdin=stdin)
+        clock = self._recorder.clock
+        return run_in(workspace, argv, level, clock, network=network, environment=variables, timeout=timeout, stdin=stdin)
 
     def log(self) -> builtins.list[CommitEntry]:
         """The agent's commits, newest first."""

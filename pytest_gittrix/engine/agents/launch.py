@@ -14,7 +14,7 @@ from typing import Final
 
 from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.confine.choose import Confinement, Place, confinement, toolchain, wrapped
-from pytest_gittrix.confine.command import Network, check_network
+from pytest_gittrix.confine.network import Network, check_network
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.agents.start import find_program, start_agent
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
@@ -31,6 +31,9 @@ INHERITED: Final = frozenset(
 """The variables of the launcher's process that every agent gets, with those that begin with ``LC_``. Nothing else is passed on unnamed:
 tokens, the socket of an ssh agent, and the place of the store are for people."""
 
+NETWORK_LOG: Final = "network.jsonl"
+"""The file in an agent's directory with the decisions about its network."""
+
 Confirm = Callable[[Owner, Confinement], object]
 
 
@@ -40,7 +43,7 @@ class AgentSettings:
 
     Attributes:
         confine: ``auto`` (as strongly as this machine and user can), ``jail``, ``guard``, or ``off`` for not at all.
-        network: ``none``, or ``all`` for the machine's.
+        network: ``none``, ``all`` for the machine's, or a list of what confined agents reach (``check_network``).
         pass_env: names of variables of the launcher's process that agents get besides ``INHERITED``.
         readable: files and directories that confined agents may read and execute besides the tools of the system.
 
@@ -94,11 +97,11 @@ class AgentSettings:
             readable: more that a confined agent may read.
 
         Raises:
-            InvalidInput: there is no such program or workspace.
+            InvalidInput: there is no such program or workspace, or a model's key is not set.
             CapabilityMissing: this machine cannot confine it so. It is never silently less confined.
             AdapterUnavailable: the system refused. Whatever is raised, no process and no file of it is left.
         """
-        confined = replace(confinement(self.confine), network=self.network)
+        confined = confinement(self.confine, self.network)
         variables = dict(environment)
         argv = [*command]
         if confined.level != "off":
@@ -106,7 +109,8 @@ class AgentSettings:
             with convert_os_errors():
                 home.mkdir(parents=True, exist_ok=True)
             seen = (*toolchain(), *_program_files(program, workspace), *self.readable, *readable)
-            launch = wrapped(argv, Place(workspace, home, seen), confined, environment=variables)
+            place = Place(workspace, home, seen)
+            launch = wrapped(argv, place, confined, environment=variables, network_log=directory / NETWORK_LOG)
             argv, variables = launch.argv, launch.environment
         return start_agent(
             argv,
@@ -119,7 +123,7 @@ class AgentSettings:
 
 
 def settings_for(
-    ephemeral: LocalEphemeral, confine: str | None, network: Network, pass_env: Iterable[str], readable: Iterable[Path | str]
+    ephemeral: LocalEphemeral, confine: str | None, network: object, pass_env: Iterable[str], readable: Iterable[Path | str]
 ) -> AgentSettings:
     """The settings of a launcher, from its arguments.
 
@@ -134,7 +138,7 @@ def settings_for(
     level = confine if confine is not None else ephemeral.confine or "auto"
     names = [pass_env] if isinstance(pass_env, str) else pass_env
     paths = [readable] if isinstance(readable, (str, Path)) else readable
-    return AgentSettings(level, network, tuple(names), tuple(Path(path).expanduser().absolute() for path in paths))
+    return AgentSettings(level, check_network(network), tuple(names), tuple(Path(path).expanduser().absolute() for path in paths))
 
 
 def _program_files(program: str, workspace: Path) -> list[Path]:

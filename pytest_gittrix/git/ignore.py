@@ -16,7 +16,10 @@ from functools import cached_property
 from typing import Final
 
 _SPECIAL: Final = re.compile(rb"[*?\[\\]")
-_TRAILING_SPACES: Final = re.compile(rb"((?:\\.|[^\\])*?) *", re.DOTALL)
+_NAMES: Final = b"[^/]*?"
+_DIRECTORIES: Final = b"(?:[^/]*/)*?"
+_ANYTHING: Final = b".*?"
+"""What wildcards match: as little as they can."""
 _BOM: Final = b"\xef\xbb\xbf"
 _BLANK, _SPACE = frozenset(b" \t"), frozenset(b" \t\n\r")
 _PRINT: Final = frozenset(range(0x20, 0x7F))
@@ -110,8 +113,7 @@ def _parse(data: bytes) -> list[_Rule]:
         if line.startswith(b"#"):
             continue
         line = line.removesuffix(b"\r").partition(b"\0")[0]
-        trimmed = _TRAILING_SPACES.fullmatch(line)
-        text = trimmed[1] if trimmed else line
+        text = _without_trailing_spaces(line)
         ignores = not text.startswith(b"!")
         pattern = text if ignores else text[1:]
         directories_only = pattern.endswith(b"/")
@@ -124,26 +126,58 @@ def _parse(data: bytes) -> list[_Rule]:
     return rules
 
 
+def _without_trailing_spaces(line: bytes) -> bytes:
+    """A line without the spaces at its end, of which a backslash keeps the first."""
+    text = line.rstrip(b" ")
+    escaped = (len(text) - len(text.rstrip(b"\\"))) % 2
+    return line[: len(text) + escaped]
+
+
 def _compile(pattern: bytes) -> re.Pattern[bytes]:
-    """The regular expression for a pattern of git's ``wildmatch``, whose wildcards match no slash."""
+    """The regular expression for a pattern of git's ``wildmatch``, whose wildcards match no slash.
+
+    What stands between two wildcards is looked for at its first place and never anywhere else: the next wildcard takes whatever lies
+    between. So the time to match grows with the lengths of pattern and path, however many wildcards there are.
+    """
     special = _SPECIAL.search(pattern)
     # Git compares the text before the first special character separately, so the rest is a pattern that starts after it.
     at = special.start() if special else len(pattern)
-    parts = [re.escape(pattern[:at])]
+    pieces: list[list[bytes]] = [[b"", re.escape(pattern[:at])]]
     pattern, at = pattern[at:], 0
     while at < len(pattern):
         letter = pattern[at : at + 1]
         if letter == b"*":
-            part, at = _stars(pattern, at)
-        elif letter == b"[":
+            wildcard, at = _stars(pattern, at)
+            pieces.append([wildcard, b""])
+            continue
+        if letter == b"[":
             part, at = _bracket(pattern, at + 1)
         elif letter == b"?":
             part, at = b"[^/]", at + 1
         else:
             at += letter == b"\\"
             part, at = re.escape(_byte(pattern, at)), at + 1
-        parts.append(part)
-    return re.compile(b"".join(parts), re.DOTALL)
+        pieces[-1][1] += part
+    return re.compile(_matched_once(pieces), re.DOTALL)
+
+
+def _matched_once(pieces: list[list[bytes]]) -> bytes:
+    """Join wildcards, each with what follows it, into an expression that tries each piece at its first place only.
+
+    A wildcard of directories may leave the same pieces to others that lie deeper, so there all pieces up to the next such wildcard are
+    tried together.
+    """
+    groups: list[list[bytes]] = [[b""]]
+    for wildcard, text in pieces:
+        if wildcard in (_DIRECTORIES, _ANYTHING):
+            groups.append([wildcard])
+        groups[-1].append((b"" if wildcard in (_DIRECTORIES, _ANYTHING) else wildcard) + text)
+    for group in groups[:-1]:
+        group[2:] = [b"(?>%s)" % piece for piece in group[2:]]
+    last = groups[-1]
+    if len(last) > 2:
+        last[2:] = [*(b"(?>%s)" % piece for piece in last[2:-1]), b"[^/]*" + last[-1].removeprefix(_NAMES)]
+    return b"".join([*(b"(?>%s)" % b"".join(group) for group in groups[:-1]), *last])
 
 
 def _byte(pattern: bytes, at: int) -> bytes:
@@ -159,10 +193,10 @@ def _stars(pattern: bytes, at: int) -> tuple[bytes, int]:
     rest = pattern[end:]
     alone = (at == 0 or pattern[at - 1 : at] == b"/") and (not rest or rest.startswith((b"/", b"\\/")))
     if end - at == 1 or not alone:
-        return b"[^/]*", end
+        return _NAMES, end
     if rest.startswith(b"/"):
-        return b"(?:.*/)?", end + 1
-    return b".*", end
+        return _DIRECTORIES, end + 1
+    return _ANYTHING, end
 
 
 def _bracket(pattern: bytes, at: int) -> tuple[bytes, int]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -127,3 +130,56 @@ def test_any_rules_mean_what_they_mean_to_git(judge: GitRepo, rules: Rules) -> N
     paths = present(judge)
 
     assert by_us(rules, paths) == by_git(judge, rules)
+
+
+BOMBS = {
+    "stars in a name": (b"*a" * 30 + b"*b", "a" * 200),
+    "stars in a path": (b"/" + b"*a" * 30 + b"*b", "a" * 200),
+    "directories": (b"/**/a" * 30 + b"/b", "a/" * 200 + "a"),
+    "stars below directories": (b"**/" + b"*a" * 30 + b"*b", "aa/" * 100 + "a" * 200),
+    "any directories": (b"**\\/a" * 30 + b"**\\/b", "a/" * 200 + "a"),
+    "sets": (b"*[a-z]" * 30 + b"*0", "a" * 200),
+    "spaces": (b"x" + b" " * 200_000 + b"y", "x"),
+}
+MATCH = """
+import ast, sys
+from pytest_gittrix.git.ignore import Ignore
+line, path = ast.literal_eval(open(sys.argv[1]).read())
+print(Ignore({"": line}).ignored(path), Ignore({"": line}).ignored(path[:-1] + "b"))
+"""
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_line_that_is_made_to_take_long_takes_a_moment(name: str, tmp_path: Path) -> None:
+    line, path = BOMBS[name]
+    (tmp_path / "match.py").write_text(MATCH)
+    (tmp_path / "bomb").write_text(repr((line, path)))
+
+    # Tried every way it would take longer than anybody waits.
+    done = subprocess.run(
+        [sys.executable, tmp_path / "match.py", tmp_path / "bomb"], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert done.stdout.split() == ["False", str(name not in ("sets", "spaces"))]
+
+
+WILD = st.lists(st.sampled_from([b"a", b"b", b"*", b"**", b"?", b"/", b"**/", b"/**", b"[ab]", b"[!a]"]), min_size=1, max_size=8).map(
+    b"".join
+)
+
+
+@given(lines=st.lists(WILD, min_size=1, max_size=4))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_wildcards_after_one_another_match_what_they_match_in_git(forest: GitRepo, lines: list[bytes]) -> None:
+    rules = {"": b"\n".join(lines)}
+
+    assert by_us(rules, by_git(forest, {})) == by_git(forest, rules)
+
+
+@pytest.fixture(scope="module")
+def forest(tmp_path_factory: pytest.TempPathFactory) -> GitRepo:
+    """A work tree with many untracked files whose names are alike."""
+    repo = GitRepo.make(tmp_path_factory.mktemp("ignore") / "forest")
+    directories = ("", "a/", "b/", "ab/", "a/b/", "a/a/b/", "b/ab/a/")
+    put(repo.path, {f"{above}{name}": "x" for above in directories for name in ("ba", "bb", "aab", "bab", "abab", "abba")})
+    return repo

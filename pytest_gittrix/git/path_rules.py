@@ -28,6 +28,14 @@ _HFS_IGNORED = dict.fromkeys([*range(0x200C, 0x2010), *range(0x202A, 0x202F), *r
 # name "git~1", or a later number if that one exists.
 _GIT_DIRECTORY = re.compile(r"(?:\.git|git~[0-9]+)[. ]*(?:\Z|[:\udc80-\udcff\ufffe\uffff])", re.IGNORECASE | re.ASCII)
 
+# Names that a file system reads as ".gitmodules", by the same rules. NTFS gives it a short name of its first six letters and a number to 4,
+# or, where those are taken, one of a hash of the name, of which it keeps the fewer characters the longer the number is.
+_GIT_MODULES = re.compile(
+    r"(?:\.gitmodules|gitmod~[1-4]|" + "|".join(f"{'gi7eba'[:kept]}~[1-9][0-9]{{{6 - kept}}}" for kept in range(7)) + ")"
+    r"[. ]*(?:\Z|[:\udc80-\udcff\ufffe\uffff])",
+    re.IGNORECASE | re.ASCII,
+)
+
 
 def check_path(path: str, *, what: str = "path") -> str:
     """Check a path that is to be written, and return its canonical spelling.
@@ -86,6 +94,16 @@ def is_safe_component(name: bytes) -> bool:
 def is_safe_path(path: str) -> bool:
     """Whether every component of a path may be written; see ``is_safe_component``."""
     return all(map(is_safe_component, os.fsencode(path).split(b"/")))
+
+
+def may_be_link(path: str) -> bool:
+    """Whether a symlink may have a path, as far as git is concerned.
+
+    A link that some file system reads as ``.gitmodules`` would lead git outside of the repository, and git checks out no tree that has
+    one.
+    """
+    parts = (part for component in path.split("/") for part in component.split("\\"))
+    return not any(_GIT_MODULES.match(part if part.isascii() else part.translate(_HFS_IGNORED)) for part in parts)
 
 
 def collision_key(path: str) -> str:

@@ -19,7 +19,7 @@ from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, WriteRejected
-from pytest_gittrix.git.path_rules import collision_key, is_safe_component, is_safe_path
+from pytest_gittrix.git.path_rules import is_safe_component, is_safe_path, may_be_link
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, parents, write_trees
 from pytest_gittrix.os_level.safe_dir import TEMPORARY_PREFIX
 from pytest_gittrix.workspaces.seed import Seed
@@ -212,8 +212,8 @@ class _Walk:
             return
         kind = stat.S_IFMT(status.st_mode)
         if kind == stat.S_IFLNK:
-            if collision_key(name) == ".gitmodules":
-                self.refused[path] = "a .gitmodules that is a symlink leads git outside the repository"
+            if not may_be_link(path):
+                self.refused[path] = "a link that can be read as .gitmodules leads git outside the repository"
                 return
             mode, data = SYMLINK, os.fsencode(_read_link(parent, name))
         elif kind == stat.S_IFREG:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gittrix.errors import InvalidInput, WriteRejected
-from pytest_gittrix.git.path_rules import MAX_COMPONENT, MAX_PATH, check_path, collision_key, is_safe_component
+from pytest_gittrix.git.path_rules import MAX_COMPONENT, MAX_PATH, check_path, collision_key, is_safe_component, may_be_link
 
 # name -> why it is a file like any other, however odd
 ALLOWED = {
@@ -186,9 +186,9 @@ class Git:
         command = ["git", "-C", str(self.root), "-c", "core.protectHFS=true", "-c", "core.protectNTFS=true", *args]
         return subprocess.run(command, input=stdin, env=env, check=True, capture_output=True, timeout=60).stdout
 
-    def accepts(self, names: list[str]) -> set[str]:
+    def accepts(self, names: list[str], mode: str = "100644") -> set[str]:
         """Those of ``names`` that git takes into an index (it leaves the others out silently), each below a directory of its own."""
-        entries = (f"100644 {self.blob}\tn{number}/".encode() + os.fsencode(name) + b"\0" for number, name in enumerate(names))
+        entries = (f"{mode} {self.blob}\tn{number}/".encode() + os.fsencode(name) + b"\0" for number, name in enumerate(names))
         self.run("read-tree", "--empty")
         self.run("update-index", "-z", "--add", "--index-info", stdin=b"".join(entries))
         return {os.fsdecode(line.split(b"/", 1)[1]) for line in self.run("ls-files", "-z").split(b"\0") if line}
@@ -228,6 +228,22 @@ def test_no_mixture_of_dangerous_pieces_is_allowed_that_git_would_refuse(git: Gi
     allowed = sorted({canonical for name in names if (canonical := _verdict(name)) is not None})
     assert len(allowed) > 1000
     assert set(allowed) - git.accepts(allowed) == set()
+
+
+def test_no_link_is_allowed_that_git_would_refuse(git: Git) -> None:
+    pieces = [".gitmodules", ".GitModules", "gitmod", "GITMOD", "gi7eba", "gi7eb", "gi7e", "gi", "g", "~1", "~4", "~5", "~10", "~123456"]
+    pieces += ["~", "1", "99", ".", " ", "::$DATA", ":", "\u200c", "\ufeff", "\udcff", "\uffff", "\\", "/", "a", "_", "\u0131", "\n"]
+    draw = random.Random(20300102)
+    links = {".gitmodules", ".gitmodules ", ".gitmodules.", "GITMOD~1", "gi7eba~1", "gi7eb~10", ".gitmodules::$DATA"}
+    names = links | {"".join(draw.choices(pieces, k=draw.randint(1, 4))) for _ in range(8000)}
+    named = sorted({canonical for name in names if (canonical := _verdict(name)) is not None})
+    allowed = [name for name in named if may_be_link(name)]
+    refused = {*named} - {*allowed}
+
+    assert len(allowed) > 1000
+    assert {*allowed} - git.accepts(allowed, mode="120000") == set()
+    assert links <= refused
+    assert git.accepts([*links], mode="120000") == set()
 
 
 def _verdict(name: str) -> str | None:

@@ -55,10 +55,13 @@ def test_names_of_the_baseline_are_refused_only_where_they_changed(tmp_path: Pat
     assert workspace.snapshot().changes == {}
 
 
-def test_a_gitmodules_that_is_a_link_is_refused(workspace: Workspace) -> None:
-    put(Path(workspace.path), {".gitmodules": link("app.py")})
+@pytest.mark.parametrize(
+    "name", [".gitmodules", ".gitmodules ", ".GitModules.", "GITMOD~1", "gi7eba~1", ".gitmodules::$DATA", ".git\u200cmodules"]
+)
+def test_a_link_that_can_be_read_as_gitmodules_is_refused(workspace: Workspace, name: str) -> None:
+    put(Path(workspace.path), {name: link("app.py")})
 
-    assert list(workspace.snapshot().refused) == [".gitmodules"]
+    assert list(workspace.snapshot().refused) == [name]
 
 
 def test_a_file_over_the_limit_is_refused_and_named(workspace: Workspace) -> None:

@@ -14,6 +14,7 @@ from pytest_gittrix.backends.forge.protocol import Forge
 from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.clock.clock import Clock, SystemClock, Timer
+from pytest_gittrix.engine.agents.agent_session import look_at
 from pytest_gittrix.engine.endings import evict, sweep
 from pytest_gittrix.engine.event_stream import EventStream
 from pytest_gittrix.engine.lineage.fork import FilesOf
@@ -247,11 +248,14 @@ class GitTrix:
         return open_session(self.services, id_)
 
     def info(self, id_: str) -> SessionInfo:
-        """A session as it is, or was when it ended. Raises as ``get_session``, but not for ended sessions."""
+        """A session as it is, or was when it ended. Looking is not using: its idle time goes on.
+
+        Raises as ``get_session``, but not for ended sessions.
+        """
         state = self.services.recorder(id_).read()
         if state.ended or state.life is not None:
             return info_of(state, None, state.api_touched)
-        return self.get_session(id_).info()
+        return look_at(self.get_session(id_))
 
     def history(self, id_: str, types: Iterable[str] | None = None) -> list[Event]:
         """The stored events of a session, ended ones too; see ``AgentSession.history``. Raises SessionNotFound if there is none.

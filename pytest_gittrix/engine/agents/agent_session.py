@@ -78,8 +78,11 @@ class AgentSession:
         return Path(self._workspace.path) if self._workspace.capabilities.shell else None
 
     def info(self) -> SessionInfo:
-        """The session as it is now."""
-        with self._recorder.working("info", self._actor) as state:
+        """The session as it is now; counts as use, as everything does that is done with this object. ``GitTrix.info`` does not."""
+        return self._info(marks=True)
+
+    def _info(self, *, marks: bool) -> SessionInfo:
+        with self._recorder.working("info", self._actor, marks=marks) as state:
             self._recorder.derive()
             return info_of(state, self._workspace, self._snapshot(state).changes)
 
@@ -337,6 +340,11 @@ class AgentSession:
         """The agent's commits, newest first."""
         with self._recorder.working("log", self._actor) as state:
             return [*self._commits(state).log()]
+
+
+def look_at(session: AgentSession) -> SessionInfo:
+    """The session as it is now, for who only looks at it: its idle time goes on. This is no method, so that the agent is not offered it."""
+    return session._info(marks=False)
 
 
 @dataclass(frozen=True, slots=True)

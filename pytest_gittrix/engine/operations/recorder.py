@@ -216,7 +216,8 @@ class Recorder:
         Args:
             op: the name of the operation, for the record.
             actor: who does it.
-            marks: record the use, unless the last one was just now; False for an operation that stores an event in any case.
+            marks: record the use, unless the last one was just now; False for an operation that stores an event in any case, or that only
+                looks at the session.
 
         Raises:
             SessionExpired: the session has ended, or its TTL has passed and only the sweep is missing.

@@ -97,6 +97,17 @@ class TestTheIdleLimit:
         site.clock.advance(MICROSECOND)
         assert site.engine.sweep() == [session.id]
 
+    def test_is_not_moved_by_who_polls_the_engine_for_a_day(self, site: Site) -> None:
+        session = site.start()
+        for _ in range(4):
+            site.clock.advance(hours=1)
+            site.engine.info(session.id)
+            site.engine.list_sessions()
+            site.engine.history(session.id)
+        assert site.engine.sweep() == []
+        site.clock.advance(MICROSECOND)
+        assert site.engine.sweep() == [session.id]
+
     @pytest.mark.parametrize("look", [lambda session: session.workspace_path, lambda session: session.metadata(), repr])
     def test_does_not_slide_by_a_look(self, site: Site, look) -> None:  # type: ignore[no-untyped-def]
         session = site.start()

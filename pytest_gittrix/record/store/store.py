@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionNotFound
+from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, LogDamaged, SessionNotFound
 from pytest_gittrix.os_level.files import private_directory, sync_directory, write_file
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.change_feed import FILE as CHANGES
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 LOG = "events.jsonl"
 METADATA = "metadata.json"
+_DERIVED: Final = {"log": LOG}
+"""An addition to ``metadata.json`` that the TypeScript GitTrix does not write: without this log, the record says nothing."""
 LOCK = ".lock"
 TURN = ".turn"
 # What can name a session, and so never a path.
@@ -163,7 +165,7 @@ class Store:
         fresh = self._of(id, f".{METADATA}.{os.getpid()}-{threading.get_ident()}.tmp")
         try:
             # A line a field, for people; json's own indent is ten times slower, being written in Python.
-            fields = ",\n".join([f'  "{name}": {_json(value)}' for name, value in metadata_of(state).items()])
+            fields = ",\n".join([f'  "{name}": {_json(value)}' for name, value in (metadata_of(state) | _DERIVED).items()])
             data = f"{{\n{fields}\n}}\n".encode("ascii")
             full, fast = self.durability == "full", self.durability == "fast"
             # ext4 writes a file out, for 0.3 ms and more, when it replaces another. Without a record for an instant there is still the log.
@@ -209,7 +211,14 @@ class Store:
             ) from None
         except OSError as problem:
             raise _unavailable(path, problem) from problem
-        return load_metadata(raw, expected_id=id)
+        record = load_metadata(raw, expected_id=id)
+        if record.wire().get("log") == LOG:
+            raise LogDamaged(
+                f"The log of session {id!r} in {self.root} is missing or empty.",
+                why=f"{METADATA} is derived from it, and is never the truth: what the session did since it was written is not known.",
+                fix=f"Restore {self._of(id, LOG)} from a backup. The workspace is untouched.",
+            )
+        return record
 
     def _has_session(self, id: str) -> bool:
         directory = os.path.join(self.root, id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -126,10 +127,12 @@ class TestList:
         assert record == cli.data("session", "show", id_, "--as", "botminter")
 
     @pytest.mark.parametrize("view", ["gastown", "pixir", "orchestrator"])
-    def test_a_session_without_a_log_is_in_each_list(self, cli: Cli, view: str) -> None:
+    def test_a_session_of_a_typescript_store_is_in_each_list(self, cli: Cli, view: str) -> None:
         id_ = cli.start()
         cli.ok("session", "discard", id_)
         (cli.home / "sessions" / id_ / "events.jsonl").unlink()
+        record = cli.home / "sessions" / id_ / "metadata.json"
+        record.write_text(json.dumps({key: value for key, value in json.loads(record.read_text()).items() if key != "log"}))
 
         assert ids(cli.data("session", "list", "--as", view)) == [id_]
         assert cli.data("session", "show", id_, "--as", view)["id"] == id_

@@ -108,6 +108,7 @@ class TestTheRecord:
         session.write("app.py", "v2\n")
         result = session.promote()
         record = json.loads(path.read_text())
+        assert record.pop("log") == "events.jsonl"
         assert record == session.metadata()
         assert (record["state"], record["touchedFiles"]) == ("promoted", ["app.py"])
         assert record["promote"] == {"strategy": "commit", "result": {"sha": result.sha, "branch": "main"}}

@@ -122,6 +122,7 @@ class TestTheRecord:
             "evictionPolicy": {"ttlIdleMs": 14_400_000, "ttlAbsoluteMs": None, "untilPromote": True, "manual": False},
             "touchedFiles": [],
             "promote": {"strategy": "auto", "result": None},
+            "log": "events.jsonl",
         }
         assert {key: record[key].replace(".000", "") for key in ("createdAt", "updatedAt", "lastAccessAt")} == dict.fromkeys(
             ("createdAt", "updatedAt", "lastAccessAt"), now

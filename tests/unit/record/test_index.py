@@ -212,14 +212,14 @@ def test_what_could_not_be_read_is_tried_again(store: Store, index: Index, monke
     assert ids(index) == ["a"]
 
 
-def test_a_session_without_a_log_is_indexed_by_its_record(store: Store, index: Index) -> None:
+def test_a_session_of_a_typescript_store_is_indexed_by_its_record(store: Store, index: Index) -> None:
     start(store, "a")
-    store.write_metadata("a", store.load("a"))
+    record = store.directory("a") / "metadata.json"
+    record.write_text(json.dumps(metadata_of(store.load("a"))))
     (store.directory("a") / "events.jsonl").unlink()
     index.sync()
     (row,) = index.rows()
     assert (row.legacy, row.seq, row.state) == (True, -1, "active")
-    record = store.directory("a") / "metadata.json"
     record.write_text(record.read_text().replace('"active"', '"expired"'))
     index.sync()
     assert ids(index, state="expired") == ["a"]

@@ -95,7 +95,7 @@ def test_the_record_is_written_whole_and_leaves_nothing_beside_it(store: Store) 
     for _ in range(2):
         store.write_metadata("sess_a", state)
         assert sorted(os.listdir(store.directory("sess_a"))) == ["events.jsonl", "metadata.json"]
-    assert json.loads((store.directory("sess_a") / "metadata.json").read_bytes()) == metadata_of(state)
+    assert json.loads((store.directory("sess_a") / "metadata.json").read_bytes()) == metadata_of(state) | {"log": "events.jsonl"}
 
 
 def test_a_record_can_hold_names_that_are_not_utf8(store: Store) -> None:
@@ -103,6 +103,18 @@ def test_a_record_can_hold_names_that_are_not_utf8(store: Store) -> None:
     store.log("sess_a").append("session.write", {"path_b64": "6Q==", "op": "write"}, ts=NOW)
     store.write_metadata("sess_a", store.load("sess_a"))
     assert json.loads((store.directory("sess_a") / "metadata.json").read_text("ascii"))["touchedFiles"] == ["\udce9"]
+
+
+@pytest.mark.parametrize("left", [None, b"", b'{"seq":0,"ty'])
+def test_a_record_without_the_log_that_it_is_derived_from_is_no_session(store: Store, left: bytes | None) -> None:
+    store.write_metadata("sess_a", start(store))
+    log = store.directory("sess_a") / "events.jsonl"
+    log.unlink() if left is None else log.write_bytes(left)
+
+    for read in (store.load, lambda id: store.import_legacy(id, ts=NOW)):
+        with pytest.raises(LogDamaged, match="missing or empty"):
+            read("sess_a")
+    assert [problem.id for problem in store.scan()[1]] == ["sess_a"]
 
 
 def test_a_record_goes_only_where_it_belongs(store: Store) -> None:

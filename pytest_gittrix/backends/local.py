@@ -344,8 +344,8 @@ class LocalEphemeral:
         workspace.confine = self.confine or "off"
         return workspace
 
-    def open(self, path: str, state_dir: str) -> Workspace:
-        """Open an existing workspace. Raises AdapterUnavailable if the engine's state of it is gone."""
-        workspace = open_workspace(path, state_dir)
+    def open(self, path: str, state_dir: str, seeds: str | None = None) -> Workspace:
+        """Open an existing workspace, with its seed in a directory. Raises AdapterUnavailable if the engine's state of it is gone."""
+        workspace = open_workspace(path, state_dir, seeds)
         workspace.confine = self.confine or "off"
         return workspace

@@ -144,5 +144,5 @@ class Ephemeral(Protocol):
     def create(self, path: str, state_dir: str, seed: Seed, *, branch: str, durable_objects: str | None, name: str) -> Workspace:
         """Make a workspace at the seed's baseline."""
 
-    def open(self, path: str, state_dir: str) -> Workspace:
-        """Open an existing workspace."""
+    def open(self, path: str, state_dir: str, seeds: str | None = None) -> Workspace:
+        """Open an existing workspace; ``seeds`` is where seeds are now, if they may have moved."""

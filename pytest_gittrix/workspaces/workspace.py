@@ -20,7 +20,7 @@ from typing import Final, Literal, get_args
 
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput, PathNotFound, WriteRejected
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK
-from pytest_gittrix.os_level.files import write_all, write_new
+from pytest_gittrix.os_level.files import write_all, write_file, write_new
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.seed import BASELINE_MTIME, Seed, open_seed
 from pytest_gittrix.workspaces.snapshot import CreationState, Limits, Snapshot, boot_offset, take_snapshot, workspace_gone
@@ -221,11 +221,16 @@ def json_name(name: str) -> str:
     return os.fsencode(name).decode("latin-1")
 
 
-def open_workspace(path: str, state_dir: str) -> Workspace:
-    """Open a workspace that was made earlier, possibly by another process.
+def open_workspace(path: str, state_dir: str, seeds: str | None = None) -> Workspace:
+    """Open a workspace that was made earlier, possibly by another process, and perhaps moved since with everything beside it.
+
+    Args:
+        path: where it is now.
+        state_dir: as for ``create``.
+        seeds: where seeds are now, if that may be another directory than the one they were made in.
 
     Raises:
-        AdapterUnavailable: its state or its seed is gone or damaged; the message says which.
+        AdapterUnavailable: its state or its seed is gone or damaged, or it is a copy of a linked work tree; the message says which.
     """
     try:
         with open(os.path.join(state_dir, "workspace.json"), "rb") as file:
@@ -233,7 +238,9 @@ def open_workspace(path: str, state_dir: str) -> Workspace:
         kind, history = check_kind(state["kind"]), state["history"]
         directories = {os.fsdecode(name.encode("latin-1")): inode for name, inode in state["directories"].items()}
         created = CreationState(state["stamp"], state["boot"], directories, kind != "lazy")
-        seed = open_seed(state["seeds"], state["commit"], history, state["format"])
+        places = dict.fromkeys(place for place in (seeds, state["seeds"]) if place is not None)
+        found = (open_seed(place, state["commit"], history, state["format"]) for place in places)
+        seed = next((one for one in found if one is not None), None)
         admin = state["admin"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise AdapterUnavailable(
@@ -241,11 +248,37 @@ def open_workspace(path: str, state_dir: str) -> Workspace:
         ) from error
     if seed is None:
         raise AdapterUnavailable(
-            f"The seed of {state['commit']} is gone from {state['seeds']}.",
+            f"The seed of {state['commit']} is gone from {' and '.join(places)}.",
             why="Without the baseline nobody can say what the agent changed.",
             fix="Restore the directory, or copy the workspace's files by hand and discard the session.",
         )
+    if admin is not None:
+        _settle_worktree(admin, path)
     return Workspace(kind, path, seed, created, admin)
+
+
+def _settle_worktree(admin: str, path: str) -> None:
+    """See that durable's entry for a linked work tree is for this directory; if the directory moved, the entry follows it.
+
+    Raises:
+        AdapterUnavailable: the entry is another directory's, which this one is a copy of.
+    """
+    file = os.path.join(admin, "gitdir")
+    try:
+        with open(file, "rb") as entry:
+            linked = os.fsdecode(entry.read().rstrip(b"\n"))
+    except OSError:
+        return  # without an entry there is nothing to be mistaken for
+    here = os.path.join(path, ".git")
+    if os.path.realpath(linked) == os.path.realpath(here) or not os.path.lexists(here):
+        return
+    if os.path.lexists(linked):
+        raise AdapterUnavailable(
+            f"{path} is a copy of the work tree {os.path.dirname(linked)}.",
+            why="They share one entry in durable, so what is committed in one changes the other.",
+            fix="Work in the original, or discard this session: the files are kept.",
+        )
+    write_file(file, os.fsencode(here) + b"\n")
 
 
 def adopt_workspace(path: str, kind: str, seed: Seed, admin: str | None = None) -> Workspace:

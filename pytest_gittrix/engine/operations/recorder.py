@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
@@ -138,10 +138,13 @@ class Recorder:
         """
         events = self.log.refresh()
         if self._state is None or self._state.legacy:
-            self._state = fold(events) if events else self.store.load(self.id)
+            self._state = self._fold(events, None) if events else self.store.load(self.id)
         elif events:
-            self._state = fold(events, self._state)
+            self._state = self._fold(events, self._state)
         return self._state
+
+    def _fold(self, events: Sequence[Event], state: SessionState | None) -> SessionState:
+        return self.store.located(fold(events, state))
 
     def append(self, type_: str, data: Mapping[str, Any], *, actor: Actor = "system", commit_point: bool = False) -> SessionState:
         """Store an event, fold it, call the listeners. The caller holds the lease; ``metadata.json`` is derived when it is released.
@@ -155,12 +158,12 @@ class Recorder:
         event = Event(0 if self._state is None else self._state.seq + 1, now - now % 1000, self.id, type_, actor, data)
         if type_ in OBSERVED:
             observations_of([event])
-        next_state = self._state and fold([event], self._state)
+        next_state = self._state and self._fold([event], self._state)
         if self._refusal is not None:
             raise self._refusal()
         event = self.last = self.log.append(type_, data, ts=now, actor=actor, commit_point=commit_point)
         others = self.log.refresh() if self.log.behind else []
-        self._state = next_state if next_state is not None and not others else fold(others or [event], self._state)
+        self._state = next_state if next_state is not None and not others else self._fold(others or [event], self._state)
         self._underived = self._underived or type_ not in _QUIET or now - self._derived_ns >= _DERIVE_EVERY_NS
         self.emit(event)
         return self._state
@@ -172,7 +175,8 @@ class Recorder:
             AdapterUnavailable: it could not be stored.
         """
         for event in events:
-            self._state = fold([self.log.append(event.type, event.data, ts=event.ts, actor=cast(Actor, event.actor))], self._state)
+            stored = self.log.append(event.type, event.data, ts=event.ts, actor=cast(Actor, event.actor))
+            self._state = self._fold([stored], self._state)
 
     def with_activity(self, state: SessionState) -> SessionState:
         """Count changes of files in the workspace as use of the session. The caller holds the lease."""
@@ -258,7 +262,7 @@ class Recorder:
     def _read_under_lease(self) -> SessionState:
         state = self.read()
         if self.log.torn and self.log.repair(ts=self.clock.now_ns()) is not None:
-            self._state = state = fold(self.log.read())
+            self._state = state = self._fold(self.log.read(), None)
         if state.legacy:
             self._state = state = self.store.import_legacy(self.id, ts=self.clock.now_ns())
             self.log.refresh()

@@ -175,7 +175,7 @@ class Resources:
         directory = self.store.directory(state.id)
         path = state.workspace or str(directory / "workspace")
         if (directory / "engine" / "workspace.json").exists():
-            return self.ephemeral.open(path, str(directory / "engine"))
+            return self.ephemeral.open(path, str(directory / "engine"), str(self.seeds_path))
         durable = self.durable_of(state)
         seed = durable.seed(self.seeds(), state.baseline, "none")
         adopted = adopt_workspace(path, state.workspace_kind or "copy", seed, durable.worktree_admin_dir(path))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 LOG = "events.jsonl"
 METADATA = "metadata.json"
+WORKSPACE = "workspace"
 _DERIVED: Final = {"log": LOG}
 """An addition to ``metadata.json`` that the TypeScript GitTrix does not write: without this log, the record says nothing."""
 LOCK = ".lock"
@@ -138,7 +139,17 @@ class Store:
             InvalidInput: the id is malformed, or the record is another session's.
         """
         events = self.log(id).read(policy)
-        return fold(events, policy="skip" if policy == "skip" else "strict") if events else self._legacy(id)
+        return self.located(fold(events, policy="skip" if policy == "skip" else "strict")) if events else self._legacy(id)
+
+    def located(self, state: SessionState) -> SessionState:
+        """A session's state with its workspace where this store has it, and not where the store was when the session was recorded.
+
+        A copy of a store must not reach into the original. Only the workspace of another system may have another name than this store
+        would give it, and is where the record says.
+        """
+        if state.workspace is not None and os.path.normpath(state.workspace).endswith(f"/{state.id}/{WORKSPACE}"):
+            state.workspace = self._of(state.id, WORKSPACE)
+        return state
 
     def scan(self) -> tuple[list[SessionState], list[Problem]]:
         """Every session in order of id, and those that cannot be read; one bad record does not stop the rest (rule 8)."""
@@ -189,15 +200,15 @@ class Store:
             record = self._record(id).wire()
             record.setdefault("ephemeralPath", str(self._legacy_workspace(id)))
             log.append("session.imported", {"metadata": record}, ts=ts, commit_point=True)
-        return fold(log.read())
+        return self.located(fold(log.read()))
 
     def _legacy(self, id: str) -> SessionState:
         state = state_from_metadata(self._record(id).wire())
         state.workspace = state.workspace or str(self._legacy_workspace(id))
-        return state
+        return self.located(state)
 
     def _legacy_workspace(self, id: str) -> Path:
-        return self.directory(id) / "workspace"
+        return self.directory(id) / WORKSPACE
 
     def _record(self, id: str) -> SessionMetadata:
         from pytest_gittrix.record.state.records import load_metadata

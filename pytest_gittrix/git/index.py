@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import struct
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
@@ -138,6 +138,12 @@ class IndexFile:
                 retained.append(self._data[at : at + 8 + size])
             at += 8 + size
         return b"".join(retained)
+
+    def staged(self) -> Iterator[tuple[str, str]]:
+        """Every path, with the id of what is staged for it; one in conflict comes several times."""
+        for path in dict.fromkeys(self._keys):
+            name = os.fsdecode(path)
+            yield from ((name, entry.id) for entry in self.entries(name))
 
     def _range(self, path: bytes) -> tuple[int, int]:
         first = bisect_left(self._keys, path)

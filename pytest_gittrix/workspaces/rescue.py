@@ -66,6 +66,11 @@ class AgentRepository:
         """Whether a missing tracked file can have been deleted: one that git was told not to check out was not."""
         return self._index is not None and not any(entry.skip_worktree for entry in self._index.entries(path))
 
+    def staged(self) -> Iterator[tuple[str, str]]:
+        """Every path of the index, with the id of what is staged for it."""
+        if self._index is not None:
+            yield from self._index.staged()
+
 
 def walk(root: str, *, unread: Callable[[str], object] = lambda _directory: None) -> Iterator[tuple[str, list[str], list[str]]]:
     """Walk a directory tree as ``os.walk`` does, without recursion: an agent may have made it deeper than Python's recursion limit.

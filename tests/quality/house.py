@@ -84,6 +84,7 @@ SYSTEM_ELSEWHERE: Mapping[str, Mapping[str, str]] = {
         "testing.faults.torture": "moves the first state of a sweep aside, as it is",
         "testing.repos.member_workspaces": "moves a remote aside, as it is, and back",
         "testing.scenarios.agent_program": _PROGRAM,
+        "workspaces.side_work": "moves the objects of a repository, as they are, out of a workspace that goes",
         "workspaces.workspace": "moves workspaces and trash, as they are",
     },
     FORK: {

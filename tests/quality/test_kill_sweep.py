@@ -5,6 +5,7 @@ A normal run plays faults at a sample of the calls; ``PYTEST_GITTRIX_SOAK=1`` at
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from support.fault_sweep import sweep_scenes
 from support.scene import SOAK, TTL, WORK, Scene, Scenes, Where, do, scratch
 
 from pytest_gittrix.errors import BaselineConflict, GittrixError
+from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.testing.faults.supervisor import Fault, Kill, SupervisedRun, supervise_function, supported
 
 Durability = Literal["full", "fast"]
@@ -87,6 +89,15 @@ def one_session(scene: Scene) -> None:
     assert scene.session() == FIRST
 
 
+def with_a_side_branch(scene: Scene) -> None:
+    one_session(scene)
+    space = scene.home / "sessions" / FIRST / "workspace"
+    who = {name: "agent" for role in ("AUTHOR", "COMMITTER") for name in (f"GIT_{role}_NAME", f"GIT_{role}_EMAIL")}
+    date = {"GIT_AUTHOR_DATE": "@1 +0000", "GIT_COMMITTER_DATE": "@1 +0000"}
+    for arguments in (["checkout", "-q", "-b", "aside"], ["commit", "-q", "--allow-empty", "-m", "aside"], ["checkout", "-q", "main"]):
+        run_git(arguments, cwd=space, env=hermetic_env(scene.root / "nobody") | who | date)
+
+
 def drifted(scene: Scene) -> None:
     one_session(scene)
     (scene.durable / "app.py").write_text("print('by the person')\n")
@@ -148,6 +159,21 @@ def judge_evict(scene: Scene, _run: SupervisedRun) -> str:
     return state
 
 
+def judge_evict_with_a_side_branch(scene: Scene, run: SupervisedRun) -> str:
+    state = judge_evict(scene, run)
+    directory = scene.home / "sessions" / FIRST
+    whole = directory / "archive.workspace" / ".git"
+    kept = next((place for place in (directory / "archive.agent.git", whole) if (place / "objects").is_dir()), None)
+    if state != "active":
+        assert kept is not None
+        name = "refs/heads/aside" if kept == whole else "refs/gittrix/agent/heads/aside"
+        message = run_git(["--git-dir", str(kept), "log", "-1", "--format=%s", name], env=hermetic_env(scene.root / "nobody"))
+        assert message == b"aside\n"
+        events = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
+        assert kept == whole or [one["data"].get("patch") for one in events].count(kept.name) == 1
+    return state
+
+
 def judge_ended(scene: Scene, session: str) -> None:
     directory = scene.home / "sessions" / session
     assert not (directory / "workspace").exists()
@@ -179,6 +205,7 @@ OPERATIONS = {
     "promote": Operation(one_session, promote, judge_promote),
     "promote-conflict": Operation(drifted, promote, judge_conflict),
     "evict": Operation(one_session, evict, judge_evict),
+    "evict-side-work": Operation(with_a_side_branch, evict, judge_evict_with_a_side_branch),
     "sweep": Operation(overdue, run_a_sweep, judge_sweep),
     "append": Operation(one_session, append, judge_append),
 }
@@ -228,7 +255,7 @@ def test_a_failing_disk_never_makes_a_promotion_lie(place: Path, kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", ["ENOSPC", "EIO", "sticky ENOSPC"])
-@pytest.mark.parametrize("name", ["start", "evict", "append"])
+@pytest.mark.parametrize("name", ["start", "evict", "evict-side-work", "append"])
 def test_a_failing_disk_is_a_typed_error_and_harms_nothing(place: Path, name: str, kind: str) -> None:
     operation = OPERATIONS[name]
 

@@ -11,10 +11,13 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, get_args
 
 from pytest_gittrix import points
+from pytest_gittrix.engine.operations.agent_commits import AgentCommits
 from pytest_gittrix.engine.operations.archive import Archive, unpromoted, write_archive
+from pytest_gittrix.engine.operations.checkpoints import CHECKPOINTS
 from pytest_gittrix.engine.operations.expiry import is_past, resolution_ns
 from pytest_gittrix.engine.operations.recorder import Recorder, require_live
 from pytest_gittrix.engine.operations.review import snapshot_of
@@ -24,6 +27,7 @@ from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.record.state.values import OUTCOMES
 from pytest_gittrix.record.store.store import LOCK, TURN
+from pytest_gittrix.workspaces.side_work import CONTENTS, find_side_work, keep_side_work, settle_side_work
 from pytest_gittrix.workspaces.snapshot import Limits, Snapshot
 from pytest_gittrix.workspaces.workspace import Trash, Workspace
 
@@ -165,12 +169,52 @@ class Evictor:
         except (GittrixError, OSError) as problem:
             self._keep_whole(recorder, state, leaving, problem)
         else:
+            left_out = self._left_out(recorder, state, workspace, snapshot, promoted)
             self._archive(recorder, state, snapshot, promoted)
-            if snapshot.refused:
-                path, reason = next(iter(snapshot.refused.items()))
-                self._keep_whole(recorder, state, leaving, AdapterUnavailable(f"{path!r} is not archived: {reason}."))
+            if left_out is not None:
+                self._keep_whole(recorder, state, leaving, left_out)
         workspace.remove(self.trash)
         points.reached("evict:workspace-gone")
+
+    def _left_out(
+        self, recorder: Recorder, state: SessionState, workspace: Workspace, snapshot: Snapshot, promoted: Changes | None
+    ) -> GittrixError | None:
+        """Why the whole workspace has to be kept; None where the archive holds all there is, what lies beside the files included."""
+        if snapshot.refused:
+            path, reason = next(iter(snapshot.refused.items()))
+            return AdapterUnavailable(f"{path!r} is not archived: {reason}.")
+        if workspace.kind != "clone":
+            return None
+        try:
+            kept = self._keep_side_work(recorder, state, workspace, snapshot, promoted=promoted is not None)
+        except GittrixError as problem:
+            return problem
+        events = recorder.log.read() if kept is not None else []
+        if kept is not None and all(event.type != "archive.written" or event.data.get("patch") != kept.name for event in events):
+            lines = (kept / CONTENTS).read_text("utf-8").splitlines()
+            reason = f"beside the work tree: {'; '.join(lines)}"[:500]
+            recorder.append("archive.written", {"touched": 0, "patch": kept.name, "reason": reason})
+        return None
+
+    def _keep_side_work(
+        self, recorder: Recorder, state: SessionState, workspace: Workspace, snapshot: Snapshot, *, promoted: bool
+    ) -> Path | None:
+        """Keep what the agent committed, stashed or staged aside, and commits of its branch that were not promoted."""
+        root, sync = workspace.path, recorder.store.durability == "full"
+        kept = settle_side_work(root, recorder.directory)
+        if kept is not None:
+            return kept
+        checkpoints = recorder.directory.joinpath(*CHECKPOINTS)
+        packs = checkpoints / "objects" / "pack"
+        work = find_side_work(
+            root,
+            workspace.seed,
+            made_here=os.listdir(packs) if packs.is_dir() else [],
+            on_branch=lambda: [commit.sha for commit in AgentCommits(workspace, checkpoints, state.commits).log()],
+            promoted=promoted,
+            files=snapshot.changes,
+        )
+        return None if work is None else keep_side_work(root, recorder.directory, workspace.seed, work, sync=sync)
 
     def _keep_whole(self, recorder: Recorder, state: SessionState, path: str, problem: Exception) -> None:
         """Keep a workspace as it is, where it cannot be archived as changes of the baseline."""

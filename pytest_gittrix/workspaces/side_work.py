@@ -1,0 +1,194 @@
+"""Finds what an agent's repository holds beyond the work tree: other branches, stashes, the index, and commits that only a reflog names.
+
+A snapshot sees files. This sees what was committed, stashed or staged and is in no file any more, and takes it out of a workspace before
+that is removed (rule 8, docs/explanation/rules.md). As everywhere, no git runs in the agent's repository and none of its configuration is
+kept: its objects are moved as they are, and references and an index are written anew beside them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pytest_gittrix.errors import GittrixError, InvalidInput, UnsupportedRepository
+from pytest_gittrix.git.refs import branch_ref
+from pytest_gittrix.git.tree import Entry
+from pytest_gittrix.os_level.files import sync_directory, sync_tree, write_file
+from pytest_gittrix.os_level.safe_dir import SafeDir
+from pytest_gittrix.workspaces.rescue import AgentRepository, read_repository
+from pytest_gittrix.workspaces.seed import Seed
+
+REPOSITORY: Final = "archive.agent.git"
+"""The bare repository beside a session's record that holds an agent's side work."""
+CONTENTS: Final = "archive.txt"
+"""The file in it that says what is there."""
+
+_BUILDING: Final = "archive.agent.tmp"
+_FAN: Final = re.compile(r"[0-9a-f]{2}")
+_LARGEST_LOG: Final = 16 << 20
+_MOST_LOGGED: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SideWork:
+    """What is in an agent's repository and in no file of its work tree.
+
+    Attributes:
+        refs: commits by the names that they get in the archive.
+        staged: how many paths have contents in the index that are nowhere else.
+        lines: the same for people, a line for each.
+        repository: the repository, as its files describe it.
+    """
+
+    refs: Mapping[str, str]
+    staged: int
+    lines: tuple[str, ...]
+    repository: AgentRepository
+
+
+def find_side_work(
+    root: str,
+    seed: Seed,
+    *,
+    made_here: Collection[str],
+    on_branch: Callable[[], Collection[str]],
+    promoted: bool,
+    files: Mapping[str, Entry | None],
+) -> SideWork | None:
+    """Look for side work in a workspace.
+
+    A repository in which nothing was stored since it was made costs one listing of a directory.
+
+    Args:
+        root: the work tree, with its own ``.git``.
+        seed: its baseline.
+        made_here: names of packs that the engine itself put there.
+        on_branch: gives the commits of the branch that HEAD is on, down to the baseline.
+        promoted: whether the work tree was promoted, so that these are no side work: their outcome is in the promotion.
+        files: what the work tree changed of the baseline, which is archived or promoted.
+
+    Raises:
+        UnsupportedRepository, AdapterUnavailable: the repository cannot be read.
+    """
+    if not _stores_objects(root, {*seed.packs, *made_here}):
+        return None
+    found = read_repository(root, seed.format)
+    branch = on_branch()
+    known = {seed.commit, *(branch if promoted else ())}
+    refs = {_ref("heads", name, number): id_ for number, (name, id_) in enumerate(found.branches.items()) if id_ not in known}
+    lines = [f"branch {name!r} is at {id_}" for name, id_ in found.branches.items() if id_ not in known]
+    if found.branch is None and found.commit is not None and found.commit not in known:
+        refs["refs/gittrix/agent/HEAD"] = found.commit
+        lines.append(f"a detached HEAD is at {found.commit}")
+    for number, id_ in enumerate(found.stashes):
+        refs[f"refs/gittrix/agent/stash/{number}"] = id_
+        lines.append(f"stash {number} is {id_}")
+    known |= {*branch, *refs.values()}
+    forgotten = [id_ for id_ in _logged(root, seed) if id_ not in known and id_ in found.objects]
+    refs |= {f"refs/gittrix/agent/reflog/{number}": id_ for number, id_ in enumerate(forgotten)}
+    lines += [f"commit {id_} is in the reflog" for id_ in forgotten]
+    staged = _staged(found, seed, files)
+    lines += [f"{path!r} is staged with other contents" for path in staged]
+    return SideWork(refs, len(staged), tuple(lines), found) if lines else None
+
+
+def keep_side_work(root: str, directory: Path, seed: Seed, work: SideWork, *, sync: bool) -> Path:
+    """Move the objects of a workspace's repository into a bare repository with clean references; a killed move is gone on with.
+
+    Args:
+        root: the work tree, out of the agent's reach; its repository is of no use afterwards.
+        directory: the session's directory.
+        seed: the baseline.
+        work: what ``find_side_work`` found.
+        sync: write through to the disk.
+
+    Returns:
+        The bare repository.
+
+    Raises:
+        UnsupportedRepository: the objects are no plain directory.
+        OSError: the disk refused.
+    """
+    from_, building, target = os.path.join(root, ".git", "objects"), directory / _BUILDING, directory / REPOSITORY
+    if not stat.S_ISDIR(os.lstat(from_).st_mode):
+        raise UnsupportedRepository(f"{from_} is no directory.", why="It could lead anywhere.", fix="Look into it by hand.")
+    shutil.rmtree(building, ignore_errors=True)
+    (building / "refs").mkdir(parents=True)
+    sha256 = seed.format.name != "sha1"
+    extension = f"[extensions]\n\tobjectFormat = {seed.format.name}\n" if sha256 else ""
+    (building / "config").write_text(f"[core]\n\trepositoryformatversion = {int(sha256)}\n\tbare = true\n{extension}[gc]\n\tauto = 0\n")
+    packed = "".join(f"{id_} {name}\n" for name, id_ in sorted(work.refs.items()))
+    (building / "packed-refs").write_text(f"# pack-refs with: sorted \n{packed}")
+    (building / CONTENTS).write_text("".join(f"{line}\n" for line in work.lines), "utf-8", "backslashreplace")
+    if work.repository.shallow:
+        (building / "shallow").write_text("".join(f"{id_}\n" for id_ in work.repository.shallow))
+    with SafeDir.open(os.path.join(root, ".git")) as git, suppress(FileNotFoundError, GittrixError):
+        write_file(building / "index", git.read("index", max_bytes=1 << 28)[0])
+    write_file(building / "HEAD", b"ref: refs/heads/main\n")
+    # It may lead to other object directories; those of the agent's are of no concern here.
+    with suppress(FileNotFoundError):
+        os.rename(os.path.join(from_, "info"), os.path.join(root, ".git", "info-of-objects"))
+    os.rename(from_, building / "objects")
+    if sync:
+        sync_tree(str(building))
+    os.rename(building, target)
+    if sync:
+        sync_directory(str(directory))
+    return target
+
+
+def settle_side_work(root: str, directory: Path) -> Path | None:
+    """The repository that ``keep_side_work`` made, or was about to name when it was killed; None if there is none."""
+    building, target = directory / _BUILDING, directory / REPOSITORY
+    if (building / "objects").is_dir() and not os.path.lexists(os.path.join(root, ".git", "objects")):
+        os.rename(building, target)
+    return target if target.is_dir() else None
+
+
+def _stores_objects(root: str, known_packs: Collection[str]) -> bool:
+    objects = os.path.join(root, ".git", "objects")
+    try:
+        names = os.listdir(objects)
+        if any(_FAN.fullmatch(name) for name in names):
+            return True
+        packs = os.listdir(os.path.join(objects, "pack")) if "pack" in names else []
+    except OSError:
+        return False
+    return any(name.endswith(".pack") and name not in known_packs for name in packs)
+
+
+def _ref(kind: str, name: str, number: int) -> str:
+    """The name of a branch in the archive; a name that git takes for none is numbered."""
+    try:
+        return f"refs/gittrix/agent/{kind}/{branch_ref(name).removeprefix('refs/heads/')}"
+    except InvalidInput:
+        return f"refs/gittrix/agent/{kind}-without-name/{number}"
+
+
+def _logged(root: str, seed: Seed) -> list[str]:
+    """The commits that the log of HEAD names, newest first."""
+    try:
+        with SafeDir.open(os.path.join(root, ".git")) as git:
+            text = git.read("logs/HEAD", max_bytes=_LARGEST_LOG)[0]
+    except (FileNotFoundError, GittrixError):
+        return []
+    size = seed.format.hex_size
+    ids = [match.decode() for match in re.findall(rb"^[0-9a-f]{%d} ([0-9a-f]{%d}) " % (size, size), text, re.MULTILINE)]
+    return [*dict.fromkeys(reversed(ids))][:_MOST_LOGGED]
+
+
+def _staged(found: AgentRepository, seed: Seed, files: Mapping[str, Entry | None]) -> list[str]:
+    """The paths whose staged contents are in the agent's own objects, and neither in the baseline nor in the work tree."""
+    kept = {entry.id for entry in files.values() if entry is not None}
+    return [
+        path
+        for path, id_ in found.staged()
+        if id_ in found.objects and id_ not in kept and (path not in seed.entries or seed.entries[path].id != id_)
+    ]

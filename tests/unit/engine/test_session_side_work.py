@@ -1,0 +1,165 @@
+"""Work that an agent left beside its files outlives the workspace: on other branches, in stashes, in the index, in the reflog."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.engine import Site, open_site
+
+from pytest_gittrix.engine.user_session import UserSession
+from pytest_gittrix.git.environment import run_git
+
+NAME = ("-c", "user.name=Agent", "-c", "user.email=agent@localhost")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with open_site(tmp_path) as site:
+        yield site
+
+
+def git(session: UserSession, *arguments: str) -> str:
+    return os.fsdecode(run_git([*NAME, *arguments], cwd=session.workspace_path)).strip()
+
+
+def commit(session: UserSession, text: str) -> str:
+    assert session.workspace_path is not None
+    (session.workspace_path / "work.txt").write_text(text)
+    git(session, "add", "work.txt")
+    git(session, "commit", "-q", "-m", text)
+    return git(session, "rev-parse", "HEAD")
+
+
+def on_a_side_branch(session: UserSession) -> None:
+    git(session, "checkout", "-q", "-b", "feature")
+    commit(session, "the work")
+    git(session, "checkout", "-q", "main")
+
+
+def in_a_stash(session: UserSession) -> None:
+    assert session.workspace_path is not None
+    (session.workspace_path / "work.txt").write_text("the work")
+    git(session, "stash", "push", "-q", "--include-untracked")
+
+
+def in_the_index(session: UserSession) -> None:
+    assert session.workspace_path is not None
+    (session.workspace_path / "work.txt").write_text("the work")
+    git(session, "add", "work.txt")
+    (session.workspace_path / "work.txt").unlink()
+
+
+def in_the_reflog(session: UserSession) -> None:
+    commit(session, "the work")
+    git(session, "reset", "-q", "--hard", "HEAD~1")
+
+
+def on_a_branch_that_was_packed(session: UserSession) -> None:
+    on_a_side_branch(session)
+    git(session, "gc", "-q")
+
+
+DEEDS: dict[str, tuple[Callable[[UserSession], None], str]] = {
+    "a side branch": (on_a_side_branch, "refs/gittrix/agent/heads/feature:work.txt"),
+    "a packed side branch": (on_a_branch_that_was_packed, "refs/gittrix/agent/heads/feature:work.txt"),
+    "a stash": (in_a_stash, "refs/gittrix/agent/stash/0^3:work.txt"),
+    "the index": (in_the_index, ":work.txt"),
+    "the reflog": (in_the_reflog, "refs/gittrix/agent/reflog/0:work.txt"),
+}
+ENDS: dict[str, Callable[[Site, UserSession], object]] = {
+    "discarded": lambda _site, session: session.discard(),
+    "evicted": lambda site, session: site.engine.evict(session.id),
+    "expired": lambda site, _session: (site.clock.advance(hours=5), site.engine.sweep()),
+    "promoted": lambda _site, session: (session.write("other.txt", "x"), session.promote()),
+}
+
+
+def kept(site: Site, session: UserSession, name: str) -> str:
+    """What the archive holds under a name, as git in another directory gets it."""
+    return subprocess.run(
+        ["git", "--git-dir", str(site.directory(session) / "archive.agent.git"), "cat-file", "blob", name],
+        cwd=site.root,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("deed", DEEDS)
+def test_what_is_in_no_file_is_kept_whole(site: Site, deed: str, end: str) -> None:
+    session = site.start()
+    do, name = DEEDS[deed]
+    do(session)
+    assert session.touched_files() == []
+
+    ENDS[end](site, session)
+
+    assert kept(site, session, name) == "the work"
+    (event,) = [event for event in site.events(session.id) if event.data.get("patch") == "archive.agent.git"]
+    assert event.data["reason"].startswith("beside the work tree: ")
+    assert (site.directory(session) / "archive.agent.git" / "archive.txt").read_text().splitlines() != []
+    assert not (site.directory(session) / "workspace").exists()
+
+
+def test_the_archive_is_a_sound_repository_without_anything_of_the_agents_configuration(site: Site) -> None:
+    session = site.start()
+    on_a_side_branch(session)
+    assert session.workspace_path is not None
+    own = session.workspace_path / ".git"
+    (own / "config").write_text("[core]\n\tfsmonitor = touch /mark\n")
+    (own / "objects" / "info").mkdir(exist_ok=True)
+    (own / "objects" / "info" / "alternates").write_text("/somewhere/else\n")
+    session.discard()
+    archive = site.directory(session) / "archive.agent.git"
+
+    assert sorted(path.name for path in archive.iterdir()) == ["HEAD", "archive.txt", "config", "index", "objects", "packed-refs", "refs"]
+    assert "fsmonitor" not in (archive / "config").read_text()
+    assert not (archive / "objects" / "info").exists()
+    done = subprocess.run(["git", "--git-dir", str(archive), "fsck", "--strict"], cwd=site.root, capture_output=True, text=True, check=True)
+    assert "missing" not in done.stdout + done.stderr
+
+
+def test_a_branch_that_was_promoted_is_not_kept_a_second_time(site: Site) -> None:
+    session = site.start()
+    commit(session, "one")
+    commit(session, "two")
+    session.promote()
+
+    assert not (site.directory(session) / "archive.agent.git").exists()
+
+
+def test_a_branch_that_was_not_promoted_is_kept_with_its_history(site: Site) -> None:
+    session = site.start()
+    first = commit(session, "one")
+    commit(session, "two")
+    session.discard()
+
+    assert kept(site, session, "refs/gittrix/agent/heads/main:work.txt") == "two"
+    assert kept(site, session, f"{first}:work.txt") == "one"
+
+
+def test_commits_that_were_made_through_the_session_are_none_of_this(site: Site) -> None:
+    session = site.start()
+    session.write("work.txt", "x")
+    session.commit("through the session")
+    session.discard()
+
+    assert not (site.directory(session) / "archive.agent.git").exists()
+
+
+def test_objects_that_lead_elsewhere_are_kept_with_the_whole_workspace(site: Site, tmp_path: Path) -> None:
+    session = site.start()
+    on_a_side_branch(session)
+    assert session.workspace_path is not None
+    own = session.workspace_path / ".git" / "objects"
+    own.rename(tmp_path / "objects")
+    own.symlink_to(tmp_path / "objects")
+    session.discard()
+
+    assert (site.directory(session) / "archive.workspace" / ".git" / "objects").is_symlink()
+    assert (tmp_path / "objects").is_dir()

@@ -98,10 +98,16 @@ def diff(options: Namespace) -> CommandResult:
     with context.session(options) as session:
         review = _only(session.review(), options.paths)
         if not options.hunks:
-            return CommandResult({"diff": review.diff}, Diff(review.diff))
+            return CommandResult({"diff": review.diff}, Diff(review.diff), _review_notes(review))
         hunks = {path: [_hunk_data(hunk) for hunk in of_path] for path, of_path in review.hunks.items()}
-        data = {"diff": review.diff, "hunks": hunks, "refused": dict(review.refused)}
-        return CommandResult(data, Diff(_hunk_list(review)), tuple(f"{path}: {reason}" for path, reason in review.refused.items()))
+        data = {
+            "diff": review.diff,
+            "hunks": hunks,
+            "refused": dict(review.refused),
+            "secrets": {path: [*found] for path, found in review.secrets.items()},
+            "beside": [*review.beside],
+        }
+        return CommandResult(data, Diff(_hunk_list(review)), _review_notes(review))
 
 
 def log(options: Namespace) -> CommandResult:
@@ -230,6 +236,13 @@ def _hunk_data(hunk: Hunk) -> dict[str, Any]:
         "newLines": hunk.new_lines,
         "text": hunk.text,
     }
+
+
+def _review_notes(review: Review) -> tuple[str, ...]:
+    """What a person should know before promoting, beside the diff."""
+    refused = (f"{path}: {reason}" for path, reason in review.refused.items())
+    secrets = (f"{path}: {'; '.join(found)}" for path, found in review.secrets.items())
+    return (*refused, *secrets, *(f"Not part of this: {line}." for line in review.beside))
 
 
 def _hunk_list(review: Review) -> str:

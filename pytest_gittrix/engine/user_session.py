@@ -21,6 +21,7 @@ from pytest_gittrix.engine.operations.validation import check_text, check_ttl
 from pytest_gittrix.engine.promotion.promoter import PromoteRequest
 from pytest_gittrix.engine.promotion.pull_requests import PrRequest
 from pytest_gittrix.engine.services import EngineServices
+from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.record.eventlog.events import Actor, Event
 from pytest_gittrix.record.state.fold import metadata_of
 from pytest_gittrix.views import view
@@ -64,7 +65,12 @@ class UserSession(AgentSession):
         with self._recorder.working("review", self._actor) as state:
             snapshot = self._snapshot(state)
             changes = snapshot.changes if files is None else select(snapshot, files, None).changes
-            return Review(self.id, state.baseline, changes, snapshot)
+            try:
+                work = self._commits(state).beside(snapshot.changes, promoted=True)
+                beside: tuple[str, ...] = () if work is None else work.lines
+            except GittrixError as problem:
+                beside = (f"The agent's repository cannot be read: {problem.fact}",)
+            return Review(self.id, state.baseline, changes, snapshot, beside)
 
     def promote(
         self,

@@ -22,8 +22,9 @@ from pytest_gittrix.git.index import IndexEntry, IndexFile, stat_numbers
 from pytest_gittrix.git.objects import MissingObject, Objects, open_objects
 from pytest_gittrix.git.pack import install_pack
 from pytest_gittrix.git.refs import branch_ref
-from pytest_gittrix.git.tree import Entry
+from pytest_gittrix.git.tree import Changes, Entry
 from pytest_gittrix.os_level.safe_dir import SafeDir
+from pytest_gittrix.workspaces.side_work import SideWork, find_side_work
 from pytest_gittrix.workspaces.snapshot import Snapshot
 from pytest_gittrix.workspaces.workspace import Workspace
 
@@ -144,6 +145,28 @@ class AgentCommits:
                     return  # not to be had, or forged: what the agent's git holds can be anything
                 yield CommitEntry(commit.id, author.name, author.email, when, commit.message.rstrip("\n"))
                 next_id = commit.parents[0] if commit.parents else None
+
+    def beside(self, files: Changes, *, promoted: bool) -> SideWork | None:
+        """What the agent's repository holds beside its files; see ``find_side_work``.
+
+        Args:
+            files: what the work tree changed of the baseline.
+            promoted: whether that was promoted, or is to be, so that the commits of the agent's branch have their outcome there.
+
+        Raises:
+            UnsupportedRepository, AdapterUnavailable: the repository cannot be read.
+        """
+        if self._workspace.kind != "clone":
+            return None
+        packs = self._directory / "objects" / "pack"
+        return find_side_work(
+            self._workspace.path,
+            self._seed,
+            made_here=os.listdir(packs) if packs.is_dir() else [],
+            on_branch=lambda: [commit.sha for commit in self.log()],
+            promoted=promoted,
+            files=files,
+        )
 
     @contextmanager
     def _engine_objects(self) -> Iterator[Objects | None]:

@@ -27,7 +27,7 @@ from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.record.state.values import OUTCOMES
 from pytest_gittrix.record.store.store import LOCK, TURN
-from pytest_gittrix.workspaces.side_work import CONTENTS, find_side_work, keep_side_work, settle_side_work
+from pytest_gittrix.workspaces.side_work import CONTENTS, keep_side_work, settle_side_work
 from pytest_gittrix.workspaces.snapshot import Limits, Snapshot
 from pytest_gittrix.workspaces.workspace import Trash, Workspace
 
@@ -183,8 +183,6 @@ class Evictor:
         if snapshot.refused:
             path, reason = next(iter(snapshot.refused.items()))
             return AdapterUnavailable(f"{path!r} is not archived: {reason}.")
-        if workspace.kind != "clone":
-            return None
         try:
             kept = self._keep_side_work(recorder, state, workspace, snapshot, promoted=promoted is not None)
         except GittrixError as problem:
@@ -204,16 +202,8 @@ class Evictor:
         kept = settle_side_work(root, recorder.directory)
         if kept is not None:
             return kept
-        checkpoints = recorder.directory.joinpath(*CHECKPOINTS)
-        packs = checkpoints / "objects" / "pack"
-        work = find_side_work(
-            root,
-            workspace.seed,
-            made_here=os.listdir(packs) if packs.is_dir() else [],
-            on_branch=lambda: [commit.sha for commit in AgentCommits(workspace, checkpoints, state.commits).log()],
-            promoted=promoted,
-            files=snapshot.changes,
-        )
+        commits = AgentCommits(workspace, recorder.directory.joinpath(*CHECKPOINTS), state.commits)
+        work = commits.beside(snapshot.changes, promoted=promoted)
         return None if work is None else keep_side_work(root, recorder.directory, workspace.seed, work, sync=sync)
 
     def _keep_whole(self, recorder: Recorder, state: SessionState, path: str, problem: Exception) -> None:

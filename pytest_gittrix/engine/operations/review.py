@@ -15,10 +15,11 @@ from typing import Literal
 from pytest_gittrix.errors import InvalidInput, PathNotFound
 from pytest_gittrix.git.hunks import Hunk, hunks_of, is_binary
 from pytest_gittrix.git.patch import FileChange, Side, patch_text
-from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Changes, Entry, parents
+from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, parents
 from pytest_gittrix.os_level.open_below import ParentNotDirectory, wrong_kind
 from pytest_gittrix.os_level.safe_dir import TEMPORARY_PREFIX
 from pytest_gittrix.record.state.fold import SessionState
+from pytest_gittrix.workspaces.secrets import find_secrets, is_credential_file
 from pytest_gittrix.workspaces.seed import Seed
 from pytest_gittrix.workspaces.snapshot import Limits, Snapshot
 from pytest_gittrix.workspaces.workspace import Workspace
@@ -210,12 +211,29 @@ class Review:
         baseline: the commit that the session started from.
         changes: new entry by path, None for a deletion; the selected ones.
         snapshot: the whole snapshot behind it.
+        beside: what the agent's own git holds that is no part of this, a line each: other branches, stashes, staged contents.
     """
 
     session_id: str
     baseline: str
     changes: Changes
     snapshot: Snapshot
+    beside: tuple[str, ...] = ()
+
+    @property
+    def secrets(self) -> Mapping[str, tuple[str, ...]]:
+        """Selected files that hold credentials by their names, or that gained lines with the shape of a secret: what was found, by path."""
+        seed = self.snapshot.seed
+        found: dict[str, tuple[str, ...]] = {}
+        for path, entry in self.changes.items():
+            if entry is None or entry.mode not in (FILE, EXECUTABLE):
+                continue
+            before = seed.entries.get(path)
+            old = [] if before is None or before.mode not in (FILE, EXECUTABLE) else [seed.objects.read(before.id)[1]]
+            named = ["holds credentials by its name"] if before is None and is_credential_file(path) else []
+            if lines := (*named, *map(str, find_secrets(self.snapshot.blobs[entry.id], old))):
+                found[path] = lines
+        return found
 
     @property
     def tree(self) -> str:

@@ -10,6 +10,7 @@ import pytest
 from support.cli import FILES, Cli
 
 from pytest_gittrix.commands import session_verbs
+from pytest_gittrix.git.environment import run_git
 
 METADATA_KEYS = {
     "metadataVersion",
@@ -160,14 +161,28 @@ def test_diff_gives_hunks_by_path_and_number(cli: Cli, id_: str) -> None:
 
     data = cli.data("session", "diff", id_, "--hunks")
 
-    assert data.keys() == {"diff", "hunks", "refused"}
-    assert data["refused"] == {}
+    assert data.keys() == {"diff", "hunks", "refused", "secrets", "beside"}
+    assert (data["refused"], data["secrets"], data["beside"]) == ({}, {}, [])
     (first, second) = data["hunks"]["src/util.py"]
     assert data["hunks"].get("new.py", []) == []
     assert first.keys() == {"index", "id", "oldStart", "oldLines", "newStart", "newLines", "text"}
     assert (first["index"], second["index"]) == (1, 2)
     assert (second["oldStart"], second["oldLines"], second["newStart"], second["newLines"]) == (26, 5, 25, 5)
     assert second["text"].endswith("-line 29\n+29\n line 30\n")
+
+
+def test_diff_says_what_a_person_should_know_before_promoting(cli: Cli, id_: str) -> None:
+    cli.ok("session", "write", id_, "app.py", stdin="token = 'ghp_" + "a1B2" * 9 + "'\n")
+    aside = ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "aside"]
+    for arguments in (["checkout", "-q", "-b", "aside"], aside, ["checkout", "-q", "-"]):
+        run_git(arguments, cwd=cli.workspace(id_))
+
+    data, shown = cli.data("session", "diff", id_, "--hunks"), cli("session", "diff", id_)
+
+    assert data["secrets"] == {"app.py": ["line 1: GitHub token"]}
+    assert data["beside"][0].startswith("branch 'aside' is at ")
+    assert "app.py: line 1: GitHub token" in shown.err
+    assert "Not part of this: branch 'aside' is at " in shown.err
 
 
 def test_commit_and_log_tell_of_the_agents_commits(cli: Cli) -> None:

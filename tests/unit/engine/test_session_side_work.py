@@ -163,3 +163,45 @@ def test_objects_that_lead_elsewhere_are_kept_with_the_whole_workspace(site: Sit
 
     assert (site.directory(session) / "archive.workspace" / ".git" / "objects").is_symlink()
     assert (tmp_path / "objects").is_dir()
+
+
+@pytest.mark.parametrize("deed", DEEDS)
+def test_a_review_says_what_is_no_part_of_it(site: Site, deed: str) -> None:
+    session = site.start()
+    session.write("other.txt", "x")
+    assert session.review().beside == ()
+    DEEDS[deed][0](session)
+
+    (line,) = session.review().beside
+    assert any(word in line for word in ("branch 'feature' is at", "stash 0 is", "'work.txt' is staged", "is in the reflog"))
+
+
+def test_a_review_of_commits_on_the_agents_branch_is_all_there_is(site: Site) -> None:
+    session = site.start()
+    commit(session, "one")
+
+    assert session.review().beside == ()
+
+
+def test_a_review_of_a_repository_that_cannot_be_read_says_so(site: Site) -> None:
+    session = site.start()
+    on_a_side_branch(session)
+    assert session.workspace_path is not None
+    (session.workspace_path / ".git").rename(session.workspace_path / "moved")
+    (session.workspace_path / ".git").symlink_to("moved")
+
+    (line,) = session.review().beside
+    assert line.startswith("The agent's repository cannot be read: ")
+
+
+def test_a_review_names_files_and_lines_that_look_like_secrets(site: Site) -> None:
+    token = "ghp_" + "a1B2" * 9
+    session = site.start()
+    session.write("app.py", f"print('v1')\ntoken = '{token}'\n")
+    session.write(".npmrc", "registry=https://example.org\n")
+    session.write("deploy.pem", "x\n")
+    session.write("plain.txt", "password\n")
+
+    assert session.review().secrets == {"app.py": ("line 2: GitHub token",), "deploy.pem": ("holds credentials by its name",)}
+    assert token not in str(session.review().secrets)
+    assert session.review(["plain.txt"]).secrets == {}

@@ -333,7 +333,7 @@ class GitTrix:
     def moved_refs(self, id_: str) -> list[MovedRef]:
         """The branches and tags of durable that moved since a live session started, and that no promotion of this store moved.
 
-        A person's own commits are among them. Raises AdapterUnavailable once the session has ended.
+        A person's own commits are among them. Raises SessionExpired once the session has ended.
         """
         return moved_refs(self.services, id_)
 

@@ -17,7 +17,7 @@ from pytest_gittrix.engine.operations.info import SessionInfo
 from pytest_gittrix.engine.operations.moved_refs import moved_references
 from pytest_gittrix.engine.operations.recorder import Recorder, require_live
 from pytest_gittrix.engine.operations.review import ListEntry, Review
-from pytest_gittrix.engine.operations.validation import check_text, check_ttl
+from pytest_gittrix.engine.operations.validation import check_commit_text, check_hunks, check_ttl
 from pytest_gittrix.engine.promotion.promoter import PromoteRequest
 from pytest_gittrix.engine.promotion.pull_requests import PrRequest
 from pytest_gittrix.engine.services import EngineServices
@@ -113,9 +113,9 @@ class UserSession(AgentSession):
             PersonRequired: an agent's process asks.
         """
         if message is not None:
-            check_text(message, "message")
+            check_commit_text(message)
         require_person(self._services.store.root, "promote")
-        request = PromoteRequest(what, files, hunks, strategy, message, on_overlap, PrRequest(base, title, body, draft))
+        request = PromoteRequest(what, files, check_hunks(hunks), strategy, message, on_overlap, PrRequest(base, title, body, draft))
         services = self._services
         result = services.promoter.promote(services.settled(self._recorder), self._workspace, request)
         services.tidy()
@@ -331,5 +331,7 @@ def fork_session(
 
 def moved_refs(services: EngineServices, id_: str) -> list[MovedRef]:
     """The references of durable that moved since a live session started, and by no promotion; see ``GitTrix.moved_refs``."""
-    durable = services.resources.durable_of(services.recorder(id_).read())
+    state = services.recorder(id_).read()
+    require_live(state)
+    durable = services.resources.durable_of(state)
     return moved_references(services.store.directory(id_) / "engine", durable, services.records.promoted())

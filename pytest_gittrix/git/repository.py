@@ -410,9 +410,16 @@ def require_head(repository: Repository, ref: str) -> str:
 
     Raises:
         InvalidInput: there is no such branch; the message lists the existing ones.
+        AdapterUnavailable: the repository itself is gone.
     """
     head = repository.head(ref)
     if head is None:
+        if not os.path.isdir(repository.common_dir):
+            raise AdapterUnavailable(
+                f"{repository.common_dir} is not there any more.",
+                why="The repository was moved or removed since it was opened.",
+                fix="Put it back, or make an engine on the place where it is now.",
+            )
         refs = repository.references.below(_HEADS)
         raise no_branch_error(repository.common_dir, ref, refs, if_none="make a first commit")
     return head

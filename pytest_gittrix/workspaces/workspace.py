@@ -416,7 +416,7 @@ class Trash:
     def _names(self) -> list[str]:
         try:
             return os.listdir(self._directory)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def wait(self) -> None:

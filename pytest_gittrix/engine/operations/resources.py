@@ -118,12 +118,12 @@ class Resources:
                     fix="Give local://<absolute path>#<branch>, or a remote as https://..., ssh://..., file://... or user@host:path with "
                     "#<branch>; and no durable_path beside it.",
                 )
-            branch = branch or named or None
+            branch = named or None if branch is None else branch
             path = _path_of(address) if address.startswith(_LOCAL) else self.mirror(address)
         durable = self.durable if path is None else self.at(os.fspath(path))
         if durable is None:
             raise InvalidInput("The engine has no durable repository.", fix="Give one to GitTrix(), or durable_path= here.")
-        return durable, short_branch(branch or durable.branch)
+        return durable, short_branch(durable.branch if branch is None else branch)
 
     def at(self, path: str) -> Durable:
         """The repository at a path of this machine, opened once."""

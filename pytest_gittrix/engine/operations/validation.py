@@ -5,7 +5,7 @@ Pure functions over values. ``git.path_rules`` validates names of files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
@@ -38,9 +38,19 @@ def check_text(value: object, what: str) -> str:
     return value
 
 
+def check_commit_text(value: object, what: str = "message") -> str:
+    """Validate a text for a commit. Raises InvalidInput, as ``check_text`` and for a NUL."""
+    text = check_text(value, what)
+    if "\0" in text:
+        raise InvalidInput(
+            f"{what} has a NUL at {text.index(chr(0))}: {_shown(text)}.", why="No commit of git can hold one.", fix="Leave it out."
+        )
+    return text
+
+
 def check_message(value: object, what: str = "message") -> str:
-    """Validate a commit message, which must not be blank. Raises InvalidInput, as ``check_text`` and for a blank one."""
-    message = check_text(value, what)
+    """Validate a commit message, which must not be blank. Raises InvalidInput, as ``check_commit_text`` and for a blank one."""
+    message = check_commit_text(value, what)
     if not message.strip():
         raise InvalidInput("The commit message is empty.", why="A log of empty messages says nothing.", fix="Say what changed.")
     return message
@@ -73,6 +83,24 @@ def check_paths(paths: Iterable[str], what: str) -> list[str]:
     if isinstance(paths, str):
         raise InvalidInput(f"{what}={paths!r} is one text, not a list of paths.", fix=f"Give [{paths!r}].")
     return [*paths]
+
+
+def check_hunks(hunks: object) -> dict[str, list[int]] | None:
+    """Validate a choice of hunks. Raises InvalidInput if it is no mapping of paths to collections of numbers."""
+    if hunks is None:
+        return None
+    if isinstance(hunks, Mapping) and all(map(_names_hunks, hunks.items())):
+        return {path: [*numbers] for path, numbers in hunks.items()}
+    raise InvalidInput(
+        f"hunks={_shown(hunks)} does not name hunks of paths.",
+        why="A hunk is chosen by the path of its file and its number, from 1.",
+        fix='Give a mapping, such as hunks={"app.py": [1, 3]}.',
+    )
+
+
+def _names_hunks(item: tuple[object, object]) -> bool:
+    path, numbers = item
+    return isinstance(path, str) and isinstance(numbers, Collection) and not isinstance(numbers, (str, bytes))
 
 
 def check_ttl(value: object, what: str = "ttl") -> timedelta:

@@ -8,11 +8,12 @@ import subprocess
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_gittrix import EvictionPolicy, GittrixError, LocalEphemeral, World, points
-from pytest_gittrix.errors import InvalidInput, SessionExpired
+from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, SessionExpired
 from pytest_gittrix.workspaces.snapshot import Limits
 
 
@@ -243,3 +244,32 @@ def test_a_store_is_not_stopped_by_an_error_that_nobody_foresaw(world: World, mo
 def test_errors_of_the_engine_are_typed(world: World) -> None:
     with pytest.raises(GittrixError):
         world.start().read("nowhere")
+
+
+class TestWhatIsNotAllowed:
+    @pytest.mark.parametrize("hunks", ["a:1", ["a:1"], {"a": "1"}, {1: [1]}, 7])
+    def test_hunks_that_name_none_are_refused_with_an_example(self, world: World, hunks: Any) -> None:
+        session = world.start()
+        session.write("a", "agent\n")
+        with pytest.raises(InvalidInput, match=r"does not name hunks of paths.*\n.*\n.*hunks=\{\"app.py\": \[1, 3\]\}"):
+            session.promote(hunks=hunks)
+        assert session.promote(hunks={"a": [1]}).sha == world.durable.head()
+
+    def test_a_message_with_a_nul_is_refused_by_its_place(self, world: World) -> None:
+        session = world.start()
+        session.write("a", "agent\n")
+        for do in (session.commit, lambda message: session.promote(message=message)):
+            with pytest.raises(InvalidInput, match="message has a NUL at 3"):
+                do("fix\0ed")
+        assert session.promote(message="fixed").sha == world.durable.head()
+
+    def test_an_empty_branch_is_no_branch_and_not_the_default(self, world: World) -> None:
+        with pytest.raises(InvalidInput, match="'' is not a branch name"):
+            world.gittrix.start_session("fix", durable_branch="")
+
+    def test_a_durable_repository_that_was_moved_is_unavailable(self, world: World) -> None:
+        world.durable.path.rename(world.path / "elsewhere")
+        with pytest.raises(AdapterUnavailable, match="is not there any more"):
+            world.gittrix.start_session("fix")
+        (world.path / "elsewhere").rename(world.durable.path)
+        assert world.gittrix.start_session("fix").list()

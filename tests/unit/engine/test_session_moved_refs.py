@@ -9,7 +9,7 @@ import pytest
 from support.engine import Site, open_site, shell
 
 from pytest_gittrix.engine.operations.moved_refs import MovedRef
-from pytest_gittrix.errors import AdapterUnavailable
+from pytest_gittrix.errors import SessionExpired
 
 
 @pytest.fixture
@@ -110,5 +110,5 @@ def test_an_agent_in_a_clone_moves_nothing_whatever_it_does(site: Site) -> None:
 def test_after_the_end_it_is_not_known_any_more(site: Site) -> None:
     session = site.start()
     session.discard()
-    with pytest.raises(AdapterUnavailable, match="not known"):
+    with pytest.raises(SessionExpired):
         session.moved_refs()

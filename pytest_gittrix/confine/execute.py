@@ -128,7 +128,7 @@ def run(
         finished = _finished(attended(program))
         if not finished.timed_out and (why := program.refusal()) is not None:
             raise _not_confined(why)
-        return finished if log is None else replace(finished, network=tuple(log.read_text("utf-8").splitlines()))
+        return finished if log is None or not log.exists() else replace(finished, network=tuple(log.read_text("utf-8").splitlines()))
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -65,6 +65,11 @@ class AgentRepository:
     def may_be_deleted(self, path: str) -> bool:
         """Whether a missing tracked file can have been deleted: one that git was told not to check out was not."""
         return self._index is not None and not any(entry.skip_worktree for entry in self._index.entries(path))
+
+    @property
+    def has_known_index(self) -> bool:
+        """Whether there is no index, or one that can be read here."""
+        return self._index is not None
 
     def staged(self) -> Iterator[tuple[str, str]]:
         """Every path of the index, with the id of what is staged for it."""
@@ -139,12 +144,13 @@ def find_repositories(root: str) -> list[str]:
     return sorted(found)
 
 
-def read_repository(root: str, format_: ObjectFormat, *, timeout: float = 60.0) -> AgentRepository:
+def read_repository(root: str, format_: ObjectFormat, *, known_packs: Collection[str] = (), timeout: float = 60.0) -> AgentRepository:
     """Read the repository whose work tree is ``root``.
 
     Args:
         root: the work tree.
         format_: its object format.
+        known_packs: names of packs whose objects are left out of ``objects``.
         timeout: seconds that one git program, which lists the ids in a pack, may take.
 
     Raises:
@@ -166,7 +172,7 @@ def read_repository(root: str, format_: ObjectFormat, *, timeout: float = 60.0) 
             branches,
             reader.remotes(),
             reader.stashes(),
-            frozenset(reader.objects(timeout)),
+            frozenset(reader.objects(timeout, known_packs)),
             reader.bytes("info/exclude") or b"",
             tuple(line for line in reader.text("shallow").split() if reader.is_id(line)),
             tuple(directory for directory in _OTHER_STORES if reader.holds_files(directory)),
@@ -261,13 +267,13 @@ class _Reader:
         logged = [line.split(" ", 2)[1] for line in self.text(f"logs/{_STASH}").splitlines() if line.count(" ") >= 2]
         return tuple(dict.fromkeys(id_ for id_ in (newest, *reversed(logged)) if self.is_id(id_)))
 
-    def objects(self, timeout: float) -> Iterator[str]:
-        """The ids of the store's loose and packed objects."""
+    def objects(self, timeout: float, known_packs: Collection[str]) -> Iterator[str]:
+        """The ids of the store's loose and packed objects, but for those of known packs."""
         for path in self._files("objects"):
             parts = path.split("/")
             if len(parts) == 3 and _FAN.fullmatch(parts[1]) and self.is_id(parts[1] + parts[2]):
                 yield parts[1] + parts[2]
-            elif parts[1] == "pack" and path.endswith(".idx"):
+            elif parts[1] == "pack" and path.endswith(".idx") and f"{parts[-1].removesuffix('.idx')}.pack" not in known_packs:
                 yield from self._packed_ids(path, timeout)
 
     def _packed_ids(self, path: str, timeout: float) -> Iterator[str]:

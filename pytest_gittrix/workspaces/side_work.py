@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import shutil
 import stat
 from collections.abc import Callable, Collection, Mapping
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pytest_gittrix.errors import GittrixError, InvalidInput, UnsupportedRepository
+from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, UnsupportedRepository
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import Entry
 from pytest_gittrix.os_level.files import sync_directory, sync_tree, write_file
@@ -75,11 +76,16 @@ def find_side_work(
         files: what the work tree changed of the baseline, which is archived or promoted.
 
     Raises:
-        UnsupportedRepository, AdapterUnavailable: the repository cannot be read.
+        UnsupportedRepository, AdapterUnavailable, WriteRejected: the repository, or a part of it, cannot be read.
     """
-    if not _stores_objects(root, {*seed.packs, *made_here}):
+    ours = {*seed.packs, *made_here}
+    if not _stores_objects(root, ours):
         return None
-    found = read_repository(root, seed.format)
+    found = read_repository(root, seed.format, known_packs=ours)
+    if found.problems:
+        raise AdapterUnavailable(
+            found.problems[0], why="The agent's repository may hold work that is in no file.", fix="Look into it by hand: it is kept."
+        )
     branch = on_branch()
     known = {seed.commit, *(branch if promoted else ())}
     refs = {_ref("heads", name, number): id_ for number, (name, id_) in enumerate(found.branches.items()) if id_ not in known}
@@ -96,6 +102,7 @@ def find_side_work(
     lines += [f"commit {id_} is in the reflog" for id_ in forgotten]
     staged = _staged(found, seed, files)
     lines += [f"{path!r} is staged with other contents" for path in staged]
+    lines += [] if found.has_known_index else ["the index is in a format that only git reads"]
     return SideWork(refs, len(staged), tuple(lines), found) if lines else None
 
 
@@ -114,7 +121,7 @@ def keep_side_work(root: str, directory: Path, seed: Seed, work: SideWork, *, sy
 
     Raises:
         UnsupportedRepository: the objects are no plain directory.
-        OSError: the disk refused.
+        OSError: the disk refused, or the agent took away the right to move them.
     """
     from_, building, target = os.path.join(root, ".git", "objects"), directory / _BUILDING, directory / REPOSITORY
     if not stat.S_ISDIR(os.lstat(from_).st_mode):
@@ -134,7 +141,7 @@ def keep_side_work(root: str, directory: Path, seed: Seed, work: SideWork, *, sy
     write_file(building / "HEAD", b"ref: refs/heads/main\n")
     # It may lead to other object directories; those of the agent's are of no concern here.
     with suppress(FileNotFoundError):
-        os.rename(os.path.join(from_, "info"), os.path.join(root, ".git", "info-of-objects"))
+        os.rename(os.path.join(from_, "info"), os.path.join(root, ".git", f"info-{secrets.token_hex(8)}"))
     os.rename(from_, building / "objects")
     if sync:
         sync_tree(str(building))
@@ -159,8 +166,14 @@ def _stores_objects(root: str, known_packs: Collection[str]) -> bool:
         if any(_FAN.fullmatch(name) for name in names):
             return True
         packs = os.listdir(os.path.join(objects, "pack")) if "pack" in names else []
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
+    except OSError as problem:
+        raise AdapterUnavailable(
+            f"{objects} cannot be listed: {problem.strerror}.",
+            why="It may hold work of the agent's that is in no file.",
+            fix="Look into it by hand.",
+        ) from problem
     return any(name.endswith(".pack") and name not in known_packs for name in packs)
 
 
@@ -177,7 +190,7 @@ def _logged(root: str, seed: Seed) -> list[str]:
     try:
         with SafeDir.open(os.path.join(root, ".git")) as git:
             text = git.read("logs/HEAD", max_bytes=_LARGEST_LOG)[0]
-    except (FileNotFoundError, GittrixError):
+    except FileNotFoundError:
         return []
     size = seed.format.hex_size
     ids = [match.decode() for match in re.findall(rb"^[0-9a-f]{%d} ([0-9a-f]{%d}) " % (size, size), text, re.MULTILINE)]

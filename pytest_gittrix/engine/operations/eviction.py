@@ -187,6 +187,10 @@ class Evictor:
             kept = self._keep_side_work(recorder, state, workspace, snapshot, promoted=promoted is not None)
         except GittrixError as problem:
             return problem
+        except OSError as problem:
+            if not os.path.lexists(os.path.join(workspace.path, ".git", "objects")):
+                raise  # they are on their way into the archive: a recovery goes on
+            return AdapterUnavailable(f"The agent's repository is not archived: {problem}.")
         events = recorder.log.read() if kept is not None else []
         if kept is not None and all(event.type != "archive.written" or event.data.get("patch") != kept.name for event in events):
             lines = (kept / CONTENTS).read_text("utf-8").splitlines()

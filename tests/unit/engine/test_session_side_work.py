@@ -205,3 +205,38 @@ def test_a_review_names_files_and_lines_that_look_like_secrets(site: Site) -> No
     assert session.review().secrets == {"app.py": ("line 2: GitHub token",), "deploy.pem": ("holds credentials by its name",)}
     assert token not in str(session.review().secrets)
     assert session.review(["plain.txt"]).secrets == {}
+
+
+@pytest.mark.parametrize("closed", [".git", ".git/objects", ".git/objects/pack", ".git/refs/heads", ".git/logs/HEAD"])
+def test_a_repository_that_the_agent_closed_is_kept_with_the_whole_workspace(site: Site, closed: str) -> None:
+    session = site.start()
+    on_a_side_branch(session)
+    assert session.workspace_path is not None
+    (session.workspace_path / closed).chmod(0)
+    session.discard()
+
+    whole = site.directory(session) / "archive.workspace" / closed
+    archive = site.directory(session) / "archive.agent.git"
+    whole.chmod(0o700) if whole.exists() else None
+    at, name = (archive, "refs/gittrix/agent/heads/feature") if archive.exists() else (whole.parents[closed.count("/")] / ".git", "feature")
+    assert run_git(["--git-dir", str(at), "cat-file", "blob", f"{name}:work.txt"]) == b"the work"
+
+
+def test_an_index_that_only_git_reads_is_kept_as_it_is(site: Site) -> None:
+    session = site.start()
+    git(session, "update-index", "--index-version", "4")
+    in_the_index(session)
+    session.discard()
+
+    assert kept(site, session, ":work.txt") == "the work"
+
+
+def test_a_name_that_is_taken_in_the_agents_repository_stops_nothing(site: Site) -> None:
+    session = site.start()
+    on_a_side_branch(session)
+    assert session.workspace_path is not None
+    taken = session.workspace_path / ".git" / "info-of-objects" / "x"
+    taken.mkdir(parents=True)
+    session.discard()
+
+    assert kept(site, session, "refs/gittrix/agent/heads/feature:work.txt") == "the work"

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, UnsupportedRepository
+from pytest_gittrix.git.bare_repository import open_bare
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import Entry
 from pytest_gittrix.os_level.files import sync_directory, sync_tree, write_file
@@ -43,13 +44,11 @@ class SideWork:
 
     Attributes:
         refs: commits by the names that they get in the archive.
-        staged: how many paths have contents in the index that are nowhere else.
         lines: the same for people, a line for each.
         repository: the repository, as its files describe it.
     """
 
     refs: Mapping[str, str]
-    staged: int
     lines: tuple[str, ...]
     repository: AgentRepository
 
@@ -88,7 +87,7 @@ def find_side_work(
         )
     branch = on_branch()
     known = {seed.commit, *(branch if promoted else ())}
-    refs = {_ref("heads", name, number): id_ for number, (name, id_) in enumerate(found.branches.items()) if id_ not in known}
+    refs = {_ref(name, number): id_ for number, (name, id_) in enumerate(found.branches.items()) if id_ not in known}
     lines = [f"branch {name!r} is at {id_}" for name, id_ in found.branches.items() if id_ not in known]
     if found.branch is None and found.commit is not None and found.commit not in known:
         refs["refs/gittrix/agent/HEAD"] = found.commit
@@ -100,10 +99,9 @@ def find_side_work(
     forgotten = [id_ for id_ in _logged(root, seed) if id_ not in known and id_ in found.objects]
     refs |= {f"refs/gittrix/agent/reflog/{number}": id_ for number, id_ in enumerate(forgotten)}
     lines += [f"commit {id_} is in the reflog" for id_ in forgotten]
-    staged = _staged(found, seed, files)
-    lines += [f"{path!r} is staged with other contents" for path in staged]
+    lines += [f"{path!r} is staged with other contents" for path in _staged(found, seed, files)]
     lines += [] if found.has_known_index else ["the index is in a format that only git reads"]
-    return SideWork(refs, len(staged), tuple(lines), found) if lines else None
+    return SideWork(refs, tuple(lines), found) if lines else None
 
 
 def keep_side_work(root: str, directory: Path, seed: Seed, work: SideWork, *, sync: bool) -> Path:
@@ -127,10 +125,7 @@ def keep_side_work(root: str, directory: Path, seed: Seed, work: SideWork, *, sy
     if not stat.S_ISDIR(os.lstat(from_).st_mode):
         raise UnsupportedRepository(f"{from_} is no directory.", why="It could lead anywhere.", fix="Look into it by hand.")
     shutil.rmtree(building, ignore_errors=True)
-    (building / "refs").mkdir(parents=True)
-    sha256 = seed.format.name != "sha1"
-    extension = f"[extensions]\n\tobjectFormat = {seed.format.name}\n" if sha256 else ""
-    (building / "config").write_text(f"[core]\n\trepositoryformatversion = {int(sha256)}\n\tbare = true\n{extension}[gc]\n\tauto = 0\n")
+    open_bare(building, seed.format.name)
     packed = "".join(f"{id_} {name}\n" for name, id_ in sorted(work.refs.items()))
     (building / "packed-refs").write_text(f"# pack-refs with: sorted \n{packed}")
     (building / CONTENTS).write_text("".join(f"{line}\n" for line in work.lines), "utf-8", "backslashreplace")
@@ -138,10 +133,10 @@ def keep_side_work(root: str, directory: Path, seed: Seed, work: SideWork, *, sy
         (building / "shallow").write_text("".join(f"{id_}\n" for id_ in work.repository.shallow))
     with SafeDir.open(os.path.join(root, ".git")) as git, suppress(FileNotFoundError, GittrixError):
         write_file(building / "index", git.read("index", max_bytes=1 << 28)[0])
-    write_file(building / "HEAD", b"ref: refs/heads/main\n")
     # It may lead to other object directories; those of the agent's are of no concern here.
     with suppress(FileNotFoundError):
         os.rename(os.path.join(from_, "info"), os.path.join(root, ".git", f"info-{secrets.token_hex(8)}"))
+    shutil.rmtree(building / "objects")
     os.rename(from_, building / "objects")
     if sync:
         sync_tree(str(building))
@@ -177,12 +172,12 @@ def _stores_objects(root: str, known_packs: Collection[str]) -> bool:
     return any(name.endswith(".pack") and name not in known_packs for name in packs)
 
 
-def _ref(kind: str, name: str, number: int) -> str:
+def _ref(name: str, number: int) -> str:
     """The name of a branch in the archive; a name that git takes for none is numbered."""
     try:
-        return f"refs/gittrix/agent/{kind}/{branch_ref(name).removeprefix('refs/heads/')}"
+        return f"refs/gittrix/agent/heads/{branch_ref(name).removeprefix('refs/heads/')}"
     except InvalidInput:
-        return f"refs/gittrix/agent/{kind}-without-name/{number}"
+        return f"refs/gittrix/agent/unnamed-heads/{number}"
 
 
 def _logged(root: str, seed: Seed) -> list[str]:

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from pytest_gittrix.engine.operations.archive import AGENT, open_bare
+from pytest_gittrix.engine.operations.archive import AGENT
 from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.git.bare_repository import open_bare
 from pytest_gittrix.git.commit import BuiltCommit, Signature, build_commit, parse_commit
 from pytest_gittrix.git.index import IndexEntry, IndexFile, stat_numbers
 from pytest_gittrix.git.objects import MissingObject, Objects, open_objects

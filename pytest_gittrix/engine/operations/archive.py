@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.engine.operations.review import file_changes
+from pytest_gittrix.git.bare_repository import open_bare
 from pytest_gittrix.git.commit import Signature, build_commit
 from pytest_gittrix.git.pack import install_pack
 from pytest_gittrix.git.patch import patch_text
@@ -119,20 +120,3 @@ def _take_packs(seed: Seed, directory: Path) -> None:
             os.link(source, target)
         except OSError:
             shutil.copyfile(source, target)
-
-
-def open_bare(path: Path, format_name: str, borrow: str | None = None, *, sync: bool = False) -> None:
-    """Make a small bare repository, if it is not there yet; it may borrow the objects of another. Its HEAD comes last."""
-    if (path / "HEAD").exists():
-        return
-    (path / "objects" / "info").mkdir(parents=True, exist_ok=True)
-    (path / "refs").mkdir(exist_ok=True)
-    sha256 = format_name != "sha1"
-    extensions = f"[extensions]\n\tobjectFormat = {format_name}\n" if sha256 else ""
-    (path / "config").write_text(f"[core]\n\trepositoryformatversion = {int(sha256)}\n\tbare = true\n{extensions}[gc]\n\tauto = 0\n")
-    if borrow is not None:
-        (path / "objects" / "info" / "alternates").write_bytes(os.fsencode(borrow) + b"\n")
-    if sync:
-        sync_tree(str(path))
-        sync_directory(str(path.parent))
-    write_file(str(path / "HEAD"), b"ref: refs/heads/main\n", sync=sync)

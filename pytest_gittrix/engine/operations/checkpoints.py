@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pytest_gittrix.engine.operations.archive import open_bare
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
+from pytest_gittrix.git.bare_repository import open_bare
 from pytest_gittrix.git.commit import parse_commit
 from pytest_gittrix.git.objects import MissingObject, Objects, Trees, open_objects
 from pytest_gittrix.git.pack import build_pack, install_pack

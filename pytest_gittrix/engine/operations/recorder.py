@@ -110,6 +110,7 @@ class Recorder:
         self.last: Event | None = None
         self._refusal: Callable[[], GittrixError] | None = None
         self._state: SessionState | None = None
+        self._located: str | None = None
         self._resolution_ns = resolution_ns(clock)
         self._derived_ns = 0
         self._underived = False
@@ -144,7 +145,10 @@ class Recorder:
         return self._state
 
     def _fold(self, events: Sequence[Event], state: SessionState | None) -> SessionState:
-        return self.store.located(fold(events, state))
+        state = fold(events, state)
+        if state.workspace is not self._located:  # hardly ever: this is run for each event
+            self._located = self.store.located(state).workspace
+        return state
 
     def append(self, type_: str, data: Mapping[str, Any], *, actor: Actor = "system", commit_point: bool = False) -> SessionState:
         """Store an event, fold it, call the listeners. The caller holds the lease; ``metadata.json`` is derived when it is released.

@@ -220,7 +220,7 @@ class Review:
     snapshot: Snapshot
     beside: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def secrets(self) -> Mapping[str, tuple[str, ...]]:
         """Selected files that hold credentials by their names, or that gained lines with the shape of a secret: what was found, by path."""
         seed = self.snapshot.seed

@@ -301,6 +301,8 @@ def test_entries_make_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(listed, Reachable)
     assert str(listed) == "model:anthropic model:openai api.example.org:443"
     assert [one.url for one in listed.models] == ["https://api.anthropic.com", "https://models.example/openai"]
+    monkeypatch.setenv("SSL_CERT_FILE", "/company/ca.pem")
+    assert [one["ca"] for one in listed.rules()["models"]] == ["/company/ca.pem"] * 2
     assert check_network([]) == "none"
     assert check_network("model:anthropic") == check_network(["model:anthropic"])
     with pytest.raises(InvalidInput, match="one name"):

@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     try:
-        options = command_line().parse_args(arguments or ["--help"])
+        options = command_line(arguments).parse_args(arguments or ["--help"])
         result = daemon_proxy.run(options, arguments)
     except GittrixError as error:
         return _failed(error, as_json=_wants_json(arguments), status=getattr(options, "failure", FAILED))

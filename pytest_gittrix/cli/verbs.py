@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pytest_gittrix.cli import conform, evals, mcp, serve, torture
 from pytest_gittrix.commands.parser import Parser, add_command, add_group, parser
 
 
-def command_line() -> Parser:
-    """Make the parser of the whole command line; its ``parse_args`` raises Misuse."""
-    return parser(_add_verbs)
+def command_line(line: Iterable[str] | None = None) -> Parser:
+    """Make the parser of the whole command line, or of the verbs that stand in ``line``; its ``parse_args`` raises Misuse."""
+    return parser(_add_verbs, line)
 
 
 def _add_verbs(areas: Any) -> None:

@@ -6,9 +6,9 @@ Verbs and flags are those of the TypeScript CLI, and more. Loads nothing but the
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from pytest_gittrix import __version__
 from pytest_gittrix.commands import find_verbs, forge_options, lineage_verbs, log_verbs, member_verbs, orchestrator_verbs, session_verbs
@@ -75,10 +75,16 @@ class Misuse(Exception):
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises :class:`Misuse` and prints as all output is printed."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, line: frozenset[str] | None = None, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+        self._line = line
         self._intermixing = False
         self.register("type", None, unmarked)
+
+    def add_verbs(self, title: str, metavar: str) -> Any:
+        """Add subparsers: each is a Parser if the line that will be parsed names its verb, and takes declarations in vain if not."""
+        make: Any = partial(_verb_parser, self._line)  # typeshed knows classes alone
+        return self.add_subparsers(title=title, metavar=metavar, required=True, parser_class=make)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse flags and positional arguments in any order.
@@ -103,11 +109,30 @@ class Parser(argparse.ArgumentParser):
             put(message.encode())
 
 
-def parser(add_more: Callable[[Any], None] | None = None) -> Parser:
+class _Unused:
+    """The parser of a verb that the command line does not name: it takes every declaration, and keeps none."""
+
+    def __getattr__(self, _name: str) -> Self:
+        return self
+
+    def __call__(self, *_arguments: object, **_settings: object) -> Self:
+        return self
+
+    def __getitem__(self, _key: object) -> Self:
+        return self
+
+
+def _verb_parser(line: frozenset[str] | None, *, words: tuple[str, ...], **settings: Any) -> Any:
+    return Parser(line, parents=[_common()], **settings) if line is None or not line.isdisjoint(words) else _Unused()
+
+
+def parser(add_more: Callable[[Any], None] | None = None, line: Iterable[str] | None = None) -> Parser:
     """The command line: every verb of sessions and members. Parsing sets ``run``, the command, and an attribute for each flag.
 
     Args:
         add_more: adds further commands, by ``add_command`` and ``add_group``, to the subparsers that it is given.
+        line: the arguments that will be parsed. Only the flags of verbs that stand among them are made, because those of all verbs
+            take several times as long as a command does; by default all are made.
 
     Returns:
         A parser whose ``parse_args`` raises Misuse.
@@ -117,10 +142,11 @@ def parser(add_more: Callable[[Any], None] | None = None) -> Parser:
         description="Sessions of coding agents on real git: start, look, promote.",
         epilog=_epilog(_EXAMPLES[""]),
         parents=[_common()],
+        line=None if line is None else frozenset(line),
     )
     root.add_argument("--version", action="version", version=f"gittrix {__version__}")
     root.set_defaults(json=False, store=None, direct=False)
-    areas = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    areas = root.add_verbs("commands", "COMMAND")
     _session_verbs(add_group(areas, "session", "start, look into, change and end sessions", "s"))
     _promote(add_command(areas, "promote", session_verbs.promote, "make one commit of a session's work on durable", "p", of_session=True))
     add_command(areas, "sweep", session_verbs.sweep, "evict every session past its time")
@@ -254,8 +280,8 @@ def _path(verb: Parser) -> None:
 
 def add_group(areas: Any, name: str, what: str, *aliases: str) -> Any:
     """Add a command that has verbs, and return the subparsers that its verbs are added to."""
-    group = areas.add_parser(name, aliases=aliases, help=what, description=_sentence(what), parents=[_common()])
-    return group.add_subparsers(title="verbs", metavar="VERB", required=True)
+    group = areas.add_parser(name, aliases=aliases, words=(name, *aliases), help=what, description=_sentence(what))
+    return group.add_verbs("verbs", "VERB")
 
 
 def add_command(
@@ -278,10 +304,10 @@ def add_command(
     verb: Parser = verbs.add_parser(
         name,
         aliases=aliases,
+        words=(name, *aliases),
         help=what,
         description=_sentence(what),
         epilog=_epilog(_EXAMPLES[name] if examples is None else examples),
-        parents=[_common()],
     )
     if of_session:
         verb.add_argument("id", metavar="ID", help="the session's id, or enough of its beginning")

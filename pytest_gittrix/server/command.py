@@ -56,7 +56,7 @@ def _run(caller: context.RemoteCaller, options: Namespace) -> dict[str, Any]:
 
 def _parsed(argv: list[str]) -> Namespace:
     try:
-        options = parser().parse_args(argv)
+        options = parser(line=argv).parse_args(argv)
     except Misuse as misuse:
         raise _Usage(f"That is no command: {misuse}") from None
     except SystemExit:  # --help and --version have been printed here, and not at the caller's terminal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -58,7 +58,31 @@ HEAVY = ("git", "pygit2", "pydantic", "rich", "hypothesis", "freezegun", "pytest
 
 
 def parsed(line: str) -> Namespace:
-    return command_line().parse_args(shlex.split(line))
+    words = shlex.split(line)
+    return command_line(words).parse_args(words)
+
+
+def parsers(of: ArgumentParser) -> list[str]:
+    """The names of a parser and of those below it that were made, aliases once."""
+    below = [made for action in of._actions if isinstance(action.choices, dict) for made in action.choices.values()]
+    made = {id(verb): verb for verb in below if isinstance(verb, ArgumentParser)}.values()
+    return [of.prog, *(name for verb in made for name in parsers(verb))]
+
+
+def test_the_flags_of_verbs_that_the_line_does_not_name_are_not_made() -> None:
+    assert parsers(command_line(["s", "ls", "--json"])) == ["gittrix", "gittrix session", "gittrix session list"]
+    assert len(parsers(command_line())) > len(VERBS)
+
+
+@pytest.mark.parametrize("line", [["--help"], ["session", "--help"], ["eval", "--help"]])
+def test_the_help_lists_every_verb_all_the_same(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command_line().parse_args(line)
+    everything = capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        command_line(line).parse_args(line)
+
+    assert capsys.readouterr().out == everything
 
 
 def reaching(line: str, monkeypatch: pytest.MonkeyPatch) -> tuple[str, dict[str, Any]]:

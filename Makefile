@@ -7,6 +7,9 @@ BIN  := $(VENV)/bin
 JOBS ?= 3
 ARGS ?=
 
+# Tests make and remove a million small files. In memory, where 3 GB of it are free for files, that takes a sixth less time than on a disk.
+SCRATCH ?= $(shell df --output=avail -m /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 3000 {print "/dev/shm"}')
+
 # Each test process rewrites the assertions of every test file, and starts hundreds of programs of ours: they must be able to keep bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -31,11 +34,12 @@ help: ## list the targets
 	@echo
 	@echo "  PYTHON=python3.12   the interpreter to make $(VENV) with (3.11 or newer)"
 	@echo "  JOBS=4              test processes"
+	@echo "  SCRATCH=            no directory in memory for the files of tests"
 	@echo "  ARGS='-k promote'   more arguments for pytest (test), the demo or the benchmarks"
 
 test: $(INSTALLED) ## check style and types, then run all tests in random order
 	@$(MAKE) --no-print-directory --jobs=2 lint bytecode
-	@$(BIN)/pytest -n $(JOBS) --dist=worksteal --durations=15 $(ARGS)
+	@$(if $(SCRATCH),TMPDIR=$(SCRATCH)) $(BIN)/pytest -n $(JOBS) --dist=worksteal --durations=15 $(ARGS)
 
 tools: $(TOOLS_READY) ## run the tests inside Inspect, mini-swe-agent, pydantic-ai, MCP (an environment of their own, 900 MB)
 	@$(TOOLS_VENV)/bin/python -m pytest -n $(JOBS) tests/tools

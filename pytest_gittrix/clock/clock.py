@@ -162,7 +162,9 @@ class FrozenClock:
         Raises:
             InvalidInput: a negative or missing distance, an unknown unit or value of ``timers``, a call from a timer or a listener.
         """
-        return self._move(self._now + distance_ns(by, units), timers)
+        distance = distance_ns(by, units)
+        with self._turn:  # another thread's move, from here on, would leave the target in the past
+            return self._move(self._now + distance, timers)
 
     def advance_to(self, when: datetime, *, timers: MissedTimers = "each") -> datetime:
         """Move forward to ``when``, like :meth:`advance`.

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -88,24 +88,13 @@ TEST_FILES = [block for block in BLOCKS if block.file]
 CONSOLES = [block for block in BLOCKS if block.commands]
 
 
-@pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Block], Outcomes]:
-    """``outcomes(block)``: how the tests of a block ended. The blocks of a page run together, the first time that one is asked for."""
-    known: dict[str, Outcomes] = {}
-
-    def outcomes(block: Block) -> Outcomes:
-        if block.where not in known:
-            beside = [other for other in BLOCKS if other.page == block.page and other.beside]
-            # A file beside a test may configure pytest: then each test file has a directory, and a run, of its own.
-            together = [block] if beside else [other for other in TEST_FILES if other.page == block.page]
-            known.update(run_test_files(together, beside, tmp_path_factory.mktemp("shown")))
-        return known[block.where]
-
-    return outcomes
+def files_beside(block: Block) -> list[Block]:
+    """The files that are no tests, shown on the page of a block."""
+    return [other for other in BLOCKS if other.page == block.page and other.beside]
 
 
 def run_test_files(test_files: Sequence[Block], beside: Sequence[Block], root: Path) -> dict[str, Outcomes]:
-    """Run test files that a page shows in one run of pytest; gives how their tests ended, by where the files are shown."""
+    """Run test files in one run of pytest; gives how their tests ended, by where the files are shown."""
     folders = {}
     for number, block in enumerate(test_files):
         assert block.file
@@ -118,7 +107,8 @@ def run_test_files(test_files: Sequence[Block], beside: Sequence[Block], root: P
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(other.body, encoding="utf-8")
     junit = root / "junit.xml"
-    command = [sys.executable, "-m", "pytest", "-p", "no:schemathesis", "--import-mode=importlib", f"--junitxml={junit}"]
+    others = [flag for plugin in ("schemathesis", "randomly", "anyio") for flag in ("-p", f"no:{plugin}")]
+    command = [sys.executable, "-m", "pytest", *others, "--import-mode=importlib", f"--junitxml={junit}"]
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "GITTRIX_"))}
     environment = {**inherited, "HOME": str(root), "PYTEST_DEBUG_TEMPROOT": str(root)}
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=240, check=False)
@@ -131,9 +121,19 @@ def run_test_files(test_files: Sequence[Block], beside: Sequence[Block], root: P
     return {where: Outcomes([*chain(*ended.values())] if beside else ended[folder.name], shown) for where, folder in folders.items()}
 
 
-@pytest.mark.parametrize("block", TEST_FILES, ids=lambda block: block.where)
-def test_a_test_file_shown_passes(block: Block, outcomes: Callable[[Block], Outcomes]) -> None:
-    ended = outcomes(block)
+def test_the_test_files_shown_pass(tmp_path: Path) -> None:
+    alone = [block for block in TEST_FILES if not files_beside(block)]
+
+    ended = run_test_files(alone, [], tmp_path)
+
+    for block in alone:
+        assert {*ended[block.where].of_tests} == {"passed"}, f"{block.where}\n{ended[block.where].output}"
+
+
+# A file beside a test may configure pytest: then each test file has a directory, and a run, of its own.
+@pytest.mark.parametrize("block", [block for block in TEST_FILES if files_beside(block)], ids=lambda block: block.where)
+def test_a_test_file_shown_with_others_passes(block: Block, tmp_path: Path) -> None:
+    ended = run_test_files([block], files_beside(block), tmp_path)[block.where]
 
     assert {*ended.of_tests} == {"passed"}, ended.output
 

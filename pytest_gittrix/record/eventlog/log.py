@@ -8,7 +8,9 @@ No descriptor stays open between calls, so that thousands of open sessions cost 
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -318,11 +320,14 @@ class EventLog:
 
     def _size(self) -> int:
         try:
-            return os.stat(self._file).st_size
+            found = os.stat(self._file)
         except FileNotFoundError:
             return 0
         except OSError as problem:
             raise _unavailable(self._file, problem) from problem
+        if stat.S_ISDIR(found.st_mode):  # its size says nothing: 4096 bytes on one file system, 40 on another
+            raise _unavailable(self._file, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
+        return found.st_size
 
     def _bytes_from(self, offset: int) -> bytes:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from support.clock import FIVE_MINUTES, TIMEOUT
 
 from pytest_gittrix.clock import EPOCH, Clock, FrozenClock, SystemClock
-from pytest_gittrix.durations import ns_of
+from pytest_gittrix.durations import distance_ns, ns_of
 from pytest_gittrix.errors import InvalidInput
 
 MICROSECOND = timedelta(microseconds=1)
@@ -299,6 +300,25 @@ def test_a_removed_listener_hears_nothing(clock: FrozenClock) -> None:
     remove()
     remove()
     assert clock.advance(hours=1) == clock.now()
+
+
+def test_a_move_that_waits_for_another_threads_move_starts_where_that_one_ended(
+    clock: FrozenClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = threading.Event()
+    second = threading.Thread(target=lambda: clock.advance(seconds=1))
+
+    def distance(*arguments: Any) -> int:
+        if threading.current_thread() is second:
+            asked.set()
+        return distance_ns(*arguments)
+
+    monkeypatch.setattr("pytest_gittrix.clock.clock.distance_ns", distance)
+    clock.at(EPOCH + timedelta(seconds=1), lambda: (second.start(), asked.wait()))
+    clock.advance(seconds=10)
+    second.join()
+
+    assert clock.now() == EPOCH + timedelta(seconds=11)
 
 
 def test_moves_from_several_threads_add_up_and_run_each_timer_once(clock: FrozenClock) -> None:

@@ -26,15 +26,15 @@ def confinement(level: str = "auto", network: object = "none") -> Confinement:
 
     Args:
         level: ``auto`` takes the strongest level there is; the others are taken as they are.
-        network: which network programs have; see ``check_network``. A list takes a jail by namespaces.
+        network: which network programs have; see ``check_network``. A list takes a guard, or a jail by namespaces.
 
     Returns:
         The level, what it is done by, and why it is no jail.
 
     Raises:
         InvalidInput: it is no level, or no network.
-        CapabilityMissing: ``jail`` or ``guard`` was asked for and this machine has none, or the network is a list and there is no jail by
-            namespaces. It is never silently weaker.
+        CapabilityMissing: ``jail`` or ``guard`` was asked for and this machine has none, or the network is a list and there is
+            neither a guard nor a jail by namespaces. It is never silently weaker.
     """
     wanted = check_network(network)
     found = replace(_confinement(check_level(level), gateway=isinstance(wanted, Reachable)), network=wanted)

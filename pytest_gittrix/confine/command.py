@@ -111,7 +111,7 @@ def wrapped(
 
     Raises:
         InvalidInput: the command is none, the place has no home, something of it is not there, or a model's key is not set.
-        CapabilityMissing: the network is a list, and the confinement is no jail by namespaces.
+        CapabilityMissing: the network is a list, and the confinement is neither a guard nor a jail by namespaces.
     """
     if place.home is None:
         raise InvalidInput("The place has no home directory.", why="Nobody would remove one made here.", fix="Give one in Place(home=).")
@@ -143,7 +143,7 @@ def launch(
 
     Raises:
         InvalidInput: the command is none, the directory is no place in the workspace, or a model's key is not set.
-        CapabilityMissing: the network is a list, and the confinement is no jail by namespaces.
+        CapabilityMissing: the network is a list, and the confinement is neither a guard nor a jail by namespaces.
     """
     wanted = task(argv, laid, confinement, environment=environment, cwd=cwd, network_log=network_log)
     if confinement.level == "off":
@@ -172,7 +172,7 @@ def task(
 
     Raises:
         InvalidInput: the command is none, the directory is no place in the workspace, or a model's key is not set.
-        CapabilityMissing: the network is a list, and the confinement is no jail by namespaces.
+        CapabilityMissing: the network is a list, and the confinement is neither a guard nor a jail by namespaces.
     """
     directory = laid.directory(cwd)
     variables = laid.environment(environment) | {"PWD": directory}
@@ -194,11 +194,11 @@ def task(
 
 def require_gateway(confinement: Confinement) -> None:
     """See that a confinement can keep to a network that is a list. Raises CapabilityMissing if it cannot."""
-    if confinement.by != "namespaces":
+    if confinement.by not in ("namespaces", "landlock"):
         raise CapabilityMissing(
-            f"network={str(confinement.network)!r} needs a jail by namespaces; this is {confinement.level} by {confinement.by}.",
+            f"network={str(confinement.network)!r} needs a guard or a jail by namespaces, not {confinement.level} by {confinement.by}.",
             why=f"Nothing else keeps a program to what is listed. {confinement.why}".strip(),
-            fix="Allow this user namespaces (in a container: run it with them), and use confine='jail' or 'auto'.",
+            fix="Use confine='auto' on a machine that has Landlock (Linux 6.2), or allows this user namespaces.",
             opt_out="Use network='none', or network='all' for the machine's.",
         )
 

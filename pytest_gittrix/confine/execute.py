@@ -91,7 +91,8 @@ def run(
 
     Raises:
         InvalidInput: the command is none, the limits are none, a place is not there, or a model's key is not set.
-        CapabilityMissing: this system is not Linux, or the network is a list and the confinement is no jail by namespaces.
+        CapabilityMissing: this system is not Linux, or the network is a list and the confinement is neither a guard nor a jail by
+            namespaces.
         AdapterUnavailable: it could not be confined; it was not started.
     """
     if not sys.platform.startswith("linux"):

@@ -1,7 +1,8 @@
-"""The gateway of a jail: the only way out of a network that has none.
+"""The gateway of a confined program: the only way out of a network that is a list.
 
-It is a process outside of the jail. Number 1 of the jail binds a port on the loopback of the jail's network and hands the listening
-socket out; a socket stays in the network where it was made, so nothing of the gateway is inside. It serves
+It is a process outside of the confinement. Number 1 of a jail binds a port on the loopback of the jail's network and hands the listening
+socket over; a socket stays in the network where it was made, so nothing of the gateway is inside. At guard, where there is no such network,
+it is handed the other end of each socket that the program gets. It serves
 
 - model endpoints: plain HTTP requests to ``/<name>/...``. Listed requests are passed on by TLS, with the key that the jail does not have.
 - a proxy: ``CONNECT host:port`` to listed addresses. The gateway resolves the name, connects to the address that it checked, and lets
@@ -30,6 +31,8 @@ PORT = 3128
 """Where the gateway listens on a jail's loopback."""
 KEYS = "GITTRIX_GATEWAY_KEYS"
 """The variable by which keys come to whoever confines a program. The program never has it."""
+LISTENER, CONNECTION = b"l", b"c"
+"""What a gateway is handed: a socket to accept connections on, or one connection."""
 TCP = "tcp://"
 """What an address begins with that is reached by other protocols than TLS."""
 
@@ -50,7 +53,7 @@ _CREDENTIALS = frozenset({"authorization", "x-api-key", "api-key", "x-goog-api-k
 
 
 def fork_gateway(rules: dict[str, Any], keys: dict[str, str], log: str | None) -> _socket.socket:
-    """Start a gateway; it ends with this process. Gives the socket on which it waits for its listener.
+    """Start a gateway; it ends with this process. Gives the line on which it is handed its listener, or its connections.
 
     Args:
         rules: what is passed on; see ``network.Reachable``.
@@ -77,9 +80,23 @@ def hand_out_listener(gateway: _socket.socket) -> None:
     listener = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM, 0)
     listener.bind(("127.0.0.1", PORT))
     listener.listen(MOST_CONNECTIONS)
-    gateway.sendmsg([b"."], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("=i", listener.fileno()))])
+    hand_over(gateway, LISTENER, listener.fileno())
     listener.close()
     gateway.close()
+
+
+def hand_over(line: _socket.socket, kind: bytes, descriptor: int) -> None:
+    """Send a descriptor to the process at the other end of a line, with one byte that says what it is. Raises OSError."""
+    line.sendmsg([kind], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("=i", descriptor))])
+
+
+def handed(line: _socket.socket) -> tuple[bytes, int]:
+    """What ``hand_over`` sends next: what it is, and the descriptor. Raises EOFError if nobody can send any more, and OSError."""
+    kind, ancillary, _, _ = line.recvmsg(1, _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC)
+    if not ancillary:
+        raise EOFError
+    (descriptor,) = struct.unpack("=i", ancillary[0][2])
+    return kind, descriptor
 
 
 def _be_gateway(line: int, lines: int, parent: int, rules: dict[str, Any], keys: dict[str, str]) -> NoReturn:
@@ -105,16 +122,15 @@ def _be_gateway(line: int, lines: int, parent: int, rules: dict[str, Any], keys:
             signal.signal(number, signal.SIG_IGN)  # it ends with whoever forked it, and the program's last requests are answered
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         control = _socket.socket(fileno=line)
-        _, ancillary, _, _ = control.recvmsg(1, _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC)
-        (listener,) = struct.unpack("=i", ancillary[0][2])
-        control.close()
+        kind, first = handed(control)
 
         import asyncio
         import gc
         import socket
 
         gc.enable()
-        asyncio.run(Gateway(rules, keys, lines).serve(socket.socket(fileno=listener)))
+        gateway = Gateway(rules, keys, lines)
+        asyncio.run(gateway.serve(socket.socket(fileno=first)) if kind == LISTENER else gateway.serve_handed(control, first))
         status = 0
     finally:
         os._exit(status)
@@ -195,6 +211,34 @@ class Gateway:
         server = await asyncio.start_server(self._answer, sock=listener, limit=LONGEST_HEAD)
         await server.serve_forever()
 
+    async def serve_handed(self, line: _socket.socket, first: int) -> None:
+        """Answer connections that are handed over one by one, until nobody can hand over more and all are answered."""
+        import asyncio
+
+        line.setblocking(False)
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        answers = {loop.create_task(self._answer_handed(first))}
+
+        def take() -> None:
+            try:
+                answers.add(loop.create_task(self._answer_handed(handed(line)[1])))
+            except BlockingIOError:
+                return
+            except (EOFError, OSError):
+                loop.remove_reader(line.fileno())
+                ended.set_result(None)
+
+        loop.add_reader(line.fileno(), take)
+        await ended
+        await asyncio.gather(*answers, return_exceptions=True)
+
+    async def _answer_handed(self, descriptor: int) -> None:
+        import asyncio
+        import socket
+
+        await self._answer(*await asyncio.open_connection(sock=socket.socket(fileno=descriptor), limit=LONGEST_HEAD))
+
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         import asyncio
 
@@ -204,7 +248,11 @@ class Gateway:
                 return
             try:
                 async with asyncio.timeout(HEAD_SECONDS):
-                    head = await reader.readuntil(b"\r\n\r\n")
+                    first = await reader.readexactly(1)
+                    if not first.isalpha():  # TLS, most often, of a program that does not heed the proxy's variables
+                        self._log("refused", "a connection past the proxy", "it does not begin with a request of HTTP")
+                        return
+                    head = first + await reader.readuntil(b"\r\n\r\n")
                 request = Request(head)
                 if request.method == "CONNECT":
                     await self._tunnel(request, reader, writer)

@@ -14,7 +14,7 @@ import struct
 from contextlib import suppress
 
 from pytest_gittrix.os_level.linux import drop_capabilities, gain_nothing_by_exec, syscall
-from pytest_gittrix.os_level.seccomp import INTO_THE_KERNEL, failing, install
+from pytest_gittrix.os_level.seccomp import CONNECTED_BEFORE, INTO_THE_KERNEL, failing, install, install_notifying
 
 TYPE_CHECKING = False  # the module of that name is dear to load
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 _AF_INET, _AF_INET6, _AF_NETLINK = 2, 10, 16
 NETWORKS: dict[str, tuple[int, ...]] = {"none": (), "all": (_AF_INET, _AF_INET6, _AF_NETLINK)}
 """The families of sockets that a program can make, by its network. A Unix socket would reach the machine's by their paths."""
+LISTED = "listed"
+"""The network of a program whose sockets come from a ``SocketBroker``."""
 
 
 def landlock_abi() -> int:
@@ -46,14 +48,17 @@ def landlock_abi() -> int:
     return syscall("landlock_create_ruleset", _CREATE_RULESET, 0, 0, _VERSION)
 
 
-def guard(readable: Iterable[str], writable: Iterable[str], devices: Iterable[str], network: str = "none") -> None:
+def guard(readable: Iterable[str], writable: Iterable[str], devices: Iterable[str], network: str = "none") -> int | None:
     """Put this process, and all it will start, under guard for good.
 
     Args:
         readable: files and directories to be read and executed; those that are not there are passed over.
         writable: directories to be written, too.
         devices: files such as ``/dev/null``, to be read and written.
-        network: one of ``NETWORKS``.
+        network: one of ``NETWORKS``, or ``LISTED``: TCP sockets alone, which whoever has the filter's listener makes.
+
+    Returns:
+        The listener, for a network that is ``LISTED``.
 
     Raises:
         OSError: the kernel refuses, or is too old.
@@ -76,7 +81,11 @@ def guard(readable: Iterable[str], writable: Iterable[str], devices: Iterable[st
     finally:
         os.close(ruleset)
     drop_capabilities()
+    if network == LISTED:
+        calls = INTO_THE_KERNEL | CONNECTED_BEFORE
+        return install_notifying(failing(calls, own_limits_only=True, connected_pairs_only=True, notify_of_tcp=True))
     install(failing(INTO_THE_KERNEL, own_limits_only=True, only_families=NETWORKS[network], connected_pairs_only=True))
+    return None
 
 
 def _allow(ruleset: int, path: str, rights: int) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Sequence
     from typing import Any, NoReturn
+
+    from pytest_gittrix.confine.socket_broker import SocketBroker
 else:
     import _signal as signal  # the other one makes an enumeration of every number, at every call
 
@@ -96,22 +98,52 @@ class Launcher:
     def _guarded(self) -> int:
         """Run it as a child that has put itself under guard."""
         linux.adopt_orphans()
+        gateway = self._gateway()
         attendant = Attendant(self._lifelines, end_descendants)
-        pid = os.fork()
-        if pid == 0:
-            self._be_guarded()
-        status = attendant.attend(pid)
+        if gateway is None:
+            pid = os.fork()
+            if pid == 0:
+                self._be_guarded()
+            status = attendant.attend(pid)
+        else:
+            status = self._guarded_beside(gateway, attendant)
         end_descendants()
         return status
 
-    def _be_guarded(self) -> NoReturn:
-        from pytest_gittrix.confine.landlock_guard import guard
+    def _guarded_beside(self, gateway: _socket.socket, attendant: Attendant) -> int:
+        """Run it as such a child, whose sockets are connected to a gateway."""
+        import _socket
+
+        from pytest_gittrix.confine.socket_broker import SocketBroker
+
+        here, there = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        pid = os.fork()
+        if pid == 0:
+            here.close()
+            gateway.close()
+            self._be_guarded(there)
+        there.close()
+        with suppress(EOFError):  # it says by its status why it was not started
+            attendant.broker = SocketBroker(gateway, here)
+        return attendant.attend(pid)
+
+    def _be_guarded(self, line: _socket.socket | None = None) -> NoReturn:
+        from pytest_gittrix.confine.landlock_guard import LISTED, guard
 
         try:
             linux.die_with_parent()
             os.setsid()
             os.chdir(self._spec["cwd"])
-            guard(**self._spec["allowed"], network=self._spec["network"])
+            if line is None:
+                guard(**self._spec["allowed"], network=self._spec["network"])
+            else:
+                from pytest_gittrix.confine.gateway import LISTENER, hand_over
+
+                notices = guard(**self._spec["allowed"], network=LISTED)
+                assert notices is not None
+                hand_over(line, LISTENER, notices)
+                os.close(notices)
+                line.close()
         except Exception as problem:  # noqa: BLE001  (as above)
             self.refuse(problem)
         self._execute()
@@ -214,11 +246,15 @@ class Attendant:
     Args:
         lifelines: descriptors that can be read, or whose other end is closed, when the child is of no use any more.
         give_up: called then.
+
+    Attributes:
+        broker: who answers the child's calls for sockets; None if nothing stops them.
     """
 
     def __init__(self, lifelines: Sequence[int], give_up: Callable[[], object]) -> None:
         self._lifelines = lifelines
         self._give_up = give_up
+        self.broker: SocketBroker | None = None
         self._woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         self._child: int | None = None
@@ -238,11 +274,18 @@ class Attendant:
         watch.register(self._woken, select.POLLIN)
         for lifeline in self._lifelines:
             watch.register(lifeline, select.POLLIN | select.POLLRDHUP)
+        if self.broker is not None:
+            watch.register(self.broker, select.POLLIN)
         while True:
             ready = dict(watch.poll())
             if any(lifeline in ready for lifeline in self._lifelines):
                 self._give_up()
                 return _GONE
+            if self.broker is not None and (event := ready.get(self.broker.fileno())):
+                if event & select.POLLIN:
+                    self.broker.answer()
+                else:  # no process is left behind the filter
+                    watch.unregister(self.broker)
             with suppress(BlockingIOError):
                 os.read(self._woken, 4096)
             status = self._reap(child)

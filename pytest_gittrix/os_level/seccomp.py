@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN, AND = 0x20, 0x15, 0x35, 0x45, 0x06, 0x54
 """Instructions: load a word; skip some if the word is equal, at least as large, or has any of the bits; return; keep some bits only."""
-ALLOW, FAIL = 0x7FFF0000, 0x00050000
+ALLOW, FAIL, NOTIFY = 0x7FFF0000, 0x00050000, 0x7FC00000
 NUMBER, ARCHITECTURE = 0, 4
 """Where a filter finds the number of the call, and the architecture that the number is of; for the rest see ``argument``."""
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
@@ -28,6 +28,14 @@ ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _NUMBERS = {
     "socket": (41, 198),
     "socketpair": (53, 199),
+    "connect": (42, 203),
+    "accept": (43, 202),
+    "accept4": (288, 242),
+    "bind": (49, 200),
+    "listen": (50, 201),
+    "sendto": (44, 206),
+    "sendmsg": (46, 211),
+    "sendmmsg": (307, 269),
     "add_key": (248, 217),
     "request_key": (249, 218),
     "keyctl": (250, 219),
@@ -56,7 +64,14 @@ INTO_THE_KERNEL = {
 }
 """Calls that reach into the kernel or into keys, or make others behind a filter's back, with the errno that programs can live with."""
 
+CONNECTED_BEFORE = {"connect": 0, "bind": errno.EACCES, "listen": errno.EACCES, "accept": errno.EACCES, "accept4": errno.EACCES}
+"""Calls of programs whose sockets are connected before they have them: ``connect`` succeeds, and does nothing."""
+
 _X32_BIT = 0x40000000
+_INET, _INET6, _TCP = 2, 10, 6
+_FLAGS_OF_SENDING = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
+_FAST_OPEN = 0x20000000  # MSG_FASTOPEN connects
+_NEW_LISTENER, _WAIT_KILLABLE = 1 << 3, 1 << 5
 _SOCKET_TYPE, _STREAM, _SEQPACKET = 0xF, 1, 5
 _SET_MODE_FILTER = 1
 
@@ -89,6 +104,7 @@ def failing(
     families: Iterable[int] = (),
     only_families: Iterable[int] | None = None,
     connected_pairs_only: bool = False,
+    notify_of_tcp: bool = False,
 ) -> bytes:
     """A filter by which some calls fail, also through the machine's other ways to make calls.
 
@@ -99,6 +115,8 @@ def failing(
         only_families: the only families of sockets that somebody can make; None for all but ``families``.
         connected_pairs_only: whether socketpair(2) makes stream and seqpacket sockets only. One end of a pair of another type can be
             connected to the path of any socket of the machine.
+        notify_of_tcp: whether a listener answers calls of socket(2) for TCP; all other calls of it fail, and so does what connects while
+            it sends.
 
     Raises:
         OSError: the calls of this machine are not known.
@@ -122,6 +140,15 @@ def failing(
         allowed = b"".join(instruction(EQUAL, one, 0, 1) + instruction(RETURN, ALLOW) for one in only_families)
         program += [instruction(EQUAL, _NUMBERS["socket"][column], 0, len(allowed) // 8 + 2), instruction(LOAD, argument(0))]
         program += [allowed, instruction(RETURN, FAIL | errno.EACCES)]
+    if notify_of_tcp:
+        program += [instruction(EQUAL, _NUMBERS["socket"][column], 0, 11), instruction(LOAD, argument(0))]
+        program += [instruction(EQUAL, _INET, 1), instruction(EQUAL, _INET6, 0, 7)]
+        program += [instruction(LOAD, argument(1)), instruction(AND, _SOCKET_TYPE), instruction(EQUAL, _STREAM, 0, 4)]
+        program += [instruction(LOAD, argument(2)), instruction(EQUAL, 0, 1), instruction(EQUAL, _TCP, 0, 1)]
+        program += [instruction(RETURN, NOTIFY), instruction(RETURN, FAIL | errno.EACCES)]
+        for name, position in _FLAGS_OF_SENDING.items():
+            program += [instruction(EQUAL, _NUMBERS[name][column], 0, 4), instruction(LOAD, argument(position))]
+            program += [instruction(ANY_BIT, _FAST_OPEN, 0, 1), instruction(RETURN, FAIL | errno.EACCES), instruction(RETURN, ALLOW)]
     if connected_pairs_only:
         program += [instruction(EQUAL, _NUMBERS["socketpair"][column], 0, 6), instruction(LOAD, argument(1))]
         program += [instruction(AND, _SOCKET_TYPE), instruction(EQUAL, _STREAM, 1), instruction(EQUAL, _SEQPACKET, 0, 1)]
@@ -139,6 +166,21 @@ def install(code: bytes) -> None:
         OSError: the kernel refuses.
     """
     set_filter(Program.of(code))
+
+
+def install_notifying(code: bytes) -> int:
+    """As ``install``, and return the listener: a descriptor by which another process answers the calls that wait.
+
+    Raises:
+        OSError: the kernel refuses; EBUSY means that this process already has such a filter.
+    """
+    # Without WAIT_KILLABLE (Linux 5.19) a signal restarts the waiting call, which is then met twice; the first answer says so.
+    try:
+        return set_filter(Program.of(code), _NEW_LISTENER | _WAIT_KILLABLE)
+    except OSError as problem:
+        if problem.errno != errno.EINVAL:
+            raise
+    return set_filter(Program.of(code), _NEW_LISTENER)
 
 
 def set_filter(program: Program, flags: int = 0) -> int:

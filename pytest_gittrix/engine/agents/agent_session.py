@@ -324,7 +324,7 @@ class AgentSession:
 
         Raises:
             CapabilityMissing: the workspace has no files to work on (``lazy``), this machine has no such confinement, or the network is a
-                list and there is no jail by namespaces.
+                list and there is neither a guard nor a jail by namespaces.
             InvalidInput: the command is none, there is no such level or network, or a model's key is not set.
             AdapterUnavailable: it could not be confined; it was not started.
         """

@@ -30,12 +30,12 @@ from pytest_gittrix.os_level.seccomp import (
     ARCHITECTURES,
     EQUAL,
     LOAD,
+    NOTIFY,
     NUMBER,
     RETURN,
-    Program,
     argument,
+    install_notifying,
     instruction,
-    set_filter,
 )
 
 # name: (number on x86_64, on aarch64, arguments). One letter an argument: p path, d directory of the next path, f descriptor, - other.
@@ -103,8 +103,6 @@ _CHANGING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 _PIDFD_GETFD = 438  # the same everywhere
 
-_NOTIFY = 0x7FC00000
-_NEW_LISTENER, _WAIT_KILLABLE = 1 << 3, 1 << 5
 _RECEIVE, _SEND, _SET_FLAGS = map(ctypes.c_ulong, (0xC0502100, 0xC0182101, 0x40082104))  # ioctl(2) on the listener
 _PROCEED = 1
 _AT_FDCWD = -100
@@ -171,11 +169,11 @@ def _filter(locks: bool) -> bytes:
         if name in _LOCKS and not locks:
             continue
         if name not in _OPEN_FLAGS_ARGUMENT:
-            program += [instruction(EQUAL, number, 0, 1), instruction(RETURN, _NOTIFY)]
+            program += [instruction(EQUAL, number, 0, 1), instruction(RETURN, NOTIFY)]
             continue
         flags = instruction(LOAD, argument(_OPEN_FLAGS_ARGUMENT[name]))
         program += [instruction(EQUAL, number, 0, 4), flags, instruction(ANY_BIT, _CHANGING_FLAGS, 0, 1)]
-        program += [instruction(RETURN, _NOTIFY), instruction(RETURN, ALLOW)]
+        program += [instruction(RETURN, NOTIFY), instruction(RETURN, ALLOW)]
     return b"".join([*program, instruction(RETURN, ALLOW)])
 
 
@@ -197,14 +195,7 @@ def install(*, locks: bool = False) -> int:
         OSError: the kernel refuses; EBUSY means that this process already has such a filter.
     """
     linux.gain_nothing_by_exec()
-    program = Program.of(_filter(locks))
-    # Without WAIT_KILLABLE (Linux 5.19) a signal restarts the waiting call, which is then met twice; the first answer says so.
-    try:
-        return set_filter(program, _NEW_LISTENER | _WAIT_KILLABLE)
-    except OSError as problem:
-        if problem.errno != errno.EINVAL:
-            raise
-    return set_filter(program, _NEW_LISTENER)
+    return install_notifying(_filter(locks))
 
 
 @dataclass(frozen=True, slots=True)

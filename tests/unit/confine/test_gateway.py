@@ -125,6 +125,14 @@ def test_a_request_that_two_servers_could_read_differently_is_refused(headers: s
     assert server.heard == []
 
 
+def test_a_connection_past_the_proxy_is_closed_at_once_and_recorded(proxy: OpenGateway) -> None:
+    context = ssl.create_default_context()
+    with socket.create_connection(("127.0.0.1", proxy.port), 30) as line, pytest.raises(OSError, match=r"EOF|reset"):
+        context.wrap_socket(line, server_hostname="localhost")
+
+    assert proxy.decisions() == [("refused", "a connection past the proxy")]
+
+
 def test_a_connection_carries_one_request(endpoint: OpenGateway, server: Server) -> None:
     one = b"POST /mine/v1/messages HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx"
     endpoint.send(one + one.replace(b"messages", b"files") + one)
@@ -338,13 +346,12 @@ def test_a_key_that_is_not_set_or_no_word_is_said_before_anything_starts(monkeyp
         listed.keys()
 
 
-@pytest.mark.parametrize("level", ["off", "guard"])
-def test_only_a_jail_by_namespaces_keeps_to_a_list(level: str) -> None:
-    with pytest.raises(CapabilityMissing, match="jail by namespaces"):
-        confinement(level, ["api.example.org:443"])
+def test_without_a_confinement_nothing_keeps_to_a_list() -> None:
+    with pytest.raises(CapabilityMissing, match="needs a guard or a jail by namespaces, not off by none"):
+        confinement("off", ["api.example.org:443"])
 
 
 def test_a_confinement_that_was_put_together_by_hand_is_not_weaker(tmp_path: Path) -> None:
-    listed = Confinement("guard", "landlock", network=check_network("api.example.org:443"))
-    with pytest.raises(CapabilityMissing, match="needs a jail by namespaces; this is guard by landlock"):
+    listed = Confinement("jail", "bwrap", network=check_network("api.example.org:443"))
+    with pytest.raises(CapabilityMissing, match="needs a guard or a jail by namespaces, not jail by bwrap"):
         run(["true"], Place(tmp_path), listed, environment={})

@@ -85,7 +85,13 @@ attempt("files of the model's server", lambda: text(os.environ["MY_URL"] + "/v1/
 [os.environ.pop(name) for name in ("NO_PROXY", "no_proxy")]  # the servers of this test are on a localhost, but not on the jail's
 attempt("listed address", lambda: text(f"https://localhost:{allowed}/package"))
 attempt("address that is not listed", lambda: text(f"https://localhost:{other}/package"))
-attempt("past the proxy", lambda: socket.create_connection(("127.0.0.1", int(allowed)), 5).close())
+
+def past_the_proxy():
+    with socket.create_connection(("127.0.0.1", int(allowed)), 30) as line:
+        line.sendall(b"GET /past HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n")
+        return line.recv(4096).split(b"\\r\\n")[0].decode()
+
+attempt("past the proxy", past_the_proxy)
 attempt("the port again", lambda: socket.create_server(("127.0.0.1", 3128), reuse_port=True).close())
 attempt("its own server", lambda: socket.create_server(("127.0.0.1", 0)).close())
 found["key"] = os.environ["MY_MODEL_KEY"]
@@ -102,22 +108,30 @@ print(json.dumps(found))
 """
 
 
-@pytest.fixture
-def jail() -> Confinement:
-    return available("jail by namespaces")
+BY_LEVEL = {
+    "guard by landlock": {
+        "past the proxy": "HTTP/1.1 403 Refused",  # whatever the address, the other end is the gateway
+        "the port again": "PermissionError",
+        "its own server": "PermissionError",
+    },
+    "jail by namespaces": {"past the proxy": "ConnectionRefusedError", "the port again": "OSError", "its own server": None},
+}
+BY_LIST = [*BY_LEVEL]
 
 
+@pytest.mark.parametrize("name", BY_LIST)
 def test_a_coding_agent_reaches_its_model_and_what_is_listed_and_nothing_else(
-    jail: Confinement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     authority = trustme.CA()
-    place = Confined.make(tmp_path, jail)
+    confinement = available(name)
+    place = Confined.make(tmp_path, confinement)
     authority.cert_pem.write_to_path(str(place.workspace / "ca.pem"))
     monkeypatch.setenv("MY_MODEL_KEY", KEY)
     with serving(authority) as model, serving(authority) as packages, serving(authority) as other:
         certificates = str(place.workspace / "ca.pem")
         endpoint = model_at(f"https://localhost:{model.port}", ca=certificates, variables=(("MY_URL", "{url}"),))
-        listed = replace(jail, network=check_network([endpoint, f"localhost:{packages.port}"]))
+        listed = replace(confinement, network=check_network([endpoint, f"localhost:{packages.port}"]))
         ended = replace(place, confinement=listed).run(
             sys.executable, "-I", "-c", CODING_AGENT, str(packages.port), str(other.port), environment={"MY_MODEL_KEY": KEY}
         )
@@ -128,9 +142,7 @@ def test_a_coding_agent_reaches_its_model_and_what_is_listed_and_nothing_else(
         "files of the model's server": "HTTPError",
         "listed address": "hello from the model",
         "address that is not listed": "URLError",
-        "past the proxy": "ConnectionRefusedError",
-        "the port again": "OSError",
-        "its own server": None,
+        **BY_LEVEL[name],
         "key": "the-key-is-added-outside",
         "key in sight": False,
     }
@@ -143,23 +155,26 @@ def test_a_coding_agent_reaches_its_model_and_what_is_listed_and_nothing_else(
         ("refused", "POST /mine/v1/files"),
         ("passed", f"CONNECT localhost:{packages.port}"),
         ("refused", f"CONNECT localhost:{other.port}"),
+        *([("refused", "GET /past")] if name == "guard by landlock" else []),
     ]
 
 
-def test_two_jails_have_a_gateway_each(jail: Confinement, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", BY_LIST)
+def test_two_programs_have_a_gateway_each(name: str, tmp_path: Path) -> None:
     code = "import os, socket; socket.create_connection(('127.0.0.1', 3128)).close(); print(os.environ['HTTPS_PROXY'])"
-    listed = replace(jail, network=check_network(["api.example.org:443"]))
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
+    listed = replace(available(name), network=check_network(["api.example.org:443"]))
+    for root in ("one", "two"):
+        (tmp_path / root).mkdir()
     with ThreadPoolExecutor(2) as pool:
-        places = [Confined.make(tmp_path / name, listed) for name in ("one", "two")]
+        places = [Confined.make(tmp_path / root, listed) for root in ("one", "two")]
         ended = [*pool.map(lambda place: place.python(code), places)]
 
     assert [(one.code, one.stdout) for one in ended] == [(0, b"http://127.0.0.1:3128\n")] * 2
 
 
-def test_a_gateway_ends_with_the_launcher_of_its_program_however_that_ends(jail: Confinement, tmp_path: Path) -> None:
-    place = Confined.make(tmp_path, replace(jail, network=check_network(["api.example.org:443"])))
+@pytest.mark.parametrize("name", BY_LIST)
+def test_a_gateway_ends_with_the_launcher_of_its_program_however_that_ends(name: str, tmp_path: Path) -> None:
+    place = Confined.make(tmp_path, replace(available(name), network=check_network(["api.example.org:443"])))
     log = tmp_path / "network.jsonl"
     launch = wrapped(["sleep", "1000"], place.place(), place.confinement, environment={"PATH": PATH}, network_log=log)
     launcher = subprocess.Popen(launch.argv, env=launch.environment, cwd=launch.directory)
@@ -184,3 +199,90 @@ def test_a_gateway_ends_with_the_launcher_of_its_program_however_that_ends(jail:
         launcher.kill()
         launcher.wait()
     wait_for(0)
+
+
+# At guard a program has no network of its own, but sockets that are connected before it has them.
+
+ATTACKS = """
+import ctypes, errno, json, os, socket, struct, sys
+libc, found, port = ctypes.CDLL(None, use_errno=True), {}, int(sys.argv[1])
+SOCKET = 41 if os.uname().machine == "x86_64" else 198
+address = ctypes.create_string_buffer(struct.pack("=HH4s8x", socket.AF_INET, socket.htons(port), socket.inet_aton("127.0.0.1")), 16)
+
+def attempt(name, do):
+    try:
+        found[name] = do()
+    except OSError as problem:
+        found[name] = errno.errorcode[problem.errno]
+
+def call(name, *arguments):
+    if (result := getattr(libc, name)(*arguments)) < 0:
+        raise OSError(ctypes.get_errno(), name)
+    return result
+
+def answer(line):
+    line.settimeout(30)
+    line.send(b"OPTIONS * HTTP/1.1\\r\\n\\r\\n")
+    return line.recv(12).decode()
+
+def again(first):
+    line = socket.socket()
+    first(line)
+    call("connect", line.fileno(), address, 16)
+    return answer(line)
+
+def fast(line):
+    call("sendto", line.fileno(), b"GET", 3, 0x20000000, address, 16)
+
+attempt("connect", lambda: again(lambda line: None))
+attempt("connect to nothing, and again", lambda: again(lambda line: call("connect", line.fileno(), struct.pack("=H14x", 0), 16)))
+attempt("connect through IPv6", lambda: answer(socket.socket(socket.AF_INET6)))
+attempt("send and connect", lambda: fast(socket.socket()))
+attempt("send a message and connect", lambda: socket.socket().sendmsg([b"GET"], [], 0x20000000, ("127.0.0.1", port)))
+attempt("send to", lambda: socket.socket().sendto(b"GET", ("127.0.0.1", port)) and "sent to who is there")
+attempt("a family of 64 bits", lambda: answer(socket.socket(fileno=call("syscall", SOCKET, ctypes.c_long((1 << 32) | 2), 1, 0))))
+attempt("UDP", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+attempt("MPTCP", lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262))
+attempt("SCTP", lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM, 132))
+attempt("raw", lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 6))
+attempt("Unix", lambda: socket.socket(socket.AF_UNIX))
+attempt("vsock", lambda: socket.socket(socket.AF_VSOCK))
+attempt("netlink", lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW))
+attempt("listen", lambda: socket.socket().listen())
+attempt("bind", lambda: socket.socket().bind(("127.0.0.1", 0)))
+attempt("accept", lambda: socket.socket().accept())
+one, other = socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK), socket.socket()
+found["as asked"] = [one.getblocking(), other.getblocking(), os.get_inheritable(one.fileno()), call("syscall", SOCKET, 2, 1, 0) > 0]
+print(json.dumps(found))
+"""
+
+
+def test_a_guarded_program_makes_no_connection_but_to_its_gateway(tmp_path: Path) -> None:
+    place = Confined.make(tmp_path, replace(available("guard by landlock"), network=check_network(["api.example.org:443"])))
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        ended = place.python(ATTACKS, str(server.getsockname()[1]))
+        server.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+
+    assert ended.code == 0, ended.stderr
+    refused = "HTTP/1.1 403"
+    assert json.loads(ended.stdout) == {
+        "connect": refused,
+        "connect to nothing, and again": refused,
+        "connect through IPv6": refused,
+        "send and connect": "EACCES",
+        "send a message and connect": "EACCES",
+        "send to": "sent to who is there",
+        "a family of 64 bits": refused,
+        **dict.fromkeys(["UDP", "MPTCP", "SCTP", "raw", "Unix", "vsock", "netlink", "listen", "bind", "accept"], "EACCES"),
+        "as asked": [False, True, False, True],
+    }
+
+
+def test_a_guarded_program_may_make_many_sockets_and_none(tmp_path: Path) -> None:
+    place = Confined.make(tmp_path, replace(available("guard by landlock"), network=check_network(["api.example.org:443"])))
+    code = "import socket, threading\nfor _ in range(300): socket.socket().close()\nprint('done')"
+
+    assert place.python(code).stdout == b"done\n"
+    assert place.shell("true & wait; exit 3").code == 3

@@ -6,6 +6,7 @@ standard library alone, so that it can be run as another user by another Python:
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -31,6 +32,7 @@ EXPECTED: Mapping[str, tuple[bool, bool, bool]] = {
     "read a secret outside": (OUT, IN, IN),
     "see that a path outside exists": (OUT, OUT, IN),
     "chmod outside": (OUT, OUT, IN),
+    "be told of changes outside": (OUT, OUT, IN),
     "TCP to the host": (OUT, IN, IN),
     "UDP to the host": (OUT, IN, IN),
     "Unix socket of the host, by path": (OUT, IN, IN),
@@ -38,6 +40,8 @@ EXPECTED: Mapping[str, tuple[bool, bool, bool]] = {
     "datagrams to a host's Unix socket, from a pair": (OUT, IN, IN),
     "see host processes": (OUT, OUT, IN),
     "signal a host process": (OUT, IN, IN),
+    "choose the processors of a host process": (OUT, OUT, IN),
+    "set the I/O priority of a host process": (OUT, OUT, IN),
     "a daemon outlives the command": (OUT, IN, IN),
     "read durable": (OUT, IN, IN),
     "write durable": (OUT, IN, IN),
@@ -47,6 +51,9 @@ EXPECTED: Mapping[str, tuple[bool, bool, bool]] = {
 }
 """What gets out, by level; ``docs/reference/confinement.md`` tells the same."""
 
+IDLE = 3 << 13
+"""The I/O priority of a process that is served when no other waits."""
+
 CONFINEMENTS: Mapping[str, Confinement] = {
     "off": Confinement("off", "none"),
     "guard by landlock": Confinement("guard", "landlock"),
@@ -55,7 +62,7 @@ CONFINEMENTS: Mapping[str, Confinement] = {
 }
 
 AGENT = """
-import json, os, socket, subprocess, sys
+import ctypes, json, os, socket, subprocess, sys
 there = json.load(sys.stdin)
 token = there["token"]
 
@@ -85,6 +92,15 @@ def from_a_pair():
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     one.sendto(token.encode(), there["datagrams"])
 
+def watch():
+    libc = ctypes.CDLL(None)
+    if libc.inotify_add_watch(libc.inotify_init(), there["outside"].encode(), 0x100) >= 0:
+        print(token)
+
+def set_io_priority():
+    number = {"x86_64": 251, "aarch64": 30}[os.uname().machine]
+    ctypes.CDLL(None).syscall(number, 1, there["pid"], there["idle"])
+
 def processes():
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -97,6 +113,7 @@ def processes():
     "read a secret outside": lambda: show(there["outside"] + "/secret"),
     "see that a path outside exists": lambda: print(token, os.stat(there["outside"] + "/secret").st_size),
     "chmod outside": lambda: os.chmod(there["outside"] + "/plain", 0o777),
+    "be told of changes outside": watch,
     "TCP to the host": lambda: send(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", there["tcp"])),
     "UDP to the host": lambda: send(socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", there["udp"])),
     "Unix socket of the host, by path": lambda: send(socket.AF_UNIX, socket.SOCK_STREAM, there["unix"]),
@@ -104,6 +121,8 @@ def processes():
     "datagrams to a host's Unix socket, from a pair": from_a_pair,
     "see host processes": processes,
     "signal a host process": lambda: os.kill(there["pid"], there["signal"]),
+    "choose the processors of a host process": lambda: os.sched_setaffinity(there["pid"], {there["processor"]}),
+    "set the I/O priority of a host process": set_io_priority,
     "a daemon outlives the command": daemon,
     "read durable": lambda: show(there["durable"] + "/app.py"),
     "write durable": lambda: open(there["durable"] + "/written", "w").write(token),
@@ -157,11 +176,14 @@ class Host:
         self._datagrams = self._server(held, socket.AF_UNIX, str(self._short / "d"), socket.SOCK_DGRAM)
         self._abstract = self._server(held, socket.AF_UNIX, f"\0{self.token}")
         self._victim = self._start_victim(held)
+        self._processor = min(os.sched_getaffinity(0))
+        os.sched_setaffinity(self._victim.pid, range(os.cpu_count() or 1))
         self._judges: Mapping[str, Callable[[Finished], bool]] = {
             "write outside": lambda _: (self.outside / "written").exists(),
             "read a secret outside": lambda ended: self.token.encode() in ended.stdout,
             "see that a path outside exists": lambda ended: self.token.encode() in ended.stdout,
             "chmod outside": lambda _: (self.outside / "plain").stat().st_mode & 0o777 == 0o777,
+            "be told of changes outside": lambda ended: self.token.encode() in ended.stdout,
             "TCP to the host": lambda _: self._heard(self._tcp),
             "UDP to the host": lambda _: self._heard(self._udp),
             "Unix socket of the host, by path": lambda _: self._heard(self._unix),
@@ -169,6 +191,8 @@ class Host:
             "datagrams to a host's Unix socket, from a pair": lambda _: self._heard(self._datagrams),
             "see host processes": lambda ended: self.token.encode() in ended.stdout,
             "signal a host process": lambda _: self._was_signalled(),
+            "choose the processors of a host process": lambda _: os.sched_getaffinity(self._victim.pid) == {self._processor},
+            "set the I/O priority of a host process": lambda _: _io_priority(self._victim.pid) == IDLE,
             "a daemon outlives the command": lambda _: self._daemon_lives(),
             "read durable": lambda ended: target.durable_text.encode() in ended.stdout,
             "write durable": lambda _: (target.durable / "written").exists(),
@@ -233,6 +257,8 @@ class Host:
             "abstract": self.token,
             "pid": self._victim.pid,
             "signal": int(signal.SIGUSR1),
+            "processor": self._processor,
+            "idle": IDLE,
             "fifo": str(self.fifo),
             "durable": str(self.target.durable),
             "store": str(self.target.store),
@@ -249,6 +275,11 @@ class Host:
         assert not ended.timed_out, ended
         assert ended.code in (0, 1), ended
         return self._judges[escape](ended)
+
+
+def _io_priority(pid: int) -> int:
+    priority: int = ctypes.CDLL(None).syscall({"x86_64": 252, "aarch64": 31}[os.uname().machine], 1, pid)
+    return priority
 
 
 @contextmanager

@@ -82,7 +82,8 @@ class LockedCheckout:
                 files.sync(path)
         points.reached("worktree:files-written")
         index = os.path.join(self.checkout.git_dir, "index")
-        write_file(index, self.index.with_changes(staged), sync=sync, prefix=temporary_prefix(self.token))
+        data, prefix = self.index.with_changes(staged), temporary_prefix(self.token)
+        write_file(index, data, mode=0o666, sync=sync, prefix=prefix, permit=self.checkout.permit)
         if sync:
             sync_directory(self.checkout.git_dir)
         return skipped
@@ -226,7 +227,8 @@ def lock_checkout(
 
 def _acquire(checkout: Checkout, lock: str, token: str, settle: Callable[[str], bool] | None, wait: float, sync: bool) -> None:
     def make() -> None:
-        create_whole(lock, token.encode() + b"\n", beside=checkout.git_dir, prefix=temporary_prefix(token), sync=sync)
+        prefix = temporary_prefix(token)
+        create_whole(lock, token.encode() + b"\n", beside=checkout.git_dir, prefix=prefix, sync=sync, permit=checkout.permit)
 
     def refusal() -> WorktreeDirty:
         fix = "Wait for it to end; if no git is running there, remove the file."

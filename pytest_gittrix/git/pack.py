@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pytest_gittrix.git.objects import ObjectFormat
-from pytest_gittrix.os_level.files import sync_directory, write_file
+from pytest_gittrix.os_level.files import Permit, make_directories, sync_directory, write_file
 
 _TYPES: Final = {"commit": 1, "tree": 2, "blob": 3, "tag": 4}
 _LARGE: Final = 0x80000000
@@ -91,7 +91,7 @@ def _index(ids: list[bytes], offsets: list[int], checksums: list[int], pack_chec
     return body + format_.digest(body)
 
 
-def install_pack(objects_dir: str, pack: Pack, *, keep: str | None = None, sync: bool = False) -> None:
+def install_pack(objects_dir: str, pack: Pack, *, keep: str | None = None, sync: bool = False, permit: Permit | None = None) -> None:
     """Install a pack in an object directory. Git sees the pack once its index exists, and then it is complete.
 
     Args:
@@ -99,33 +99,33 @@ def install_pack(objects_dir: str, pack: Pack, *, keep: str | None = None, sync:
         pack: the pack, from ``build_pack``.
         keep: text of a ``.keep`` file, which stops gc from deleting the pack before a reference leads to it; None for no such file.
         sync: write through to the disk before returning.
+        permit: the repository's rule for modes, if it has one.
 
     Raises:
         OSError: the disk refused; git sees nothing of the pack.
     """
     directory = os.path.join(objects_dir, "pack")
     stem = os.path.join(directory, f"pack-{pack.name}")
-    if not os.path.isdir(directory):
-        os.makedirs(directory, exist_ok=True)
+    make_directories(directory, permit)
     if keep is not None:
-        _write(stem + ".keep", keep.encode() + b"\n", "tmp_keep_", sync)
+        _write(stem + ".keep", keep.encode() + b"\n", "tmp_keep_", sync, permit)
     if os.path.exists(stem + ".idx"):
         return
-    _write(stem + ".pack", pack.data, "tmp_pack_", sync)
-    _write(stem + ".idx", pack.index, "tmp_idx_", sync)
+    _write(stem + ".pack", pack.data, "tmp_pack_", sync, permit)
+    _write(stem + ".idx", pack.index, "tmp_idx_", sync, permit)
     if sync:
         sync_directory(directory)
 
 
-def _write(path: str, data: bytes, prefix: str, sync: bool) -> None:
+def _write(path: str, data: bytes, prefix: str, sync: bool, permit: Permit | None) -> None:
     """Write one file of a pack. Retry if a concurrent ``git gc --prune=now`` deleted the temporary file before its rename."""
     for _ in range(_RETRIES):
         try:
-            write_file(path, data, mode=0o444, sync=sync, prefix=prefix)
+            write_file(path, data, mode=0o444, sync=sync, prefix=prefix, permit=permit)
         except FileNotFoundError:
             continue
         return
-    write_file(path, data, mode=0o444, sync=sync, prefix=prefix)
+    write_file(path, data, mode=0o444, sync=sync, prefix=prefix, permit=permit)
 
 
 def release_pack(objects_dir: str, name: str) -> None:

@@ -17,7 +17,7 @@ from pytest_gittrix import points
 from pytest_gittrix.errors import DurableLocked, InvalidInput, UnsupportedRepository
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.os_level.file_lock import make_lock_file
-from pytest_gittrix.os_level.files import create_whole, read_text, sync_directory
+from pytest_gittrix.os_level.files import Permit, create_whole, make_directories, read_text, sync_directory
 
 # A reference's file and the lock of that file need names that the file system allows.
 _MAX_COMPONENT: Final = 255 - len(".lock")
@@ -73,10 +73,12 @@ class References:
     Args:
         common_dir: the repository's common git directory.
         format_: its object format.
+        permit: its rule for the modes of new files; only who moves references needs it.
     """
 
-    def __init__(self, common_dir: str, format_: ObjectFormat) -> None:
+    def __init__(self, common_dir: str, format_: ObjectFormat, permit: Permit | None = None) -> None:
         self._directory = common_dir
+        self._permit = permit
         self._id = re.compile(rf"[0-9a-f]{{{format_.hex_size}}}")
 
     def path(self, ref: str) -> str:
@@ -187,10 +189,12 @@ class References:
     def _acquire(self, ref: str, lock: str, new: str, wait: float, sync: bool, settle: Callable[[str], bool] | None) -> None:
         def make() -> None:
             try:
-                create_whole(lock, new.encode() + b"\n", beside=self._directory, prefix=temporary_prefix(new), sync=sync)
+                create_whole(
+                    lock, new.encode() + b"\n", beside=self._directory, prefix=temporary_prefix(new), sync=sync, permit=self._permit
+                )
             except FileNotFoundError:
                 # Git may have removed the directory just now, because the deletion of a branch had left it empty.
-                os.makedirs(os.path.dirname(lock), exist_ok=True)
+                make_directories(os.path.dirname(lock), self._permit)
                 make()
             except NotADirectoryError as error:
                 raise InvalidInput(

@@ -7,6 +7,8 @@ spawned, so no hook, filter or signing program can run.
 from __future__ import annotations
 
 import os
+import re
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,12 +25,15 @@ from pytest_gittrix.git.objects import MissingObject, ObjectFormat, Trees, objec
 from pytest_gittrix.git.pack import build_pack, install_pack, release_pack
 from pytest_gittrix.git.refs import References
 from pytest_gittrix.git.tree import Entry, entry_at, flatten
-from pytest_gittrix.os_level.files import read_text
+from pytest_gittrix.os_level.files import append, make_directories, read_text
 
 _HEADS: Final = "refs/heads/"
 _BRANCHES_LISTED: Final = 20
 _LANDINGS_PER_OPENING: Final = 16
 _CONFIG_FILES: Final = ("config", "config.worktree", "shallow")
+_SHARED: Final = {"umask": 0, "group": 0o660} | dict.fromkeys(("all", "world", "everybody"), 0o664)
+_OLD_SHARED: Final = {0: 0, 1: 0o660, 2: 0o664}
+_BOOLEANS: Final = dict.fromkeys(("true", "yes", "on"), True) | dict.fromkeys(("false", "no", "off"), False)
 _KNOWN_EXTENSIONS: Final = {
     "noop",
     "noop-v1",
@@ -50,12 +55,18 @@ class Checkout:
         path: root of the work tree.
         branch: full name of the branch it is on, or returns to after the current rebase or bisection; None if HEAD is detached.
         trusts_modes: whether the executable bit of its files is meaningful (``core.fileMode``).
+        shared: ``core.sharedRepository``, None if it is not set.
     """
 
     git_dir: str
     path: str
     branch: str | None
     trusts_modes: bool = True
+    shared: str | None = None
+
+    def permit(self, mode: int) -> int:
+        """``shared_mode`` of what is written into its git directory."""
+        return shared_mode(self.shared, mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +75,7 @@ class _Config:
     bare: bool
     worktree: str | None
     trusts_modes: bool
+    shared: str | None
     log_all_updates: str | None
     identity: tuple[str | None, str | None]
 
@@ -151,9 +163,71 @@ def _read_config(common_dir: str) -> _Config:
         _flag(names, "core.bare"),
         names.get("core.worktree"),
         _flag(names, "core.filemode", True),
+        _checked_shared(names.get("core.sharedrepository")),
         names.get("core.logallrefupdates"),
         (names.get("user.name"), names.get("user.email")),
     )
+
+
+def shared_mode(setting: str | None, mode: int) -> int:
+    """The mode that git gives to what it writes into a repository, by the repository's ``core.sharedRepository``.
+
+    Args:
+        setting: its value: ``group`` or ``true``, ``all``, ``world`` or ``everybody``, ``umask`` or ``false``, or an octal mode such as
+            ``0640``; None if it is not set.
+        mode: the mode of a new file or directory after the umask, with the bits of its kind, as ``st_mode``.
+
+    Returns:
+        The mode to give to it, with the same bits of its kind.
+
+    Raises:
+        AdapterUnavailable: git knows no such value.
+    """
+    bits, instead = _shared_bits(setting)
+    if not bits:
+        return mode
+    if not mode & stat.S_IWUSR:
+        bits &= ~0o222
+    if mode & stat.S_IXUSR:
+        bits |= (bits & 0o444) >> 2
+    shared = mode & ~0o777 | bits if instead else mode | bits
+    if stat.S_ISDIR(mode):
+        shared |= (shared & 0o444) >> 2
+        shared |= stat.S_ISGID if shared & 0o060 else 0
+    return shared
+
+
+def _shared_bits(setting: str | None) -> tuple[int, bool]:
+    """The permission bits that a value of ``core.sharedRepository`` stands for, and whether they stand instead of the file's own."""
+    if setting is None or setting in _SHARED:
+        return _SHARED[setting or "umask"], False
+    if re.fullmatch(r"[0-7]*", setting):
+        bits = int(setting or "0", 8)
+        if bits in _OLD_SHARED:
+            return _OLD_SHARED[bits], False
+        if bits & 0o600 == 0o600:
+            return bits & 0o666, True
+    elif setting.lower() in _BOOLEANS or re.fullmatch(r"[0-9]+", setting):
+        return (_SHARED["group"] if _BOOLEANS.get(setting.lower(), True) else 0), False
+    raise AdapterUnavailable(
+        f"core.sharedRepository is {setting[:80]!r}, which git does not know.",
+        why="It says who may read and write what is written into the repository, and git itself stops at such a value.",
+        fix="Set it right, for example `git config core.sharedRepository group`.",
+    )
+
+
+def _checked_shared(setting: str | None) -> str | None:
+    _shared_bits(setting)
+    return setting
+
+
+def shared_setting(common_dir: str) -> str | None:
+    """``core.sharedRepository`` of the repository with this common git directory. Raises what ``Repository.open`` raises."""
+    return _config_of(common_dir).shared
+
+
+def _config_of(common_dir: str) -> _Config:
+    return _config_as_of(common_dir, *(_stamp(os.path.join(common_dir, name)) for name in _CONFIG_FILES))
 
 
 @lru_cache(maxsize=64)
@@ -185,7 +259,7 @@ class Repository:
         self._root = location.work_tree if location.git_dir == common_dir else None
         self.format = self._config.format
         self._landings = 0
-        self.references = References(common_dir, self.format)
+        self.references = References(common_dir, self.format, self.permit)
         self.objects = open_objects(Path(common_dir, "objects"), self.format)
         self.trees = Trees(self.objects)
         self.commit = lru_cache(maxsize=1024)(self._commit)
@@ -222,7 +296,11 @@ class Repository:
 
     @property
     def _config(self) -> _Config:
-        return _config_as_of(self.common_dir, *(_stamp(os.path.join(self.common_dir, name)) for name in _CONFIG_FILES))
+        return _config_of(self.common_dir)
+
+    def permit(self, mode: int) -> int:
+        """``shared_mode`` of what is written into this repository."""
+        return shared_mode(self._config.shared, mode)
 
     @property
     def bare(self) -> bool:
@@ -289,17 +367,17 @@ class Repository:
         """Every work tree, the main one first."""
         found: list[Checkout] = []
         config = self._config
-        modes = config.trusts_modes
+        modes, shared = config.trusts_modes, config.shared
         root = self._main_root(config)
         if root is not None:
-            found.append(Checkout(self.common_dir, root, _branch_of(self.common_dir), modes))
+            found.append(Checkout(self.common_dir, root, _branch_of(self.common_dir), modes, shared))
         linked = os.path.join(self.common_dir, "worktrees")
         for name in sorted(os.listdir(linked)) if os.path.isdir(linked) else ():
             git_dir = os.path.join(linked, name)
             pointer = read_text(os.path.join(git_dir, "gitdir"))
             if pointer:
                 root = os.path.dirname(os.path.normpath(os.path.join(git_dir, pointer)))
-                found.append(Checkout(git_dir, root, _branch_of(git_dir), modes))
+                found.append(Checkout(git_dir, root, _branch_of(git_dir), modes, shared))
         return found
 
     def _main_root(self, config: _Config) -> str | None:
@@ -352,7 +430,7 @@ class Repository:
                 self._landings += 1
                 if self._landings % _LANDINGS_PER_OPENING == 0:
                     self.objects.close()
-                install_pack(self.objects_dir, built.pack, keep=keep, sync=sync)
+                install_pack(self.objects_dir, built.pack, keep=keep, sync=sync, permit=self.permit)
                 shield.callback(release_pack, self.objects_dir, built.pack.name)
                 points.reached("land:packed")
 
@@ -378,17 +456,13 @@ class Repository:
         for log in logs:
             if config.bare and not os.path.exists(log):
                 continue
-            os.makedirs(os.path.dirname(log), exist_ok=True)
-            descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                os.write(descriptor, line)
-            finally:
-                os.close(descriptor)
+            make_directories(os.path.dirname(log), self.permit)
+            append(log, line, self.permit)
 
     def write_objects(self, objects: Mapping[str, tuple[str, bytes]], *, sync: bool = False) -> None:
         """Add objects to the database (kind and data by id), as one pack."""
         if objects:
-            install_pack(self.objects_dir, build_pack(objects, self.format), sync=sync)
+            install_pack(self.objects_dir, build_pack(objects, self.format), sync=sync, permit=self.permit)
 
 
 def _head_ref(git_dir: str) -> str | None:

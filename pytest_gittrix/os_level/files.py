@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
@@ -20,6 +20,9 @@ _OVER: Final = _CREATE | os.O_TRUNC
 _CHUNK: Final = 1 << 16
 _PRIVATE: Final = 0o700
 _NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)
+
+Permit = Callable[[int], int]
+"""Gives the mode that something new gets, of the one that it has after the umask; both as ``st_mode``, with the bits of its kind."""
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -38,6 +41,7 @@ def write_file(
     prefix: str = "tmp_",
     temporary: str | os.PathLike[str] | None = None,
     unlink_first: bool = False,
+    permit: Permit | None = None,
 ) -> None:
     """Create or replace ``path`` atomically.
 
@@ -49,11 +53,12 @@ def write_file(
         prefix: how the temporary sibling's name starts; ``tmp_`` names in an object directory are what git's own gc tidies.
         temporary: the temporary file, where its name matters; one that a killed writer left there is written over.
         unlink_first: remove the old file before the rename, which then costs less on ext4; for an instant there is none.
+        permit: a repository's own rule for modes; None leaves the umask the last word.
 
     Raises:
         OSError: as the system says; the temporary file is gone and ``path`` is as it was.
     """
-    fresh = write_temporary(os.path.dirname(path), data, mode=mode, sync=sync, prefix=prefix, temporary=temporary)
+    fresh = write_temporary(os.path.dirname(path), data, mode=mode, sync=sync, prefix=prefix, temporary=temporary, permit=permit)
     with _removed_on_error(fresh):
         if unlink_first:
             with contextlib.suppress(FileNotFoundError):
@@ -69,6 +74,7 @@ def write_temporary(
     sync: bool = False,
     prefix: str = "tmp_",
     temporary: str | os.PathLike[str] | None = None,
+    permit: Permit | None = None,
 ) -> str:
     """Write ``data`` to a temporary file and return its path; the arguments are those of ``write_file``.
 
@@ -79,6 +85,7 @@ def write_temporary(
     descriptor = os.open(path, _NEW if temporary is None else _OVER, mode)
     with _removed_on_error(path):
         try:
+            share(descriptor, permit)
             write_all(descriptor, data)
             if sync:
                 os.fsync(descriptor)
@@ -118,7 +125,7 @@ def whole_directory(path: str | os.PathLike[str], building: str | os.PathLike[st
         raise
 
 
-def create_whole(path: str, data: bytes, *, beside: str, prefix: str, sync: bool = False) -> None:
+def create_whole(path: str, data: bytes, *, beside: str, prefix: str, sync: bool = False, permit: Permit | None = None) -> None:
     """Make a file that is there with its contents or not at all: a lock, whose contents say after a kill who made it.
 
     Args:
@@ -127,6 +134,7 @@ def create_whole(path: str, data: bytes, *, beside: str, prefix: str, sync: bool
         beside: a directory on the same file system, for the temporary file that is linked into place.
         prefix: how that one's name starts.
         sync: write through to the disk first.
+        permit: a repository's own rule for modes.
 
     Raises:
         FileExistsError: it is there already.
@@ -134,14 +142,14 @@ def create_whole(path: str, data: bytes, *, beside: str, prefix: str, sync: bool
     """
     if os.path.lexists(path):
         raise FileExistsError(errno.EEXIST, "locked", path)
-    temporary = write_temporary(beside, data, sync=sync, prefix=prefix)
+    temporary = write_temporary(beside, data, mode=0o666, sync=sync, prefix=prefix, permit=permit)
     try:
         os.link(temporary, path)
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
         # A file system without hard links: made as git makes its locks, and perhaps found empty after a kill.
-        write_new(path, data)
+        write_new(path, data, 0o666, permit)
     finally:
         os.unlink(temporary)
 
@@ -211,7 +219,53 @@ def private_directory(path: str | os.PathLike[str], *, close: bool = False) -> N
             os.chmod(path, stat.S_IMODE(found.st_mode) & _PRIVATE)
 
 
-def write_new(path: str, data: bytes, mode: int = 0o644) -> None:
+def append(path: str, data: bytes, permit: Permit | None = None) -> None:
+    """Append a line to a file, which is made if it is missing. One of another user's keeps its mode.
+
+    Raises:
+        OSError: as the system says.
+    """
+    descriptor = os.open(path, _CREATE | os.O_APPEND, 0o666)
+    try:
+        with contextlib.suppress(PermissionError):
+            share(descriptor, permit)
+        write_all(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def make_directories(path: str, permit: Permit | None = None) -> None:
+    """Make a directory and those above it, as far as they are missing.
+
+    Raises:
+        OSError: as the system says.
+    """
+    if os.path.isdir(path):
+        return
+    make_directories(os.path.dirname(path), permit)
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        share(descriptor, permit)
+    finally:
+        os.close(descriptor)
+
+
+def share(descriptor: int, permit: Permit | None) -> None:
+    """Give an open file or directory the mode that ``permit`` says. Raises PermissionError if it is another user's and has another."""
+    if permit is None:
+        return
+    mode = os.fstat(descriptor).st_mode
+    if permit(mode) != mode:
+        os.fchmod(descriptor, stat.S_IMODE(permit(mode)))
+
+
+def write_new(path: str, data: bytes, mode: int = 0o644, permit: Permit | None = None) -> None:
     """Write a file that is not there yet, in place: for a directory that nobody looks into before it is whole.
 
     Raises:
@@ -219,6 +273,7 @@ def write_new(path: str, data: bytes, mode: int = 0o644) -> None:
     """
     descriptor = os.open(path, _NEW, mode)
     try:
+        share(descriptor, permit)
         write_all(descriptor, data)
     finally:
         os.close(descriptor)

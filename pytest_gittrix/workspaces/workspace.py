@@ -16,11 +16,13 @@ import stat
 import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal, get_args
 
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput, PathNotFound, WriteRejected
+from pytest_gittrix.git.repository import shared_mode, shared_setting
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK
-from pytest_gittrix.os_level.files import write_all, write_file, write_new
+from pytest_gittrix.os_level.files import make_directories, write_all, write_file, write_new
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.seed import BASELINE_MTIME, Seed, open_seed
 from pytest_gittrix.workspaces.snapshot import CreationState, Limits, Snapshot, boot_offset, take_snapshot, workspace_gone
@@ -363,11 +365,17 @@ def _write_repository(git_dir: str, seed: Seed, branch: str) -> None:
 
 def _link_worktree(path: str, common_dir: str, seed: Seed, name: str) -> str:
     admin = os.path.join(common_dir, "worktrees", name)
-    os.makedirs(admin)
-    write_new(os.path.join(admin, "HEAD"), seed.commit.encode() + b"\n")
-    write_new(os.path.join(admin, "commondir"), b"../..\n")
-    write_new(os.path.join(admin, "gitdir"), os.fsencode(os.path.join(path, ".git")) + b"\n")
-    write_new(os.path.join(admin, "index"), seed.index)
+    permit = partial(shared_mode, shared_setting(common_dir))
+    make_directories(os.path.dirname(admin), permit)
+    os.mkdir(admin)
+    files = {
+        "HEAD": seed.commit.encode() + b"\n",
+        "commondir": b"../..\n",
+        "gitdir": os.fsencode(os.path.join(path, ".git")) + b"\n",
+        "index": seed.index,
+    }
+    for file, data in files.items():
+        write_new(os.path.join(admin, file), data, 0o666, permit)
     write_new(os.path.join(path, ".git"), b"gitdir: " + os.fsencode(admin) + b"\n")
     return admin
 

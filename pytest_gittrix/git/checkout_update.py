@@ -25,7 +25,7 @@ from pytest_gittrix.git.repository import Checkout
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Entry, parents
 from pytest_gittrix.os_level.file_lock import make_lock_file
 from pytest_gittrix.os_level.files import create_whole, read_text, sync_directory, write_file
-from pytest_gittrix.os_level.safe_dir import TEMPORARY_PREFIX, SafeDir
+from pytest_gittrix.os_level.safe_dir import SafeDir, is_temporary
 
 Sides = Mapping[str, tuple[Entry | None, Entry | None]]
 """Old and new entry of each selected path."""
@@ -241,7 +241,7 @@ def _remove_temporaries(files: SafeDir, sides: Sides) -> None:
     """Remove the temporary files of a killed update. The caller holds the index lock, so no other update is running."""
     for directory in {path.rpartition("/")[0] or "." for path in sides}:
         with suppress(PathNotFound, WriteRejected):
-            for found in [*files.scan(directory, skip=lambda path: not path.rpartition("/")[2].startswith(TEMPORARY_PREFIX))]:
+            for found in [*files.scan(directory, skip=lambda path: not is_temporary(path.rpartition("/")[2]))]:
                 files.delete(found.path)
 
 

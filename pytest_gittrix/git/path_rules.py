@@ -13,7 +13,7 @@ import unicodedata
 from functools import lru_cache
 
 from pytest_gittrix.errors import InvalidInput, WriteRejected
-from pytest_gittrix.os_level.safe_dir import TEMPORARY_PREFIX
+from pytest_gittrix.os_level.safe_dir import is_temporary
 
 MAX_COMPONENT = 255
 MAX_PATH = 4096
@@ -154,8 +154,8 @@ def _component_fault(component: str) -> str | None:
 
 
 def _reserved(component: str) -> str | None:
-    if component.startswith(TEMPORARY_PREFIX):
-        return f"its component {_shown(component)} starts like the name of a file that is still being written"
+    if is_temporary(component):
+        return f"its component {_shown(component)} is the name of a file that is still being written"
     return None
 
 

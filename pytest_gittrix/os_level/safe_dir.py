@@ -6,6 +6,7 @@ Each operation opens the parent directory (``open_below``) and acts on the last 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import secrets
 import stat
@@ -20,8 +21,8 @@ from pytest_gittrix.errors import InvalidInput, PathNotFound, WriteRejected
 from pytest_gittrix.os_level import open_below
 from pytest_gittrix.os_level.files import write_all
 
-TEMPORARY_PREFIX: Final = ".gittrix-tmp-"
-"""How the name of every file begins while it is being written; snapshots and listings pass over such names."""
+_TEMPORARY: Final = ".gittrix-tmp-"
+_TOKEN: Final = 16
 
 # O_NONBLOCK: opening a pipe, or a file somebody holds a lease on, must not wait for them.
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | open_below.NO_FOLLOW
@@ -31,6 +32,22 @@ _ATTEMPTS = 60
 _AT_ONCE = 10
 
 _T = TypeVar("_T")
+
+
+def temporary_name() -> str:
+    """A new name for a file while it is being written; snapshots and listings pass over such names."""
+    token = secrets.token_hex(_TOKEN // 2)
+    return f"{_TEMPORARY}{token}{_seal(token)}"
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a name, without directories, is one of ``temporary_name``: the prefix alone is not, since an agent may use it as well."""
+    token = name[len(_TEMPORARY) :][:_TOKEN]
+    return name.startswith(_TEMPORARY) and name == f"{_TEMPORARY}{token}{_seal(token)}"
+
+
+def _seal(token: str) -> str:
+    return hashlib.sha256(os.fsencode(f"gittrix temporary file {token}")).hexdigest()[:_TOKEN]
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +374,7 @@ class SafeDir:
 
 
 def _try_replace(root: open_below.Root, parents: list[str], name: str, place: Callable[[int, str, str], _T]) -> _T:
-    temporary = TEMPORARY_PREFIX + secrets.token_hex(8)
+    temporary = temporary_name()
     made: list[int] = []
     try:
         parent = root.descend(parents, made=made)

@@ -21,7 +21,7 @@ from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, WriteRejected
 from pytest_gittrix.git.path_rules import is_safe_component, is_safe_path, may_be_link
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, parents, write_trees
-from pytest_gittrix.os_level.safe_dir import TEMPORARY_PREFIX
+from pytest_gittrix.os_level.safe_dir import is_temporary
 from pytest_gittrix.workspaces.seed import Seed
 
 _TRIES: Final = 5
@@ -157,7 +157,7 @@ class _Walk:
                     if changed < stamp:
                         present.append(name)
                         continue
-                if name == ".git" or (name.startswith(TEMPORARY_PREFIX) and not self._tracked(prefix + name)):
+                if name == ".git" or (is_temporary(name) and not self._tracked(prefix + name)):
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     subdirectories.append(name)

@@ -17,7 +17,7 @@ from pytest_gittrix.git.hunks import Hunk, hunks_of, is_binary
 from pytest_gittrix.git.patch import FileChange, Side, patch_text
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, parents
 from pytest_gittrix.os_level.open_below import ParentNotDirectory, wrong_kind
-from pytest_gittrix.os_level.safe_dir import TEMPORARY_PREFIX
+from pytest_gittrix.os_level.safe_dir import is_temporary
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.workspaces.secrets import find_secrets, is_credential_file
 from pytest_gittrix.workspaces.seed import Seed
@@ -141,7 +141,7 @@ def list_files(workspace: Workspace, path: str, deleted: Collection[str]) -> lis
 
     def skipped(name: str) -> bool:
         last = name.rpartition("/")[2]
-        return last == ".git" or (last.startswith(TEMPORARY_PREFIX) and name not in seed.entries and name not in seed.directories)
+        return last == ".git" or (is_temporary(last) and name not in seed.entries and name not in seed.directories)
 
     here = path == "." or files.lstat(path) is not None
     found = {item.path: _type_of(item.stat.st_mode) for item in files.scan(path, skip=skipped)} if here else {}

@@ -13,6 +13,7 @@ from support.engine import FILES, KINDS, SUBMODULE, Site, open_site, shell
 from pytest_gittrix.engine.user_session import ListEntry, UserSession
 from pytest_gittrix.errors import AdapterUnavailable, WriteRejected
 from pytest_gittrix.git.objects import ObjectFormat, Objects, open_objects
+from pytest_gittrix.os_level.safe_dir import temporary_name
 
 
 @pytest.fixture
@@ -103,12 +104,25 @@ class TestWhatNoCommitHolds:
         ]
         assert not any(".git" in Path(entry.path).parts for entry in session.list())
 
-    def test_a_half_written_file_is_not_listed_but_the_baseline_s_of_such_a_name_is(self, tmp_path: Path) -> None:
+    def test_a_half_written_file_is_not_listed(self, site: Site) -> None:
+        session = site.start()
+        before = session.list()
+        shell(session, f"echo half > {temporary_name()}")
+        assert session.list() == before
+        assert session.touched_files() == []
+
+    def test_a_file_that_is_only_named_like_a_half_written_one_is_work_like_any_other(self, tmp_path: Path) -> None:
         with open_site(tmp_path, {".gittrix-tmp-old": "1\n"}) as site:
             session = site.start()
-            shell(session, "echo half > .gittrix-tmp-0123")
-            assert session.list() == [ListEntry(".gittrix-tmp-old", "file")]
-            assert session.touched_files() == []
+            shell(session, "echo 1 > .gittrix-tmp-0123; mkdir .gittrix-tmp-d; echo 2 > .gittrix-tmp-d/x")
+            session.write(".gittrix-tmp-api", "3\n")
+
+            assert session.read(".gittrix-tmp-old") == b"1\n"
+            work = [".gittrix-tmp-0123", ".gittrix-tmp-api", ".gittrix-tmp-d/x"]
+            assert session.touched_files() == work
+            sha = session.promote().sha
+            assert sha is not None
+            assert [*site.durable.changed(sha)] == work
 
 
 class TestTheLog:

@@ -13,6 +13,7 @@ from support.git import FORMATS, Content, GitRepo, executable, git, link, put, s
 from pytest_gittrix.errors import UnsupportedRepository, WorktreeDirty
 from pytest_gittrix.git.checkout_update import lock_checkout
 from pytest_gittrix.git.repository import Repository
+from pytest_gittrix.os_level.safe_dir import temporary_name
 
 
 @pytest.fixture
@@ -197,7 +198,7 @@ def test_a_block_that_fails_leaves_the_checkout_as_it_was(repo: GitRepo) -> None
 
 def test_what_was_half_done_is_finished(repo: GitRepo) -> None:
     changes: Mapping[str, Content] = {"app.py": "value = 2\n", "src/util.py": "x = 2\n", "other.py": None}
-    put(repo.path, {"app.py": "value = 2\n", "other.py": None, "src/.gittrix-tmp-0123": "half of it"})
+    put(repo.path, {"app.py": "value = 2\n", "other.py": None, f"src/{temporary_name()}": "half of it"})
 
     with pytest.raises(WorktreeDirty):
         bring(repo, planned(repo, changes))
@@ -205,6 +206,14 @@ def test_what_was_half_done_is_finished(repo: GitRepo) -> None:
 
     assert repo.status() == []
     assert not list(repo.path.rglob(".gittrix-tmp-*"))
+
+
+def test_finishing_what_was_half_done_leaves_a_humans_file_of_a_like_name(repo: GitRepo) -> None:
+    put(repo.path, {".gittrix-tmp-notes": "mine\n"})
+
+    bring(repo, planned(repo, EDIT), resumed=True)
+
+    assert (repo.path / ".gittrix-tmp-notes").read_text() == "mine\n"
 
 
 def test_a_resumed_hold_still_refuses_the_humans_own_edit(repo: GitRepo) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from pytest_gittrix.errors import PathNotFound, WriteRejected
 from pytest_gittrix.os_level.open_below import Root
-from pytest_gittrix.os_level.safe_dir import TEMPORARY_PREFIX, Found, SafeDir
+from pytest_gittrix.os_level.safe_dir import Found, SafeDir, is_temporary, temporary_name
 
 
 @pytest.fixture
@@ -197,14 +197,30 @@ def test_a_write_over_the_systems_limit_leaves_no_trace(root: Path) -> None:
     assert (root / "old").read_bytes() == b"old"
 
 
-def test_temporary_names_are_hidden_and_recognisable() -> None:
-    assert TEMPORARY_PREFIX == ".gittrix-tmp-"
+def test_temporary_names_are_hidden_and_nobody_makes_one_by_chance() -> None:
+    name = temporary_name()
+
+    assert name.startswith(".gittrix-tmp-")
+    assert is_temporary(name)
+    assert name != temporary_name()
+    others = (
+        "f",
+        ".gittrix-tmp-",
+        ".gittrix-tmp-0123",
+        f"x{name}",
+        f"{name}0",
+        name[:-1],
+        name.swapcase(),
+        f".gittrix-tmp-{'0' * 32}",
+        "\udcff",
+    )
+    assert not any(map(is_temporary, others))
 
 
 def test_a_planted_temporary_is_not_written_through(guarded: SafeDir, root: Path, outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secrets.token_hex", lambda _size: "guessed")
     for plant in (os.link, os.symlink):
-        plant(outside / "secret", root / f"{TEMPORARY_PREFIX}guessed")
+        plant(outside / "secret", root / temporary_name())
         with pytest.raises(WriteRejected, match="File exists"):
             guarded.write("f", b"mine")
         assert (outside / "secret").read_bytes() == b"outside"
@@ -224,7 +240,7 @@ def test_a_writer_killed_half_way_leaves_only_a_recognisable_file(root: Path) ->
     assert killed.returncode == -9
     assert (root / "f").read_bytes() == b"old"
     [left] = [name for name in os.listdir(root) if name != "f"]
-    assert left.startswith(TEMPORARY_PREFIX)
+    assert is_temporary(left)
 
 
 # delete, exists, chmod

@@ -15,6 +15,7 @@ import pytest
 from support.git import Content, Found, GitRepo, executable, found, git, link, make_workspace, moded, put, submodule
 
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK
+from pytest_gittrix.os_level.safe_dir import temporary_name
 from pytest_gittrix.workspaces.snapshot import latest_change, take_snapshot
 from pytest_gittrix.workspaces.workspace import Workspace, create, open_workspace
 
@@ -280,13 +281,14 @@ def test_a_file_that_became_a_pipe_is_gone(workspace: Workspace) -> None:
 
 
 def test_the_engines_own_temporary_files_are_no_changes_but_a_baselines_file_of_such_a_name_is(tmp_path: Path) -> None:
-    repo = GitRepo.make(tmp_path / "durable", {".gittrix-tmp-mine": "1\n", "a": "1\n"})
+    tracked = temporary_name()
+    repo = GitRepo.make(tmp_path / "durable", {tracked: "1\n", "a": "1\n"})
     workspace = make_workspace(repo, tmp_path)
-    put(Path(workspace.path), {".gittrix-tmp-0123": "half\n"})
+    put(Path(workspace.path), {temporary_name(): "half\n"})
 
     assert workspace.snapshot().changes == {}
-    put(Path(workspace.path), {".gittrix-tmp-mine": "2\n"})
-    assert found(workspace.snapshot()) == expected({".gittrix-tmp-mine": "2\n"})
+    put(Path(workspace.path), {tracked: "2\n"})
+    assert found(workspace.snapshot()) == expected({tracked: "2\n"})
 
 
 def test_pipes_and_sockets_are_passed_over_without_waiting(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,8 +89,8 @@ def list_files(options: Namespace) -> CommandResult:
 def touched(options: Namespace) -> CommandResult:
     """The paths that differ from the baseline."""
     with context.session(options) as session:
-        paths = session.touched_files()
-    return CommandResult(paths, text_of(paths))
+        review = session.review()
+    return CommandResult(review.touched, text_of(review.touched), _refusals(review))
 
 
 def diff(options: Namespace) -> CommandResult:
@@ -98,7 +98,7 @@ def diff(options: Namespace) -> CommandResult:
     with context.session(options) as session:
         review = _only(session.review(), options.paths)
         if not options.hunks:
-            return CommandResult({"diff": review.diff}, Diff(review.diff), _review_notes(review))
+            return CommandResult({"diff": review.diff, "refused": dict(review.refused)}, Diff(review.diff), _review_notes(review))
         hunks = {path: [_hunk_data(hunk) for hunk in of_path] for path, of_path in review.hunks.items()}
         data = {
             "diff": review.diff,
@@ -213,13 +213,13 @@ def recover(options: Namespace) -> CommandResult:
 def _only(review: Review, paths: Collection[str]) -> Review:
     from dataclasses import replace
 
-    if untouched := [path for path in paths if path not in review.changes]:
+    if untouched := [path for path in paths if path not in review.changes and path not in review.refused]:
         raise InvalidInput(
             f"{', '.join(map(repr, untouched))} does not differ from the baseline.",
             why="An empty diff would look the same for a name that is spelled wrong.",
             fix="`gittrix session touched` lists what differs.",
         )
-    return replace(review, changes={path: review.changes[path] for path in paths}) if paths else review
+    return replace(review, changes={path: review.changes[path] for path in paths if path in review.changes}) if paths else review
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:
@@ -240,9 +240,13 @@ def _hunk_data(hunk: Hunk) -> dict[str, Any]:
 
 def _review_notes(review: Review) -> tuple[str, ...]:
     """What a person should know before promoting, beside the diff."""
-    refused = (f"{path}: {reason}" for path, reason in review.refused.items())
     secrets = (f"{path}: {'; '.join(found)}" for path, found in review.secrets.items())
-    return (*refused, *secrets, *(f"Not part of this: {line}." for line in review.beside))
+    return (*_refusals(review), *secrets, *(f"Not part of this: {line}." for line in review.beside))
+
+
+def _refusals(review: Review) -> tuple[str, ...]:
+    """The files that cannot be promoted, each with the reason."""
+    return tuple(f"{path}: {reason}" for path, reason in review.refused.items())
 
 
 def _hunk_list(review: Review) -> str:

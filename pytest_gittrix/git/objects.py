@@ -51,9 +51,18 @@ class ObjectFormat:
 
     def hash_object(self, kind: str, data: bytes) -> str:
         """The id of an object with this kind (``blob``, ``tree``, ``commit``) and data."""
-        hasher = hashlib.new(self.name, b"%s %d\0" % (kind.encode(), len(data)), usedforsecurity=False)
+        hasher = self.hasher(kind, len(data))
         hasher.update(data)
         return hasher.hexdigest()
+
+    def hasher(self, kind: str, size: int) -> hashlib._Hash:
+        """What hashes an object of a kind, once the ``size`` bytes of its data are put into it."""
+        return hashlib.new(self.name, object_header(kind, size), usedforsecurity=False)
+
+
+def object_header(kind: str, size: int) -> bytes:
+    """What git puts before an object's data, to hash it and in a loose object."""
+    return b"%s %d\0" % (kind.encode(), size)
 
 
 SHA1: Final = ObjectFormat("sha1", 20)

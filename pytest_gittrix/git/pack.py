@@ -1,4 +1,4 @@
-"""Write objects as one pack, and install the pack in a repository.
+"""Write objects as one pack, and install the pack in a repository; a blob that is too large to hold is stored on its own.
 
 A pack with a ``.keep`` file survives a concurrent ``git gc --prune=now``, and needs a constant number of syncs, while each loose object
 needs one. Objects are stored whole, without deltas, since a promotion adds little data.
@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from pytest_gittrix.git.objects import ObjectFormat
+from pytest_gittrix.errors import AdapterUnavailable
+from pytest_gittrix.git.objects import ObjectFormat, object_header
 from pytest_gittrix.os_level.files import Permit, make_directories, sync_directory, write_file
 
 _TYPES: Final = {"commit": 1, "tree": 2, "blob": 3, "tag": 4}
@@ -126,6 +127,62 @@ def _write(path: str, data: bytes, prefix: str, sync: bool, permit: Permit | Non
             continue
         return
     write_file(path, data, mode=0o444, sync=sync, prefix=prefix, permit=permit)
+
+
+def store_blob(objects_dir: str, size: int, pieces: Callable[[], Iterable[bytes]], format_: ObjectFormat, *, sync: bool = False) -> str:
+    """Store a blob of any size as a loose object; its data is read twice and never held.
+
+    Args:
+        objects_dir: the ``objects`` directory.
+        size: its size in bytes.
+        pieces: gives its data from the beginning.
+        format_: the repository's object format.
+        sync: write through to the disk (the directory is the caller's to sync).
+
+    Returns:
+        Its id.
+
+    Raises:
+        AdapterUnavailable: the data changed meanwhile.
+        OSError: the disk refused.
+    """
+    id_ = _hashed(format_, size, pieces())
+    path = os.path.join(objects_dir, id_[:2], id_[2:])
+    if not os.path.exists(path):
+        make_directories(os.path.dirname(path))
+        # A name of its own, so that a second try writes over what a killed one left.
+        write_file(path, _deflated(format_, size, pieces(), id_), sync=sync, temporary=os.path.join(objects_dir, f"tmp_obj_{id_}"))
+    return id_
+
+
+def _hashed(format_: ObjectFormat, size: int, pieces: Iterable[bytes]) -> str:
+    hasher, left = format_.hasher("blob", size), size
+    for piece in pieces:
+        hasher.update(piece)
+        left -= len(piece)
+    if left:
+        raise _changed()
+    return hasher.hexdigest()
+
+
+def _deflated(format_: ObjectFormat, size: int, pieces: Iterable[bytes], id_: str) -> Iterator[bytes]:
+    """The file of a loose object, in pieces. Raises AdapterUnavailable at the end if the data is not that of the id."""
+    compressor, hasher = zlib.compressobj(_LEVEL), format_.hasher("blob", size)
+    yield compressor.compress(object_header("blob", size))
+    for piece in pieces:
+        hasher.update(piece)
+        yield compressor.compress(piece)
+    yield compressor.flush()
+    if hasher.hexdigest() != id_:
+        raise _changed()
+
+
+def _changed() -> AdapterUnavailable:
+    return AdapterUnavailable(
+        "A large file changed while it was read.",
+        why="It is read piece by piece, and what was read would be no state that it ever had.",
+        fix="Let the agent's programs end, then try again.",
+    )
 
 
 def release_pack(objects_dir: str, name: str) -> None:

@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
@@ -34,7 +34,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 def write_file(
     path: str | os.PathLike[str],
-    data: bytes,
+    data: bytes | Iterable[bytes],
     *,
     mode: int = 0o644,
     sync: bool = False,
@@ -47,7 +47,7 @@ def write_file(
 
     Args:
         path: the file; its directory exists.
-        data: its bytes.
+        data: its bytes, or pieces of them where there are too many to hold.
         mode: permission bits of the file, less the umask.
         sync: write through to the disk before the rename (the directory is the caller's to sync).
         prefix: how the temporary sibling's name starts; ``tmp_`` names in an object directory are what git's own gc tidies.
@@ -68,7 +68,7 @@ def write_file(
 
 def write_temporary(
     directory: str,
-    data: bytes,
+    data: bytes | Iterable[bytes],
     *,
     mode: int = 0o644,
     sync: bool = False,
@@ -86,7 +86,8 @@ def write_temporary(
     with _removed_on_error(path):
         try:
             share(descriptor, permit)
-            write_all(descriptor, data)
+            for piece in (data,) if isinstance(data, bytes) else data:
+                write_all(descriptor, piece)
             if sync:
                 os.fsync(descriptor)
         finally:
@@ -98,7 +99,7 @@ def write_temporary(
 def _removed_on_error(path: str) -> Iterator[None]:
     try:
         yield
-    except OSError:
+    except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(path)
         raise

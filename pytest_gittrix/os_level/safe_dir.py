@@ -135,6 +135,17 @@ class SafeDir:
                     raise _too_large(path, max(len(data), os.fstat(fd).st_size), max_bytes)
             return data, status
 
+    def pieces(self, path: str) -> Iterator[bytes]:
+        """The contents of a regular file of any size, a mebibyte at a time.
+
+        Raises:
+            PathNotFound: nothing is there.
+            WriteRejected: it is not a regular file.
+        """
+        with self._file(path) as (fd, _):
+            while piece := os.read(fd, 1 << 20):
+                yield piece
+
     def read_link(self, path: str) -> bytes:
         """Where a symbolic link points, as its raw bytes.
 

@@ -19,6 +19,7 @@ from typing import Final
 
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, WriteRejected
+from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.path_rules import is_safe_component, is_safe_path, may_be_link
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, parents, write_trees
 from pytest_gittrix.os_level.safe_dir import is_temporary
@@ -70,6 +71,19 @@ def boot_offset() -> int:
     return time.clock_gettime_ns(time.CLOCK_REALTIME) - time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
+@dataclass(frozen=True, slots=True)
+class LargeFile:
+    """A changed file that is over ``Limits.max_file``: it was not read, and cannot be promoted.
+
+    Attributes:
+        mode: its mode in git.
+        size: in bytes.
+    """
+
+    mode: int
+    size: int
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """A workspace at one moment, as its difference from the baseline.
@@ -80,6 +94,7 @@ class Snapshot:
         blobs: bytes of the new entries, by id.
         refused: paths that exist but can never be promoted, each with the reason.
         latest: the newest kernel change time of its files and directories, in nanoseconds.
+        large: those of ``refused`` that are refused for their size alone; sorted by path.
     """
 
     seed: Seed
@@ -87,6 +102,12 @@ class Snapshot:
     blobs: Mapping[str, bytes] = field(repr=False)
     refused: Mapping[str, str]
     latest: int
+    large: Mapping[str, LargeFile] = field(default_factory=dict)
+
+    @property
+    def touched(self) -> list[str]:
+        """Every path that differs from the baseline, sorted: the changes, and the files that are too large to be among them."""
+        return sorted([*self.changes, *self.large])
 
     @cached_property
     def _written(self) -> tuple[str, dict[str, bytes]]:
@@ -123,6 +144,7 @@ class _Walk:
         self.changes: dict[str, Entry | None] = {}
         self.blobs: dict[str, bytes] = {}
         self.refused: dict[str, str] = {}
+        self.large: dict[str, LargeFile] = {}
         self.latest = 0
         self.total = 0
         self.visited: set[str] = set()
@@ -218,7 +240,7 @@ class _Walk:
             mode, data = SYMLINK, os.fsencode(_read_link(parent, name))
         elif kind == stat.S_IFREG:
             if status.st_size > self.limits.max_file:
-                self.refused[path] = f"it has {status.st_size} bytes; the limit is {self.limits.max_file}"
+                self._compare_large_file(parent, path, name, status, baseline)
                 return
             mode, data = _read_file(parent, name, self.limits.max_file)
         else:
@@ -242,6 +264,14 @@ class _Walk:
                 fix="Remove what is not meant for durable, or list it in durable's .gitignore.",
                 opt_out="Raise the limits with LocalEphemeral(limits=Limits(...)).",
             )
+
+    def _compare_large_file(self, parent: int, path: str, name: str, status: os.stat_result, baseline: Entry | None) -> None:
+        mode = EXECUTABLE if status.st_mode & 0o100 else FILE
+        if baseline is not None and baseline == Entry(mode, _hash_file(parent, name, status.st_size, self.seed.format)):
+            return
+        self.refused[path] = f"it has {status.st_size} bytes; the limit is {self.limits.max_file}"
+        if is_safe_path(path):
+            self.large[path] = LargeFile(mode, status.st_size)
 
     def _add_deletions(self) -> None:
         if self.created.complete:
@@ -301,6 +331,17 @@ def _read_file(parent: int, name: str, limit: int) -> tuple[int, bytes]:
         os.close(descriptor)
 
 
+def _hash_file(parent: int, name: str, size: int, format_: ObjectFormat) -> str:
+    """The id that a regular file of any size would have."""
+    descriptor, hasher = _open(parent, name, _REGULAR), format_.hasher("blob", size)
+    try:
+        while piece := os.read(descriptor, 1 << 20):
+            hasher.update(piece)
+    finally:
+        os.close(descriptor)
+    return hasher.hexdigest()
+
+
 def take_snapshot(
     path: str,
     seed: Seed,
@@ -342,7 +383,7 @@ def take_snapshot(
         finally:
             os.close(root)
         changes = dict(sorted(walk.changes.items()))
-        return Snapshot(seed, changes, walk.blobs, dict(sorted(walk.refused.items())), walk.latest)
+        return Snapshot(seed, changes, walk.blobs, dict(sorted(walk.refused.items())), walk.latest, dict(sorted(walk.large.items())))
     raise AdapterUnavailable(
         f"The workspace {path} did not stand still while it was read, {_TRIES} times.",
         why="A snapshot of moving files would promote what nobody wrote.",

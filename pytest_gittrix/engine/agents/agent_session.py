@@ -24,10 +24,10 @@ from pytest_gittrix.engine.operations.review import (
     ListEntry,
     baseline_entry,
     deleted_paths,
-    file_changes,
     file_exists,
     is_executable_below,
     list_files,
+    patch_of,
     read_file,
     require_no_directory,
     require_place,
@@ -35,7 +35,6 @@ from pytest_gittrix.engine.operations.review import (
 )
 from pytest_gittrix.engine.operations.validation import check_contents, check_message, check_paths, check_text
 from pytest_gittrix.errors import SessionExpired, WriteRejected
-from pytest_gittrix.git.patch import patch_text
 from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.record.eventlog.events import Actor, Event, passing_event, path_fields
 from pytest_gittrix.record.state.fold import SessionState
@@ -84,7 +83,7 @@ class AgentSession:
     def _info(self, *, marks: bool) -> SessionInfo:
         with self._recorder.working("info", self._actor, marks=marks) as state:
             self._recorder.derive()
-            return info_of(state, self._workspace, self._snapshot(state).changes)
+            return info_of(state, self._workspace, self._snapshot(state).touched)
 
     def read(self, path: str) -> bytes:
         """The bytes of a file as the agent has it; a symlink gives its target.
@@ -163,15 +162,21 @@ class AgentSession:
         return snapshot_of(state, self._workspace, self._limits)
 
     def touched_files(self) -> builtins.list[str]:
-        """The paths that differ from the baseline, sorted, however they came to (names that are not UTF-8 by surrogateescape)."""
+        """The paths that differ from the baseline, sorted, however they came to (names that are not UTF-8 by surrogateescape).
+
+        Files that are too large to be promoted are among them.
+        """
         with self._recorder.working("touched", self._actor) as state:
-            return [*self._snapshot(state).changes]
+            return self._snapshot(state).touched
 
     def diff(self, paths: Iterable[str] | None = None) -> str:
-        """A unified diff from the baseline, of everything or of some paths; ``git apply`` accepts it."""
+        """A unified diff from the baseline, of everything or of some paths; ``git apply`` accepts it.
+
+        A line before it names each file that is too large for it.
+        """
         names = None if paths is None else [check_path(path) for path in check_paths(paths, "paths")]
         with self._recorder.working("diff", self._actor) as state:
-            return patch_text(file_changes(self._snapshot(state), names))
+            return patch_of(self._snapshot(state), names)
 
     def commit(self, message: str) -> str:
         """Commit everything that differs from the baseline, as the agent; gives the sha.

@@ -10,20 +10,23 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from pytest_gittrix.engine.operations.review import file_changes
+from pytest_gittrix.engine.operations.review import patch_of
+from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.git.bare_repository import open_bare
 from pytest_gittrix.git.commit import Signature, build_commit
-from pytest_gittrix.git.pack import install_pack
-from pytest_gittrix.git.patch import patch_text
+from pytest_gittrix.git.pack import install_pack, store_blob
 from pytest_gittrix.git.tree import Changes, Entry, parents
 from pytest_gittrix.os_level.files import sync_directory, sync_tree, write_file
+from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.seed import Seed
 from pytest_gittrix.workspaces.snapshot import Snapshot
 
 AGENT: Final = ("agent", "agent@localhost")
+_MOST_COPIED: Final = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,7 @@ class Archive:
         ref: the commit's reference there.
         commit: the commit.
         touched: the paths in it.
+        large: those of them that are in the commit only, since they are too large for a patch.
     """
 
     patch: Path
@@ -43,6 +47,7 @@ class Archive:
     ref: str
     commit: str
     touched: tuple[str, ...]
+    large: tuple[str, ...] = ()
 
 
 def unpromoted(snapshot: Snapshot, promoted: Changes | None) -> dict[str, Entry | None]:
@@ -53,7 +58,7 @@ def unpromoted(snapshot: Snapshot, promoted: Changes | None) -> dict[str, Entry 
     if promoted is None:
         return dict(snapshot.changes)
     left = {path: entry for path, entry in snapshot.changes.items() if path not in promoted or promoted[path] != entry}
-    kept = {path for path, entry in left.items() if entry is not None}
+    kept = {path for path, entry in left.items() if entry is not None} | snapshot.large.keys()
     directories = {above for path in kept for above in parents(path)}
 
     def made_way(path: str) -> bool:
@@ -62,8 +67,50 @@ def unpromoted(snapshot: Snapshot, promoted: Changes | None) -> dict[str, Entry 
     return {path: entry for path, entry in snapshot.changes.items() if path in left or (entry is None and made_way(path))}
 
 
+def store_large_files(directory: Path, snapshot: Snapshot, files: SafeDir, *, sync: bool) -> dict[str, Entry]:
+    """Copy the files that are too large for a snapshot into the archive's repository, without holding any of them.
+
+    Args:
+        directory: the session's directory.
+        snapshot: the workspace, at the moment when it was taken.
+        files: the workspace's files.
+        sync: write through to the disk.
+
+    Returns:
+        The entry of each, by path, for ``write_archive``.
+
+    Raises:
+        AdapterUnavailable: a file changed meanwhile, or they are more than are copied.
+        WriteRejected, PathNotFound: a file cannot be read any more.
+        OSError: the disk refused.
+    """
+    size = sum(large.size for large in snapshot.large.values())
+    if size > _MOST_COPIED:
+        raise AdapterUnavailable(
+            f"{next(iter(snapshot.large))!r} is not archived: files over the limit have {size} bytes in all; {_MOST_COPIED} are copied.",
+            why="A sweep that copies for hours would keep every other command waiting.",
+            fix="Remove what is not needed. A session that ends keeps its whole workspace instead.",
+        )
+    if not snapshot.large:
+        return {}
+    format_ = snapshot.seed.format
+    repository = _open_repository(directory, snapshot.seed, sync)
+    return {
+        path: Entry(large.mode, store_blob(str(repository / "objects"), large.size, partial(files.pieces, path), format_, sync=sync))
+        for path, large in snapshot.large.items()
+    }
+
+
 def write_archive(
-    directory: Path, session_id: str, task: str, snapshot: Snapshot, changes: Mapping[str, Entry | None], *, seconds: int, sync: bool
+    directory: Path,
+    session_id: str,
+    task: str,
+    snapshot: Snapshot,
+    changes: Mapping[str, Entry | None],
+    *,
+    large: Mapping[str, Entry],
+    seconds: int,
+    sync: bool,
 ) -> Archive:
     """Set changes aside in a session's directory; an earlier archive is replaced.
 
@@ -75,6 +122,7 @@ def write_archive(
         task: for the commit message.
         snapshot: the workspace.
         changes: what of it to keep.
+        large: what ``store_large_files`` gave.
         seconds: date of the commit, since 1970.
         sync: write through to the disk.
 
@@ -83,30 +131,35 @@ def write_archive(
     """
     seed = snapshot.seed
     patch = directory / "archive.patch"
-    text = patch_text(file_changes(snapshot, changes))
+    text = patch_of(snapshot, [*changes, *large])
     write_file(str(patch), text.encode(errors="surrogateescape"), sync=sync)
     built = build_commit(
         seed.trees.read,
         seed.root,
-        changes,
+        {**changes, **large},
         snapshot.blobs,
         parent=seed.commit,
         author=Signature(*AGENT, seconds),
         message=f"gittrix: set aside from {task or session_id}",
         format_=seed.format,
     )
-    repository = directory / "archive.git"
+    repository = _open_repository(directory, seed, sync)
     ref = f"refs/gittrix/archive/{session_id}"
-    open_bare(repository, seed.format.name, sync=sync)
-    _take_packs(seed, repository / "objects" / "pack")
-    if seed.shallow:
-        write_file(str(repository / "shallow"), seed.shallow.encode(), sync=sync)
     install_pack(str(repository / "objects"), built.pack, sync=sync)
     write_file(str(repository / "packed-refs"), f"# pack-refs with: peeled fully-peeled sorted \n{built.id} {ref}\n".encode(), sync=sync)
     if sync:
         sync_tree(str(repository))
         sync_directory(str(directory))
-    return Archive(patch, repository, ref, built.id, tuple(changes))
+    return Archive(patch, repository, ref, built.id, tuple(sorted([*changes, *large])), tuple(large))
+
+
+def _open_repository(directory: Path, seed: Seed, sync: bool) -> Path:
+    repository = directory / "archive.git"
+    open_bare(repository, seed.format.name, sync=sync)
+    _take_packs(seed, repository / "objects" / "pack")
+    if seed.shallow:
+        write_file(str(repository / "shallow"), seed.shallow.encode(), sync=sync)
+    return repository
 
 
 def _take_packs(seed: Seed, directory: Path) -> None:

@@ -8,7 +8,7 @@ docs/explanation/rules.md). What cannot be archived as a change of the baseline 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,13 +16,13 @@ from typing import Literal, get_args
 
 from pytest_gittrix import points
 from pytest_gittrix.engine.operations.agent_commits import AgentCommits
-from pytest_gittrix.engine.operations.archive import Archive, unpromoted, write_archive
+from pytest_gittrix.engine.operations.archive import Archive, store_large_files, unpromoted, write_archive
 from pytest_gittrix.engine.operations.checkpoints import CHECKPOINTS
 from pytest_gittrix.engine.operations.expiry import is_past, resolution_ns
 from pytest_gittrix.engine.operations.recorder import Recorder, require_live
 from pytest_gittrix.engine.operations.review import snapshot_of
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput
-from pytest_gittrix.git.tree import Changes
+from pytest_gittrix.git.tree import Changes, Entry
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.record.state.values import OUTCOMES
@@ -99,14 +99,18 @@ class Evictor:
             AdapterUnavailable: the workspace cannot be read.
             OSError: the archive cannot be written.
         """
-        return self._archive(recorder, state, self._snapshot(state, workspace), None)
+        snapshot = self._snapshot(state, workspace)
+        large = store_large_files(recorder.directory, snapshot, workspace.files, sync=recorder.store.durability == "full")
+        return self._archive(recorder, state, snapshot, None, large)
 
     def _snapshot(self, state: SessionState, workspace: Workspace) -> Snapshot:
         return snapshot_of(state, workspace, self.limits)
 
-    def _archive(self, recorder: Recorder, state: SessionState, snapshot: Snapshot, promoted: Changes | None) -> Archive | None:
+    def _archive(
+        self, recorder: Recorder, state: SessionState, snapshot: Snapshot, promoted: Changes | None, large: Mapping[str, Entry]
+    ) -> Archive | None:
         left = unpromoted(snapshot, promoted)
-        if not left:
+        if not left and not large:
             return None
         archive = write_archive(
             recorder.directory,
@@ -114,11 +118,12 @@ class Evictor:
             state.task,
             snapshot,
             left,
+            large=large,
             seconds=recorder.clock.now_ns() // 10**9,
             sync=recorder.store.durability == "full",
         )
         recorder.append(
-            "archive.written", {"touched": len(left), "commit": archive.commit, "patch": archive.patch.name, "ref": archive.ref}
+            "archive.written", {"touched": len(archive.touched), "commit": archive.commit, "patch": archive.patch.name, "ref": archive.ref}
         )
         points.reached("evict:archived")
         return archive
@@ -170,7 +175,13 @@ class Evictor:
             self._keep_whole(recorder, state, leaving, problem)
         else:
             left_out = self._left_out(recorder, state, workspace, snapshot, promoted)
-            self._archive(recorder, state, snapshot, promoted)
+            large: Mapping[str, Entry] = {}
+            if left_out is None:
+                try:
+                    large = store_large_files(recorder.directory, snapshot, workspace.files, sync=recorder.store.durability == "full")
+                except (GittrixError, OSError) as problem:
+                    left_out = problem
+            self._archive(recorder, state, snapshot, promoted, large)
             if left_out is not None:
                 self._keep_whole(recorder, state, leaving, left_out)
         workspace.remove(self.trash)
@@ -178,11 +189,11 @@ class Evictor:
 
     def _left_out(
         self, recorder: Recorder, state: SessionState, workspace: Workspace, snapshot: Snapshot, promoted: Changes | None
-    ) -> GittrixError | None:
+    ) -> Exception | None:
         """Why the whole workspace has to be kept; None where the archive holds all there is, what lies beside the files included."""
-        if snapshot.refused:
-            path, reason = next(iter(snapshot.refused.items()))
-            return AdapterUnavailable(f"{path!r} is not archived: {reason}.")
+        for path, reason in snapshot.refused.items():
+            if path not in snapshot.large:
+                return AdapterUnavailable(f"{path!r} is not archived: {reason}.")
         try:
             kept = self._keep_side_work(recorder, state, workspace, snapshot, promoted=promoted is not None)
         except GittrixError as problem:

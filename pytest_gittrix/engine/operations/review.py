@@ -202,6 +202,13 @@ def file_changes(snapshot: Snapshot, paths: Iterable[str] | None = None) -> list
     ]
 
 
+def patch_of(snapshot: Snapshot, paths: Collection[str] | None = None) -> str:
+    """The changes of a snapshot, or those of ``paths``, as a patch; before it a line, which git skips, for each that is too large."""
+    large = [path for path in snapshot.large if paths is None or path in paths]
+    notes = [f"Not in this patch: {path!r}: {snapshot.refused[path]}.\n" for path in large]
+    return "".join(notes) + patch_text(file_changes(snapshot, paths))
+
+
 @dataclass(frozen=True)
 class Review:
     """What a person reviews before promoting: a fixed snapshot, whose bytes a promotion of it promotes (rule 12).
@@ -245,6 +252,11 @@ class Review:
         """Paths that can never be promoted, each with the reason."""
         return self.snapshot.refused
 
+    @property
+    def touched(self) -> list[str]:
+        """Every path that differs from the baseline, whether it is selected, sorted; those of ``refused`` that are too large as well."""
+        return self.snapshot.touched
+
     def choice(self, files: Iterable[str] | None, hunks: Mapping[str, Collection[int]] | None) -> list[str] | None:
         """The files that a promotion of this review takes: the requested ones, all by default, None where only hunks were requested.
 
@@ -263,8 +275,8 @@ class Review:
 
     @cached_property
     def diff(self) -> str:
-        """A unified diff that ``git apply`` accepts."""
-        return patch_text(file_changes(self.snapshot, self.changes))
+        """A unified diff that ``git apply`` accepts. A line before it names each file that is too large for it."""
+        return patch_of(self.snapshot, [*self.changes, *self.snapshot.large])
 
     @cached_property
     def hunks(self) -> Mapping[str, tuple[Hunk, ...]]:

@@ -150,7 +150,7 @@ def test_diff_gives_the_patch(cli: Cli, id_: str) -> None:
 
     data = cli.data("session", "diff", id_)
 
-    assert data.keys() == {"diff"}
+    assert data.keys() == {"diff", "refused"}
     assert data["diff"].encode() == cli.ok("session", "diff", id_).out
     assert "-print('v1')\n+hello\n" in data["diff"]
 

@@ -227,6 +227,21 @@ def test_a_diff_is_a_patch_that_git_applies(cli: Cli) -> None:
     assert not (cli.project / "README.md").exists()
 
 
+def test_a_file_over_the_limit_is_named_by_touched_and_by_diff(cli: Cli) -> None:
+    id_, workspace = cli.ok("session", "start", "--task", "say hello").lines
+    with Path(workspace, "large").open("wb") as file:
+        file.truncate((100 << 20) + 1)
+    reason = f"it has {(100 << 20) + 1} bytes; the limit is {100 << 20}"
+
+    touched, diff, of_it = (cli("session", *words) for words in (("touched", id_), ("diff", id_), ("diff", id_, "large")))
+
+    assert [(ran.status, ran.err) for ran in (touched, diff, of_it)] == [(0, f"gittrix: large: {reason}\n")] * 3
+    assert touched.lines == ["large"]
+    assert diff.lines == of_it.lines == [f"Not in this patch: 'large': {reason}."]
+    assert cli.data("session", "touched", id_) == ["large"]
+    assert cli.data("session", "diff", id_)["refused"] == {"large": reason}
+
+
 def test_a_diff_can_be_of_some_paths(cli: Cli) -> None:
     id_ = cli.start()
     for path in ("app.py", "README.md"):

@@ -11,10 +11,8 @@ import pytest
 from support.engine import EXECUTABLE, KINDS, SYMLINK, DurableGit, Site, at_point, edited, kill_at, open_site, shell
 from support.git import git
 
-from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.engine.operations.archive import Archive
 from pytest_gittrix.engine.user_session import UserSession
-from pytest_gittrix.workspaces.snapshot import Limits
 
 
 @pytest.fixture
@@ -213,11 +211,10 @@ class TestAWorkspaceThatCannotBeArchived:
 
     @pytest.fixture
     def session(self, site: Site) -> UserSession:
-        """One of its two files is larger than a snapshot may hold."""
-        site.another(ephemeral=LocalEphemeral(limits=Limits(max_file=1000)))
+        """One of its two files has a name that no commit may have."""
         session = site.start()
         session.write("app.py", "mine\n")
-        shell(session, "head -c 5000 /dev/zero > big.bin")
+        shell(session, "echo strange > .GIT")
         return session
 
     def test_is_recorded_with_the_path_and_the_reason(self, site: Site, session: UserSession) -> None:
@@ -225,7 +222,7 @@ class TestAWorkspaceThatCannotBeArchived:
         archived, whole = (event.data for event in site.events(session.id) if event.type == "archive.written")
         assert archived["patch"] == "archive.patch"
         assert (whole["touched"], whole["patch"]) == (1, "archive.workspace")
-        assert whole["reason"].startswith("'big.bin' is not archived: ")
+        assert whole["reason"].startswith("'.GIT' is not archived: ")
 
     def test_for_want_of_what_the_engine_noted_about_it_says_so_in_one_line(self, site: Site, session: UserSession) -> None:
         noted = site.directory(session) / "engine/workspace.json"
@@ -247,7 +244,7 @@ class TestAWorkspaceThatCannotBeArchived:
         monkeypatch.undo()
         (whole,) = (event.data for event in site.events(session.id) if event.type == "archive.written")
         assert whole == {"touched": 1, "patch": "archive.workspace", "reason": "[Errno 5] Input/output error"}
-        assert {"app.py", "big.bin", "src"} < set(os.listdir(site.directory(session) / "archive.workspace"))
+        assert {"app.py", ".GIT", "src"} < set(os.listdir(site.directory(session) / "archive.workspace"))
         assert site.state(session.id).state == "discarded"
 
     def test_is_still_there_after_a_kill_right_then(self, site: Site, session: UserSession) -> None:
@@ -255,7 +252,7 @@ class TestAWorkspaceThatCannotBeArchived:
         site.another().init()
         state = site.state(session.id)
         assert (state.state, state.workspace_present) == ("discarded", False)
-        assert (site.directory(session) / "archive.workspace/big.bin").stat().st_size == 5000
+        assert (site.directory(session) / "archive.workspace/.GIT").read_text() == "strange\n"
         assert not (site.directory(session) / "leaving").exists()
 
 

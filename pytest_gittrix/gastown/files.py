@@ -26,6 +26,10 @@ EVENTS: Final = ".events.jsonl"
 SESSIONS: Final = ".sessions"
 INDEX: Final = "index.jsonl"
 ARCHIVE: Final = "archive"
+MARK: Final = ".gittrix-export"
+"""The file that is beside the others in a directory that an export made, so that no town's own are taken for an export's."""
+
+_MARK_TEXT: Final = "An export of gittrix made .events.jsonl and .sessions here, and the next one replaces them.\n"
 
 _LONGEST: Final = 1 << 20
 """Bytes of the longest line. A reader of Gas Town gives up at a longer one; ours passes over it."""
@@ -58,16 +62,18 @@ def export(store: Store, directory: str | os.PathLike[str], *, archive_before: d
 
     Args:
         store: the sessions; it is only read.
-        directory: the target; made if it is missing. The directory of a living town is refused.
+        directory: the target; made if it is missing. A town's own directory is refused.
         archive_before: sessions that ended before this go to ``.sessions/archive`` instead of ``.sessions``.
 
     Raises:
-        InvalidInput: there is an event log that no export wrote, or ``archive_before`` has no time zone.
+        InvalidInput: there are an event log or sessions that no export wrote, or ``archive_before`` has no time zone.
         AdapterUnavailable: the store cannot be listed, or a file cannot be written.
     """
     before = None if archive_before is None else ns_of(archive_before)
     root = Path(directory)
+    _require_mark(root)
     _refuse_a_town(root / EVENTS)
+    write_whole(root / MARK, _MARK_TEXT)
     town_lines: list[tuple[int, str, int, str]] = []
     index: list[tuple[int, str, str]] = []
     problems: list[Problem] = []
@@ -156,8 +162,21 @@ def _line(data: Mapping[str, Any]) -> str:
     return json.dumps(data, separators=(",", ":")) + "\n"
 
 
+def _require_mark(root: Path) -> None:
+    """Refuse a directory with files of the same names that no export made there."""
+    if os.path.lexists(root / MARK):
+        return
+    taken = next((root / name for name in (EVENTS, SESSIONS) if os.path.lexists(root / name)), None)
+    if taken is not None:
+        raise InvalidInput(
+            f"{taken} is there, and no {MARK} beside it: no export made it.",
+            why="It can be a town's own, an export would replace what is in it, and there is no other copy.",
+            fix="Export to a directory of its own. What an earlier version exported can be removed first.",
+        )
+
+
 def _refuse_a_town(path: Path) -> None:
-    """Refuse to replace the log of a living town, which is the only copy."""
+    """Refuse to replace a log to which a town has written since the last export."""
     foreign = next((line for line in read_town_events(path) if _is_foreign(line)), None)
     if foreign is not None:
         raise InvalidInput(

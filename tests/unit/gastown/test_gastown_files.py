@@ -15,7 +15,7 @@ from support.engine import Site, fingerprint, open_site
 from support.gastown import START, TOAST, add, born, events_of, ns_at
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
-from pytest_gittrix.gastown.files import Exported, export, read_index, read_town_events
+from pytest_gittrix.gastown.files import MARK, Exported, export, read_index, read_town_events
 from pytest_gittrix.record.state.metadata import metadata_of
 from pytest_gittrix.record.store.store import Store
 from pytest_gittrix.testing.faults.crash import Crash
@@ -61,13 +61,19 @@ def minute(number: int) -> datetime:
 
 
 def files(root: Path) -> list[str]:
-    """Every file below a directory."""
-    return sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+    """Every file below a directory but for the mark of an export."""
+    return sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file() and path.name != MARK)
 
 
 def contents(root: Path) -> dict[str, bytes]:
     """Their bytes."""
     return {name: (root / name).read_bytes() for name in files(root)}
+
+
+def marked(root: Path) -> None:
+    """Make a directory as an export does."""
+    root.mkdir(parents=True)
+    (root / MARK).touch()
 
 
 def detail(path: Path) -> dict[str, Any]:
@@ -317,6 +323,7 @@ def test_an_export_that_is_killed_anywhere_leaves_whole_files_and_is_done_again(
 
 
 def test_a_file_that_cannot_be_written_is_named_and_nothing_is_left_beside_it(store: Store, town: Path) -> None:
+    marked(town)
     (town / ".sessions" / "index.jsonl").mkdir(parents=True)
 
     with pytest.raises(AdapterUnavailable, match=r"index\.jsonl cannot be written"):
@@ -326,7 +333,8 @@ def test_a_file_that_cannot_be_written_is_named_and_nothing_is_left_beside_it(st
 
 def test_an_export_does_not_write_through_a_link(store: Store, town: Path, tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("mine")
-    (town / ".sessions").mkdir(parents=True)
+    marked(town)
+    (town / ".sessions").mkdir()
     (town / ".sessions" / "zoe.json").symlink_to(tmp_path / "precious")
     export(store, town)
 
@@ -334,7 +342,7 @@ def test_an_export_does_not_write_through_a_link(store: Store, town: Path, tmp_p
     assert detail(town / ".sessions" / "zoe.json")["id"] == "zoe"
 
 
-# A town's own log -----------------------------------------------------------------------------------------------------------------
+# What is a town's own -------------------------------------------------------------------------------------------------------------
 
 OWN: list[dict[str, Any]] = [
     {"type": "sling", "payload": {"bead": "gt-1"}},
@@ -345,8 +353,8 @@ OWN: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("line", OWN, ids=lambda line: str(line["type"]))
-def test_the_log_of_a_town_is_not_replaced(store: Store, town: Path, line: dict[str, Any]) -> None:
-    town.mkdir(parents=True)
+def test_a_log_to_which_a_town_has_written_is_not_replaced(store: Store, town: Path, line: dict[str, Any]) -> None:
+    marked(town)
     log = town / ".events.jsonl"
     log.write_text("garbage\n" + json.dumps(line) + "\n")
     before = fingerprint(town)
@@ -354,6 +362,28 @@ def test_the_log_of_a_town_is_not_replaced(store: Store, town: Path, line: dict[
     with pytest.raises(InvalidInput, match=f"'{line['type']}' that no export wrote"):
         export(store, town)
     assert fingerprint(town) == before
+
+
+@pytest.mark.parametrize("name", [".events.jsonl", ".sessions/index.jsonl", ".sessions/gt-x.json", ".sessions/archive/gt-x.json"])
+def test_what_no_export_made_is_not_replaced_whatever_is_in_it(store: Store, town: Path, name: str) -> None:
+    for text in ("", "garbage\n", json.dumps({"type": "session_start", "id": "gt-x"}) + "\n"):
+        (town / name).parent.mkdir(parents=True, exist_ok=True)
+        (town / name).write_text(text)
+        before = fingerprint(town)
+
+        with pytest.raises(InvalidInput, match="no export made it"):
+            export(store, town)
+        assert fingerprint(town) == before
+
+
+def test_other_files_in_the_directory_stay(store: Store, town: Path) -> None:
+    town.mkdir(parents=True)
+    (town / "notes").write_text("mine")
+    export(store, town)
+    export(store, town)
+
+    assert (town / "notes").read_text() == "mine"
+    assert len(read_index(town / ".sessions" / "index.jsonl")) == 3
 
 
 # Readers --------------------------------------------------------------------------------------------------------------------------

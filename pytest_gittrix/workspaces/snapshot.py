@@ -26,7 +26,7 @@ from pytest_gittrix.os_level.safe_dir import is_temporary
 from pytest_gittrix.workspaces.seed import Seed
 
 _TRIES: Final = 5
-_DEEPEST: Final = 400
+_DEEPEST: Final = 400  # a descriptor is open for each
 _STEP_NS: Final = 1_000_000
 _UNSAFE: Final = "its name could be taken for a git directory"
 _SUBMODULE: Final = "it is a submodule; what is inside it is not looked at"
@@ -159,9 +159,9 @@ class _Walk:
         self.latest = max(self.latest, status.st_ctime_ns)
         suspect = suspect or self.created.directories.get(path) != status.st_ino
         if depth > _DEEPEST:
-            raise WriteRejected(
-                f"{path!r} is more than {_DEEPEST} directories deep.", why="No repository needs that; the walk stops there."
-            )
+            self.refused[path] = f"it is more than {_DEEPEST} directories deep, where nothing is looked at"
+            self.visited.update(name for name in self.seed.directories if f"{name}/".startswith(f"{path}/"))
+            return
         self.visited.add(path)
         known = self.seed.directories.get(path, {})
         prefix = f"{path}/" if path else ""

@@ -81,7 +81,8 @@ def test_too_much_in_all_is_an_error_that_says_how_to_raise_the_limit(workspace:
         workspace.snapshot(limits=limits)
 
 
-def test_a_tree_deeper_than_any_repository_is_refused(workspace: Workspace) -> None:
+def test_a_directory_deeper_than_any_repository_is_refused_and_keeps_no_other_file_from_being_seen(workspace: Workspace) -> None:
+    put(Path(workspace.path), {"app.py": "value = 2\n"})
     descriptor = os.open(workspace.path, os.O_RDONLY)
     for _ in range(402):
         os.mkdir("d", dir_fd=descriptor)
@@ -90,8 +91,18 @@ def test_a_tree_deeper_than_any_repository_is_refused(workspace: Workspace) -> N
         descriptor = below
     os.close(descriptor)
 
-    with pytest.raises(WriteRejected, match="400 directories deep"):
-        workspace.snapshot()
+    taken = workspace.snapshot()
+
+    assert list(taken.changes) == ["app.py"]
+    assert taken.refused == {"/".join("d" * 401): "it is more than 400 directories deep, where nothing is looked at"}
+
+
+def test_what_the_baseline_has_so_deep_is_not_taken_for_deleted(tmp_path: Path) -> None:
+    deep = "/".join("d" * 402)
+    repo = GitRepo.make(tmp_path / "durable", {f"{deep}/file": "1\n", "a": "1\n"}, bare=True)
+    workspace = make_workspace(repo, tmp_path)
+
+    assert workspace.snapshot().changes == {}
 
 
 def replaced_by_a_link(root: Path) -> None:

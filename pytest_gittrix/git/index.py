@@ -1,7 +1,7 @@
 """The index file: built for a fresh workspace, and changed for a person's checkout.
 
 A change copies every byte that does not concern a changed path (stat data, flags, resolve-undo), so that what the person has staged stays
-staged. Formats that this module cannot write (version 4, split and sparse indexes) are refused by name.
+staged. Version 4 is read into the layout of version 3, and written from it. Split and sparse indexes are refused by name.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _encode(path: bytes, entry: IndexEntry) -> bytes:
     numbers = (*entry.stat[:6], entry.mode, *entry.stat[7:])
     body = _STAT.pack(*numbers) + bytes.fromhex(entry.id)
     body += struct.pack(">HH", flags | _EXTENDED, _SKIP_WORKTREE) if entry.skip_worktree else struct.pack(">H", flags)
-    return body + path + b"\0" * (8 - (len(body) + len(path)) % 8)
+    return body + path + _padding(len(body) + len(path))
 
 
 def build_index(entries: Iterable[tuple[bytes, IndexEntry]], format_: ObjectFormat) -> bytes:
@@ -100,8 +100,10 @@ class IndexFile:
         if not self._data.startswith(b"DIRC") or not self._is_intact():
             raise _damaged()
         _, self._version, self._count = _HEADER.unpack_from(self._data)
-        if self._version not in (2, 3):
+        if self._version not in (2, 3, 4):
             raise _unsupported(f"version {self._version}")
+        if self._version == 4:
+            self._data = _expanded(self._data, self._count, self._fixed)
         self._scan()
 
     def _is_intact(self) -> bool:
@@ -184,9 +186,66 @@ class IndexFile:
                 count += 1
             number = last
         parts.append(self._data[self._starts[number] : self._end])
-        version = 3 if self._version == 3 or any(entry is not None and entry.skip_worktree for entry in changes.values()) else 2
-        body = _HEADER.pack(b"DIRC", version, count) + b"".join(parts) + self._tail
+        extended = any(entry is not None and entry.skip_worktree for entry in changes.values())
+        version = max(self._version, 3) if extended else self._version
+        entries = b"".join(parts)
+        body = _HEADER.pack(b"DIRC", version, count) + (_compressed(entries, self._fixed) if version == 4 else entries) + self._tail
         return body + self._format.digest(body)
+
+
+def _head_size(data: bytes, at: int, fixed: int) -> int:
+    """The size of what is before the name in the entry at an offset."""
+    return fixed + (2 if data[at + fixed - 2] << 8 & _EXTENDED else 0)
+
+
+def _padding(size: int) -> bytes:
+    return b"\0" * (8 - size % 8)
+
+
+def _expanded(data: bytes, count: int, fixed: int) -> bytes:
+    """An index of version 4 with its entries as version 3 has them: each with its whole name, and padded.
+
+    In version 4 a name is the number of bytes to take off the end of the name before it, and what to append to the rest.
+    """
+    parts, name, at = [data[: _HEADER.size]], b"", _HEADER.size
+    for _ in range(count):
+        name_at = at + _head_size(data, at, fixed)
+        taken, rest_at = _read_offset(data, name_at)
+        end = data.index(b"\0", rest_at)
+        name = name[: len(name) - taken] + data[rest_at:end]
+        parts += [data[at:name_at], name, _padding(name_at - at + len(name))]
+        at = end + 1
+    return b"".join(parts) + data[at:]
+
+
+def _compressed(entries: bytes, fixed: int) -> bytes:
+    """The entries of version 3 as version 4 has them."""
+    parts, before, at = [], b"", 0
+    while at < len(entries):
+        name_at = at + _head_size(entries, at, fixed)
+        end = entries.index(b"\0", name_at)
+        name = entries[name_at:end]
+        common = next((number for number, (one, other) in enumerate(zip(before, name, strict=False)) if one != other), len(before))
+        parts += [entries[at:name_at], _offset(len(before) - common), name[common:], b"\0"]
+        before, at = name, end + len(_padding(end - at))
+    return b"".join(parts)
+
+
+def _read_offset(data: bytes, at: int) -> tuple[int, int]:
+    """A number in the encoding of a pack's offsets, and where it ends."""
+    number = data[at] & 0x7F
+    while data[at] & 0x80:
+        at += 1
+        number = (number + 1 << 7) + (data[at] & 0x7F)
+    return number, at + 1
+
+
+def _offset(number: int) -> bytes:
+    encoded = [number & 0x7F]
+    while number := number >> 7:
+        number -= 1
+        encoded.append(0x80 | number & 0x7F)
+    return bytes(reversed(encoded))
 
 
 def _damaged() -> UnsupportedRepository:
@@ -201,6 +260,6 @@ def _unsupported(what: str) -> UnsupportedRepository:
     return UnsupportedRepository(
         f"The work tree's index uses {what}.",
         why="Bringing a promoted file forward means writing the index, and the engine writes only what it fully knows.",
-        fix="Run `git update-index --index-version 2 --no-split-index` (for a sparse one `git sparse-checkout reapply --no-sparse-index`), "
+        fix="Run `git update-index --no-split-index` (for a sparse one `git sparse-checkout reapply --no-sparse-index`), "
         "or promote to a branch that is not checked out.",
     )

@@ -33,6 +33,7 @@ CONTENTS: Final = "archive.txt"
 """The file in it that says what is there."""
 
 _BUILDING: Final = "archive.agent.tmp"
+_INDEX: Final = re.compile(r"index|sharedindex\.[0-9a-f]+")  # a split index is in two files
 _FAN: Final = re.compile(r"[0-9a-f]{2}")
 _LARGEST_LOG: Final = 16 << 20
 _MOST_LOGGED: Final = 1000
@@ -131,8 +132,10 @@ def keep_side_work(root: str, directory: Path, seed: Seed, work: SideWork, *, sy
     (building / CONTENTS).write_text("".join(f"{line}\n" for line in work.lines), "utf-8", "backslashreplace")
     if work.repository.shallow:
         (building / "shallow").write_text("".join(f"{id_}\n" for id_ in work.repository.shallow))
-    with SafeDir.open(os.path.join(root, ".git")) as git, suppress(FileNotFoundError, GittrixError):
-        write_file(building / "index", git.read("index", max_bytes=1 << 28)[0])
+    with SafeDir.open(os.path.join(root, ".git")) as git:
+        for name in filter(_INDEX.fullmatch, os.listdir(os.path.join(root, ".git"))):
+            with suppress(FileNotFoundError, GittrixError):
+                write_file(building / name, git.read(name, max_bytes=1 << 28)[0])
     # It may lead to other object directories; those of the agent's are of no concern here.
     with suppress(FileNotFoundError):
         os.rename(os.path.join(from_, "info"), os.path.join(root, ".git", f"info-{secrets.token_hex(8)}"))

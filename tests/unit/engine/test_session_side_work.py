@@ -224,7 +224,7 @@ def test_a_repository_that_the_agent_closed_is_kept_with_the_whole_workspace(sit
 
 def test_an_index_that_only_git_reads_is_kept_as_it_is(site: Site) -> None:
     session = site.start()
-    git(session, "update-index", "--index-version", "4")
+    git(session, "update-index", "--split-index")
     in_the_index(session)
     session.discard()
 

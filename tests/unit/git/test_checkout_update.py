@@ -251,7 +251,7 @@ def test_a_file_that_git_rewrote_on_the_way_out_counts_as_clean(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (("update-index", "--index-version", "4"), "version 4"),
+        (("sparse-checkout", "set", "--cone", "--sparse-index", "src/deep"), "extension 'sdir'"),
         (("update-index", "--split-index"), "extension 'link'"),
     ],
 )

@@ -225,14 +225,26 @@ class TestACheckoutWhoseModesSayNothing:
         refused(site, session, "'app.py' has changes that are not committed")
 
 
+def test_an_index_of_version_4_is_brought_forward_and_stays_one(tmp_path: Path) -> None:
+    with open_site(tmp_path) as site:
+        site.durable.git("update-index", "--index-version", "4")
+        session = site.start()
+        session.write("src/deep/new.txt", "n\n")
+        session.delete("app.py")
+        session.promote()
+
+        assert site.durable.status() == []
+        assert site.durable.git("fsck", "--strict", "--no-dangling") == ""
+        assert (site.durable.git_dir / "index").read_bytes()[7] == 4
+
+
 @pytest.mark.parametrize(
     "make",
     [
-        ("update-index", "--index-version", "4"),
         ("update-index", "--split-index"),
         ("sparse-checkout", "set", "--cone", "--sparse-index", "src/deep"),
     ],
-    ids=["version 4", "split", "sparse"],
+    ids=["split", "sparse"],
 )
 def test_an_index_the_engine_cannot_write_is_refused_by_name_with_its_own_remedy(tmp_path: Path, make: tuple[str, ...]) -> None:
     files: dict[str, Content] = {"app.py": "x\n", "src/deep/er.txt": "d\n", "docs/a.md": "a\n"}
@@ -244,7 +256,7 @@ def test_an_index_the_engine_cannot_write_is_refused_by_name_with_its_own_remedy
         with pytest.raises(UnsupportedRepository, match="index uses") as caught:
             session.promote()
 
-        assert "--index-version 2" in caught.value.fix
+        assert "--no-split-index" in caught.value.fix
         assert site.state(session.id).intent is None
         session.promote(strategy="branch")
         assert (site.durable.path / "app.py").read_text() == "x\n"

@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import pygit2
+from pygit2.enums import FileStatus, RepositoryOpenFlag
+
 from pytest_gittrix import points
 from pytest_gittrix.errors import PathNotFound, WorktreeDirty, WriteRejected
 from pytest_gittrix.git.index import IndexEntry, IndexFile, stat_numbers
@@ -133,7 +136,21 @@ class LockedCheckout:
         if status is None or not self._is_kind(status, staged.mode):
             return False
         # A file that a filter or a line-ending rule converted has other bytes, but its recorded stat says that git found it clean.
-        return stat.S_ISREG(status.st_mode) and staged.matches(status)
+        return stat.S_ISREG(status.st_mode) and (staged.matches(status) or self._differs_by_line_endings(files, path, staged, status))
+
+    def _differs_by_line_endings(self, files: SafeDir, path: str, staged: IndexEntry, status: os.stat_result) -> bool:
+        """Whether a file has other times than git recorded, and only the line endings that attributes or configuration ask for."""
+        if staged.stat[9] not in (0, status.st_size):  # what has another size is changed to git, without a look into it
+            return False
+        data = files.read(path)[0].replace(b"\r\n", b"\n")
+        if self.format.hash_object("blob", data) != staged.id:
+            return False
+        try:
+            # libgit2 knows the rules, and runs no filter of the person's.
+            found = pygit2.Repository(self.checkout.path, RepositoryOpenFlag.NO_SEARCH).status_file(path)
+        except (pygit2.GitError, KeyError, ValueError, OSError):  # sha256, or a name that is not UTF-8
+            return False
+        return not found & (FileStatus.WT_MODIFIED | FileStatus.WT_TYPECHANGE | FileStatus.WT_UNREADABLE | FileStatus.CONFLICTED)
 
     def _matches(self, files: SafeDir, path: str, entry: Entry | None) -> bool:
         """Whether the file at a path equals the entry in kind, mode and bytes."""

@@ -248,6 +248,46 @@ def test_a_file_that_git_rewrote_on_the_way_out_counts_as_clean(tmp_path: Path) 
     assert (repo.path / "app.py").read_bytes() == b"value = 2\n"
 
 
+@pytest.mark.parametrize("attributes", ["*.py text eol=crlf\n", "* text=auto eol=crlf\n", None])
+def test_a_file_with_the_line_endings_that_git_asks_for_is_clean_whatever_its_times(tmp_path: Path, attributes: str | None) -> None:
+    repo = GitRepo.make(tmp_path / "durable", FILES)
+    if attributes is None:
+        repo.git("config", "core.autocrlf", "true")
+    else:
+        put(repo.git_dir / "info", {"attributes": attributes})
+    (repo.path / "app.py").unlink()
+    repo.git("checkout", "app.py")
+    assert (repo.path / "app.py").read_bytes() == b"value = 1\r\n"
+    os.utime(repo.path / "app.py", ns=(10**18, 10**18))
+    assert repo.status() == []
+
+    bring(repo, planned(repo, EDIT))
+
+    assert (repo.path / "app.py").read_bytes() == b"value = 2\n"
+    assert repo.status() == []
+
+
+@pytest.mark.parametrize(
+    ("attributes", "content"),
+    [
+        ("*.py -text\n", "value = 1\r\n"),
+        ("", "value = 1\r\n"),
+        ("*.py text eol=crlf\n", "value = 3\r\n"),
+        ("*.py text eol=crlf\n", "value = 1\r\n"),
+    ],
+    ids=["no text", "no rule", "another value", "another size than recorded"],
+)
+def test_a_file_whose_line_endings_are_the_humans_own_is_not_clean(repo: GitRepo, attributes: str, content: str) -> None:
+    put(repo.git_dir / "info", {"attributes": attributes})
+    put(repo.path, {"app.py": content})
+    assert repo.status() == [" M app.py"]
+
+    with pytest.raises(WorktreeDirty, match=r"'app\.py' has changes"):
+        bring(repo, planned(repo, EDIT))
+
+    assert (repo.path / "app.py").read_bytes() == content.encode()
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

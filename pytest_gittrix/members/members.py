@@ -272,7 +272,7 @@ class Members:
         return self._end.stop(id, force=force, reason=reason)
 
     def stop_all(self, *, member: str | None = None, force: bool = False) -> StopSummary:
-        """Stop all sessions that run, one after the other; interactive ones only if a member is named. A failure stops no other.
+        """Stop all sessions that run, side by side; interactive ones only if a member is named. A failure stops no other.
 
         Args:
             member: only those of this member.

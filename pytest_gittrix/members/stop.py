@@ -8,10 +8,12 @@ ending that was killed half-way is continued by the next call.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from pytest_gittrix import points
 from pytest_gittrix.engine.agents.processes import AgentProcess
@@ -24,6 +26,9 @@ from pytest_gittrix.members.finalize_record import plain
 from pytest_gittrix.members.record import LockedSession, MemberRecord, Team, workspace_lock_wait
 from pytest_gittrix.members.start import mark_never_started, release, retain, ssh_variables
 from pytest_gittrix.record.state.lifecycle import TERMINAL, Life, require_legal
+
+SAVED_AT_ONCE: Final = 4
+"""How many of the sessions that are stopped together are finalized at a time; their agents are all asked to end at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +216,16 @@ class MemberEnd:
         return self._kill(record, text) if force else self._ask_to_end(record, text)
 
     def _ask_to_end(self, record: MemberRecord, reason: str | None) -> Life:
+        self._end_agent(record, reason)
+        return self.finish(record.id)
+
+    def _end_agent_of(self, id_: str) -> None:
+        self._end_agent(self.team.record(id_), None)
+
+    def _kill_one(self, id_: str) -> None:
+        self._kill(self.team.record(id_), None)
+
+    def _end_agent(self, record: MemberRecord, reason: str | None) -> None:
         life = record.life()
         if life.state == "active":
             with record.locked() as session:
@@ -219,7 +234,6 @@ class MemberEnd:
                     life = session.add("stop.requested", {"reason": reason}, commit_point=True)
                     points.reached("member:stopping")
             self._stop_processes(record, life)
-        return self.finish(record.id)
 
     def _kill(self, record: MemberRecord, reason: str | None) -> Life:
         """Kill a session. Its state is stored first, so that a finalization that runs meanwhile finds that it has been superseded."""
@@ -268,21 +282,27 @@ class MemberEnd:
         return self.ensure_stopped(record)
 
     def stop_all(self, lives: Iterable[Life], *, force: bool, chats: bool) -> StopSummary:
-        """Stop these sessions one after the other, interactive ones too if ``chats``; see ``Members.stop_all``."""
-        stopped: list[str] = []
-        skipped: list[str] = []
-        errors: dict[str, str] = {}
-        for life in lives:
-            if life.kind == "interactive" and not chats:
-                skipped.append(life.id)
-                continue
-            try:
-                self.stop(life.id, force=force, reason=None)
-                stopped.append(life.id)
-            except Exception as problem:  # noqa: BLE001  (one session must not keep the others from being stopped)
-                errors[life.id] = _reason(problem)
-        ended = tuple(stopped)
-        return StopSummary(() if force else ended, ended if force else (), tuple(skipped), errors)
+        """Stop these sessions side by side, interactive ones too if ``chats``; see ``Members.stop_all``."""
+        every = [*lives]
+        chosen = [life.id for life in every if chats or life.kind != "interactive"]
+        skipped = tuple(life.id for life in every if life.id not in chosen)
+        failures = self._side_by_side(chosen, self._kill_one if force else self._end_agent_of, len(chosen))
+        if not force:
+            failures |= self._side_by_side([id_ for id_ in chosen if id_ not in failures], self.finish, SAVED_AT_ONCE)
+        ended = tuple(id_ for id_ in chosen if id_ not in failures)
+        return StopSummary(() if force else ended, ended if force else (), skipped, failures)
+
+    def _side_by_side(self, ids: Sequence[str], do: Callable[[str], object], most: int) -> dict[str, str]:
+        """Do something to sessions, to so many at a time; why it failed, by id, which must not keep the others from it."""
+        if not ids:
+            return {}
+        with ThreadPoolExecutor(min(most, len(ids)), "gittrix-stop") as threads:
+            doing = {id_: threads.submit(copy_context().run, do, id_) for id_ in ids}
+        problems = {id_: one.exception() for id_, one in doing.items()}
+        for problem in problems.values():
+            if problem is not None and not isinstance(problem, Exception):
+                raise problem
+        return {id_: _reason(problem) for id_, problem in problems.items() if isinstance(problem, Exception)}
 
 
 def _stop(process: AgentProcess, grace: float, life: Life, why: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.daemon import wait_until
 from support.git import GitRepo
 from support.members import Crew
 
@@ -289,6 +290,24 @@ def test_all_that_run_by_themselves_are_stopped_and_chats_only_if_their_member_i
     assert crew.members.get(chat.id).state == "active"
     forced = crew.members.stop_all(member="alice", force=True)
     assert (forced.killed, forced.deactivated) == ((chat.id,), ())
+
+
+def test_all_agents_are_asked_to_end_before_any_is_waited_for(crew: Crew, tmp_path: Path) -> None:
+    ready, asked = tmp_path / "ready", tmp_path / "asked"
+    ready.mkdir()
+    asked.mkdir()
+    waits = f"while [ $(ls {asked} | wc -l) -lt 3 ]; do sleep 0.01; done"
+    agent = f"trap ': > {asked}/$BM_SESSION_ID; {waits}; exit 0' TERM; : > {ready}/$BM_SESSION_ID; while :; do sleep 0.01; done"
+    members = crew.manager(grace=30.0)
+    lives = [members.start("ada", command=["sh", "-c", agent]) for _ in range(3)]
+    wait_until(lambda: len([*ready.iterdir()]) == 3)
+
+    summary = members.stop_all()
+
+    assert set(summary.deactivated) == {life.id for life in lives}
+    ends = [members.get(life.id).agent for life in lives]
+    assert [(end.code, end.signal) for end in ends if end is not None] == [(0, None)] * 3
+    assert [crew.types(life.id).count("stop.requested") for life in lives] == [1, 1, 1]
 
 
 def test_one_that_cannot_be_stopped_does_not_stop_the_others_from_being_stopped(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -28,13 +29,14 @@ HEARTBEAT: Final = 15.0
 MAX_EVENTS: Final = 10_000
 """How many events may wait for a listener."""
 MAX_BYTES: Final = 64 << 20
-"""How many bytes of events may wait for a listener; beyond either limit its stream is ended."""
+"""How many bytes of events may wait for all listeners together; beyond either limit the one that most waits for is dropped."""
 SCAN_INTERVAL: Final = 0.25
 """Seconds between two scans for events that other processes stored; those of this engine are sent at once."""
 
 _TOO_SLOW: Final = {
     "code": "TOO_SLOW",
-    "message": f"More than {MAX_EVENTS} events or {MAX_BYTES} bytes behind; what was missed is in the logs.",
+    "message": f"More than {MAX_EVENTS} events behind, or the slowest of all that listen when {MAX_BYTES} bytes wait for them; "
+    "what was missed is in the logs.",
 }
 
 
@@ -52,58 +54,130 @@ def resumed(text: str | None) -> tuple[str, int] | None:
     return session, int(seq)
 
 
-class Listener:
-    """One client of the feed: which events it wants, and the messages that wait for it."""
+class Backlog:
+    """What waits for all listeners of a feed together. A listener that is dropped or has left frees what waited for it.
 
-    def __init__(self, session: str | None, types: frozenset[str] | None) -> None:
+    Attributes:
+        size: how many bytes wait.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.lock = threading.Lock()
+        self._listeners: list[Listener] = []
+
+    def add(self, listener: Listener) -> None:
+        """Count what waits for a listener, too."""
+        with self.lock:
+            self._listeners.append(listener)
+
+    def remove(self, listener: Listener) -> None:
+        """Count a listener that was dropped or has left no more. The caller holds the lock."""
+        with suppress(ValueError):
+            self._listeners.remove(listener)
+
+    def make_room(self, size: int) -> None:
+        """Drop listeners, the one that most waits for first, until so many more bytes can wait. The caller holds the lock."""
+        while self._listeners and self.size + size > MAX_BYTES:
+            max(self._listeners, key=lambda listener: listener.size).drop()
+
+
+class Listener:
+    """One client of the feed: which events it wants, and the messages that wait for it.
+
+    Attributes:
+        size: how many bytes wait for it.
+        ended: whether it gets no more events.
+    """
+
+    def __init__(self, session: str | None, types: frozenset[str] | None, backlog: Backlog) -> None:
         self._session = session
         self._types = types
         self._loop = asyncio.get_running_loop()
-        self._waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._waiting_bytes = 0
+        self._arrived = asyncio.Event()
+        self._backlog = backlog
+        self._waiting: deque[bytes] = deque()
+        self._last: bytes | None = None
+        self.size = 0
         self.ended = False
+        backlog.add(self)
 
     def wants(self, event: Event) -> bool:
         """Whether the listener asked for such an event."""
         return self._session in (None, event.stream) and (self._types is None or event.type in self._types)
 
-    def send(self, event: Event) -> None:
-        """Queue an event for the listener; from any thread."""
-        if self.ended:
-            return
-        if self._waiting.qsize() >= MAX_EVENTS or self._waiting_bytes >= MAX_BYTES:
-            self.end(_message(_TOO_SLOW, name="error"))
-            return
-        self._put(_message(line_of(event), id_=f"{event.stream}:{event.seq}"))
+    def send(self, message: bytes) -> None:
+        """Have a message wait for the listener; from any thread. One that is too slow gets ``TOO_SLOW`` in place of all that waits."""
+        with self._backlog.lock:
+            if self.ended:
+                return
+            if len(self._waiting) >= MAX_EVENTS or len(message) > MAX_BYTES:
+                self.drop()
+            else:
+                self._backlog.make_room(len(message))
+            if not self.ended:
+                self._waiting.append(message)
+                self._count(len(message))
+                self._wake()
 
-    def end(self, last: bytes | None = None) -> None:
-        """End the stream after the messages that wait, and after ``last``."""
+    def drop(self) -> None:
+        """End the stream with ``TOO_SLOW``, without what waits. The caller holds the backlog's lock."""
+        self._clear()
+        self._last = _message(_TOO_SLOW, name="error")
+        self._finish()
+
+    def end(self) -> None:
+        """End the stream after the messages that wait."""
+        with self._backlog.lock:
+            self._finish()
+
+    def leave(self) -> None:
+        """Free what waits for a client that has gone."""
+        with self._backlog.lock:
+            self._clear()
+            self._finish()
+
+    def _finish(self) -> None:
         self.ended = True
-        if last is not None:
-            self._put(last)
-        self._put(None)
+        self._backlog.remove(self)
+        self._wake()
 
-    def _put(self, message: bytes | None) -> None:
+    def _clear(self) -> None:
+        self._waiting.clear()
+        self._count(-self.size)
+
+    def _count(self, size: int) -> None:
+        self.size += size
+        self._backlog.size += size
+
+    def _wake(self) -> None:
         with suppress(RuntimeError):  # the listener's loop was closed meanwhile
-            self._loop.call_soon_threadsafe(self._enqueue, message)
+            self._loop.call_soon_threadsafe(self._arrived.set)
 
-    def _enqueue(self, message: bytes | None) -> None:
-        self._waiting_bytes += len(message or b"")
-        self._waiting.put_nowait(message)
+    def _next(self) -> bytes | None:
+        with self._backlog.lock:
+            self._arrived.clear()
+            if not self._waiting:
+                last, self._last = self._last, None
+                return last
+            message = self._waiting.popleft()
+            self._count(-len(message))
+            return message
 
     async def lines(self) -> AsyncIterator[bytes]:
         """The lines of the stream, until it ends."""
         yield b": listening\n\n"
         while True:
+            ended = self.ended  # before a look at what waits: nothing is added after the end
+            if (message := self._next()) is not None:
+                yield message
+                continue
+            if ended:
+                return
             try:
-                message = await asyncio.wait_for(self._waiting.get(), HEARTBEAT)
+                await asyncio.wait_for(self._arrived.wait(), HEARTBEAT)
             except TimeoutError:
                 yield b": still here\n\n"
-                continue
-            if message is None:
-                return
-            self._waiting_bytes -= len(message)
-            yield message
 
 
 class Feed:
@@ -123,6 +197,7 @@ class Feed:
         self._signatures: dict[str, Signature] = {}
         self._sent: dict[str, int] = {}
         self._logs: dict[str, EventLog] = {}
+        self._backlog = Backlog()
         self._closed = False
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
@@ -130,7 +205,7 @@ class Feed:
 
     def listener(self, session: str | None, types: Iterable[str] | None) -> Listener:
         """Make a listener on the caller's event loop. Raises InvalidInput for an unknown type of event."""
-        return Listener(session, check_types(types))
+        return Listener(session, check_types(types), self._backlog)
 
     def subscribe(self, listener: Listener, after: tuple[str, int] | None = None) -> None:
         """Send a listener the events from now on, and first those of a session after an event. It blocks, so not for an event loop.
@@ -163,11 +238,11 @@ class Feed:
         last = self._sent.get(session, -1)
         for event in self._store.log(session).read():
             if after < event.seq <= last and listener.wants(event):
-                listener.send(event)
+                listener.send(_told(event))
 
     def forget(self, listener: Listener) -> None:
         """Remove a listener that has gone. An event loop calls this, so it does not wait: the next scan drops the listener."""
-        listener.ended = True
+        listener.leave()
         self._wake.set()
 
     def _drop_ended(self) -> None:
@@ -217,9 +292,14 @@ class Feed:
             if event.seq <= self._sent.get(id_, -1):
                 continue
             self._sent[id_] = event.seq
-            for listener in self._listeners:
-                if listener.wants(event):
-                    listener.send(event)
+            wanting = [listener for listener in self._listeners if listener.wants(event)]
+            message = _told(event) if wanting else b""  # one for all
+            for listener in wanting:
+                listener.send(message)
+
+
+def _told(event: Event) -> bytes:
+    return _message(line_of(event), id_=f"{event.stream}:{event.seq}")
 
 
 def _message(data: dict[str, Any], *, id_: str | None = None, name: str | None = None) -> bytes:

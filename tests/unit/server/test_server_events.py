@@ -196,6 +196,43 @@ def test_one_that_does_not_keep_up_is_told_so_and_let_go(
     assert json.loads(last["data"])["code"] == "TOO_SLOW"
 
 
+def test_all_that_listen_share_one_limit_and_the_slowest_is_let_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MAX_BYTES", 1000)
+    backlog = events.Backlog()
+
+    async def listen() -> tuple[list[bytes], list[bytes]]:
+        slow, quick = events.Listener(None, None, backlog), events.Listener(None, None, backlog)
+        for listener, count in ((slow, 9), (quick, 1)):
+            for _ in range(count):
+                listener.send(b"x" * 100)
+        assert (slow.ended, backlog.size) == (False, 1000)
+        quick.send(b"y" * 100)
+        assert (slow.ended, quick.ended, backlog.size) == (True, False, 200)
+        quick.end()
+        return [line async for line in slow.lines()], [line async for line in quick.lines()]
+
+    slow, quick = asyncio.run(listen())
+    assert quick == [b": listening\n\n", b"x" * 100, b"y" * 100]
+    assert len(slow) == 2
+    assert slow[1].startswith(b"event: error\n")
+    assert b'"TOO_SLOW"' in slow[1]
+    assert backlog.size == 0
+
+
+def test_what_waits_for_one_that_has_left_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MAX_BYTES", 1000)
+    backlog = events.Backlog()
+
+    async def listen() -> list[bool]:
+        gone, there = events.Listener(None, None, backlog), events.Listener(None, None, backlog)
+        gone.send(b"x" * 900)
+        gone.leave()
+        there.send(b"x" * 900)
+        return [gone.ended, there.ended]
+
+    assert asyncio.run(listen()) == [True, False]
+
+
 def test_the_end_of_the_daemon_is_the_end_of_every_stream(staff: Staff) -> None:
     with serving(staff.settings) as daemon:
         streams = [listening(daemon) for _ in range(3)]

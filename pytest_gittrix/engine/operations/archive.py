@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.engine.operations.review import patch_of
+from pytest_gittrix.engine.operations.validation import visible
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.git.bare_repository import open_bare
 from pytest_gittrix.git.commit import Signature, build_commit
@@ -140,7 +141,7 @@ def write_archive(
         snapshot.blobs,
         parent=seed.commit,
         author=Signature(*AGENT, seconds),
-        message=f"gittrix: set aside from {task or session_id}",
+        message=f"gittrix: set aside from {visible(task) or session_id}",
         format_=seed.format,
     )
     repository = _open_repository(directory, seed, sync)

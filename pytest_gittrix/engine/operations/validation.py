@@ -5,6 +5,7 @@ Pure functions over values. ``git.path_rules`` validates names of files.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Final
@@ -13,6 +14,7 @@ from pytest_gittrix.errors import InvalidInput
 
 LONGEST_TTL: Final = timedelta(days=36_525)
 """A hundred years: any deadline that starts from a date of ours is one that a calendar has."""
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def check_text(value: object, what: str) -> str:
@@ -39,13 +41,25 @@ def check_text(value: object, what: str) -> str:
 
 
 def check_commit_text(value: object, what: str = "message") -> str:
-    """Validate a text for a commit. Raises InvalidInput, as ``check_text`` and for a NUL."""
+    """Validate a text for a commit. Raises InvalidInput, as ``check_text``, for a NUL, and for a control character in its subject."""
     text = check_text(value, what)
     if "\0" in text:
         raise InvalidInput(
             f"{what} has a NUL at {text.index(chr(0))}: {_shown(text)}.", why="No commit of git can hold one.", fix="Leave it out."
         )
+    subject, _, _ = text.lstrip().partition("\n\n")
+    if (found := _CONTROL.search(subject)) is not None:
+        raise InvalidInput(
+            f"The subject of {what} has the control character {found[0]!r}: {_shown(text)}.",
+            why="A terminal that lists commits would obey it.",
+            fix="Leave it out; a line ends with a newline alone.",
+        )
     return text
+
+
+def visible(text: str) -> str:
+    """A text with its control characters as escapes, except for the ends of lines and tabs; for the subject of a commit."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text.replace("\r\n", "\n"))
 
 
 def check_message(value: object, what: str = "message") -> str:

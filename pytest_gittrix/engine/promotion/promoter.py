@@ -12,6 +12,7 @@ from pytest_gittrix.engine.operations.eviction import Evictor
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
 from pytest_gittrix.engine.operations.review import Review, snapshot_of
+from pytest_gittrix.engine.operations.validation import visible
 from pytest_gittrix.engine.promotion.conflicts import check_on_overlap
 from pytest_gittrix.engine.promotion.promotion import PromoteResult, Promotion
 from pytest_gittrix.engine.promotion.pull_requests import PrRequest, PullRequests
@@ -47,7 +48,7 @@ class PromoteRequest:
 
     def commit_message(self, state: SessionState) -> str:
         """The caller's message, or one from the session's task."""
-        return self.message or (f"gittrix: {state.task}" if state.task else f"gittrix: promote session {state.id}")
+        return self.message or (f"gittrix: {visible(state.task)}" if state.task else f"gittrix: promote session {state.id}")
 
 
 @dataclass(frozen=True)

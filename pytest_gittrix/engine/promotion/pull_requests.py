@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from pytest_gittrix import points
 from pytest_gittrix.backends.forge.protocol import Forge, ForgeUnavailable, PullRequest
 from pytest_gittrix.backends.protocol import Durable
-from pytest_gittrix.engine.operations.validation import check_text
+from pytest_gittrix.engine.operations.validation import check_text, visible
 from pytest_gittrix.errors import CapabilityMissing, GittrixError, InvalidInput
 from pytest_gittrix.git.refs import short_branch
 from pytest_gittrix.os_level.monotonic import pause, real_seconds
@@ -49,8 +49,10 @@ class PrRequest:
         for name, text in (("title", self.title), ("body", self.body)):
             if text is not None and "\0" in check_text(text, name):
                 raise InvalidInput(f"{name} holds a NUL.", why="No forge takes it.", fix="Leave it out.")
-        if self.title is not None and (not self.title.strip() or "\n" in self.title):
-            raise InvalidInput(f"title={self.title[:80]!r} is no title.", fix="Give one line that says something.")
+        if self.title is not None and (not self.title.strip() or "\n" in self.title or visible(self.title) != self.title):
+            raise InvalidInput(
+                f"title={self.title[:80]!r} is no title.", fix="Give one line that says something, without control characters."
+            )
         if self.base is not None:
             short_branch(check_text(self.base, "base"))
 
@@ -80,7 +82,7 @@ class PrRequest:
         paragraphs = [rest.strip() if title == first else message.strip(), f"Promoted by gittrix from session `{session}`."]
         return Proposal(
             short_branch(self.base) if self.base is not None else branch,
-            self.title if self.title is not None else title or task.strip()[:_TITLE] or f"Session {session}",
+            self.title if self.title is not None else title or visible(task).strip()[:_TITLE] or f"Session {session}",
             self.body if self.body is not None else "\n\n".join(filter(None, paragraphs)),
             self.draft,
         )

@@ -130,6 +130,7 @@ def test_what_is_of_a_pull_request_needs_one(site: Site, forge: GitHubForge, str
         {"title": ""},
         {"title": "  "},
         {"title": "two\nlines"},
+        {"title": "\x1b[2Jtitle"},
         {"title": "nul\0"},
         {"title": "\ud800"},
         {"title": 7},

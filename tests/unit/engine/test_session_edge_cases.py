@@ -14,6 +14,7 @@ import pytest
 
 from pytest_gittrix import EvictionPolicy, GittrixError, World, points
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, SessionExpired
+from pytest_gittrix.testing.repos.member_workspaces import git
 
 
 @pytest.fixture
@@ -260,6 +261,30 @@ class TestWhatIsNotAllowed:
             with pytest.raises(InvalidInput, match="message has a NUL at 3"):
                 do("fix\0ed")
         assert session.promote(message="fixed").sha == world.durable.head()
+
+    @pytest.mark.parametrize("message", ["\x1b[2Jfixed", "fixed\rmore", "two\nlines\x07", "\n\nfixed\x9b2J", "fixed\r\n\r\nwhy"])
+    def test_no_control_character_reaches_the_subject_of_a_commit(self, world: World, message: str) -> None:
+        session = world.start()
+        session.write("a", "agent\n")
+        for do in (session.commit, lambda message: session.promote(message=message)):
+            with pytest.raises(InvalidInput, match="The subject of message has the control character"):
+                do(message)
+        assert session.promote(message="fixed\n\n\twhat a terminal \x1b[1mshowed").sha == world.durable.head()
+
+    def test_those_of_a_task_are_written_out_in_the_commits_that_are_named_after_it(self, world: World) -> None:
+        promoted, archived = (world.gittrix.start_session("fix \x1b[2J\rit\r\nall\x00") for _ in range(2))
+        for session in (promoted, archived):
+            session.write("a", "agent\n")
+        archive = archived.archive()
+        promoted.promote()
+
+        assert archive is not None
+        for path, commit, says in (
+            (world.durable.path, "main", "gittrix: "),
+            (archive.repository, archive.ref, "gittrix: set aside from "),
+        ):
+            subject = git(path, "log", "-1", "--format=%s", commit)
+            assert subject == says + "fix \\x1b[2J\\rit all\\x00"
 
     def test_an_empty_branch_is_no_branch_and_not_the_default(self, world: World) -> None:
         with pytest.raises(InvalidInput, match="'' is not a branch name"):

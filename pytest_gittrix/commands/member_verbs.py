@@ -82,7 +82,7 @@ def session_arguments(add: Callable[..., ArgumentParser]) -> None:
     _team(add("inspect", inspect, "show a member's session and what its repositories hold", of_session=True))
     _team(add("finalize", finalize, "save the work of a retained session once more", of_session=True))
     cleaning = add("cleanup", cleanup, "remove workspaces of members' sessions that are over")
-    cleaning.add_argument("id", nargs="?", metavar="ID", help="the session's id, or enough of its beginning; whatever it holds")
+    cleaning.add_argument("id", nargs="?", metavar="ID", help="the session's id, or enough of its beginning; unsaved work is archived")
     cleaning.add_argument("--all", action="store_true", help="all that hold no work which is nowhere else")
     _member(cleaning, "likewise, of this member")
     cleaning.add_argument("--older-than", type=age, metavar="TIME", help="likewise, of sessions created longer ago: 48h")
@@ -224,17 +224,18 @@ def finalize(options: Namespace) -> CommandResult:
 
 
 def cleanup(options: Namespace) -> CommandResult:
-    """Remove workspaces; what holds work that is nowhere else is spared, unless it is named by its id."""
+    """Remove workspaces; what holds work that is nowhere else is spared, unless it is named by its id: then that work is archived."""
     from pytest_gittrix.commands.managers import cleanup_data
 
     with working("Cleaning up"), context.engine(options) as gittrix:
         report = context.members(gittrix, options).cleanup(_selector(gittrix, options), dry_run=options.dry_run)
     what = "would be removed" if report.dry_run else "removed"
     outcomes = [(what, report.removed), ("spared: it holds work that is nowhere else", report.spared)]
-    notes = tuple(f"{id_}: {reason}" for id_, reason in report.failed.items())
+    failed = tuple(f"{id_}: {reason}" for id_, reason in report.failed.items())
+    notes = (*failed, *(f"{id_}: what no remote has is in {path}" for id_, path in report.archived.items()))
     text = text_of(f"{id_} {how}" for how, ids in outcomes for id_ in ids)
     return CommandResult(
-        cleanup_data(report), text or ("" if notes else "There is nothing to clean up.\n"), notes, status=1 if notes else 0
+        cleanup_data(report), text or ("" if failed else "There is nothing to clean up.\n"), notes, status=1 if failed else 0
     )
 
 

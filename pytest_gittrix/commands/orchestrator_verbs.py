@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.commands import engine_context as context
 from pytest_gittrix.commands.output import CommandResult, working
-from pytest_gittrix.commands.render import confinement_note, facts_text, text_of
+from pytest_gittrix.commands.render import archive_notes, confinement_note, facts_text, text_of
 from pytest_gittrix.commands.values import number
 from pytest_gittrix.errors import InvalidInput
 
@@ -103,7 +103,8 @@ def kill(options: Namespace) -> CommandResult:
         id_ = context.full_id(gittrix, options.id)
         done = context.orchestrator(gittrix, options).kill(id_, reason=options.reason, purge=options.purge)
     text = f"{id_} was over already" if done.already_terminated else f"{id_} ended"
-    return CommandResult({"id": id_, "cleaned": done.cleaned, "alreadyTerminated": done.already_terminated}, text_of([text]))
+    data = {"id": id_, "cleaned": done.cleaned, "alreadyTerminated": done.already_terminated, "archives": [*done.archives]}
+    return CommandResult(data, text_of([text]), archive_notes(done.archives))
 
 
 def send(options: Namespace) -> CommandResult:

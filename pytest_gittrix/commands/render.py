@@ -55,6 +55,11 @@ def text_of(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def archive_notes(archives: Sequence[str]) -> tuple[str, ...]:
+    """What says where the work of a session that was ended is."""
+    return (f"Its work is in {', '.join(archives)}.",) if archives else ()
+
+
 def confinement_note(confinement: str) -> tuple[str, ...]:
     """What a person who started an agent should know about its confinement, as it is recorded; nothing if nothing is recorded."""
     if not confinement:

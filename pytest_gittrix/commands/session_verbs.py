@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pytest_gittrix.commands import engine_context as context
 from pytest_gittrix.commands.lineage_verbs import identity_in, started
 from pytest_gittrix.commands.output import CommandResult, Diff, working
-from pytest_gittrix.commands.render import event_data, facts_text, first_line, info_data, info_facts, notes_of, text_of
+from pytest_gittrix.commands.render import archive_notes, event_data, facts_text, first_line, info_data, info_facts, notes_of, text_of
 from pytest_gittrix.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -142,7 +142,8 @@ def discard(options: Namespace) -> CommandResult:
     """End a session without a promotion."""
     with context.session(options) as session:
         session.discard(options.outcome)
-    return CommandResult({"discarded": session.id}, text_of([session.id]))
+    archives = session.archives
+    return CommandResult({"discarded": session.id, "archives": [*archives]}, text_of([session.id]), archive_notes(archives))
 
 
 def extend(options: Namespace) -> CommandResult:
@@ -160,7 +161,8 @@ def evict(options: Namespace) -> CommandResult:
     with context.engine(options) as gittrix:
         id_ = context.full_id(gittrix, options.id)
         gittrix.evict(id_, options.state, outcome=options.outcome)
-    return CommandResult({"evicted": id_}, text_of([id_]))
+        archives = gittrix.archives(id_)
+    return CommandResult({"evicted": id_, "archives": [*archives]}, text_of([id_]), archive_notes(archives))
 
 
 def promote(options: Namespace) -> CommandResult:
@@ -192,7 +194,8 @@ def sweep(options: Namespace) -> CommandResult:
     """Evict every session past its time."""
     with working("Sweeping"), context.engine(options, tidy=False) as gittrix:
         evicted = gittrix.sweep()
-    return CommandResult({"evicted": evicted}, text_of(evicted))
+        archives = {id_: [*gittrix.archives(id_)] for id_ in evicted}
+    return CommandResult({"evicted": evicted, "archives": archives}, text_of(evicted))
 
 
 def recover(options: Namespace) -> CommandResult:

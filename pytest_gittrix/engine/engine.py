@@ -20,6 +20,7 @@ from pytest_gittrix.engine.event_stream import EventStream
 from pytest_gittrix.engine.lineage.fork import FilesOf
 from pytest_gittrix.engine.lineage.member_recovery import interrupted_removals
 from pytest_gittrix.engine.lineage.recovery import RecoveryReport
+from pytest_gittrix.engine.operations.archive import archives_in
 from pytest_gittrix.engine.operations.caller import require_person
 from pytest_gittrix.engine.operations.conversation import check_types, events_of, of_types
 from pytest_gittrix.engine.operations.ids import random_id, sortable_id
@@ -314,6 +315,10 @@ class GitTrix:
         """
         require_person(self.store.root, "evict")
         evict(self.services, id_, state, outcome=outcome)
+
+    def archives(self, id_: str) -> tuple[str, ...]:
+        """The paths of what was archived of a session's work; none if nothing was. Raises InvalidInput for a malformed id."""
+        return archives_in(self.store.directory(id_))
 
     def sweep(self) -> list[str]:
         """Evict every session past its TTL; returns their ids. Neither a bad record nor a concurrent sweep stops it."""

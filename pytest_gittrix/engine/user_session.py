@@ -10,7 +10,7 @@ from pytest_gittrix.engine.agents.agent_session import AgentSession
 from pytest_gittrix.engine.endings import evict
 from pytest_gittrix.engine.lineage.start import check_identity
 from pytest_gittrix.engine.operations.agent_commits import CommitEntry
-from pytest_gittrix.engine.operations.archive import Archive
+from pytest_gittrix.engine.operations.archive import Archive, archives_in
 from pytest_gittrix.engine.operations.caller import require_person
 from pytest_gittrix.engine.operations.conversation import check_types
 from pytest_gittrix.engine.operations.info import SessionInfo
@@ -284,6 +284,11 @@ class UserSession(AgentSession):
         require_person(self._services.store.root, "extend")
         with self._recorder.working("extend", self._actor):
             self._recorder.append("session.extended", {"ttl_idle_ns": ttl // timedelta(microseconds=1) * 1000}, actor=self._actor)
+
+    @property
+    def archives(self) -> tuple[str, ...]:
+        """The paths of what was archived of its work, also after its end; none if nothing was."""
+        return archives_in(self._services.store.directory(self.id))
 
     def archive(self) -> Archive | None:
         """Archive the session's changes, without ending it; None if nothing differs from the baseline."""

@@ -1,28 +1,35 @@
 """Removing workspaces of members' sessions: by age, by disk budget, or on request (docs/explanation/you-know-botminter.md).
 
-A workspace with work that is nowhere else is removed only on request by its id. A workspace is renamed first, so that one that cannot be
-removed stays retained; then the removal is recorded, and the files are deleted. The session's record stays.
+A workspace with work that is nowhere else is removed only on request by its id, and then kept whole in its session's archive. Of any other
+one, files that are in no repository or that may be credentials are kept there. A workspace is renamed first, so that one that cannot be
+removed stays retained; then it is looked into, the removal is recorded, and the files are deleted. The session's record stays.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+import stat
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pytest_gittrix import points
-from pytest_gittrix.engine.lineage.member_recovery import clear_away, move_aside, put_back
+from pytest_gittrix.engine.lineage.member_recovery import clear_away, keep, kept_data, move_aside, put_back
+from pytest_gittrix.engine.operations.archive import WHOLE
+from pytest_gittrix.engine.operations.eviction import LEAVING
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.members.finalize_files import is_runtime
 from pytest_gittrix.members.finalize_record import NOTES, Notes
 from pytest_gittrix.members.inspection import RepositoryState, inspect_repositories
 from pytest_gittrix.members.record import MemberRecord, Team
 from pytest_gittrix.members.stop import MemberEnd
 from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.record.state.retention import Selection, Selector, chosen, selected
+from pytest_gittrix.workspaces.multi_repo import MARKER, MultiRepoWorkspace
 from pytest_gittrix.workspaces.rescue import files_below
+from pytest_gittrix.workspaces.secrets import is_credential_file
 
 _BLOCK: Final = 512
 _SMALL: Final = 4096
@@ -38,12 +45,14 @@ class CleanupReport:
         spared: ids of the sessions that were selected but hold work that is nowhere else.
         failed: why a selected workspace could not be removed, by id.
         dry_run: whether nothing was removed.
+        archived: where that is kept which removed workspaces held and no remote has, by id.
     """
 
     removed: tuple[str, ...] = ()
     spared: tuple[str, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     dry_run: bool = False
+    archived: Mapping[str, str] = field(default_factory=dict)
 
 
 class _Changed(Exception):
@@ -100,11 +109,15 @@ class MemberCleanup:
         """Whether a session's workspace may hold work that is nowhere else."""
         if life.unsaved:
             return True
-        finalized = life.ended != "killed" and life.result is not None and life.result.exit_status is not None
         try:
             repositories = inspect_workspace(self.team.record(life.id))
         except (GittrixError, OSError):
             return True
+        return self._hold_work(life, repositories)
+
+    @staticmethod
+    def _hold_work(life: Life, repositories: Iterable[RepositoryState]) -> bool:
+        finalized = life.ended != "killed" and life.result is not None and life.result.exit_status is not None
         # Once the work was saved, only later changes can be lost; a shared clone that is gone by now is no reason to retain it.
         return any(one.holds_work and not (finalized and one.problem) for one in repositories)
 
@@ -113,19 +126,23 @@ class MemberCleanup:
         removed: list[str] = []
         retained = [*spared]
         failed: dict[str, str] = {}
+        archived: dict[str, str] = {}
         for id_ in ids:
             try:
-                self._remove(by_id[id_], even_unsaved=even_unsaved)
+                kept = self._remove(by_id[id_], even_unsaved=even_unsaved)
                 removed.append(id_)
+                if kept is not None:
+                    archived[id_] = kept
             except _Changed:
                 retained.append(id_)
             except Exception as problem:  # noqa: BLE001  (one workspace must not keep the others from being removed)
                 failed[id_] = problem.fact if isinstance(problem, GittrixError) else str(problem)
         if removed:
             self.team.engine.services.tidy()
-        return CleanupReport(tuple(removed), tuple(retained), failed)
+        return CleanupReport(tuple(removed), tuple(retained), failed, archived=archived)
 
-    def _remove(self, life: Life, *, even_unsaved: bool) -> None:
+    def _remove(self, life: Life, *, even_unsaved: bool) -> str | None:
+        """Remove a workspace; returns the path of what was kept of it, if anything was."""
         record = self.team.record(life.id)
         trash = self.team.engine.services.resources.trash
         with convert_os_errors(), record.workspace_lock() as lock:
@@ -134,14 +151,16 @@ class MemberCleanup:
                 now = session.life
                 if now.state == "removed":
                     lock.remove()
-                    return
+                    return None
                 changed = (now.retained_ns, now.unsaved) != (life.retained_ns, life.unsaved)
                 if now.state != "retained" or (changed and not even_unsaved):
                     raise _Changed
                 os.makedirs(self.team.engine.store.root / ".trash", exist_ok=True)
                 apart = move_aside(record.directory)
-                points.reached("member:removing")
                 try:
+                    if apart:
+                        self._keep(record, now, even_unsaved=even_unsaved)
+                    points.reached("member:removing")
                     session.move("removed")
                 except BaseException:
                     if apart:
@@ -150,14 +169,72 @@ class MemberCleanup:
                     raise
                 points.reached("member:removed")
                 clear_away(record.directory, trash)
+                kept = kept_data(record.directory)
+                if kept is not None:
+                    session.add("archive.written", kept)
                 session.add("workspace.removed", {})
+                return None if kept is None else str(record.directory / WHOLE)
+
+    def _keep(self, record: MemberRecord, life: Life, *, even_unsaved: bool) -> None:
+        """Choose what of a workspace that is set apart is archived. Raises _Changed if it holds work and is not to be removed then."""
+        workspace = replace(record.multi_repo(), path=str(record.directory / LEAVING))
+        try:
+            repositories = inspect_workspace(record, workspace)
+        except (GittrixError, OSError):
+            if not even_unsaved:
+                raise
+            keep(record.directory)
+            return
+        if not even_unsaved and self._hold_work(life, repositories):
+            raise _Changed
+        if any(one.holds_work for one in repositories):
+            keep(record.directory)
+        else:
+            keep(record.directory, _doubtful(workspace, repositories))
 
 
-def inspect_workspace(record: MemberRecord) -> tuple[RepositoryState, ...]:
-    """Inspect a session's workspace, given what its finalizations pushed. Raises as ``MemberRecord.life``; OSError."""
+def _doubtful(workspace: MultiRepoWorkspace, repositories: Iterable[RepositoryState]) -> list[str]:
+    """The files of a workspace that are saved nowhere and were no reason to retain it, relative to it."""
+    own = [one.directory for one in workspace.repositories]
+    secrets = [
+        f"{place}/{path}"
+        for place, one in zip(own, repositories, strict=False)
+        for path in one.uncommitted
+        if is_credential_file(path) and not is_runtime(path, tracked=False)
+    ]
+    return [path for path in (*secrets, *_loose(workspace.path, own)) if _is_file(os.path.join(workspace.path, path))]
+
+
+def _loose(root: str, repositories: Collection[str]) -> Iterator[str]:
+    """The files of a workspace that are in none of its repositories, without its marker and the state of what ran there."""
+    apart = {os.path.join(root, place) for place in repositories}
+    for parent, directories, names in os.walk(root):
+        directories[:] = [name for name in directories if os.path.join(parent, name) not in apart]
+        links = [name for name in directories if os.path.islink(os.path.join(parent, name))]
+        for name in (*names, *links):
+            path = os.path.relpath(os.path.join(parent, name), root)
+            if path != MARKER and not is_runtime(path, tracked=False):
+                yield path
+
+
+def _is_file(path: str) -> bool:
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:
+        return False  # a credential that was deleted
+    return stat.S_ISREG(mode) or stat.S_ISLNK(mode)
+
+
+def inspect_workspace(record: MemberRecord, workspace: MultiRepoWorkspace | None = None) -> tuple[RepositoryState, ...]:
+    """Inspect a session's workspace, given what its finalizations pushed. Raises as ``MemberRecord.life``; OSError.
+
+    Args:
+        record: the session.
+        workspace: its workspace, where it is not in its place.
+    """
     actions = (event.data for event in record.events() if event.type == "finalize.repository")
     pushed = [data["commit"] for data in actions if data["action"] in _PUSHED and "commit" in data]
-    return inspect_repositories(record.multi_repo(), pushed, Notes.at(str(record.finalization / NOTES)).saved)
+    return inspect_repositories(workspace or record.multi_repo(), pushed, Notes.at(str(record.finalization / NOTES)).saved)
 
 
 def _in_order(lives: Iterable[Life], ids: Collection[str]) -> list[str]:

@@ -7,7 +7,6 @@ ending that was killed half-way is continued by the next call.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,8 +16,7 @@ from typing import Any, Final
 
 from pytest_gittrix import points
 from pytest_gittrix.engine.agents.processes import AgentProcess
-from pytest_gittrix.engine.lineage.member_recovery import put_back
-from pytest_gittrix.engine.operations.eviction import LEAVING
+from pytest_gittrix.engine.lineage.member_recovery import is_apart, put_back
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput
 from pytest_gittrix.members.finalize import finalize
@@ -276,7 +274,7 @@ class MemberEnd:
     def repair(self, id_: str) -> Life:
         """Complete a forced stop or a removal that was killed. Raises as ``ensure_stopped``; EvictionRace if another process does it."""
         record = self.team.record(id_)
-        if os.path.lexists(record.directory / LEAVING):
+        if is_apart(record.directory):
             with convert_os_errors(), record.workspace_lock(), record.locked():
                 put_back(record.directory)
         return self.ensure_stopped(record)

@@ -57,7 +57,7 @@ class Ends:
                 self.board.publish(id)
             if purge:
                 self.forget(id)
-            return Killed(not already or stopped or purged, already)
+            return Killed(not already or stopped or purged, already, self.board.engine.archives(id) if purge else ())
 
     def _record_end(self, observed: ObservedSession, reason: str) -> None:
         now = self.agents.observe(observed)
@@ -149,8 +149,8 @@ class Ends:
                 if reason is None:
                     done.skipped.append(observed.id)
                     continue
-                if not dry_run:
-                    self.kill(observed.id, reason, purge=True)
+                if not dry_run and (archives := self.kill(observed.id, reason, purge=True).archives):
+                    done.archives[observed.id] = archives
                 done.killed.append(observed.id)
             except Exception as problem:  # noqa: BLE001  (one session, or the user's tracker, must not stop the others)
                 done.errors[observed.id] = str(problem).partition("\n")[0]

@@ -126,10 +126,17 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """The outcome of a kill: ``cleaned`` if it ended or removed anything, ``already_terminated`` if the session was over before."""
+    """The outcome of a kill.
+
+    Attributes:
+        cleaned: whether it ended or removed anything.
+        already_terminated: whether the session was over before.
+        archives: the paths of what a purge archived of its work.
+    """
 
     cleaned: bool
     already_terminated: bool
+    archives: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +149,12 @@ class Reported:
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """The outcome of a cleanup: the ids that it killed (or would have), those that it left, and the errors by id."""
+    """The outcome of a cleanup: the ids that it killed (or would have), those that it left, the errors by id, and archives by id."""
 
     killed: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     errors: dict[str, str] = field(default_factory=dict)
+    archives: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def session_from(wire: Mapping[str, Any]) -> Session:

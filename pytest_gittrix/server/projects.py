@@ -40,7 +40,8 @@ def routes(daemon: Daemon) -> APIRouter:
         """End the sessions whose pull request is merged or closed, whose issue is done, or whose agent is gone."""
         options = body or OrchestratorCleanup()
         cleaned = daemon.orchestrator.cleanup(project_id=options.projectId, dry_run=options.dryRun)
-        return done(killed=cleaned.killed, skipped=cleaned.skipped, errors=dict(cleaned.errors))
+        archives = {id_: [*paths] for id_, paths in cleaned.archives.items()}
+        return done(killed=cleaned.killed, skipped=cleaned.skipped, errors=dict(cleaned.errors), archives=archives)
 
     @api.get("/{id}", response_model=Answered)
     def detail(id: str) -> Response:
@@ -55,7 +56,7 @@ def routes(daemon: Daemon) -> APIRouter:
         """End a session; a second time, nothing is done."""
         options = body or Kill()
         killed = daemon.orchestrator.kill(id, reason=options.reason, purge=options.purge)
-        return done(cleaned=killed.cleaned, alreadyTerminated=killed.already_terminated)
+        return done(cleaned=killed.cleaned, alreadyTerminated=killed.already_terminated, archives=[*killed.archives])
 
     @api.post("/{id}/restore", response_model=Answered)
     def restore(id: str) -> Response:

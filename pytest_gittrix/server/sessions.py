@@ -132,14 +132,15 @@ def routes(daemon: Daemon) -> APIRouter:
 
     @api.delete("/{id}", response_model=Answered)
     def clean_up_one(id: str) -> Response:
-        """Remove the workspace of a session that is over, whatever is in it."""
+        """Remove the workspace of a session that is over, whatever is in it; work that no remote has is archived."""
         life = life_of(daemon, id)
         if life.state not in _CLEANABLE:
             raise SessionNotFound(f"Session {id} is {life.state}, and has nothing to clean up.", fix="Stop it first.")
         report = members.cleanup(Selector(id=id))
         removed = id in report.removed
         reason = report.failed.get(id)
-        return done(session_id=id, workspace_removed=removed, registry_removed=removed, reason=reason)
+        archive = report.archived.get(id)
+        return done(session_id=id, workspace_removed=removed, registry_removed=removed, reason=reason, archive=archive)
 
     @api.post("/{id}/locks", response_model=Acquired)
     def lock(id: str, body: Lock) -> Response:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pytest_gittrix import points
+from pytest_gittrix.engine.operations.archive import WHOLE
 from pytest_gittrix.engine.operations.eviction import LEAVING
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.os_level.lease import Lease
@@ -33,6 +35,8 @@ FINALIZATION: Final = "finalize"
 TURN: Final = ".finalizing"
 """The lock for saving or removing the workspace."""
 
+_KEPT: Final = "leaving.kept"
+_UNSAVED: Final = "it held what is in no remote"
 _MADE: Final = (WORKSPACE, LEAVING, AGENT, HOME, FINALIZATION)
 _HALF_MADE: Final = re.compile(rf"{WORKSPACE}\.hydrating-[0-9a-f]+")
 
@@ -50,7 +54,7 @@ def mend_life(recorder: Recorder, state: SessionState, trash: Trash) -> bool:
         EvictionRace: its workspace is being saved.
     """
     if not state.ended and state.life != "creating":
-        if state.life == "retained" and _is_apart(recorder.directory):
+        if state.life == "retained" and is_apart(recorder.directory):
             with Lease(recorder.directory / TURN, wait=0):
                 put_back(recorder.directory)
         return False
@@ -58,6 +62,8 @@ def mend_life(recorder: Recorder, state: SessionState, trash: Trash) -> bool:
         recorder.append("session.ended", {"state": "discarded", "reason": "its start never finished"}, commit_point=True)
         points.reached("evict:ended")
     clear_away(recorder.directory, trash)
+    if state.archive is None and (kept := kept_data(recorder.directory)) is not None:
+        recorder.append("archive.written", kept)
     if state.workspace_present:
         recorder.append("workspace.removed", {})
     return True
@@ -65,15 +71,18 @@ def mend_life(recorder: Recorder, state: SessionState, trash: Trash) -> bool:
 
 def interrupted_removals(store: Store, ids: Iterable[str]) -> list[str]:
     """The retained sessions whose workspace is set apart: a kill stopped its removal, or its removal is running."""
-    return [id_ for id_ in ids if _is_apart(store.directory(id_))]
+    return [id_ for id_ in ids if is_apart(store.directory(id_))]
 
 
-def _is_apart(directory: Path) -> bool:
-    return os.path.lexists(directory / LEAVING)
+def is_apart(directory: Path) -> bool:
+    """Whether the workspace of a session is set apart, for its removal."""
+    return os.path.lexists(directory / LEAVING) or os.path.lexists(directory / _KEPT)
 
 
 def clear_away(directory: Path, trash: Trash) -> None:
-    """Remove everything that was made for a session, except its record. Raises OSError where something cannot be moved."""
+    """Remove everything that was made for a session, except its record and what is kept. Raises OSError where something cannot be moved."""
+    if os.path.lexists(directory / _KEPT):
+        os.rename(directory / _KEPT, directory / WHOLE)
     half_made = (name for name in os.listdir(directory) if _HALF_MADE.fullmatch(name))
     for name in (*_MADE, *half_made):
         if os.path.lexists(directory / name):
@@ -92,9 +101,38 @@ def move_aside(directory: Path) -> bool:
     return True
 
 
+def keep(directory: Path, paths: Iterable[str] | None = None) -> None:
+    """Choose what of a workspace that is set apart is archived by ``clear_away``; ``put_back`` undoes it.
+
+    Args:
+        directory: the session's directory.
+        paths: the files, relative to the workspace; the whole workspace if None.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    if paths is None:
+        os.rename(directory / LEAVING, directory / _KEPT)
+        return
+    for path in paths:
+        target = directory / _KEPT / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.link(directory / LEAVING / path, target, follow_symlinks=False)
+
+
+def kept_data(directory: Path) -> dict[str, Any] | None:
+    """The data of ``archive.written`` for what ``clear_away`` archived; None if that was nothing."""
+    return {"touched": 0, "patch": WHOLE, "reason": _UNSAVED} if os.path.lexists(directory / WHOLE) else None
+
+
 def put_back(directory: Path) -> bool:
-    """Undo ``move_aside``, for a removal that was killed before it was recorded; returns whether it was. Raises OSError."""
-    if os.path.lexists(directory / WORKSPACE) or not os.path.isdir(directory / LEAVING):
+    """Undo ``move_aside`` and ``keep``, for a removal that was not recorded; returns whether it was. Raises OSError."""
+    if os.path.lexists(directory / WORKSPACE):
         return False
-    os.rename(directory / LEAVING, directory / WORKSPACE)
+    apart = os.path.isdir(directory / LEAVING)
+    if apart and os.path.lexists(directory / _KEPT):
+        shutil.rmtree(directory / _KEPT)  # links to files of the other
+    if not apart and not os.path.isdir(directory / _KEPT):
+        return False
+    os.rename(directory / (LEAVING if apart else _KEPT), directory / WORKSPACE)
     return True

@@ -24,10 +24,16 @@ from pytest_gittrix.git.tree import Changes, Entry, parents
 from pytest_gittrix.os_level.files import sync_directory, sync_tree, write_file
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.seed import Seed
+from pytest_gittrix.workspaces.side_work import REPOSITORY
 from pytest_gittrix.workspaces.snapshot import Snapshot
 
 AGENT: Final = ("agent", "agent@localhost")
 _MOST_COPIED: Final = 4 << 30
+WHOLE: Final = "archive.workspace"
+"""A workspace, or what of it is kept, that could not be archived as a change of its baseline."""
+
+_PATCH: Final = "archive.patch"
+_COMMIT: Final = "archive.git"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,11 @@ class Archive:
     commit: str
     touched: tuple[str, ...]
     large: tuple[str, ...] = ()
+
+
+def archives_in(directory: Path) -> tuple[str, ...]:
+    """The paths of all that was archived of a session, in its directory; none if nothing was."""
+    return tuple(str(path) for name in (_PATCH, _COMMIT, REPOSITORY, WHOLE) if os.path.lexists(path := directory / name))
 
 
 def unpromoted(snapshot: Snapshot, promoted: Changes | None) -> dict[str, Entry | None]:
@@ -131,7 +142,7 @@ def write_archive(
         OSError: the disk refused.
     """
     seed = snapshot.seed
-    patch = directory / "archive.patch"
+    patch = directory / _PATCH
     text = patch_of(snapshot, [*changes, *large])
     write_file(str(patch), text.encode(errors="surrogateescape"), sync=sync)
     built = build_commit(
@@ -155,7 +166,7 @@ def write_archive(
 
 
 def _open_repository(directory: Path, seed: Seed, sync: bool) -> Path:
-    repository = directory / "archive.git"
+    repository = directory / _COMMIT
     open_bare(repository, seed.format.name, sync=sync)
     _take_packs(seed, repository / "objects" / "pack")
     if seed.shallow:

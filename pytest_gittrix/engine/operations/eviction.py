@@ -16,7 +16,7 @@ from typing import Literal, get_args
 
 from pytest_gittrix import points
 from pytest_gittrix.engine.operations.agent_commits import AgentCommits
-from pytest_gittrix.engine.operations.archive import Archive, store_large_files, unpromoted, write_archive
+from pytest_gittrix.engine.operations.archive import WHOLE, Archive, store_large_files, unpromoted, write_archive
 from pytest_gittrix.engine.operations.checkpoints import CHECKPOINTS
 from pytest_gittrix.engine.operations.expiry import is_past, resolution_ns
 from pytest_gittrix.engine.operations.recorder import Recorder, require_live
@@ -223,7 +223,7 @@ class Evictor:
 
     def _keep_whole(self, recorder: Recorder, state: SessionState, path: str, problem: Exception) -> None:
         """Keep a workspace as it is, where it cannot be archived as changes of the baseline."""
-        target = recorder.directory / "archive.workspace"
+        target = recorder.directory / WHOLE
         if not os.path.isdir(path) or target.exists():
             return
         os.rename(path, target)

@@ -208,10 +208,31 @@ def test_ends_name_the_session(cli: Cli) -> None:
     discarded, evicted, swept = cli.start(), cli.start(), cli.start("--ttl-absolute", "1h")
     clock.advance(hours=2)
 
-    assert cli.data("sweep") == {"evicted": [swept]}
-    assert cli.data("session", "discard", discarded) == {"discarded": discarded}
-    assert cli.data("session", "evict", evicted) == {"evicted": evicted}
-    assert cli.data("sweep") == {"evicted": []}
+    assert cli.data("sweep") == {"evicted": [swept], "archives": {swept: []}}
+    assert cli.data("session", "discard", discarded) == {"discarded": discarded, "archives": []}
+    assert cli.data("session", "evict", evicted) == {"evicted": evicted, "archives": []}
+    assert cli.data("sweep") == {"evicted": [], "archives": {}}
+
+
+def test_ends_say_where_the_work_is(cli: Cli) -> None:
+    clock = cli.freeze()
+    discarded, evicted, swept = cli.start(), cli.start(), cli.start("--ttl-absolute", "1h")
+    for id_ in (discarded, evicted, swept):
+        cli.ok("session", "write", id_, "new.txt", stdin=b"work\n")
+    clock.advance(hours=2)
+
+    archives = {
+        swept: cli.data("sweep")["archives"][swept],
+        discarded: cli.data("session", "discard", discarded)["archives"],
+        evicted: cli.data("session", "evict", evicted)["archives"],
+    }
+    for id_, paths in archives.items():
+        assert [Path(path).name for path in paths] == ["archive.patch", "archive.git"]
+        assert "+work" in Path(paths[0]).read_text()
+        assert Path(paths[0]).parent.name == id_
+    told = cli.start()
+    cli.ok("session", "write", told, "new.txt", stdin=b"work\n")
+    assert f"{told}/archive.patch" in cli("session", "discard", told).err
 
 
 def test_extend_gives_the_session_with_its_new_deadline(cli: Cli) -> None:

@@ -71,7 +71,7 @@ def test_kill_ends_the_agent_once_and_restore_begins_another(cli: Cli, agents: A
     id_ = cli.data("session", "spawn", "parser")["id"]
     agents.step("up")
 
-    assert cli.data("session", "kill", id_) == {"id": id_, "cleaned": True, "alreadyTerminated": False}
+    assert cli.data("session", "kill", id_) == {"id": id_, "cleaned": True, "alreadyTerminated": False, "archives": []}
     assert agents.gone("stub")
     assert cli.ok("session", "kill", id_).text == f"{id_} was over already\n"
     assert cli.data("session", "restore", id_)["status"] == "working"

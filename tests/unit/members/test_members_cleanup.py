@@ -50,7 +50,8 @@ def gone(crew: Crew, life: Life) -> bool:
     after = crew.members.get(life.id)
     left = {path.name for path in crew.directory(life.id).iterdir()}
     if after.state == "removed":
-        assert left == {"events.jsonl", "metadata.json"}
+        assert left - {"archive.workspace"} == {"events.jsonl", "metadata.json"}
+        assert ("archive.workspace" in left) == ("archive.written" in crew.types(life.id))
         assert crew.types(life.id)[-1] == "workspace.removed"
         return True
     assert after.state == "retained"
@@ -193,8 +194,20 @@ def outlive(crew: Crew, life: Life) -> None:
     for selector in (Selector(all=True), Selector(member="alice"), Selector(older_than_ns=0)):
         assert members.cleanup(selector) == CleanupReport(spared=(life.id,))
     assert not gone(crew, life)
-    assert members.cleanup(Selector(id=life.id)).removed == (life.id,)
+    before = shown(crew.workspace(life.id))
+    report = members.cleanup(Selector(id=life.id))
+    assert (report.removed, report.archived) == ((life.id,), {life.id: str(archive(crew, life))})
     assert gone(crew, life)
+    assert shown(archive(crew, life)) == before
+
+
+def archive(crew: Crew, life: Life) -> Path:
+    return crew.directory(life.id) / "archive.workspace"
+
+
+def shown(directory: Path) -> dict[str, bytes | None]:
+    """Everything below a directory."""
+    return {str(path.relative_to(directory)): path.read_bytes() if path.is_file() else None for path in directory.rglob("*")}
 
 
 @pytest.mark.parametrize("how", ["a file", "a commit", "a stash", "a commit that nothing leads to", "a repository of its own"])
@@ -226,6 +239,59 @@ def test_rule_8_killed_without_work_it_goes_after_its_time(crew: Crew) -> None:
     crew.members.stop(life.id, force=True)
     crew.clock.advance(DAY)
     assert crew.members.scan().removed == (life.id,)
+
+
+def test_files_that_may_be_credentials_or_are_in_no_repository_are_kept_when_their_workspace_goes(crew: Crew) -> None:
+    life, empty = crew.chat(), crew.chat()
+    for path in (".env", "run.log", "deep/credentials.json"):
+        crew.put(life.id, path, f"{path}\n")
+    (crew.workspace(life.id) / "notes").mkdir()
+    (crew.workspace(life.id) / "notes" / "plan.md").write_text("the plan\n")
+    (crew.workspace(life.id) / "notes" / "link").symlink_to("/nowhere")
+    (crew.workspace(life.id) / "agent.log").write_text("ran\n")
+    for one in (life, empty):
+        crew.members.stop(one.id, force=True)
+
+    report = crew.members.cleanup(Selector(all=True))
+
+    assert (set(report.removed), report.archived) == ({life.id, empty.id}, {life.id: str(archive(crew, life))})
+    assert gone(crew, life)
+    assert gone(crew, empty)
+    assert {path: data for path, data in shown(archive(crew, life)).items() if data is not None} == {
+        "notes/plan.md": b"the plan\n",
+        "projects/app/.env": b".env\n",
+        "projects/app/deep/credentials.json": b"deep/credentials.json\n",
+    }
+    assert (archive(crew, life) / "notes" / "link").is_symlink()
+
+
+def test_what_comes_between_the_choice_and_the_removal_spares_a_workspace(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    life = ended(crew, "killed")
+    crew.put(life.id, "late.txt")
+    monkeypatch.setattr(type(crew.members._cleanup), "holds_work", lambda *_: False)
+
+    assert crew.members.cleanup(Selector(all=True)) == CleanupReport(spared=(life.id,))
+    assert not gone(crew, life)
+
+
+@pytest.mark.parametrize("point", ["member:removing", "member:removed"])
+@pytest.mark.parametrize("name", ["new.txt", ".env"])
+def test_a_removal_that_was_killed_loses_nothing_that_is_kept(crew: Crew, point: str, name: str) -> None:
+    life = crew.chat()
+    crew.put(life.id, name)
+    crew.members.stop(life.id, force=True)
+    before = shown(crew.workspace(life.id))
+    Crash().at(point, lambda: crew.members.cleanup(Selector(id=life.id)))
+
+    with crew.restarted() as members:
+        members.recover()
+        assert gone(crew, life) == (point == "member:removed")
+        if point == "member:removing":
+            assert shown(crew.workspace(life.id)) == before
+            members.cleanup(Selector(id=life.id))
+    assert gone(crew, life)
+    assert (archive(crew, life) / "projects" / "app" / name).read_text() == "work\n"
+    assert crew.types(life.id).count("archive.written") == 1
 
 
 def test_rule_9_commits_on_a_detached_head_are_saved_or_stay(crew: Crew) -> None:

@@ -140,13 +140,15 @@ def test_a_purge_archives_the_work_and_lists_the_session_no_more(led: Led) -> No
     workspace = Path(session.workspace_path or "")
     (workspace / "new.py").write_text("x = 1\n")
 
-    assert led.lead.kill(session.id, purge=True) == Killed(cleaned=True, already_terminated=False)
+    archives = tuple(str(workspace.parent / name) for name in ("archive.patch", "archive.git"))
+    assert led.lead.kill(session.id, purge=True) == Killed(cleaned=True, already_terminated=False, archives=archives)
+    assert "+x = 1" in Path(archives[0]).read_text()
     assert not workspace.exists()
     assert led.site.state(session.id).archived
     assert led.lead.list() == []
     assert sessions(led.files) == {}
     assert (led.now(session.id).status, led.now(session.id).workspace_path) == ("killed", None)
-    assert led.lead.kill(session.id, purge=True) == Killed(cleaned=False, already_terminated=True)
+    assert led.lead.kill(session.id, purge=True) == Killed(cleaned=False, already_terminated=True, archives=archives)
 
 
 def test_a_kill_can_be_followed_by_a_purge(led: Led) -> None:

@@ -187,7 +187,7 @@ def test_cleaning_up_one_removes_its_workspace_and_takes_it_off_the_list(staff: 
     daemon.ok("POST", f"/api/sessions/{id_}/stop")
     told = daemon.ok("DELETE", f"/api/sessions/{id_}")
 
-    assert (told["workspace_removed"], told["registry_removed"]) == (True, True)
+    assert (told["workspace_removed"], told["registry_removed"], told["archive"]) == (True, True, None)
     assert not staff.workspace(id_).exists()
     assert daemon.ok("GET", "/api/sessions")["sessions"] == []
     assert daemon.request("DELETE", f"/api/sessions/{id_}").error == (404, "SESSION_NOT_FOUND")
@@ -203,8 +203,19 @@ def test_cleaning_up_many_goes_by_the_filter_and_spares_work_that_is_nowhere_els
     told = daemon.ok("POST", "/api/sessions/cleanup", {"filter": "all"})
 
     assert told["reports"] == [{"session_id": clean, "workspace_removed": True, "registry_removed": True}]
-    assert told["spared"] == [dirty]
+    assert (told["spared"], told["archived"]) == ([dirty], {})
     assert staff.workspace(dirty).exists()
+
+
+def test_what_is_deleted_by_its_id_is_archived_first_and_the_answer_says_where(staff: Staff, daemon: DaemonClient) -> None:
+    id_ = staff.start(daemon, "ada", "Interactive")
+    (staff.workspace(id_) / "new.txt").write_text("new\n")
+    daemon.ok("POST", f"/api/sessions/{id_}/stop", {"force": True})
+
+    archive = daemon.ok("DELETE", f"/api/sessions/{id_}")["archive"]
+
+    assert not staff.workspace(id_).exists()
+    assert (Path(archive) / "projects" / "app" / "new.txt").read_text() == "new\n"
 
 
 @pytest.mark.parametrize(

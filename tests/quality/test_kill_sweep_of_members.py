@@ -21,6 +21,7 @@ from support.git import GitRepo
 
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.engine.engine import GitTrix
+from pytest_gittrix.engine.operations.archive import WHOLE
 from pytest_gittrix.members.members import Members
 from pytest_gittrix.record.eventlog.log import Durability
 from pytest_gittrix.record.state.lifecycle import LEGAL, Life
@@ -124,7 +125,7 @@ class Scene:
             state = store.load(path.name)
             assert state.life is not None
             if state.ended:
-                assert left_in(path) == RECORD
+                assert left_in(path) - {WHOLE} == RECORD
         assert members._engine.problems() == []
 
     def _judge_life(self, members: Members, life: Life) -> None:
@@ -255,8 +256,11 @@ def test_killed_while_it_is_cleaned_up_it_is_all_there_or_gone(place: Path, dura
                 assert members.finalize(ID).ended == "completed"
                 assert scene.at_remote("left.txt")
                 assert members.cleanup(Selector(all=True)).removed == (ID,)
+                assert left_in(scene.directory()) == RECORD
+            else:
+                assert left_in(scene.directory()) == RECORD | {WHOLE}
+                assert everything_below(scene.directory() / WHOLE) == files
             assert members.get(ID).state == "removed"
-            assert left_in(scene.directory()) == RECORD
 
     scene.sweep(clean, judge, f"cleanup, {durability}")
 

@@ -126,7 +126,7 @@ class Cli:
         return Ran(status, out, err.decode())
 
     def ok(self, *arguments: str, stdin: bytes | str = b"") -> Ran:
-        """Run a command that must succeed without a word on standard error, but where work is archived, and that an agent is not confined."""
+        """Run a command that must succeed, and say at most where work is archived and that an agent is not confined."""
         ran = self(*arguments, stdin=stdin)
         said = [line for line in ran.err.splitlines() if "is not confined" not in line and "Its work is in" not in line]
         assert (ran.status, said) == (0, [])

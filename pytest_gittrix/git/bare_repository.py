@@ -16,9 +16,10 @@ def open_bare(path: Path, format_name: str, borrow: str | None = None, *, sync: 
     (path / "refs").mkdir(exist_ok=True)
     sha256 = format_name != "sha1"
     extensions = f"[extensions]\n\tobjectFormat = {format_name}\n" if sha256 else ""
-    (path / "config").write_text(f"[core]\n\trepositoryformatversion = {int(sha256)}\n\tbare = true\n{extensions}[gc]\n\tauto = 0\n")
+    config = f"[core]\n\trepositoryformatversion = {int(sha256)}\n\tbare = true\n{extensions}[gc]\n\tauto = 0\n"
+    write_file(path / "config", config.encode())
     if borrow is not None:
-        (path / "objects" / "info" / "alternates").write_bytes(os.fsencode(borrow) + b"\n")
+        write_file(path / "objects" / "info" / "alternates", os.fsencode(borrow) + b"\n")
     if sync:
         sync_tree(str(path))
         sync_directory(str(path.parent))

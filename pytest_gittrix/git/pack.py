@@ -92,7 +92,15 @@ def _index(ids: list[bytes], offsets: list[int], checksums: list[int], pack_chec
     return body + format_.digest(body)
 
 
-def install_pack(objects_dir: str, pack: Pack, *, keep: str | None = None, sync: bool = False, permit: Permit | None = None) -> None:
+def install_pack(
+    objects_dir: str,
+    pack: Pack,
+    *,
+    keep: str | None = None,
+    sync: bool = False,
+    mode: int = 0o400,
+    permit: Permit | None = None,
+) -> None:
     """Install a pack in an object directory. Git sees the pack once its index exists, and then it is complete.
 
     Args:
@@ -100,6 +108,7 @@ def install_pack(objects_dir: str, pack: Pack, *, keep: str | None = None, sync:
         pack: the pack, from ``build_pack``.
         keep: text of a ``.keep`` file, which stops gc from deleting the pack before a reference leads to it; None for no such file.
         sync: write through to the disk before returning.
+        mode: permission bits of its files; by default nobody but their owner reads them.
         permit: the repository's rule for modes, if it has one.
 
     Raises:
@@ -109,24 +118,24 @@ def install_pack(objects_dir: str, pack: Pack, *, keep: str | None = None, sync:
     stem = os.path.join(directory, f"pack-{pack.name}")
     make_directories(directory, permit)
     if keep is not None:
-        _write(stem + ".keep", keep.encode() + b"\n", "tmp_keep_", sync, permit)
+        _write(stem + ".keep", keep.encode() + b"\n", "tmp_keep_", sync, mode, permit)
     if os.path.exists(stem + ".idx"):
         return
-    _write(stem + ".pack", pack.data, "tmp_pack_", sync, permit)
-    _write(stem + ".idx", pack.index, "tmp_idx_", sync, permit)
+    _write(stem + ".pack", pack.data, "tmp_pack_", sync, mode, permit)
+    _write(stem + ".idx", pack.index, "tmp_idx_", sync, mode, permit)
     if sync:
         sync_directory(directory)
 
 
-def _write(path: str, data: bytes, prefix: str, sync: bool, permit: Permit | None) -> None:
+def _write(path: str, data: bytes, prefix: str, sync: bool, mode: int, permit: Permit | None) -> None:
     """Write one file of a pack. Retry if a concurrent ``git gc --prune=now`` deleted the temporary file before its rename."""
     for _ in range(_RETRIES):
         try:
-            write_file(path, data, mode=0o444, sync=sync, prefix=prefix, permit=permit)
+            write_file(path, data, mode=mode, sync=sync, prefix=prefix, permit=permit)
         except FileNotFoundError:
             continue
         return
-    write_file(path, data, mode=0o444, sync=sync, prefix=prefix, permit=permit)
+    write_file(path, data, mode=mode, sync=sync, prefix=prefix, permit=permit)
 
 
 def store_blob(objects_dir: str, size: int, pieces: Callable[[], Iterable[bytes]], format_: ObjectFormat, *, sync: bool = False) -> str:

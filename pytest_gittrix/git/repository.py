@@ -430,7 +430,7 @@ class Repository:
                 self._landings += 1
                 if self._landings % _LANDINGS_PER_OPENING == 0:
                     self.objects.close()
-                install_pack(self.objects_dir, built.pack, keep=keep, sync=sync, permit=self.permit)
+                install_pack(self.objects_dir, built.pack, keep=keep, sync=sync, mode=0o444, permit=self.permit)
                 shield.callback(release_pack, self.objects_dir, built.pack.name)
                 points.reached("land:packed")
 
@@ -462,7 +462,7 @@ class Repository:
     def write_objects(self, objects: Mapping[str, tuple[str, bytes]], *, sync: bool = False) -> None:
         """Add objects to the database (kind and data by id), as one pack."""
         if objects:
-            install_pack(self.objects_dir, build_pack(objects, self.format), sync=sync, permit=self.permit)
+            install_pack(self.objects_dir, build_pack(objects, self.format), sync=sync, mode=0o444, permit=self.permit)
 
 
 def _head_ref(git_dir: str) -> str | None:

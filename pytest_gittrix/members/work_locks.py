@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
-from pytest_gittrix.os_level.files import sync_directory, write_file
+from pytest_gittrix.os_level.files import private_directory, sync_directory, write_file
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.store.store import ID
 
@@ -177,7 +177,7 @@ class WorkLocks:
     def _guarded(self) -> Iterator[None]:
         """Exclude all other processes; a kill releases the guard."""
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            private_directory(self.directory, close=True)
             with Lease(self.directory / _GUARD, wait=self._wait):
                 yield
         except OSError as problem:

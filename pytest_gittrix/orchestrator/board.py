@@ -22,6 +22,7 @@ from pytest_gittrix.orchestrator.flat_files import ARCHIVE, changes_of, retire, 
 from pytest_gittrix.orchestrator.flat_files import read as read_file
 from pytest_gittrix.orchestrator.session import Session, session_from
 from pytest_gittrix.os_level.atomic_text import is_unfinished, typed_file, write_whole
+from pytest_gittrix.os_level.files import OWNERS, private_directory
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.eventlog.log import report_ignored
@@ -161,7 +162,7 @@ class Board:
     def _lock(self, project: Project, id: str, wait: float) -> Lease:
         directory = self.files(project) / _LOCKS
         with typed_file(directory):
-            directory.mkdir(parents=True, exist_ok=True)
+            private_directory(directory)
         return Lease(directory / id, wait=wait)
 
     # Sessions ------------------------------------------------------------------------------------------------------------------
@@ -305,7 +306,7 @@ class Board:
             except Exception as problem:  # noqa: BLE001  (notify is the user's code, and must not undo what happened)
                 report_ignored(problem)
         if fresh:
-            write_whole(file, f"{len(observed.events)}\n")
+            write_whole(file, f"{len(observed.events)}\n", mode=OWNERS)
 
 
 def _notified_count(path: Path) -> int:

@@ -15,6 +15,7 @@ from pytest_gittrix.durations import instant_text
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.orchestrator.flat_files import LOCK, check_id
 from pytest_gittrix.os_level.atomic_text import check_place, write_whole
+from pytest_gittrix.os_level.files import OWNERS, private_directory
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.agent_reports import REPORTS
@@ -62,7 +63,7 @@ def append_audit(directory: str | os.PathLike[str], id: str, entry: Mapping[str,
     except (TypeError, ValueError, RecursionError) as problem:
         raise InvalidInput(f"An entry of the audit of {id!r} is not JSON: {problem}.") from None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        private_directory(path.parent)
     except OSError as problem:
         raise AdapterUnavailable(f"{path.parent} cannot be made: {problem.strerror}.") from problem
     with Lease(path.parent / LOCK, wait=_WAIT):
@@ -72,7 +73,7 @@ def append_audit(directory: str | os.PathLike[str], id: str, entry: Mapping[str,
         while size > MAX_BYTES and first < len(lines) - 1:
             size -= _size(lines[first])
             first += 1
-        write_whole(path, "".join(f"{one}\n" for one in lines[first:]))
+        write_whole(path, "".join(f"{one}\n" for one in lines[first:]), mode=OWNERS)
 
 
 def read_audit(directory: str | os.PathLike[str], id: str) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from pytest_gittrix.durations import format_instant, instant_text, parse_instant
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.os_level.atomic_text import check_place, is_unfinished, typed_file, write_whole
+from pytest_gittrix.os_level.files import OWNERS, private_directory
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.observations import pull_request_at
@@ -121,13 +122,13 @@ def update(path: str | os.PathLike[str], changes: Mapping[str, str | None]) -> d
     """
     file = check_place(path)
     with typed_file(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
+        private_directory(file.parent)
     with Lease(file.parent / LOCK, wait=_WAIT):
         known = read(file)
         text = render({**(known or {}), **{key: value or "" for key, value in changes.items()}})
         values = parse(text)
         if values != (known or {}) or not file.exists():
-            write_whole(file, text)
+            write_whole(file, text, mode=OWNERS)
     return values
 
 
@@ -300,7 +301,7 @@ def reserve(directory: str | os.PathLike[str], prefix: str, taken: Iterable[str]
     check_id(prefix)
     root = check_place(directory)
     with typed_file(root):
-        root.mkdir(parents=True, exist_ok=True)
+        private_directory(root)
     names = [*_names(root), *_names(root / ARCHIVE), *taken]
     numbers = [int(match[2]) for name in names if (match := _NUMBERED.fullmatch(name)) and match[1] == prefix]
     first = max(numbers, default=0) + 1
@@ -353,7 +354,7 @@ def retire(directory: str | os.PathLike[str], id: str) -> bool:
         if not file.is_file():
             return False
         archive = file.parent / ARCHIVE
-        archive.mkdir(exist_ok=True)
+        private_directory(archive)
         names = chain([id], (f"{id}.{number}" for number in count(2)))
         os.replace(file, next(archive / name for name in names if not os.path.lexists(archive / name)))
     return True
@@ -369,7 +370,7 @@ def _created(path: Path) -> bool:
         return False
     with typed_file(path):
         try:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o666))
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), OWNERS))
         except FileExistsError:
             return False
     return True

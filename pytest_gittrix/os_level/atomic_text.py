@@ -25,7 +25,7 @@ def is_unfinished(name: str) -> bool:
     return name.startswith(".") and name.endswith(".tmp")
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str, *, mode: int = 0o666) -> None:
     """Write a file of text so that nobody ever sees a part of it; missing directories are made, escaped bytes are written as they were.
 
     Raises:
@@ -41,7 +41,7 @@ def write_whole(path: Path, text: str) -> None:
     fresh = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     with typed_file(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, raw, mode=0o666, temporary=fresh)
+        write_file(path, raw, mode=mode, temporary=fresh)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from pytest_gittrix.errors import AdapterUnavailable
-from pytest_gittrix.os_level.files import read_text
+from pytest_gittrix.os_level.files import OWNERS, read_text
 
 if sys.platform != "win32":
     import fcntl
@@ -89,7 +89,7 @@ def locked_file(
     wait: float = math.inf,
     refusal: Callable[[], Exception] = _never,
     busy: Callable[[], object] = lambda: None,
-    mode: int = 0o644,
+    mode: int = OWNERS,
 ) -> Iterator[int]:
     """Hold a lock on a file, which is made if it is missing, or on a directory.
 

@@ -1,6 +1,7 @@
 """Files and directories that are there whole or not at all: made under a temporary name, then renamed.
 
-A reader sees the old bytes or the new, never half, whatever kills the writer. The module loads as little as it can, since small
+A reader sees the old bytes or the new, never half, whatever kills the writer. A file is its owner's alone unless its maker says otherwise:
+those of a store are, those of a person's repository have ``PUBLIC``. The module loads as little as it can, since small
 programs of the package use it, too.
 """
 
@@ -19,6 +20,10 @@ _NEW: Final = _CREATE | os.O_EXCL
 _OVER: Final = _CREATE | os.O_TRUNC
 _CHUNK: Final = 1 << 16
 _PRIVATE: Final = 0o700
+OWNERS: Final = 0o600
+"""The mode of a file that nobody but its owner may read."""
+PUBLIC: Final = 0o644
+"""The mode of a file that everybody may read, less the umask."""
 _NO_LINKS: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV)
 
 Permit = Callable[[int], int]
@@ -36,7 +41,7 @@ def write_file(
     path: str | os.PathLike[str],
     data: bytes | Iterable[bytes],
     *,
-    mode: int = 0o644,
+    mode: int = OWNERS,
     sync: bool = False,
     prefix: str = "tmp_",
     temporary: str | os.PathLike[str] | None = None,
@@ -70,7 +75,7 @@ def write_temporary(
     directory: str,
     data: bytes | Iterable[bytes],
     *,
-    mode: int = 0o644,
+    mode: int = OWNERS,
     sync: bool = False,
     prefix: str = "tmp_",
     temporary: str | os.PathLike[str] | None = None,
@@ -127,7 +132,7 @@ def whole_directory(path: str | os.PathLike[str], building: str | os.PathLike[st
 
 
 def create_whole(path: str, data: bytes, *, beside: str, prefix: str, sync: bool = False, permit: Permit | None = None) -> None:
-    """Make a file that is there with its contents or not at all: a lock, whose contents say after a kill who made it.
+    """Make a file that is there with its contents or not at all: a lock of git's, whose contents say after a kill who made it.
 
     Args:
         path: the file.
@@ -266,7 +271,7 @@ def share(descriptor: int, permit: Permit | None) -> None:
         os.fchmod(descriptor, stat.S_IMODE(permit(mode)))
 
 
-def write_new(path: str, data: bytes, mode: int = 0o644, permit: Permit | None = None) -> None:
+def write_new(path: str, data: bytes, mode: int = OWNERS, permit: Permit | None = None) -> None:
     """Write a file that is not there yet, in place: for a directory that nobody looks into before it is whole.
 
     Raises:

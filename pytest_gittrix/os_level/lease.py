@@ -25,6 +25,7 @@ from typing import Any, Self
 from pytest_gittrix import points
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, InvalidInput, LeaseLost
 from pytest_gittrix.os_level.file_lock import retry, try_lock, unlock
+from pytest_gittrix.os_level.files import OWNERS
 from pytest_gittrix.os_level.lock_owner import (
     SECOND_NS,
     LeaseState,
@@ -339,7 +340,7 @@ class Lease:
         while True:
             fd, ours = None, False
             try:
-                fd = os.open(self._file, _OPEN, 0o666)
+                fd = os.open(self._file, _OPEN, OWNERS)
                 if not try_lock(fd):
                     return None
                 # Not so if eviction removed the file between our open and our lock: then we locked a file that nobody else can find.

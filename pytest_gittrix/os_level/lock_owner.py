@@ -21,7 +21,7 @@ from typing import Any, Literal
 from pytest_gittrix.durations import format_instant, instant_at
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.file_lock import try_lock, unlock
-from pytest_gittrix.os_level.files import sync_directory, write_all
+from pytest_gittrix.os_level.files import OWNERS, sync_directory, write_all
 from pytest_gittrix.os_level.proc import START_TIME, STATE, pid_namespace, stat_fields
 
 LeaseState = Literal["available", "active", "stale", "ambiguous"]
@@ -188,7 +188,7 @@ def turnstile(path: str, *, alone: bool, wait: float = 0.0) -> Iterator[bool]:
     Yields:
         Whether it is ours; if not, nothing may be taken or taken away.
     """
-    fd = os.open(f"{path}.turn", _READ | os.O_CREAT, 0o666)
+    fd = os.open(f"{path}.turn", _READ | os.O_CREAT, OWNERS)
     ours = False
     try:
         deadline = time.monotonic() + wait
@@ -224,7 +224,7 @@ def write_evidence(directory: Path, path: str, facts: Mapping[str, Any], *, now_
     file = directory / f"{instant_at(now_ns):%Y%m%dT%H%M%S}-{digest}-{os.urandom(3).hex()}.json"
     # A path that is not UTF-8 is written with its escapes, which JSON readers give back as they were.
     text = json.dumps({"version": 1, "purpose": "lease_release", "lease": where, **facts}, indent=2)
-    fd = os.open(file, _NEW, 0o666)
+    fd = os.open(file, _NEW, OWNERS)
     try:
         write_all(fd, text.encode("ascii") + b"\n")
         os.fsync(fd)

@@ -16,7 +16,7 @@ from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.evals.inputs.sample_record import OUTCOMES, Record, digest
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.summary import Rates, rates
-from pytest_gittrix.os_level.files import write_file
+from pytest_gittrix.os_level.files import PUBLIC, write_file
 from pytest_gittrix.report.plots import Share, histogram, shares
 from pytest_gittrix.report.side_by_side import FileDiff, file_diffs
 
@@ -120,7 +120,7 @@ def write_report(store: RunStore, to: Path | None = None) -> Path:
     """
     page = page_of(store)
     file = to if to is not None else store.path / NAME
-    write_file(str(file), page.encode("utf-8", "replace"))
+    write_file(str(file), page.encode("utf-8", "replace"), mode=PUBLIC)
     return file
 
 

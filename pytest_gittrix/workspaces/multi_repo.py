@@ -27,7 +27,7 @@ from pytest_gittrix.git.objects import SHA1, SHA256, ObjectFormat
 from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.git.refs import References, short_branch
 from pytest_gittrix.os_level.file_lock import locked_file
-from pytest_gittrix.os_level.files import read_text, whole_directory, write_file, write_new
+from pytest_gittrix.os_level.files import private_directory, read_text, whole_directory, write_file, write_new
 
 MARKER: Final = ".botminter.workspace"
 """The file at the root of a workspace that names its session and member."""
@@ -39,6 +39,7 @@ REFETCH_AFTER: Final = 300.0
 """Seconds after which a shared clone is fetched again (BotMinter)."""
 
 PROTOCOLS: Final = "file:http:https:ssh:git"
+_OF_A_CLONE: Final = "[core]\n\tlogAllRefUpdates = false\n\tsharedRepository = 0600"
 _LAST_FETCH: Final = ".bm_last_fetch"
 _ORIGIN: Final = "refs/remotes/origin/"
 _REFSPEC: Final = f"+refs/heads/*:{_ORIGIN}*"
@@ -161,7 +162,7 @@ def checkout_all(
     path, report = os.path.abspath(workspace), progress or (lambda _name, _step: None)
     _check(specs, path)
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    os.makedirs(clones, exist_ok=True)
+    private_directory(clones, close=True)
     shared = _SharedClones(os.path.abspath(clones), now, refetch_after, timeout, environment or {})
     building = f"{path}.hydrating-{secrets.token_hex(4)}"
     for left in Path(path).parent.glob(f"{_literal(os.path.basename(path))}.hydrating-*"):
@@ -383,7 +384,7 @@ def _configuration(url: str, format_: ObjectFormat, *, bare: bool) -> bytes:
         f'[remote "origin"]\n\turl = {quote_config(url)}\n\tfetch = {_REFSPEC}',
         "[gc]\n\tauto = 0",
         # Workspaces use its objects, so not even a person's own `git gc` may delete one.
-        "\tpruneExpire = never\n[core]\n\tlogAllRefUpdates = false" if bare else "[core]\n\tlogAllRefUpdates = true",
+        f"\tpruneExpire = never\n{_OF_A_CLONE}" if bare else "[core]\n\tlogAllRefUpdates = true",
     ]
     return "".join(f"{line}\n" for line in lines).encode(errors="surrogateescape")
 

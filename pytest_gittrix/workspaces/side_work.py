@@ -128,10 +128,10 @@ def keep_side_work(root: str, directory: Path, seed: Seed, work: SideWork, *, sy
     shutil.rmtree(building, ignore_errors=True)
     open_bare(building, seed.format.name)
     packed = "".join(f"{id_} {name}\n" for name, id_ in sorted(work.refs.items()))
-    (building / "packed-refs").write_text(f"# pack-refs with: sorted \n{packed}")
-    (building / CONTENTS).write_text("".join(f"{line}\n" for line in work.lines), "utf-8", "backslashreplace")
+    write_file(building / "packed-refs", f"# pack-refs with: sorted \n{packed}".encode())
+    write_file(building / CONTENTS, "".join(f"{line}\n" for line in work.lines).encode(errors="backslashreplace"))
     if work.repository.shallow:
-        (building / "shallow").write_text("".join(f"{id_}\n" for id_ in work.repository.shallow))
+        write_file(building / "shallow", "".join(f"{id_}\n" for id_ in work.repository.shallow).encode())
     with SafeDir.open(os.path.join(root, ".git")) as git:
         for name in filter(_INDEX.fullmatch, os.listdir(os.path.join(root, ".git"))):
             with suppress(FileNotFoundError, GittrixError):

@@ -22,7 +22,7 @@ from typing import Final, Literal, get_args
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput, PathNotFound, WriteRejected
 from pytest_gittrix.git.repository import shared_mode, shared_setting
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK
-from pytest_gittrix.os_level.files import make_directories, write_all, write_file, write_new
+from pytest_gittrix.os_level.files import PUBLIC, make_directories, write_all, write_file, write_new
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.seed import BASELINE_MTIME, Seed, open_seed
 from pytest_gittrix.workspaces.snapshot import CreationState, Limits, Snapshot, boot_offset, take_snapshot, workspace_gone
@@ -376,7 +376,7 @@ def _link_worktree(path: str, common_dir: str, seed: Seed, name: str) -> str:
     }
     for file, data in files.items():
         write_new(os.path.join(admin, file), data, 0o666, permit)
-    write_new(os.path.join(path, ".git"), b"gitdir: " + os.fsencode(admin) + b"\n")
+    write_new(os.path.join(path, ".git"), b"gitdir: " + os.fsencode(admin) + b"\n", PUBLIC)
     return admin
 
 

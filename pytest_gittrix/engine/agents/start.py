@@ -196,7 +196,7 @@ def _keeper_environment(environment: Mapping[str, str]) -> dict[str, str]:
 def _make_files(directory: Path) -> None:
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        directory.mkdir()
+        directory.mkdir(0o700)
     except OSError as problem:
         if os.path.lexists(directory):
             raise InvalidInput(
@@ -205,7 +205,7 @@ def _make_files(directory: Path) -> None:
         raise AdapterUnavailable(f"{directory} cannot be made: {problem.strerror}.", fix="See that the disk is writable.") from problem
     try:
         os.mkfifo(directory / INPUT, 0o600)
-        os.close(os.open(directory / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+        os.close(os.open(directory / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except OSError as problem:
         clear(str(directory))
         raise AdapterUnavailable(

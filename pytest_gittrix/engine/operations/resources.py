@@ -15,6 +15,7 @@ from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.backends.protocol import MIRROR, Durable
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.git.refs import short_branch
+from pytest_gittrix.os_level.files import private_directory
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.record.store.store import Store
@@ -250,10 +251,8 @@ def _path_of(address: str) -> str:
 
 
 def _made(directory: Path) -> Path:
-    if directory.is_dir():
-        return directory
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        private_directory(directory, close=True)
     except OSError as problem:
         raise AdapterUnavailable(
             f"{directory} cannot be made: {problem.strerror}.", fix="See that the home is a writable directory with space (GITTRIX_HOME)."

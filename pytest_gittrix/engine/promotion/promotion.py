@@ -39,6 +39,7 @@ from pytest_gittrix.git.commit import BuiltCommit
 from pytest_gittrix.git.patch import FileChange, patch_text
 from pytest_gittrix.git.refs import RefMoved, branch_ref
 from pytest_gittrix.git.tree import Item, TreeClash, collisions, parse_tree
+from pytest_gittrix.os_level.files import write_file
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.workspaces.snapshot import Snapshot
 
@@ -354,7 +355,7 @@ class Promotion:
                 blobs[old.id] = self.durable.blob(old.id)
             changes.append(FileChange(path, side(seed, old, blobs), side(seed, entry, blobs)))
         text = patch_text(changes)
-        (self.recorder.directory / "promote.patch").write_bytes(text.encode(errors="surrogateescape"))
+        write_file(self.recorder.directory / "promote.patch", text.encode(errors="surrogateescape"))
         done = {"commit": "", "ref": branch_ref(self.branch), "branch": self.branch, "strategy": "patch", "patch": "promote.patch"}
         self.recorder.append("promote.done", done, actor="human", commit_point=True)
         return PromoteResult("", self.branch, patch=text)

@@ -18,7 +18,7 @@ from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, PathNotFound
 from pytest_gittrix.git.commit import parse_commit
 from pytest_gittrix.git.objects import SHA1
 from pytest_gittrix.git.tree import DIRECTORY, SUBMODULE, Entry, Item, flatten, parse_tree
-from pytest_gittrix.os_level.files import write_file
+from pytest_gittrix.os_level.files import PUBLIC, write_file
 
 REFS: Final = "refs/gx"
 _CONFIG: Final = (
@@ -48,7 +48,7 @@ class ObjectStore:
             (path / name).mkdir(parents=True, exist_ok=True)
         for name, text in (("config", _CONFIG), ("HEAD", "ref: refs/heads/main\n")):
             if not (path / name).exists():
-                write_file(str(path / name), text.encode())
+                write_file(str(path / name), text.encode(), mode=PUBLIC)
         return cls(path)
 
     def add(self, objects: Mapping[str, tuple[str, bytes]]) -> None:
@@ -80,7 +80,7 @@ class ObjectStore:
         directory = f"{self.path}/{REFS}/{name}"
         os.makedirs(directory, exist_ok=True)
         for last, id_ in references.items():
-            write_file(f"{directory}/{last}", f"{id_}\n".encode())
+            write_file(f"{directory}/{last}", f"{id_}\n".encode(), mode=PUBLIC)
 
     def read(self, id_: str) -> tuple[str, bytes]:
         """Kind and data of an object.

@@ -24,7 +24,7 @@ from pytest_gittrix.evals.inputs.sample_record import Record, damaged, decode
 from pytest_gittrix.evals.results.manifest import Manifest
 from pytest_gittrix.evals.results.run_repository import ObjectStore
 from pytest_gittrix.os_level.file_lock import exclusive
-from pytest_gittrix.os_level.files import write_file
+from pytest_gittrix.os_level.files import PUBLIC, write_file
 
 PARTS: Final = {"events": ".jsonl", "timing": ".jsonl", "patches": ".diff", "transcripts": ".jsonl"}
 """The directories of a sample's artifacts, with the suffix of the files in each."""
@@ -163,7 +163,7 @@ class RunStore:
     def write_manifest(self, manifest: Manifest) -> None:
         """Write the manifest. Raises AdapterUnavailable if the disk refused."""
         try:
-            write_file(str(self.path / "manifest.json"), manifest.encode(), sync=True)
+            write_file(str(self.path / "manifest.json"), manifest.encode(), mode=PUBLIC, sync=True)
         except OSError as problem:
             raise _refused(self.path, problem) from None
 
@@ -225,14 +225,14 @@ class RunStore:
             self._put("patches", record.key, artifacts.patch)
             self._put("transcripts", record.key, json_lines(artifacts.transcript))
             points.reached("eval:record-ready")
-            write_file(self._file("samples", record.key), record.encode())
+            write_file(self._file("samples", record.key), record.encode(), mode=PUBLIC)
         except OSError as problem:
             raise _refused(self.path, problem) from None
 
     def save_record(self, record: Record) -> None:
         """Save a record whose artifacts are saved already. Raises AdapterUnavailable as ``save`` does."""
         try:
-            write_file(self._file("samples", record.key), record.encode())
+            write_file(self._file("samples", record.key), record.encode(), mode=PUBLIC)
         except OSError as problem:
             raise _refused(self.path, problem) from None
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 from pytest_gittrix import points
 from pytest_gittrix.clock.clock import Clock, SystemClock
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
-from pytest_gittrix.os_level.files import write_file
+from pytest_gittrix.os_level.files import PUBLIC, write_file
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.process_tree import AgentTree
 from pytest_gittrix.workspaces.workspace import Trash
@@ -123,7 +123,7 @@ def make_work_dir(root: Path, run: str, *, clock: Clock | None = None, ttl: time
     note = {**Owner.current().to_json(), "run": run, "expires_ns": now + ttl // timedelta(microseconds=1) * 1000}
     try:
         fresh.mkdir(mode=0o700)
-        write_file(str(fresh / _NOTE), json.dumps(note, sort_keys=True).encode())
+        write_file(str(fresh / _NOTE), json.dumps(note, sort_keys=True).encode(), mode=PUBLIC)
         points.reached("eval:lease-written")
         os.rename(fresh, path)
     except OSError as problem:

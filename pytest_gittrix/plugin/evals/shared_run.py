@@ -27,7 +27,7 @@ from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.runs.work_dirs import scratch_root, sweep
 from pytest_gittrix.evals.runs.worker import Job, Setting, execute, remove_work_dirs
 from pytest_gittrix.os_level.file_lock import exclusive
-from pytest_gittrix.os_level.files import write_file
+from pytest_gittrix.os_level.files import PUBLIC, write_file
 from pytest_gittrix.plugin.evals.plan import ChosenSample, Plan
 
 RUNS: Final = "runs"
@@ -226,7 +226,7 @@ def _enter(store: RunStore, manifest: Manifest, test_run: TestRun) -> tuple[RunS
                 raise
             return store, ExitStack()
         entered = store if store.exists else RunStore.create(store.path, manifest)
-        write_file(str(entered.path / _NOTE), test_run.name.encode())
+        write_file(str(entered.path / _NOTE), test_run.name.encode(), mode=PUBLIC)
         return entered, held.pop_all()
 
 

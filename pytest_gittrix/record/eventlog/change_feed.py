@@ -95,7 +95,7 @@ class ChangeFeed:
             return
         fresh = f"{self.path}.{os.getpid()}-{token_hex(4)}.tmp"
         with suppress(OSError):  # a store that cannot be written; its index has to look for itself
-            write_file(self.path, token_hex(_STAMP_SIZE // 2).encode(), mode=0o666, temporary=fresh)
+            write_file(self.path, token_hex(_STAMP_SIZE // 2).encode(), temporary=fresh)
 
     def since(self, mark: Mark | None) -> ChangedSessions | None:
         """What was announced since ``mark``, or since the beginning; None if there is no file, or another one than the mark's."""

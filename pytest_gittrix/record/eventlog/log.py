@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, LogDamaged, MetadataVersionUnsupported
-from pytest_gittrix.os_level.files import sync_directory, write_all, write_file
+from pytest_gittrix.os_level.files import OWNERS, sync_directory, write_all, write_file
 from pytest_gittrix.record.eventlog.change_feed import announce_write
 from pytest_gittrix.record.eventlog.events import Actor, Event, check, decode, encode, sealed
 
@@ -173,7 +173,7 @@ class EventLog:
         check(type, data, actor)
         self._refuse_poison()
         try:
-            fd = os.open(self._file, _APPEND, 0o666)
+            fd = os.open(self._file, _APPEND, OWNERS)
             try:
                 self._announce(fd)
                 self._catch_up(fd, ts)
@@ -341,7 +341,7 @@ class EventLog:
     @contextmanager
     def _opened(self, flags: int) -> Iterator[int]:
         try:
-            fd = os.open(self._file, flags, 0o666)
+            fd = os.open(self._file, flags, OWNERS)
             try:
                 yield fd
             finally:
@@ -354,7 +354,7 @@ class EventLog:
         fresh = f"{self._file}.{os.getpid()}.tmp"
         whole = self._bytes_from(0)[: found.end.offset]
         try:
-            write_file(self._file, whole, mode=0o666, sync=True, temporary=fresh)
+            write_file(self._file, whole, mode=OWNERS, sync=True, temporary=fresh)
             sync_directory(os.path.dirname(self._file))
         except OSError as problem:
             self._poison = problem

@@ -5,10 +5,13 @@ A file of another version or a damaged one is an error here, which the index han
 
 from __future__ import annotations
 
+import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from pytest_gittrix.os_level.files import OWNERS
 from pytest_gittrix.record.eventlog.change_feed import Mark
 
 VERSION: Final = 7
@@ -47,6 +50,8 @@ _SCHEMA: Final = (
 
 def on_disk(path: Path) -> sqlite3.Connection:
     """The index in a file, made if need be. Raises sqlite3.DatabaseError if it is damaged, or of another version."""
+    with suppress(OSError):  # then SQLite says what is wrong
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNERS))  # SQLite's further files get the mode of this one
     connection = _connect(str(path))
     try:
         _prepare(connection)

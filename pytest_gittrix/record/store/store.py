@@ -80,10 +80,10 @@ class Store:
         directory = self.directory(id)
         try:
             try:
-                directory.mkdir()
+                directory.mkdir(0o700)
             except FileNotFoundError:
                 private_directory(self.root)
-                directory.mkdir()
+                directory.mkdir(0o700)
             if self.durability == "full":
                 sync_directory(self.root)
         except FileExistsError:
@@ -180,7 +180,7 @@ class Store:
             data = f"{{\n{fields}\n}}\n".encode("ascii")
             full, fast = self.durability == "full", self.durability == "fast"
             # ext4 writes a file out, for 0.3 ms and more, when it replaces another. Without a record for an instant there is still the log.
-            write_file(path, data, mode=0o666, sync=full, temporary=fresh, unlink_first=fast)
+            write_file(path, data, sync=full, temporary=fresh, unlink_first=fast)
         except OSError as problem:
             raise _unavailable(path, problem) from problem
 

@@ -24,7 +24,7 @@ from pytest_gittrix.git.objects import object_format as format_named
 from pytest_gittrix.git.pack import Pack, build_pack, install_pack
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Entry, parents
-from pytest_gittrix.os_level.files import write_all, write_new
+from pytest_gittrix.os_level.files import PUBLIC, write_all, write_new
 from pytest_gittrix.testing.repos.history import History, Written
 
 HUMAN: Final = ("Human", "human@example.com")
@@ -101,11 +101,11 @@ class Template:
         for name in ("hooks", "info", "objects", "objects/pack", "refs", "refs/heads", "refs/tags"):
             os.mkdir(f"{git_dir}/{name}")
         self._write_pack(f"{git_dir}/objects/pack/pack-{self._pack.name}")
-        write_new(f"{git_dir}/HEAD", f"ref: {ref}\n".encode())
-        write_new(f"{git_dir}/config", _config(self.format, bare))
-        write_new(f"{git_dir}/packed-refs", f"# pack-refs with: peeled fully-peeled sorted \n{self.head} {ref}\n".encode())
+        write_new(f"{git_dir}/HEAD", f"ref: {ref}\n".encode(), PUBLIC)
+        write_new(f"{git_dir}/config", _config(self.format, bare), PUBLIC)
+        write_new(f"{git_dir}/packed-refs", f"# pack-refs with: peeled fully-peeled sorted \n{self.head} {ref}\n".encode(), PUBLIC)
         if not bare:
-            write_new(f"{git_dir}/index", self._check_out(os.fsencode(root)))
+            write_new(f"{git_dir}/index", self._check_out(os.fsencode(root)), PUBLIC)
 
     def _write_pack(self, stem: str) -> None:
         for extension, data in (("pack", self._pack.data), ("idx", self._pack.index)):
@@ -181,7 +181,7 @@ class Templates:
         linked = None
         if len(pack.data) >= _LINKED_FROM:
             objects = os.path.join(self.directory, "objects")
-            install_pack(objects, pack)
+            install_pack(objects, pack, mode=0o444)
             linked = os.path.join(objects, "pack", f"pack-{pack.name}")
         blobs = {entry.id: written.objects[entry.id][1] for entry in written.entries.values() if entry.mode != SUBMODULE}
         directories = sorted({parent for path in written.entries for parent in parents(path)})

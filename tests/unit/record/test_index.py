@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.record.state.fold import Policy, deadline_ns, metadata_of
 from pytest_gittrix.record.store import index as index_module
 from pytest_gittrix.record.store.index import Index
+from pytest_gittrix.record.store.index_tables import on_disk
 from pytest_gittrix.record.store.store import Store
 
 NOW = 1_893_456_000_000_000_000
@@ -250,6 +253,16 @@ def test_an_empty_store_has_nothing_and_gets_nothing(store: Store, index: Index)
     index.sync()
     assert (index.rows(), index.due(NOW), index.problems()) == ([], [], [])
     assert not store.root.exists()
+
+
+def test_only_its_owner_can_read_the_file_and_what_sqlite_makes_beside_it(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        with closing(on_disk(tmp_path / "index.sqlite")):
+            modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    finally:
+        os.umask(before)
+    assert modes == dict.fromkeys(("index.sqlite", "index.sqlite-wal", "index.sqlite-shm"), 0o600)
 
 
 def test_a_question_before_the_first_sync_syncs(store: Store) -> None:

@@ -49,7 +49,7 @@ class AuthFailed(GittrixError):
 
 
 class PersonRequired(GittrixError):
-    """An agent's process asked for what only a person decides: to promote, discard, extend, evict, spawn or kill, or to change a role."""
+    """An agent's process asked for what only a person decides: what becomes of work; which sessions begin, end or get messages."""
 
     code = "PERSON_REQUIRED"
 

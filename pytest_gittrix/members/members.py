@@ -19,6 +19,7 @@ from pytest_gittrix.confine.network import ModelEndpoint
 from pytest_gittrix.durations import ns_of
 from pytest_gittrix.engine.agents.launch import settings_for
 from pytest_gittrix.engine.agents.processes import GRACE, AgentProcess
+from pytest_gittrix.engine.operations.caller import agents_sessions, require_person
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionNotFound
 from pytest_gittrix.members.cleanup import CleanupReport, MemberCleanup, inspect_workspace
 from pytest_gittrix.members.finalize import DEADLINE, CreateIssue, Credentials
@@ -130,6 +131,12 @@ class Members:
             return True  # in doubt, it keeps them
         return not state.ended and (state.life is None or state.life in RUNNING)
 
+    def _require_person(self, verb: str, *, own: str = "") -> None:
+        """Refuse an agent's process, unless what it asks for is about its ``own`` session."""
+        root = self._engine.store.root
+        if own not in agents_sessions(root):
+            require_person(root, verb)
+
     # Starting and finding ----------------------------------------------------------------------------------------------------------
 
     def start(
@@ -172,7 +179,9 @@ class Members:
             AdapterUnavailable: a remote or the disk refused, and nothing is left; or the agent could not be started, and the session
                 failed: then the message names it, and it is retained.
             CapabilityMissing: agents cannot run here, or cannot be confined so; the session failed likewise.
+            PersonRequired: an agent's process asks.
         """
+        self._require_person("start a member's session")
         program = command
         if program is None and kind != "interactive":
             program = self._team.commands.get(member, self._team.commands.get(""))
@@ -268,7 +277,9 @@ class Members:
 
         Raises:
             as ``finish``.
+            PersonRequired: an agent's process asks.
         """
+        self._require_person("stop a session")
         return self._end.stop(id, force=force, reason=reason)
 
     def stop_all(self, *, member: str | None = None, force: bool = False) -> StopSummary:
@@ -277,7 +288,11 @@ class Members:
         Args:
             member: only those of this member.
             force: as in ``stop``.
+
+        Raises:
+            PersonRequired: an agent's process asks.
         """
+        self._require_person("stop sessions")
         return self._end.stop_all(self.list(member=member, states=("active", "finalizing")), force=force, chats=member is not None)
 
     def finalize(self, id: str) -> Life:
@@ -286,7 +301,9 @@ class Members:
         Raises:
             InvalidInput: it is not retained ("Cannot transition from ... to Finalizing"), or as ``get``.
             SessionNotFound, EvictionRace, AdapterUnavailable: as ``finish``.
+            PersonRequired: an agent's process asks.
         """
+        self._require_person("finalize a session")
         return self._end.finalize(id)
 
     # Workspaces --------------------------------------------------------------------------------------------------------------------
@@ -313,7 +330,10 @@ class Members:
         Raises:
             SessionNotFound: there is no session of that id.
             InvalidInput: it is not retained, or no member's session.
+            PersonRequired: an agent's process asks, and it is no dry run.
         """
+        if not dry_run:
+            self._require_person("clean up")
         lives = [self.get(selector.id)] if selector.id is not None else self.list(states=("retained",))
         return self._cleanup.clean(lives, selector, dry_run=dry_run)
 
@@ -385,7 +405,9 @@ class Members:
         Raises:
             InvalidInput: its run is over, or the item is malformed; or as ``get``.
             SessionNotFound, EvictionRace, AdapterUnavailable: as ``finish``.
+            PersonRequired: an agent's process asks for another session than its own.
         """
+        self._require_person("lock a work item for another session", own=id)
         with self._team.record(id).locked() as session:
             if session.life.state not in RUNNING:
                 raise InvalidInput(
@@ -403,7 +425,9 @@ class Members:
 
         Raises:
             InvalidInput, SessionNotFound, EvictionRace, AdapterUnavailable: as ``lock``, but a run that is over is no error.
+            PersonRequired: as ``lock``.
         """
+        self._require_person("release a work item of another session", own=id)
         with self._team.record(id).locked() as session:
             released = self._team.locks.release(item, id)
             if released or item in session.life.locks:

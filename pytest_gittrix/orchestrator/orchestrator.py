@@ -265,7 +265,9 @@ class Orchestrator:
             SessionNotRestorable: it is not over, or over for good: its pull request is merged, or its work promoted.
             WorkspaceMissing: its workspace is gone.
             InvalidInput, AdapterUnavailable, CapabilityMissing: the agent cannot be started; the session stays over.
+            PersonRequired: as ``kill``.
         """
+        self._require_person_or_orchestrator("restore a session")
         if not self._board.over(self._board.find(id)):
             self._poller.poll_one(id)  # its agent may have ended since the last poll
         self._ends.restore(id)
@@ -280,7 +282,9 @@ class Orchestrator:
             SessionNotRestorable: it cannot be sent to: it is over for good, or its agent has ended and the outcome is not decided yet.
             WorkspaceMissing, SessionExpired: it is over, and its workspace is gone.
             AdapterUnavailable: the agent does not read; the text is recorded.
+            PersonRequired: as ``kill``.
         """
+        self._require_person_or_orchestrator("send to a session")
         message = check_text(text, "text")
         observed = self._awake(id)
         self._board.engine.get_session(id).record("user_message", {"text": message})
@@ -298,7 +302,10 @@ class Orchestrator:
 
         Raises:
             InvalidInput: there is no such project.
+            PersonRequired: as ``kill``, unless it is a dry run.
         """
+        if not dry_run:
+            self._require_person_or_orchestrator("clean up")
         return self._ends.cleanup(project_id, dry_run=dry_run, merged=self._poller.pr_state)
 
     # Pull requests, reports and polls ------------------------------------------------------------------------------------------
@@ -313,7 +320,10 @@ class Orchestrator:
             InvalidInput: it is an orchestrator, over or without a workspace, has another pull request, its project has no forge, or the
                 pull request is not open.
             AuthFailed, AdapterUnavailable: the forge cannot be reached.
+            PersonRequired: as ``kill``, for another session than its own.
         """
+        if id not in agents_sessions(self._board.engine.store.root):
+            self._require_person_or_orchestrator("claim a pull request for another session")
         self._poller.claim(id, number)
         return self._session(id)
 

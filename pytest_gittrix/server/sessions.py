@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from pytest_gittrix.commands.managers import cleanup_data, inspection_data, start_member
 from pytest_gittrix.durations import parse_instant
-from pytest_gittrix.errors import GittrixError, InvalidInput, SessionNotFound, WorkItemHeld
+from pytest_gittrix.errors import GittrixError, InvalidInput, PersonRequired, SessionNotFound, WorkItemHeld
 from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.record.state.retention import Selector
 from pytest_gittrix.server.responses import FAILURES, Conflict, done, failed
@@ -49,7 +49,7 @@ def routes(daemon: Daemon) -> APIRouter:
                 work_item=body.work_item_id,
                 confine=body.confine,
             )
-        except (WorkItemHeld, InvalidInput):
+        except (WorkItemHeld, InvalidInput, PersonRequired):
             raise
         except GittrixError as error:
             response = failed(error)

@@ -35,6 +35,7 @@ ATTEMPTS: Final = {
     "promote by the command line": False,
     "promote by the daemon": False,
     "promote by Python": False,
+    "start a member": False,
 }
 """What an agent tries, with whether it can at ``off``."""
 NOTHING: Final = dict.fromkeys(ATTEMPTS, False)

@@ -71,6 +71,8 @@ attempt("push", lambda: ran("git", "-C", repository, "push", facts["remote"], "H
 attempt("promote by the command line", lambda: ran(sys.executable, "-m", "pytest_gittrix.cli", "promote", other, env=ours))
 attempt("promote by the daemon", by_daemon)
 attempt("promote by Python", lambda: ran(sys.executable, "-c", PROMOTE, home + "/sessions", other, env=ours))
+START = ("member", "start", "eve", "--kind", "interactive")
+attempt("start a member", lambda: ran(sys.executable, "-m", "pytest_gittrix.cli", *START, env=ours))
 with open("gate.json.new", "w") as file:
     json.dump({"got": got, "why": why}, file)
 os.rename("gate.json.new", "gate.json")

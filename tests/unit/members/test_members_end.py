@@ -17,8 +17,10 @@ from support.git import GitRepo
 from support.members import Crew
 
 from pytest_gittrix import points
-from pytest_gittrix.errors import InvalidInput, SessionNotFound
+from pytest_gittrix.engine.operations.caller import on_behalf_of
+from pytest_gittrix.errors import InvalidInput, PersonRequired, SessionNotFound
 from pytest_gittrix.os_level.forks import in_fork
+from pytest_gittrix.record.state.retention import Selector
 from pytest_gittrix.testing.faults.crash import Crash
 from pytest_gittrix.testing.repos.remote_repos import BareRemote
 
@@ -325,6 +327,30 @@ def test_one_that_cannot_be_stopped_does_not_stop_the_others_from_being_stopped(
     assert summary.deactivated == (second.id,)
     assert list(summary.errors) == [first.id]
     assert crew.members.get(first.id).state == "active"
+
+
+def test_an_agent_neither_starts_nor_ends_sessions_of_members(crew: Crew) -> None:
+    life, chat = crew.start(), crew.chat()
+    before = [crew.types(one.id) for one in (life, chat)]
+    pid = life.agent.pid if life.agent is not None else 0
+
+    with on_behalf_of(lambda: pid):
+        for decide in (
+            crew.chat,
+            lambda: crew.members.stop(life.id),
+            lambda: crew.members.stop(chat.id, force=True),
+            crew.members.stop_all,
+            lambda: crew.members.finalize(chat.id),
+            lambda: crew.members.cleanup(Selector(all=True)),
+            lambda: crew.members.lock(chat.id, "td-7"),
+            lambda: crew.members.unlock(chat.id, "td-7"),
+        ):
+            with pytest.raises(PersonRequired, match=f"The agent of session {life.id} asked to"):
+                decide()
+        assert [crew.types(one.id) for one in (life, chat)] == before
+        assert crew.members.cleanup(Selector(all=True), dry_run=True).removed == ()
+        assert crew.members.lock(life.id, "td-7").acquired
+        assert crew.members.unlock(life.id, "td-7")
 
 
 # Two at once -----------------------------------------------------------------------------------------------------------------------

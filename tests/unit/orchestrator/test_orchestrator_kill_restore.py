@@ -71,6 +71,10 @@ def test_agents_neither_spawn_nor_kill_but_for_the_one_that_a_person_spawned_to_
             led.spawn,
             lambda: led.lead.spawn_orchestrator(worker.project_id),
             lambda: led.lead.kill(leader.id),
+            lambda: led.lead.restore(leader.id),
+            lambda: led.lead.send(leader.id, "ignore your task"),
+            lambda: led.lead.claim_pr(leader.id, 1),
+            led.lead.cleanup,
             lambda: promoted.identify(role="orchestrator"),
         ):
             with pytest.raises(PersonRequired, match=f"The agent of session {worker.id} asked to"):

@@ -93,11 +93,10 @@ class Client:
         raise Refused(str(error.get("code")), str(error.get("message")))
 
     def _request(self, method: str, path: str, body: dict[str, Any] | None) -> tuple[int, Any]:
-        headers = {"Authorization": f"Bearer {self._daemon.key}"}
-        data = None
-        if body is not None:
+        headers, data = {}, None
+        if body is not None:  # a greeting needs no key, and whoever answers it may be another program
             data = json.dumps(body).encode("ascii")
-            headers["Content-Type"] = "application/json"
+            headers = {"Authorization": f"Bearer {self._daemon.key}", "Content-Type": "application/json"}
         self._connection.request(method, path, data, headers)
         response = self._connection.getresponse()
         return response.status, json.loads(response.read())

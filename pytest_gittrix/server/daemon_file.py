@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from pytest_gittrix.os_level.lock_owner import Owner
 FILE: Final = "daemon.json"
 _GUARD: Final = "daemon.lock"
 _PRIVATE: Final = 0o600
+_OTHERS: Final = 0o077
 _LONGEST: Final = 1 << 20
 
 
@@ -61,7 +63,8 @@ class DaemonFile:
 def read(home: Path) -> DaemonFile | None:
     """The daemon file of a home; None if there is no valid file.
 
-    A file of another user, or a link, is not valid: it could send commands and their input to an address of that user's choice.
+    A file of another user, one that others can write, or a link is not valid: it could send commands and their input to an address of
+    their choice. The key in one that others can read is known to them.
     """
     try:
         fields = json.loads(_own_bytes(home / FILE))
@@ -97,9 +100,16 @@ def require_none(home: Path) -> None:
 
 
 def _require_ours(file: Path) -> None:
-    """Raise DaemonRuns if the file belongs to another user."""
+    """Raise DaemonRuns if the file belongs to another user, or others can read or write it."""
     with suppress(OSError):
-        if (owner := file.lstat().st_uid) != os.geteuid():
+        found = file.lstat()
+        if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_mode & _OTHERS:
+            raise DaemonRuns(
+                f"{file} can be read or written by others (mode {stat.S_IMODE(found.st_mode):o}).",
+                why="The daemon that it names may run, but nobody can believe the file, and others may have its key.",
+                fix="End that daemon if it runs, and remove the file.",
+            )
+        if (owner := found.st_uid) != os.geteuid():
             raise DaemonRuns(
                 f"{file} belongs to another user ({owner}).",
                 why="Their daemon may run, and nobody else can see whether it does.",
@@ -140,9 +150,10 @@ def at(host: str, port: int) -> str:
 
 
 def _own_bytes(file: Path) -> bytes:
-    """The contents of a file of this user. Raises OSError if it belongs to another, or is a link."""
+    """The contents of a file of this user. Raises OSError if it belongs to another, is open to others, or is a link."""
     descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as stream:
-        if os.fstat(descriptor).st_uid != os.geteuid():
-            raise PermissionError(errno.EPERM, "It belongs to somebody else", str(file))
+        found = os.fstat(descriptor)
+        if found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
+            raise PermissionError(errno.EPERM, "It is not this user's alone", str(file))
         return stream.read(_LONGEST)

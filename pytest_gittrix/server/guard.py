@@ -66,16 +66,22 @@ def read_token(file: str | os.PathLike[str]) -> str:
     """The token in a file, without the space around it.
 
     Raises:
-        InvalidInput: there is no such file, other users can read it, or the token is too short or not printable ASCII.
+        InvalidInput: there is no such file, other users have it or can read it, or the token is too short or not printable ASCII.
     """
     path = Path(file).absolute()
     try:
-        others, text = stat.S_IMODE(path.stat().st_mode) & 0o077, path.read_bytes().decode("ascii").strip()
+        found, text = path.stat(), path.read_bytes().decode("ascii").strip()
     except (OSError, ValueError) as problem:
         raise InvalidInput(f"The token file {path} cannot be read: {problem}.", fix="Put a token of printable ASCII into it.") from None
-    if others:
+    if stat.S_IMODE(found.st_mode) & 0o077:
         raise InvalidInput(
             f"The token file {path} can be read or written by others.", why="Who has the token runs agents.", fix=f"chmod 600 {path}"
+        )
+    if found.st_uid not in (os.geteuid(), 0):
+        raise InvalidInput(
+            f"The token file {path} belongs to another user ({found.st_uid}).",
+            why="Who has the token runs agents.",
+            fix="Make a file of your own.",
         )
     if len(text) < SHORTEST or not all("!" <= character <= "~" for character in text):
         raise InvalidInput(

@@ -265,7 +265,7 @@ def impostor(cli: Cli, port: int, **changes: Any) -> None:
 
 
 @contextmanager
-def listener(answer: bytes | None, *, greeting: bytes | None = None) -> Iterator[int]:
+def listener(answer: bytes | None, *, greeting: bytes | None = None, heard: list[bytes] | None = None) -> Iterator[int]:
     """Something that takes connections, and answers the first request of each with ``greeting`` and all others with ``answer``."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         held: list[socket.socket] = []
@@ -280,8 +280,10 @@ def listener(answer: bytes | None, *, greeting: bytes | None = None) -> Iterator
                 for number, text in enumerate((greeting or answer, answer)):
                     if text is None:
                         break
-                    if not connection.recv(65536):
+                    if not (said := connection.recv(65536)):
                         break
+                    if heard is not None:
+                        heard.append(said)
                     connection.sendall(text)
                     if number or greeting is None:
                         connection.close()
@@ -314,6 +316,17 @@ def test_where_somebody_else_answers_or_nobody_the_store_is_worked_on(
     assert ran.status == 0
     assert [one["id"] for one in ran.envelope["data"]] == [id_]
     assert ran.err.startswith("gittrix: The daemon does not answer (")
+
+
+def test_somebody_else_who_answers_does_not_get_the_key(cli: Cli) -> None:
+    heard: list[bytes] = []
+    with listener(http("200 OK", {"ok": True}), heard=heard) as port:
+        impostor(cli, port, key="the-key-of-the-daemon")
+        cli("session", "list")
+
+    assert len(heard) == 1
+    assert heard[0].startswith(b"GET /health ")
+    assert b"the-key-of-the-daemon" not in heard[0]
 
 
 def test_a_file_that_a_dead_daemon_left_is_not_even_tried(cli: Cli) -> None:

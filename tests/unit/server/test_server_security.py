@@ -169,6 +169,13 @@ def test_a_daemon_file_that_somebody_else_made_is_not_believed_and_not_replaced(
         file.rename(tmp_path / "theirs.json")
         file.symlink_to(tmp_path / "theirs.json")
         assert daemon_file.found(tmp_path) is None
+        file.unlink()
+        file.write_text(contents)
+        for mode in (0o640, 0o602):
+            file.chmod(mode)
+            assert daemon_file.found(tmp_path) is None
+            with pytest.raises(DaemonRuns, match=f"read or written by others .mode {mode:o}"):
+                daemon_file.publish(tmp_path, told)
         if os.geteuid() == 0:
             file.unlink()
             file.write_text(contents)
@@ -204,6 +211,14 @@ def test_beyond_loopback_the_token_is_asked_for_and_any_name_is_taken(tmp_path: 
 def test_a_token_that_others_know_or_guess_is_refused(tmp_path: Path, text: str, mode: int, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         guard.read_token(token_file(tmp_path, text, mode))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_token_of_another_user_is_refused(tmp_path: Path) -> None:
+    file = token_file(tmp_path)
+    os.chown(file, 12345, -1)
+    with pytest.raises(InvalidInput, match=r"belongs to another user \(12345\)"):
+        guard.read_token(file)
 
 
 def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:

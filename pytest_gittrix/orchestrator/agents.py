@@ -22,7 +22,7 @@ from pytest_gittrix.engine.operations.caller import make_mark
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError
 from pytest_gittrix.orchestrator.board import RUNTIME, Board, ObservedSession
-from pytest_gittrix.orchestrator.config import AgentPlugin
+from pytest_gittrix.orchestrator.config import AgentPlugin, refuse_option
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.record.state.observations import ACTIVITIES, SOURCES, UNKNOWN, Activity, Runtime
 
@@ -64,6 +64,7 @@ class Agents:
         plugin = self.plugin(observed)
         directory = self.board.engine.store.directory(observed.id) / f"agent-{self._last(observed.id) + 1}"
         command = [*plugin.command(prompt, workspace)]
+        refuse_option(command, prompt)
         environment = {**self._environment(observed), **plugin.environment(workspace)}
         return self.board.agents.at(confine).start(
             command,

@@ -106,14 +106,9 @@ class CommandAgent:
         """
         if prompt is None or self.prompt_as == "input":
             return self.argv
-        if prompt.startswith("-"):
-            raise InvalidInput(
-                f"The prompt begins with a hyphen: {prompt[:60]!r}.",
-                why=f"{self.argv[0]} would take it for an option, and options decide what an agent may do.",
-                fix="Begin it with a word.",
-                opt_out='An agent with prompt_as="input" reads any prompt.',
-            )
-        return (*self.argv, prompt)
+        command = (*self.argv, prompt)
+        refuse_option(command, prompt)
+        return command
 
     def environment(self, workspace: Path) -> Mapping[str, str]:  # noqa: ARG002  (the protocol's)
         """Its variables."""
@@ -274,6 +269,27 @@ def slug_of(issue: str) -> str:
     if len(issue) <= _SLUG and _SAFE.fullmatch(issue) and not re.search(r"\.\.|\.$|\.lock$", issue):
         return issue
     return re.sub(r"[^a-z0-9]+", "-", issue.lower()).strip("-")[:_SLUG].strip("-")
+
+
+def refuse_option(command: Sequence[str], prompt: str | None) -> None:
+    """Refuse a prompt that the program of a command would take for an option.
+
+    Args:
+        command: the program and its arguments.
+        prompt: the prompt, which may be one of them; behind a ``--`` it is none.
+
+    Raises:
+        InvalidInput: the prompt begins with a hyphen, and stands where options may.
+    """
+    options = [*command][: [*command, "--"].index("--")]
+    if prompt is None or not prompt.startswith("-") or prompt not in options:
+        return
+    raise InvalidInput(
+        f"The prompt begins with a hyphen: {prompt[:60]!r}.",
+        why=f"{command[0]} would take it for an option, and options decide what an agent may do.",
+        fix="Begin it with a word, or end the agent's command with --, if the program knows that as the end of its options.",
+        opt_out='An agent with prompt_as="input" reads any prompt.',
+    )
 
 
 def prompt_as(agent: AgentPlugin) -> PromptAs:

@@ -120,6 +120,20 @@ def test_a_prompt_that_a_program_would_take_for_an_option_is_refused_and_nothing
     assert led.site.engine.store.ids() == before
     read = CommandAgent("reads", ("cat",), prompt_as="input")
     assert read.command("--fine", Path("/")) == ("cat",)
+    knows = CommandAgent("knows", ("cat", "--"))
+    assert knows.command("--fine", Path("/")) == ("cat", "--", "--fine")
+
+
+def test_nor_may_a_plugin_put_it_where_options_are(led: Led) -> None:
+    class Careless(CommandAgent):
+        def command(self, prompt: str | None, workspace: Path) -> list[str]:
+            return [*self.argv, "--prompt", prompt or "", "--", "more"]
+
+    lead = led.another(led.project(agents=(Careless("careless", ("cat",)),)))
+    with pytest.raises(InvalidInput, match="hyphen"):
+        led.spawn(lead, prompt="--dangerously-skip-permissions")
+
+    assert led.left() == NOTHING
 
 
 def test_a_prompt_that_nobody_reads_leaves_the_session_as_it_is(led: Led) -> None:

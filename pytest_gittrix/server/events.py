@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 HEARTBEAT: Final = 15.0
 """Seconds without an event after which a comment is sent, so that each end notices when the other is gone."""
 MAX_EVENTS: Final = 10_000
-"""How many events may wait for a listener."""
+"""How many events may wait for a listener; beyond that its stream is ended after them."""
 MAX_BYTES: Final = 64 << 20
-"""How many bytes of events may wait for all listeners together; beyond either limit the one that most waits for is dropped."""
+"""How many bytes of events may wait for all listeners together."""
 SCAN_INTERVAL: Final = 0.25
 """Seconds between two scans for events that other processes stored; those of this engine are sent at once."""
 
@@ -55,7 +55,7 @@ def resumed(text: str | None) -> tuple[str, int] | None:
 
 
 class Backlog:
-    """What waits for all listeners of a feed together. A listener that is dropped or has left frees what waited for it.
+    """What waits for all listeners of a feed together. It counts a listener, also one whose stream is to end, until that has left.
 
     Attributes:
         size: how many bytes wait.
@@ -72,14 +72,22 @@ class Backlog:
             self._listeners.append(listener)
 
     def remove(self, listener: Listener) -> None:
-        """Count a listener that was dropped or has left no more. The caller holds the lock."""
+        """Count a listener no more. The caller holds the lock."""
         with suppress(ValueError):
             self._listeners.remove(listener)
 
-    def make_room(self, size: int) -> None:
-        """Drop listeners, the one that most waits for first, until so many more bytes can wait. The caller holds the lock."""
-        while self._listeners and self.size + size > MAX_BYTES:
-            max(self._listeners, key=lambda listener: listener.size).drop()
+    def make_room(self, size: int, wanting: Listener) -> bool:
+        """Drop those that more waits for than for ``wanting``, until so many more bytes can wait for it. The caller holds the lock.
+
+        Returns:
+            Whether they can; not if it is the slowest itself.
+        """
+        while self.size + size > MAX_BYTES:
+            slowest = max(self._listeners, key=lambda listener: listener.size)
+            if slowest.size <= wanting.size:
+                return False
+            slowest.drop()
+        return True
 
 
 class Listener:
@@ -107,22 +115,23 @@ class Listener:
         return self._session in (None, event.stream) and (self._types is None or event.type in self._types)
 
     def send(self, message: bytes) -> None:
-        """Have a message wait for the listener; from any thread. One that is too slow gets ``TOO_SLOW`` in place of all that waits."""
+        """Have a message wait for the listener, or end its stream with ``TOO_SLOW`` after those that wait; from any thread."""
         with self._backlog.lock:
             if self.ended:
                 return
-            if len(self._waiting) >= MAX_EVENTS or len(message) > MAX_BYTES:
-                self.drop()
-            else:
-                self._backlog.make_room(len(message))
-            if not self.ended:
-                self._waiting.append(message)
-                self._count(len(message))
-                self._wake()
+            if len(self._waiting) >= MAX_EVENTS or not self._backlog.make_room(len(message), self):
+                self._end_slow()
+                return
+            self._waiting.append(message)
+            self._count(len(message))
+            self._wake()
 
     def drop(self) -> None:
-        """End the stream with ``TOO_SLOW``, without what waits. The caller holds the backlog's lock."""
+        """End the stream with ``TOO_SLOW`` in place of what waits. The caller holds the backlog's lock."""
         self._clear()
+        self._end_slow()
+
+    def _end_slow(self) -> None:
         self._last = _message(_TOO_SLOW, name="error")
         self._finish()
 
@@ -136,10 +145,10 @@ class Listener:
         with self._backlog.lock:
             self._clear()
             self._finish()
+            self._backlog.remove(self)
 
     def _finish(self) -> None:
         self.ended = True
-        self._backlog.remove(self)
         self._wake()
 
     def _clear(self) -> None:

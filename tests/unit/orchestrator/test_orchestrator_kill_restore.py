@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -325,12 +326,15 @@ def test_a_cleanup_takes_what_nobody_needs_and_leaves_the_rest(tmp_path: Path) -
         led.process(lost.id).stop(grace=0)
         led.process(leader.id).stop(grace=0)
         led.lead.kill(killed.id)
+        workspace = Path(done.workspace_path or "")
+        (workspace / "new.py").write_text("x = 1\n")
         before = {id: led.site.events(id) for id in (kept.id, done.id, lost.id)}
 
         found = led.lead.cleanup(dry_run=True)
         assert (found.killed, found.errors) == ([done.id, lost.id], {})
         assert {id: led.site.events(id) for id in before} == before
-        assert led.lead.cleanup(project_id="app") == found
+        archives = {done.id: tuple(str(workspace.parent / name) for name in ("archive.patch", "archive.git"))}
+        assert led.lead.cleanup(project_id="app") == replace(found, archives=archives)
         assert sorted(found.skipped) == sorted([kept.id, killed.id, leader.id])
         assert (led.now(done.id).status, led.now(lost.id).status) == ("cleanup", "killed")
         assert led.now(done.id).workspace_path is led.now(lost.id).workspace_path is None

@@ -219,6 +219,25 @@ def test_all_that_listen_share_one_limit_and_the_slowest_is_let_go_first(monkeyp
     assert backlog.size == 0
 
 
+@pytest.mark.parametrize(("limit", "most"), [("MAX_EVENTS", 2), ("MAX_BYTES", 250)])
+def test_one_that_is_too_slow_gets_first_what_waits_so_that_it_can_go_on_from_there(
+    monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
+    monkeypatch.setattr(events, limit, most)
+    backlog = events.Backlog()
+
+    async def listen() -> list[bytes]:
+        listener = events.Listener(None, None, backlog)
+        for number in range(4):
+            listener.send(b"%d" % number * 100)
+        return [line async for line in listener.lines()]
+
+    lines = asyncio.run(listen())
+    assert lines[1:3] == [b"0" * 100, b"1" * 100]
+    assert b'"TOO_SLOW"' in lines[3]
+    assert (len(lines), backlog.size) == (4, 0)
+
+
 def test_what_waits_for_one_that_has_left_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "MAX_BYTES", 1000)
     backlog = events.Backlog()

@@ -28,7 +28,7 @@ from pytest_gittrix.members.stop import MemberEnd
 from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.record.state.retention import Selection, Selector, chosen, selected
 from pytest_gittrix.workspaces.multi_repo import MARKER, MultiRepoWorkspace
-from pytest_gittrix.workspaces.rescue import files_below
+from pytest_gittrix.workspaces.rescue import files_below, walk
 from pytest_gittrix.workspaces.secrets import is_credential_file
 
 _BLOCK: Final = 512
@@ -208,7 +208,7 @@ def _doubtful(workspace: MultiRepoWorkspace, repositories: Iterable[RepositorySt
 def _loose(root: str, repositories: Collection[str]) -> Iterator[str]:
     """The files of a workspace that are in none of its repositories, without its marker and the state of what ran there."""
     apart = {os.path.join(root, place) for place in repositories}
-    for parent, directories, names in os.walk(root):
+    for parent, directories, names in walk(root):
         directories[:] = [name for name in directories if os.path.join(parent, name) not in apart]
         links = [name for name in directories if os.path.islink(os.path.join(parent, name))]
         for name in (*names, *links):
@@ -220,8 +220,10 @@ def _loose(root: str, repositories: Collection[str]) -> Iterator[str]:
 def _is_file(path: str) -> bool:
     try:
         mode = os.lstat(path).st_mode
-    except OSError:
+    except FileNotFoundError:
         return False  # a credential that was deleted
+    except OSError:
+        return True  # its path may be too long for the system
     return stat.S_ISREG(mode) or stat.S_ISLNK(mode)
 
 

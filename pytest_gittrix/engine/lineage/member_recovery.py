@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -36,6 +36,8 @@ TURN: Final = ".finalizing"
 """The lock for saving or removing the workspace."""
 
 _KEPT: Final = "leaving.kept"
+_DEEP: Final = 100
+"""How many directories above a file that is kept by itself there can be: Python may be too deep in calls to remove more."""
 _UNSAVED: Final = "it held what is in no remote"
 _MADE: Final = (WORKSPACE, LEAVING, AGENT, HOME, FINALIZATION)
 _HALF_MADE: Final = re.compile(rf"{WORKSPACE}\.hydrating-[0-9a-f]+")
@@ -101,19 +103,26 @@ def move_aside(directory: Path) -> bool:
     return True
 
 
-def keep(directory: Path, paths: Iterable[str] | None = None) -> None:
+def keep(directory: Path, paths: Collection[str] | None = None) -> None:
     """Choose what of a workspace that is set apart is archived by ``clear_away``; ``put_back`` undoes it.
 
     Args:
         directory: the session's directory.
-        paths: the files, relative to the workspace; the whole workspace if None.
+        paths: the files, relative to the workspace. The whole workspace if None, or if one of them is too deep or cannot be kept by itself.
 
     Raises:
         OSError: the disk refused.
     """
-    if paths is None:
-        os.rename(directory / LEAVING, directory / _KEPT)
-        return
+    if paths is not None and all(path.count("/") < _DEEP for path in paths):
+        try:
+            _link(directory, paths)
+            return
+        except OSError:  # the file system may have no links
+            shutil.rmtree(directory / _KEPT, ignore_errors=True)
+    os.rename(directory / LEAVING, directory / _KEPT)
+
+
+def _link(directory: Path, paths: Iterable[str]) -> None:
     for path in paths:
         target = directory / _KEPT / path
         target.parent.mkdir(parents=True, exist_ok=True)

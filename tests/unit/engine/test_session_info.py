@@ -140,7 +140,7 @@ class TestTheHandles:
         verbs += " record emit history checkpoint step attach attached environment run"
         assert public == set(verbs.split())
         more = {name for name in dir(session) if not name.startswith("_")} - public
-        decisions = "review promote discard extend for_agent archive moved_refs metadata handoff start_turn turn_running interrupt"
+        decisions = "review promote discard extend for_agent archive archives moved_refs metadata handoff start_turn turn_running interrupt"
         decisions += " fork identify subscribe view register_pressure_warning"
         assert more == set(decisions.split())
         assert not isinstance(session.for_agent(), UserSession)

@@ -80,7 +80,7 @@ def test_what_is_sent_reaches_the_agent(staff: Staff, daemon: DaemonClient, spaw
 
 def test_a_session_is_killed_once_and_can_be_restored(staff: Staff, daemon: DaemonClient, spawned: str) -> None:
     assert daemon.request("POST", f"{PLACE}/{spawned}/restore").error == (409, "SESSION_NOT_RESTORABLE")
-    assert daemon.ok("POST", f"{PLACE}/{spawned}/kill") == {"ok": True, "cleaned": True, "alreadyTerminated": False}
+    assert daemon.ok("POST", f"{PLACE}/{spawned}/kill") == {"ok": True, "cleaned": True, "alreadyTerminated": False, "archives": []}
     assert staff.agents.gone("stub")
     assert daemon.ok("POST", f"{PLACE}/{spawned}/kill", {"reason": "auto_cleanup"})["alreadyTerminated"] is True
     assert "restoredAt" in daemon.ok("POST", f"{PLACE}/{spawned}/restore")["session"]
@@ -102,7 +102,7 @@ def test_a_report_is_believed_or_refused_with_the_reason(daemon: DaemonClient, s
 def test_a_cleanup_tells_what_it_would_do_and_leaves_what_runs(daemon: DaemonClient, spawned: str) -> None:
     for body in (None, {"dryRun": True}, {"projectId": "parser"}):
         told = daemon.ok("POST", f"{PLACE}/cleanup", body)
-        assert told == {"ok": True, "killed": [], "skipped": [spawned], "errors": {}}
+        assert told == {"ok": True, "killed": [], "skipped": [spawned], "errors": {}, "archives": {}}
 
 
 @pytest.mark.parametrize(

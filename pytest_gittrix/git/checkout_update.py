@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,7 +20,7 @@ import pygit2
 from pygit2.enums import FileStatus, RepositoryOpenFlag
 
 from pytest_gittrix import points
-from pytest_gittrix.errors import PathNotFound, WorktreeDirty, WriteRejected
+from pytest_gittrix.errors import WorktreeDirty
 from pytest_gittrix.git.index import IndexEntry, IndexFile, stat_numbers
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.refs import temporary_prefix
@@ -28,6 +28,7 @@ from pytest_gittrix.git.repository import Checkout
 from pytest_gittrix.git.tree import EXECUTABLE, SUBMODULE, SYMLINK, Entry, parents
 from pytest_gittrix.os_level.file_lock import make_lock_file
 from pytest_gittrix.os_level.files import create_whole, read_text, sync_directory, write_file
+from pytest_gittrix.os_level.open_below import tolerating_shape
 from pytest_gittrix.os_level.safe_dir import SafeDir, is_temporary
 
 Sides = Mapping[str, tuple[Entry | None, Entry | None]]
@@ -257,7 +258,7 @@ def _acquire(checkout: Checkout, lock: str, token: str, settle: Callable[[str], 
 def _remove_temporaries(files: SafeDir, sides: Sides) -> None:
     """Remove the temporary files of a killed update. The caller holds the index lock, so no other update is running."""
     for directory in {path.rpartition("/")[0] or "." for path in sides}:
-        with suppress(PathNotFound, WriteRejected):
+        with tolerating_shape():
             for found in [*files.scan(directory, skip=lambda path: not is_temporary(path.rpartition("/")[2]))]:
                 files.delete(found.path)
 

@@ -160,6 +160,26 @@ def create_whole(path: str, data: bytes, *, beside: str, prefix: str, sync: bool
         os.unlink(temporary)
 
 
+def link_or_copy(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> None:
+    """Give a file that nobody writes to a second name, or that name to a copy of it where there can be no link.
+
+    Raises:
+        FileExistsError: ``target`` is there already.
+        OSError: as the system says; ``target`` is not there.
+    """
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        raise
+    except OSError:
+        import shutil  # dear to load
+
+        fresh = f"{os.fspath(target)}.tmp"
+        with _removed_on_error(fresh):
+            shutil.copyfile(source, fresh)
+            os.rename(fresh, target)
+
+
 def sync_tree(path: str) -> None:
     """Write every file and directory below a directory, itself included, through to the disk. Links are not followed.
 

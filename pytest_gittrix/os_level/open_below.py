@@ -23,6 +23,8 @@ PASS = getattr(os, "O_PATH", os.O_RDONLY) | _DIRECTORY
 LIST = os.O_RDONLY | _DIRECTORY
 
 _NEVER = frozenset(("", ".", ".."))
+# What the shape of a directory answers: something is missing, or of another kind, or has too long a name.
+_OF_SHAPE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENAMETOOLONG, errno.ENOTEMPTY))
 _KINDS = {
     stat.S_IFREG: "file",
     stat.S_IFDIR: "directory",
@@ -163,6 +165,22 @@ def wrong_kind(path: str, found: str, wanted: str) -> WriteRejected:
         why="Only regular files and symbolic links can be part of a commit, and links are never followed.",
         fix="Use read_link() for a link and scan() for a directory; choose another path otherwise.",
     )
+
+
+def system_refused(error: BaseException) -> bool:
+    """Whether an error says that a disk, a limit or a right stood in the way, and nothing of what is there (which an agent decides)."""
+    cause = error if isinstance(error, OSError) and error.errno is not None else error.__cause__
+    return isinstance(cause, OSError) and cause.errno not in _OF_SHAPE
+
+
+@contextmanager
+def tolerating_shape() -> Iterator[None]:
+    """Pass over a path that is not there or is another kind of file, as an agent may have made it. What the system refused is raised."""
+    try:
+        yield
+    except GittrixError as error:
+        if system_refused(error):
+            raise
 
 
 @contextmanager

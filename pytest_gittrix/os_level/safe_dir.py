@@ -273,12 +273,16 @@ class SafeDir:
         self.write(path, self.read(path)[0], executable=executable)
 
     def sync(self, path: str) -> None:
-        """Write a file, and the names that lead to it, through to the disk. Where nothing is any more, its absence is."""
+        """Write a file, and the names that lead to it, through to the disk. Where nothing is any more, its absence is.
+
+        Raises:
+            WriteRejected: the disk refused; whether it kept the file is unknown.
+        """
         parents = open_below.components(path)[:-1]
-        with suppress(PathNotFound, WriteRejected), self._file(path) as (fd, _):
+        with open_below.tolerating_shape(), self._file(path) as (fd, _):
             os.fsync(fd)
         for depth in range(len(parents), -1, -1):
-            with suppress(OSError, open_below.ParentNotDirectory):
+            with open_below.tolerating_shape(), open_below.typed(path):
                 fd = self._root.descend(parents[:depth], last=open_below.LIST)
                 try:
                     os.fsync(fd)

@@ -166,6 +166,7 @@ def read_repository(root: str, format_: ObjectFormat, *, known_packs: Collection
         reader = _Reader(git, format_)
         branches = reader.branches()
         branch, commit = reader.head(branches)
+        index = reader.index()  # before the problems are counted, of which it can be one
         return AgentRepository(
             branch,
             commit,
@@ -177,7 +178,7 @@ def read_repository(root: str, format_: ObjectFormat, *, known_packs: Collection
             tuple(line for line in reader.text("shallow").split() if reader.is_id(line)),
             tuple(directory for directory in _OTHER_STORES if reader.holds_files(directory)),
             tuple(reader.problems),
-            reader.index(),
+            index,
         )
 
 

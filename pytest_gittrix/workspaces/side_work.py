@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, UnsupportedRepository
+from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, UnsupportedRepository
 from pytest_gittrix.git.bare_repository import open_bare
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import Entry
 from pytest_gittrix.os_level.files import sync_directory, sync_tree, write_file
+from pytest_gittrix.os_level.open_below import tolerating_shape
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.rescue import AgentRepository, read_repository
 from pytest_gittrix.workspaces.seed import Seed
@@ -120,6 +121,7 @@ def keep_side_work(root: str, directory: Path, seed: Seed, work: SideWork, *, sy
 
     Raises:
         UnsupportedRepository: the objects are no plain directory.
+        WriteRejected: the index is there and cannot be read.
         OSError: the disk refused, or the agent took away the right to move them.
     """
     from_, building, target = os.path.join(root, ".git", "objects"), directory / _BUILDING, directory / REPOSITORY
@@ -132,10 +134,7 @@ def keep_side_work(root: str, directory: Path, seed: Seed, work: SideWork, *, sy
     write_file(building / CONTENTS, "".join(f"{line}\n" for line in work.lines).encode(errors="backslashreplace"))
     if work.repository.shallow:
         write_file(building / "shallow", "".join(f"{id_}\n" for id_ in work.repository.shallow).encode())
-    with SafeDir.open(os.path.join(root, ".git")) as git:
-        for name in filter(_INDEX.fullmatch, os.listdir(os.path.join(root, ".git"))):
-            with suppress(FileNotFoundError, GittrixError):
-                write_file(building / name, git.read(name, max_bytes=1 << 28)[0])
+    _keep_index(os.path.join(root, ".git"), building)
     # It may lead to other object directories; those of the agent's are of no concern here.
     with suppress(FileNotFoundError):
         os.rename(os.path.join(from_, "info"), os.path.join(root, ".git", f"info-{secrets.token_hex(8)}"))
@@ -147,6 +146,14 @@ def keep_side_work(root: str, directory: Path, seed: Seed, work: SideWork, *, sy
     if sync:
         sync_directory(str(directory))
     return target
+
+
+def _keep_index(git_dir: str, target: Path) -> None:
+    """Copy the files of an agent's index into a directory, but for what is no plain file: that stages nothing."""
+    with SafeDir.open(git_dir) as git:
+        for name in filter(_INDEX.fullmatch, os.listdir(git_dir)):
+            with tolerating_shape():
+                write_file(target / name, git.read(name, max_bytes=1 << 28)[0])
 
 
 def settle_side_work(root: str, directory: Path) -> Path | None:

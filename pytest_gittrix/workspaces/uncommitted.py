@@ -9,15 +9,15 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from pytest_gittrix.errors import GittrixError, PathNotFound, WriteRejected
+from pytest_gittrix.errors import GittrixError, PathNotFound
 from pytest_gittrix.git.ignore import Ignore
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.path_rules import is_safe_path
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Entry, parents
+from pytest_gittrix.os_level.open_below import tolerating_shape
 from pytest_gittrix.os_level.safe_dir import Found, SafeDir
 
 MAX_FILE: Final = 100 << 20
@@ -132,7 +132,8 @@ class _Comparison:
         self._rules_read.add(directory)
         rules = b"" if directory else self._exclude + b"\n"
         # Git also ignores a .gitignore that is a link.
-        with suppress(PathNotFound, WriteRejected):
+        # What the system refuses to read is raised: without these rules, what a person keeps out of commits would be in one.
+        with tolerating_shape():
             rules += self._files.read(f"{directory}/.gitignore" if directory else ".gitignore")[0]
         if rules.strip():
             self._sources[directory] = rules

@@ -24,6 +24,7 @@ from pytest_gittrix.git.objects import MissingObject, Objects, open_objects
 from pytest_gittrix.git.pack import install_pack
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import Changes, Entry
+from pytest_gittrix.os_level.open_below import system_refused, tolerating_shape
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.side_work import SideWork, find_side_work
 from pytest_gittrix.workspaces.snapshot import Snapshot
@@ -75,24 +76,28 @@ class AgentCommits:
         if self._workspace.kind != "clone":
             return None, None
         size = self._seed.format.hex_size
-        try:
+        with tolerating_shape():
             head = self._text(".git/HEAD")
             if not head.startswith("ref:"):
                 return None, head if re.fullmatch(rf"[0-9a-f]{{{size}}}", head) else None
             ref = branch_ref(head.removeprefix("ref:").strip())
-            with suppress(GittrixError):
+            with tolerating_shape():
                 loose = self._text(f".git/{ref}")
                 return ref, loose if re.fullmatch(rf"[0-9a-f]{{{size}}}", loose) else None
             packed = re.search(rf"^([0-9a-f]{{{size}}}) {re.escape(ref)}$", self._text(".git/packed-refs"), re.MULTILINE)
             return ref, packed[1] if packed else None
-        except GittrixError:
-            return None, None
+        return None, None
 
     def _text(self, path: str) -> str:
         return os.fsdecode(self._workspace.files.read(path, max_bytes=_LARGEST_COMMIT)[0]).strip()
 
     def make(self, snapshot: Snapshot, message: str, seconds: int) -> str:
-        """Commit a snapshot on top of the agent's present commit; returns the sha."""
+        """Commit a snapshot on top of the agent's present commit; returns the sha.
+
+        Raises:
+            WriteRejected: the agent's repository can be read, but the commit cannot be written to it.
+            OSError: the disk refused.
+        """
         ref, there = self._agent_head()
         parent = there or self.head()
         built = build_commit(
@@ -108,9 +113,12 @@ class AgentCommits:
         open_bare(self._directory, self._seed.format.name, self._seed.objects_dir)
         install_pack(str(self._directory / "objects"), built.pack)
         if self._workspace.kind == "clone":
-            # The commit is made; an agent that broke its own repository just does not find it there.
-            with suppress(GittrixError):
+            try:
                 self._show(built, ref, snapshot)
+            except GittrixError as problem:
+                # An agent that broke its own repository just does not find the commit there. Where its HEAD can be read, log() follows it.
+                if system_refused(problem) or self._agent_head()[1] is not None:
+                    raise
         return built.id
 
     def _show(self, built: BuiltCommit, ref: str | None, snapshot: Snapshot) -> None:
@@ -183,13 +191,12 @@ class AgentCommits:
 
     def _loose(self, id_: str, kind: str) -> bytes | None:
         """An object's data from a loose file of the agent's, if it is what its name says; the engine writes none there."""
-        try:
+        with tolerating_shape(), suppress(zlib.error):
             packed = self._workspace.files.read(f".git/objects/{id_[:2]}/{id_[2:]}", max_bytes=_LARGEST_COMMIT)[0]
             raw = zlib.decompressobj().decompress(packed, _LARGEST_COMMIT)
-        except (GittrixError, zlib.error):
-            return None
-        data = raw.partition(b"\0")[2]
-        return data if self._seed.format.hash_object(kind, data) == id_ else None
+            data = raw.partition(b"\0")[2]
+            return data if self._seed.format.hash_object(kind, data) == id_ else None
+        return None
 
 
 def _read(objects: Objects | None, id_: str) -> bytes | None:

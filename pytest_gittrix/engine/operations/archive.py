@@ -7,7 +7,6 @@ an eviction changes nothing there.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +20,7 @@ from pytest_gittrix.git.bare_repository import open_bare
 from pytest_gittrix.git.commit import Signature, build_commit
 from pytest_gittrix.git.pack import install_pack, store_blob
 from pytest_gittrix.git.tree import Changes, Entry, parents
-from pytest_gittrix.os_level.files import sync_directory, sync_tree, write_file
+from pytest_gittrix.os_level.files import link_or_copy, sync_directory, sync_tree, write_file
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.seed import Seed
 from pytest_gittrix.workspaces.side_work import REPOSITORY
@@ -181,7 +180,4 @@ def _take_packs(seed: Seed, directory: Path) -> None:
         source, target = os.path.join(seed.objects_dir, "pack", name), directory / name
         if target.exists():
             continue
-        try:
-            os.link(source, target)
-        except OSError:
-            shutil.copyfile(source, target)
+        link_or_copy(source, target)

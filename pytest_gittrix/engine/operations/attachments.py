@@ -8,13 +8,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.errors import InvalidInput, LogDamaged, PathNotFound
-from pytest_gittrix.os_level.files import write_file
+from pytest_gittrix.os_level.files import link_or_copy, sync_directory, write_file
 
 RESOURCES: Final = "resources"
 _NAME: Final = re.compile(r"sha256:([0-9a-f]{64})")
@@ -31,6 +30,9 @@ def attach(directory: Path, data: bytes, *, sync: bool) -> str:
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
         write_file(str(path), data, sync=sync)
+        if sync:
+            sync_directory(path.parent)
+            sync_directory(directory)
     return f"sha256:{digest}"
 
 
@@ -63,7 +65,4 @@ def share(source: Path, target: Path) -> None:
         if not _NAME.fullmatch(f"sha256:{name}"):
             continue  # half an attachment, which a kill left
         with suppress(FileExistsError):
-            try:
-                os.link(source / RESOURCES / name, target / RESOURCES / name)
-            except PermissionError:  # a file system without hard links
-                shutil.copyfile(source / RESOURCES / name, target / RESOURCES / name)
+            link_or_copy(source / RESOURCES / name, target / RESOURCES / name)

@@ -39,13 +39,14 @@ from pytest_gittrix.git.commit import BuiltCommit
 from pytest_gittrix.git.patch import FileChange, patch_text
 from pytest_gittrix.git.refs import RefMoved, branch_ref
 from pytest_gittrix.git.tree import Item, TreeClash, collisions, parse_tree
-from pytest_gittrix.os_level.files import write_file
+from pytest_gittrix.os_level.files import sync_directory, write_file
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.workspaces.snapshot import Snapshot
 
 __all__ = ["PromoteResult", "Promotion", "Review", "digest_of"]
 
 _ATTEMPTS: Final = 200
+_PATCH: Final = "promote.patch"
 _MAKE_SPACE: Final = "Make room, then promote again."
 _GET_PERMISSION: Final = "See that the repository is yours to write, then promote again."
 _CLOSE_FILES: Final = "Close files that this process holds open, or raise its limit of them (ulimit -n), then promote again."
@@ -355,8 +356,11 @@ class Promotion:
                 blobs[old.id] = self.durable.blob(old.id)
             changes.append(FileChange(path, side(seed, old, blobs), side(seed, entry, blobs)))
         text = patch_text(changes)
-        write_file(self.recorder.directory / "promote.patch", text.encode(errors="surrogateescape"))
-        done = {"commit": "", "ref": branch_ref(self.branch), "branch": self.branch, "strategy": "patch", "patch": "promote.patch"}
+        sync = self.recorder.store.durability == "full"
+        write_file(self.recorder.directory / _PATCH, text.encode(errors="surrogateescape"), sync=sync)
+        if sync:
+            sync_directory(self.recorder.directory)
+        done = {"commit": "", "ref": branch_ref(self.branch), "branch": self.branch, "strategy": "patch", "patch": _PATCH}
         self.recorder.append("promote.done", done, actor="human", commit_point=True)
         return PromoteResult("", self.branch, patch=text)
 

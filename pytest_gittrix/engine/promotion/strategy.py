@@ -80,13 +80,18 @@ class Preferences:
             return None
 
     def remember(self, uri: str, strategy: Strategy) -> None:
-        """Store an answer, beside those that other processes store meanwhile. Raises InvalidInput for what is no strategy."""
+        """Store an answer, beside those that other processes store meanwhile.
+
+        Raises:
+            InvalidInput: it is no strategy.
+            OSError: the disk refused; the answers that were stored before stay.
+        """
         check_strategy(strategy)
         os.makedirs(self._path.parent, exist_ok=True)
         with exclusive(f"{self._path}.lock"):
             try:
                 remembered = json.loads(self._path.read_bytes())
-            except (OSError, ValueError):
+            except (FileNotFoundError, ValueError):
                 remembered = {}
             write_file(str(self._path), json.dumps({**remembered, uri: strategy}, indent=2, sort_keys=True).encode() + b"\n")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from support.git import git
 
 from pytest_gittrix.engine.operations.archive import Archive
 from pytest_gittrix.engine.user_session import UserSession
+from pytest_gittrix.errors import AdapterUnavailable
 
 
 @pytest.fixture
@@ -153,6 +155,25 @@ class TestTheArchiveOfAnEndedSession:
             monkeypatch.setattr(os, name, lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
         session.discard()
         assert any("/archive.git/" in path for path in synced) == written_through
+
+    def test_is_whole_though_its_first_copy_met_a_full_disk(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        session = site.start()
+        work(session)
+
+        def no_links(*_: object) -> None:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+        def half(source: str, target: Path) -> None:
+            Path(target).write_bytes(Path(source).read_bytes()[:20])
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "link", no_links)
+        with monkeypatch.context() as full:
+            full.setattr(shutil, "copyfile", half)
+            with pytest.raises(AdapterUnavailable, match="No space left"):
+                session.archive()
+        assert session.archive() is not None
+        git("fsck", "--strict", "--full", cwd=site.directory(session) / "archive.git")
 
 
 class TestAPartialPromotion:

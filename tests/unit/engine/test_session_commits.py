@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from support.engine import KINDS, Site, edited, open_site, shell
+from support.refusals import refuse_to_open
 
 from pytest_gittrix.clock import EPOCH
 from pytest_gittrix.engine.user_session import UserSession
-from pytest_gittrix.errors import InvalidInput, SessionExpired
+from pytest_gittrix.errors import InvalidInput, SessionExpired, WriteRejected
 
 EMPTY = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 
@@ -147,6 +149,28 @@ class TestInAClone:
         sha = session.commit("after")
         assert session.log()[0].sha == sha
         assert site.durable.contains(session.promote(files=["app.py"]).sha)
+
+    @pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.EACCES])
+    def test_a_head_that_the_system_refuses_to_read_is_no_broken_one(
+        self, site: Site, number: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        session = site.start()
+        first = session.write_and_commit({"app.py": "v2\n"}, "first")
+        with monkeypatch.context() as refusing:
+            refuse_to_open(refusing, "HEAD", number)
+            for operation in (session.log, lambda: session.commit("second")):
+                with pytest.raises(WriteRejected, match="HEAD"):
+                    operation()
+        assert [entry.sha for entry in session.log()] == [first]
+        assert shell(session, "git rev-parse --abbrev-ref HEAD").strip() == "main"
+
+    def test_a_commit_that_its_log_would_not_show_is_refused(self, site: Site) -> None:
+        session = site.start()
+        shell(session, "rm .git/index; mkdir .git/index; touch .git/index/x")
+        session.write("app.py", "v2\n")
+        with pytest.raises(WriteRejected, match="index"):
+            session.commit("nowhere to be seen")
+        assert session.log() == site.state(session.id).commits == []
 
     def test_no_hook_of_the_agent_s_runs(self, site: Site) -> None:
         session = site.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.engine import Site, open_site
+from support.refusals import refuse_to_open
 
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.git.environment import run_git
@@ -240,3 +242,12 @@ def test_a_name_that_is_taken_in_the_agents_repository_stops_nothing(site: Site)
     session.discard()
 
     assert kept(site, session, "refs/gittrix/agent/heads/feature:work.txt") == "the work"
+
+
+def test_an_index_that_the_system_refuses_to_read_is_kept_with_the_workspace(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = site.start()
+    in_the_index(session)
+    with monkeypatch.context() as refusing:
+        refuse_to_open(refusing, "index", errno.EIO)
+        session.discard()
+    assert run_git(["show", ":work.txt"], cwd=site.directory(session) / "archive.workspace") == b"the work"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from support.engine import SUBMODULE, DurableGit, Site, edited, open_site, shell
 
 from pytest_gittrix.backends.local import LocalDurable
-from pytest_gittrix.engine.promotion.strategy import Question, slug
+from pytest_gittrix.engine.promotion.strategy import Preferences, Question, slug
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import BaselineConflict, CapabilityMissing, InvalidInput, PromoteFailed
 
@@ -229,6 +230,22 @@ class TestAuto:
         (site.root / "preferences.json").write_text("{")
         assert started(site, site.another(ask=lambda _question: "commit")).promote().branch == "main"
         assert "commit" in (site.root / "preferences.json").read_text()
+
+    def test_with_a_memory_that_the_system_refuses_forgets_nothing(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        memory = Preferences(site.root / "preferences.json")
+        memory.remember("local://first", "branch")
+        read = Path.read_bytes
+
+        def refused(path: Path) -> bytes:
+            if path.name == "preferences.json":
+                raise OSError(errno.EMFILE, "Too many open files")
+            return read(path)
+
+        with monkeypatch.context() as refusing:
+            refusing.setattr(Path, "read_bytes", refused)
+            with pytest.raises(OSError, match="Too many"):
+                memory.remember("local://second", "commit")
+        assert memory.get("local://first") == "branch"
 
 
 class TestTheOrderOfOverrides:

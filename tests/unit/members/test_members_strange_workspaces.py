@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import os
 import shutil
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 from support.members import Crew
+from support.refusals import refuse_to_open
 
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
 from pytest_gittrix.members.finalize_record import Notes
@@ -224,3 +226,14 @@ def test_an_address_with_a_secret_in_it_is_refused_and_not_repeated(crew: Crew, 
         crew.chat(repositories=[RepositorySpec("app", url)])
     assert "hidden" not in str(refused.value)
     assert crew.sessions() == []
+
+
+def test_ignored_files_are_not_committed_where_the_rules_cannot_be_read(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    crew.app.commit({".gitignore": "build/\n"})
+    life = crew.chat()
+    crew.put(life.id, "build/out.o")
+    with monkeypatch.context() as refusing:
+        refuse_to_open(refusing, ".gitignore", errno.EIO)
+        ended = crew.members.stop(life.id)
+    assert (ended.ended, ended.unsaved) == ("failed", True)
+    assert len(crew.branches()) == 1

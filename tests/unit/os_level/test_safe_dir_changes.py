@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -374,3 +375,23 @@ def run_python(script: str, *args: str, before: tuple[str, ...] = ()) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.mark.parametrize("refused", ["c.txt", "b", "a", "root"])
+def test_a_sync_that_the_disk_refuses_is_no_sync(guarded: SafeDir, refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    guarded.write("a/b/c.txt", b"hello")
+    guarded.sync("a/b/c.txt")
+
+    def fsync(fd: int) -> None:
+        if Path(f"/proc/self/fd/{fd}").readlink().name == refused:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(WriteRejected, match="Input/output error"):
+        guarded.sync("a/b/c.txt")
+
+
+def test_a_sync_of_what_is_gone_writes_its_absence_through(guarded: SafeDir, root: Path) -> None:
+    (root / "a").write_bytes(b"a file where a directory was")
+    guarded.sync("a/b/c.txt")
+    guarded.sync("gone/b.txt")

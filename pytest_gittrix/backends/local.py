@@ -21,7 +21,7 @@ from pytest_gittrix.git.refs import branch_ref, short_branch, temporary_prefix
 from pytest_gittrix.git.repository import Repository, require_head
 from pytest_gittrix.git.tree import Changes, Entry, Item, changed_paths, entry_at
 from pytest_gittrix.os_level.confinement_levels import Level, check_level
-from pytest_gittrix.os_level.files import read_text
+from pytest_gittrix.os_level.files import read_text, sync_directory
 from pytest_gittrix.workspaces.seed import History, Seed, check_history, prepare_seed
 from pytest_gittrix.workspaces.snapshot import Limits
 from pytest_gittrix.workspaces.workspace import Workspace, WorkspaceKind, check_kind, create, open_workspace
@@ -271,8 +271,10 @@ class LocalDurable:
             removed += [os.path.join(directory, name) for name in os.listdir(directory) if name.startswith(temporary_prefix(built))]
         for path in removed:
             os.unlink(path)
+        for directory in {os.path.dirname(path) for path in removed} if self.sync else ():
+            sync_directory(directory)
         if pack is not None:
-            release_pack(self.repository.objects_dir, pack)
+            release_pack(self.repository.objects_dir, pack, sync=self.sync)
         return removed
 
     def bring_forward(self, branch: str, commit: str) -> LandingResult:

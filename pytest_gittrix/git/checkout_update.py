@@ -81,7 +81,7 @@ class LockedCheckout:
                     skipped[path] = reason
                     removed.discard(path)
                 else:
-                    staged[path] = self._write_path(files, path, contents)
+                    staged[path] = self._write_path(files, path, contents, sync)
             for path in staged if sync else ():
                 files.sync(path)
         points.reached("worktree:files-written")
@@ -172,7 +172,7 @@ class LockedCheckout:
             return False
         return not self.checkout.trusts_modes or bool(status.st_mode & 0o100) == (mode == EXECUTABLE)
 
-    def _write_path(self, files: SafeDir, path: str, contents: Callable[[str], bytes]) -> IndexEntry | None:
+    def _write_path(self, files: SafeDir, path: str, contents: Callable[[str], bytes], sync: bool) -> IndexEntry | None:
         """Give a path its new contents. Returns its new index entry; None for a deletion."""
         old, new = self.sides[path]
         if any(entry.skip_worktree for entry in self.index.entries(path)):
@@ -189,7 +189,7 @@ class LockedCheckout:
         data = contents(new.id)
         if new.mode != SYMLINK:
             # The stat of the file as it was written, not as it is now, so that git notices a save right after it.
-            status = files.write(path, data, executable=new.mode == EXECUTABLE)
+            status = files.write(path, data, executable=new.mode == EXECUTABLE, sync=sync)
             return IndexEntry(new.mode, new.id, stat_numbers(status, new.mode))
         files.make_link(path, data)
         link = files.lstat(path)
@@ -220,7 +220,8 @@ def lock_checkout(
         resumed: finish an update that was killed: a path that has its new contents already is no obstacle, and half-written files are
             removed.
         wait: seconds to wait for another holder of the lock, such as an editor's ``git status``.
-        sync: write the lock through to the disk, so that its owner can be identified after a power cut too.
+        sync: write the lock through to the disk, so that its owner can be identified after a power cut too, and its removal, so that
+            none comes back.
 
     Raises:
         WorktreeDirty: uncommitted work is at a selected path or in its way, an operation such as a merge is in progress, or another
@@ -241,6 +242,8 @@ def lock_checkout(
     finally:
         if read_text(lock) == token:
             os.unlink(lock)
+            if sync:
+                sync_directory(checkout.git_dir)
 
 
 def _acquire(checkout: Checkout, lock: str, token: str, settle: Callable[[str], bool] | None, wait: float, sync: bool) -> None:

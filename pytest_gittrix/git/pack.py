@@ -119,11 +119,10 @@ def install_pack(
     make_directories(directory, permit)
     if keep is not None:
         _write(stem + ".keep", keep.encode() + b"\n", "tmp_keep_", sync, mode, permit)
-    if os.path.exists(stem + ".idx"):
-        return
-    _write(stem + ".pack", pack.data, "tmp_pack_", sync, mode, permit)
-    _write(stem + ".idx", pack.index, "tmp_idx_", sync, mode, permit)
-    if sync:
+    if not os.path.exists(stem + ".idx"):
+        _write(stem + ".pack", pack.data, "tmp_pack_", sync, mode, permit)
+        _write(stem + ".idx", pack.index, "tmp_idx_", sync, mode, permit)
+    if sync:  # also for one that was there: its writer may have been killed before this
         sync_directory(directory)
 
 
@@ -194,14 +193,22 @@ def _changed() -> AdapterUnavailable:
     )
 
 
-def release_pack(objects_dir: str, name: str) -> None:
+def release_pack(objects_dir: str, name: str, *, sync: bool = False) -> None:
     """Remove a pack's ``.keep`` file, once a reference leads to its objects or never will; gc may then delete the pack.
 
     An unfinished pack is removed too, since gc would not delete it.
+
+    Args:
+        objects_dir: the ``objects`` directory.
+        name: the pack's name.
+        sync: write the removal through to the disk.
     """
-    stem = os.path.join(objects_dir, "pack", f"pack-{name}")
+    directory = os.path.join(objects_dir, "pack")
+    stem = os.path.join(directory, f"pack-{name}")
     if not os.path.exists(stem + ".idx"):
         with suppress(FileNotFoundError):
             os.unlink(stem + ".pack")
     with suppress(FileNotFoundError):
         os.unlink(stem + ".keep")
+    if sync and os.path.isdir(directory):
+        sync_directory(directory)

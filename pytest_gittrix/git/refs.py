@@ -167,11 +167,20 @@ class References:
             for directory, _, _ in os.walk(path, topdown=False):
                 os.rmdir(directory)
             os.rename(lock, path)
-            if sync:
-                sync_directory(os.path.dirname(path))
         finally:
             if read_text(lock) == new:
                 os.unlink(lock)
+            if sync:
+                self._sync_above(ref)
+
+    def _sync_above(self, ref: str) -> None:
+        """Write the directories above a reference through to the disk: new ones are names too, and temporary files stood in the topmost."""
+        directory = os.path.dirname(ref)
+        while directory:
+            if os.path.isdir(self.path(directory)):
+                sync_directory(self.path(directory))
+            directory = os.path.dirname(directory)
+        sync_directory(self._directory)
 
     def _require_at(self, ref: str, expected: str | None) -> None:
         current = self.read(ref)

@@ -431,7 +431,7 @@ class Repository:
                 if self._landings % _LANDINGS_PER_OPENING == 0:
                     self.objects.close()
                 install_pack(self.objects_dir, built.pack, keep=keep, sync=sync, mode=0o444, permit=self.permit)
-                shield.callback(release_pack, self.objects_dir, built.pack.name)
+                shield.callback(release_pack, self.objects_dir, built.pack.name, sync=sync)
                 points.reached("land:packed")
 
             self.references.compare_and_swap(ref, built.id, expected=expected, prepare=write_objects, wait=wait, sync=sync, settle=settle)

@@ -174,13 +174,14 @@ class SafeDir:
         status = self.lstat(path)
         return status is not None and (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode))
 
-    def write(self, path: str, data: bytes, *, executable: bool | None = None) -> os.stat_result:
+    def write(self, path: str, data: bytes, *, executable: bool | None = None, sync: bool = False) -> os.stat_result:
         """Put a file at a path, whole or not at all: readers see the old contents or the new. A link there is replaced, not followed.
 
         Args:
             path: the file; missing parents are made.
             data: its contents.
             executable: whether it may be run; None keeps what a replaced file had.
+            sync: write the contents through to the disk first, so that a power cut leaves no empty file (its name is for ``sync``).
 
         Returns:
             The status of the file that was put there.
@@ -198,6 +199,8 @@ class SafeDir:
                 if mode != fresh:
                     os.fchmod(fd, mode)
                 write_all(fd, data)
+                if sync:
+                    os.fsync(fd)
                 os.rename(temporary, name, src_dir_fd=parent, dst_dir_fd=parent)
                 return os.fstat(fd)  # of this very file, whatever is over it by now; after the rename, which moves its ctime
             finally:

@@ -1,17 +1,24 @@
-"""The power goes at any moment, on a real file system: with durability ``full``, what was reported is there afterwards."""
+"""The power goes at any moment, on a real file system: with durability ``full``, what was reported is there afterwards.
+
+The store and the person's repository are on one disk or on two. Of two disks each loses what was not synced there, or one of them has
+received everything. A normal run plays the hardest of these; ``PYTEST_GITTRIX_SOAK=1`` plays all, on every file system that is installed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.git import git
+from support.scene import SOAK
 
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.user_session import UserSession
+from pytest_gittrix.testing.faults.crash import Crash
 from pytest_gittrix.testing.faults.powercut import Cut, power_cuts, supported
 from pytest_gittrix.testing.repos.history import SMALL_PROJECT, History
 from pytest_gittrix.testing.repos.templates import shared_templates
@@ -20,7 +27,22 @@ from pytest_gittrix.workspaces.seed import _recent as remembered_seeds
 pytestmark = pytest.mark.skipif(supported() is not None, reason=str(supported()))
 
 SESSION = "session-0"
-WORK = {"app.py": b"by the agent\n", "new/deep.py": b"x = 1\n" * 50}
+WORK = {"app.py": b"by the agent\n", "new/deep.py": b"x = 1\n" * 50, "new/deeper.py": b"y = 2\n" * 50, "added.py": b"z = 3\n"}
+
+ONE_DISK: Mapping[str, Any] = {}
+TWO_DISKS: Mapping[str, Any] = {"apart": "work"}
+DISKS: Mapping[str, Mapping[str, Any]] = {
+    "one": ONE_DISK,
+    "two": TWO_DISKS,
+    "two, the store written back": {**TWO_DISKS, "written_back": "."},
+    "two, the repository written back": {**TWO_DISKS, "written_back": "work"},
+    **({f"two, {name}": {**TWO_DISKS, "filesystem": name} for name in ("xfs", "btrfs") if supported(name) is None} if SOAK else {}),
+}
+
+
+def durable_in(place: Path) -> Path:
+    """Where the person's repository is: on the second disk, if there is one."""
+    return place / "work/durable" if (place / "work").is_dir() else place / "durable"
 
 
 @contextmanager
@@ -28,14 +50,19 @@ def engine(place: Path) -> Iterator[GitTrix]:
     """An engine that knows nothing from before, as after a boot."""
     remembered_seeds.clear()
     with GitTrix(
-        place / "durable", home=place / "home", clock=FrozenClock(), sweep_interval=None, strategy="commit", ids=lambda: SESSION
+        durable_in(place), home=place / "home", clock=FrozenClock(), sweep_interval=None, strategy="commit", ids=lambda: SESSION
     ) as opened:
         yield opened
 
 
+def leftovers(durable: Path) -> list[Path]:
+    """What a landing makes and takes away again."""
+    return [path for path in durable.rglob("*") if path.suffix in (".lock", ".keep") or "gittrix-" in path.name]
+
+
 def repository(place: Path, *, bare: bool) -> None:
     """A durable repository, and an engine's home beside it."""
-    shared_templates().of(History.of(SMALL_PROJECT)).materialise(place / "durable", bare=bare)
+    shared_templates().of(History.of(SMALL_PROJECT)).materialise(durable_in(place), bare=bare)
     with engine(place):
         pass
 
@@ -55,8 +82,13 @@ def require_work(session: UserSession) -> None:
     assert {path: session.read(path) for path in WORK} == WORK
 
 
-@pytest.mark.parametrize("bare", [True, False], ids=["bare", "checked-out"])
-def test_a_promotion_is_there_whole_or_can_be_made_again(bare: bool) -> None:
+@pytest.mark.parametrize(
+    ("bare", "disks"),
+    [(bare, disks) for bare in (True, False) for disks in DISKS]
+    if SOAK
+    else [(True, "one"), (False, "one"), (True, "two"), (False, "two")],
+)
+def test_a_promotion_is_there_whole_or_can_be_made_again(bare: bool, disks: str) -> None:
     def promote(place: Path) -> None:
         with engine(place) as opened:
             opened.get_session(SESSION).promote()
@@ -70,17 +102,49 @@ def test_a_promotion_is_there_whole_or_can_be_made_again(bare: bool) -> None:
                 require_work(session)
                 assert session.promote().warnings == ()
             assert opened.recover().problems == []
-        durable = place / "durable"
+        durable = durable_in(place)
         git("fsck", "--strict", "--full", cwd=durable)
         assert {path: git("show", f"main:{path}", cwd=durable) for path in WORK} == WORK
         assert bare or git("status", "--porcelain", cwd=durable) == b""
-        assert [*(place / "durable").rglob("*.lock")] == []
+        assert leftovers(durable) == []
 
-    report = power_cuts(promote, check, prepare=lambda place: work(place, bare=bare))
+    report = power_cuts(promote, check, prepare=lambda place: work(place, bare=bare), **DISKS[disks])
 
     print(report)
     assert report.failures == ()
     assert report.tried > 5
+
+
+@pytest.mark.parametrize("at", ["land:moved", "worktree:files-written", "promote:swapped"] if SOAK else ["worktree:files-written"])
+def test_a_recovery_that_a_power_cut_ends_is_finished_by_the_next_one(at: str) -> None:
+    def killed(place: Path) -> None:
+        work(place, bare=False)
+
+        def promote() -> None:
+            with engine(place) as opened:
+                opened.get_session(SESSION).promote()
+
+        Crash().at(at, promote)
+
+    def recover(place: Path) -> None:
+        with engine(place):
+            pass
+
+    def check(place: Path, cut: Cut) -> None:
+        with engine(place) as opened:
+            assert opened.info(SESSION).state == "promoted" or not cut.finished
+            assert opened.recover().problems == []
+            if opened.info(SESSION).state == "active":
+                opened.get_session(SESSION).promote()
+        durable = durable_in(place)
+        assert git("status", "--porcelain", cwd=durable) == b""
+        assert leftovers(durable) == []
+
+    report = power_cuts(recover, check, prepare=killed, **TWO_DISKS)
+
+    print(report)
+    assert report.failures == ()
+    assert report.tried > 3
 
 
 def test_discarded_work_is_in_its_archive_or_still_there() -> None:

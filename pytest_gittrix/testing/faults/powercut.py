@@ -1,9 +1,9 @@
 """Power cuts: copies what a disk had received at each call of a program, mounts each copy, and checks it.
 
-The program works on a real file system in an image file. At each of its calls that change a file, the process tree stops and the image is
-copied. What was never synced is only in memory and therefore not in the copy. Each copy is then mounted where the first image was, which
-replays its journal, and is checked. The simulated disk keeps everything it received, in order; a disk that loses or reorders what it has
-not flushed is harsher. Needs root and loop devices; `supported` gives the reason where it does not work.
+The program works on a real file system in an image file, or on two. At each of its calls that change a file, the process tree stops and the
+image is copied. What was never synced is only in memory and therefore not in the copy. Each copy is then mounted where the first image was,
+which replays its journal, and is checked. The simulated disk keeps everything it received, in order; a disk that loses or reorders what it
+has not flushed is harsher. Needs root and loop devices; `supported` gives the reason where it does not work.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
+from pytest_gittrix.os_level.files import sync_file_system
 from pytest_gittrix.testing.faults import supervisor
 from pytest_gittrix.testing.faults.fault_sweep import (
     Failure,
@@ -60,6 +61,33 @@ _BLOCK: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
+class _Disk:
+    """One file system of the program.
+
+    Attributes:
+        filesystem: its name.
+        options: more mount options.
+        number: 0 for the first disk, 1 for the one that is apart.
+        directory: where it is mounted.
+        writes_back: whether it has received everything at each call, synced or not.
+    """
+
+    filesystem: str
+    options: str
+    number: int
+    directory: Path
+    writes_back: bool
+
+    def image(self, scratch: Path, at: int | str) -> Path:
+        """The image of this disk at a point of the program."""
+        return scratch / f"{at}-{self.number}.img"
+
+    def mounted(self, image: Path) -> AbstractContextManager[None]:
+        """Mount an image of this disk for a block."""
+        return _mounted(self.filesystem, image, self.directory, self.options)
+
+
+@dataclass(frozen=True, slots=True)
 class Cut:
     """The moment of a power cut.
 
@@ -86,6 +114,8 @@ def power_cuts(
     prepare: Callable[[Path], object] | None = None,
     filesystem: str = "ext4",
     options: str = "",
+    apart: str | None = None,
+    written_back: str | None = None,
     points: Collection[int] | None = None,
     timeout: float = 120.0,
     progress: Progress | None = None,
@@ -99,6 +129,10 @@ def power_cuts(
         prepare: makes the first state, which is on the disk when the program starts; None for an empty disk.
         filesystem: one of ``FILESYSTEMS``.
         options: more mount options, such as ``noauto_da_alloc``.
+        apart: the name of a directory below the first one that is on a second disk; None for one disk. What was synced on one says nothing
+            of the other.
+        written_back: the disk that receives at each call what was written there, synced or not, as a disk may at any time: ``.`` for the
+            first, or that of ``apart``. None for neither.
         points: the numbers of the cuts to check; all if None. Equal images in a row are checked once, with the first of them.
         timeout: seconds for the program, copies of the image included.
         progress: called after each image with the number of images so far, of all images, and of failures so far.
@@ -111,35 +145,44 @@ def power_cuts(
         CapabilityMissing: this machine cannot do it (see `supported`).
     """
     _require_known(filesystem)
+    if written_back not in (None, ".", apart):
+        raise InvalidInput(f"written_back={written_back!r} is neither disk.", fix="Use '.', or what apart= names.")
     if reason := supported(filesystem):
         raise CapabilityMissing(reason, fix="Run as root on a Linux with loop devices, or skip with what powercut.supported() returns.")
     with _scratch() as scratch:
-        first, directory = scratch / "disk.img", scratch / "disk"
-        _make(filesystem, first)
-        with _mounted(filesystem, first, directory, options):
+        directory = scratch / "disk"
+        names = [".", *([apart] if apart is not None else [])]
+        disks = [_Disk(filesystem, options, number, directory / name, name == written_back) for number, name in enumerate(names)]
+        with ExitStack() as mounts:
+            for disk in disks:
+                _make(filesystem, disk.image(scratch, "now"))
+                mounts.enter_context(disk.mounted(disk.image(scratch, "now")))
             if prepare is not None:
                 prepare(directory)
-            _sync(directory)
+            for disk in disks:
+                _sync(disk.directory)
             start = call_of(partial(run, directory)) if callable(run) else exec_of(run, cwd=directory)
-            done = trace(start, None, directory, timeout, before=lambda call: _photograph(first, scratch, call.index))
+            done = trace(start, None, directory, timeout, before=lambda call: _photograph(disks, scratch, call.index))
             require_success(done)
             end = len(done.calls) + 1
-            _photograph(first, scratch, end)
+            _photograph(disks, scratch, end)
         cuts = [Cut(call.index, call, done) for call in done.calls] + [Cut(end, None, done)]
         meaning = "A point is a call that changes a file, counted from 1; the last one is after the end."
         require_points(points, [cut.at for cut in cuts], f"there are {len(cuts)}", meaning)
+        given = {"options": options or None, "apart": apart, "written_back": written_back}
+        more = "".join(f", {name}={value!r}" for name, value in given.items() if value is not None)
 
         def failure(cut: Cut) -> Failure | None:
-            problem = _mount_and_check(filesystem, _image(scratch, cut.at), directory, options, partial(check, directory, cut))
+            problem = _mount_and_check(disks, scratch, cut.at, partial(check, directory, cut))
             if problem is None:
                 return None
             call = describe_call(cut.call, directory) if cut.call is not None else "the end"
-            more = (", prepare=prepare" if prepare is not None else "") + (f", options={options!r}" if options else "")
-            replay = f"power_cuts(run, check{more}, filesystem={filesystem!r}, points=[{cut.at}])"
+            prepared = ", prepare=prepare" if prepare is not None else ""
+            replay = f"power_cuts(run, check{prepared}{more}, filesystem={filesystem!r}, points=[{cut.at}])"
             return Failure(cut.at, "power cut", call, problem, replay)
 
         chosen = [cut for cut in cuts if points is None or cut.at in points]
-        return collect("images", len(done.calls), list(_distinct(chosen, scratch)), failure, progress)
+        return collect("images", len(done.calls), list(_distinct(chosen, disks, scratch)), failure, progress)
 
 
 @cache
@@ -185,17 +228,38 @@ class PowerCuts:
         filesystem: str = "ext4",
         prepare: Callable[[Path], object] | None = None,
         options: str = "",
+        apart: str | None = None,
+        written_back: str | None = None,
         points: Collection[int] | None = None,
         timeout: float = 120.0,
     ) -> Report:
         """Call `power_cuts`; skips where the machine cannot."""
         if reason := supported(filesystem):
             self._cannot(reason)
-        return power_cuts(run, check, filesystem=filesystem, prepare=prepare, options=options, points=points, timeout=timeout)
+        return power_cuts(
+            run,
+            check,
+            filesystem=filesystem,
+            prepare=prepare,
+            options=options,
+            apart=apart,
+            written_back=written_back,
+            points=points,
+            timeout=timeout,
+        )
 
 
-def _photograph(image: Path, scratch: Path, number: int) -> None:
-    """Copy what the disk holds. Equal images are links to one file."""
+def _photograph(disks: Sequence[_Disk], scratch: Path, at: int) -> None:
+    """Copy what the disks hold at a point of the program."""
+    for disk in disks:
+        if disk.writes_back:
+            sync_file_system(str(disk.directory))
+    for disk in disks:
+        _copy(disk.image(scratch, "now"), disk.image(scratch, at), scratch)
+
+
+def _copy(image: Path, name: Path, scratch: Path) -> None:
+    """Copy an image. Equal ones are links to one file."""
     digest = hashlib.blake2b(digest_size=16)
     with open(image, "rb") as source:
         for start, length in _extents(source.fileno()):
@@ -209,8 +273,8 @@ def _photograph(image: Path, scratch: Path, number: int) -> None:
                     for at in range(start, start + length, _BLOCK):
                         os.pwrite(copy.fileno(), os.pread(source.fileno(), min(_BLOCK, start + length - at), at), at)
                 copy.truncate(os.fstat(source.fileno()).st_size)
-    _image(scratch, number).unlink(missing_ok=True)
-    os.link(known, _image(scratch, number))
+    name.unlink(missing_ok=True)
+    os.link(known, name)
 
 
 def _extents(descriptor: int) -> Iterator[tuple[int, int]]:
@@ -226,31 +290,28 @@ def _extents(descriptor: int) -> Iterator[tuple[int, int]]:
         yield start, at - start
 
 
-def _image(scratch: Path, number: int) -> Path:
-    return scratch / f"{number}.img"
-
-
-def _distinct(cuts: list[Cut], scratch: Path) -> Iterator[Cut]:
+def _distinct(cuts: list[Cut], disks: Sequence[_Disk], scratch: Path) -> Iterator[Cut]:
     before = None
     for cut in cuts:
-        inode = _image(scratch, cut.at).stat().st_ino
-        if inode != before or cut.finished:
+        inodes = [disk.image(scratch, cut.at).stat().st_ino for disk in disks]
+        if inodes != before or cut.finished:
             yield cut
-        before = inode
+        before = inodes
 
 
-def _mount_and_check(filesystem: str, image: Path, directory: Path, options: str, check: Callable[[], object]) -> str | None:
-    # Mounting the same file twice would show the earlier mount while a process still uses it, so each check gets a copy.
-    copy = image.with_name(f"copy-of-{image.name}")
-    subprocess.run(["cp", "--sparse=always", "--", image, copy], check=True, env=_environment())
-    mounted = ExitStack()
+def _mount_and_check(disks: Sequence[_Disk], scratch: Path, at: int, check: Callable[[], object]) -> str | None:
+    mounts = ExitStack()
     try:
-        mounted.enter_context(_mounted(filesystem, copy, directory, options))
+        for disk in disks:
+            # Mounting the same file twice would show the earlier mount while a process still uses it, so each check gets a copy.
+            copy = disk.image(scratch, f"copy-of-{at}")
+            subprocess.run(["cp", "--sparse=always", "--", disk.image(scratch, at), copy], check=True, env=_environment())
+            mounts.callback(copy.unlink)
+            mounts.enter_context(disk.mounted(copy))
     except CapabilityMissing as error:
+        mounts.close()
         return f"the file system cannot be mounted any more: {error.fact}"
-    finally:
-        copy.unlink()
-    with mounted:
+    with mounts:
         return check_problem(check)
 
 

@@ -110,6 +110,39 @@ def test_images_that_equal_the_one_before_are_checked_once() -> None:
 
 
 @needs_power
+def test_of_two_disks_each_loses_for_itself_what_was_not_synced_there() -> None:
+    def run(disk: Path) -> None:
+        write(disk / "here.txt", NEW, sync=True)
+        write(disk / "there/apart.txt", NEW, sync=False)
+
+    def left(written_back: str | None) -> list[str]:
+        found: list[list[str]] = []
+
+        def look(disk: Path, cut: Cut) -> None:
+            found.append([name for name in ("here.txt", "there/apart.txt") if (disk / name).exists()])
+
+        power_cuts(run, look, apart="there", written_back=written_back).verify()
+        return found[-1]
+
+    assert left(None) == left(".") == ["here.txt"]
+    assert left("there") == ["here.txt", "there/apart.txt"]
+
+
+@needs_power
+def test_a_failure_on_two_disks_names_both_in_its_replay() -> None:
+    report = power_cuts(save, lambda disk, cut: not cut.finished, prepare=prepare, apart="there", written_back="there")
+
+    assert [failure.replay for failure in report.failures] == [
+        "power_cuts(run, check, prepare=prepare, apart='there', written_back='there', filesystem='ext4', points=[6])"
+    ]
+
+
+def test_a_disk_that_there_is_not_is_not_written_back() -> None:
+    with pytest.raises(InvalidInput, match="'there' is neither disk"):
+        power_cuts(save, whole, written_back="there")
+
+
+@needs_power
 def test_only_the_points_asked_for_are_checked() -> None:
     seen = []
     progress = []

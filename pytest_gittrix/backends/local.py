@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -21,7 +21,7 @@ from pytest_gittrix.git.refs import branch_ref, short_branch, temporary_prefix
 from pytest_gittrix.git.repository import Repository, require_head
 from pytest_gittrix.git.tree import Changes, Entry, Item, changed_paths, entry_at
 from pytest_gittrix.os_level.confinement_levels import Level, check_level
-from pytest_gittrix.os_level.files import read_text, sync_directory
+from pytest_gittrix.os_level.files import names_in, read_text, sync_directory
 from pytest_gittrix.workspaces.seed import History, Seed, check_history, prepare_seed
 from pytest_gittrix.workspaces.snapshot import Limits
 from pytest_gittrix.workspaces.workspace import Workspace, WorkspaceKind, check_kind, create, open_workspace
@@ -268,11 +268,13 @@ class LocalDurable:
         locks += [os.path.join(directory, "index.lock") for directory in git_dirs]
         removed = [path for path in locks if read_text(path) == built]
         for directory in {self.repository.common_dir, *git_dirs}:
-            removed += [os.path.join(directory, name) for name in os.listdir(directory) if name.startswith(temporary_prefix(built))]
+            removed += [os.path.join(directory, name) for name in names_in(directory) if name.startswith(temporary_prefix(built))]
         for path in removed:
-            os.unlink(path)
-        for directory in {os.path.dirname(path) for path in removed} if self.sync else ():
-            sync_directory(directory)
+            # Git may prune a linked work tree that is gone, with all that is in its git directory.
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+                if self.sync:
+                    sync_directory(os.path.dirname(path))
         if pack is not None:
             release_pack(self.repository.objects_dir, pack, sync=self.sync)
         return removed

@@ -112,15 +112,27 @@ class Libgit2Objects:
 
     def __init__(self, objects_dir: Path) -> None:
         self._directory = objects_dir
-        self._odb: pygit2.Odb | None = pygit2.Odb(str(objects_dir))
+        self._odb: pygit2.Odb | None = None
+        self._opened()
+
+    def _opened(self) -> pygit2.Odb:
+        if self._odb is None:
+            try:
+                self._odb = pygit2.Odb(str(self._directory))
+            except pygit2.GitError as error:
+                raise AdapterUnavailable(
+                    f"The objects in {self._directory} cannot be opened: {error}.",
+                    why="The repository was moved or removed, or the system refuses to read it.",
+                    fix="Put it back, or mend the cause.",
+                ) from error
+        return self._odb
 
     def read(self, id_: str) -> tuple[str, bytes]:
         """Kind and data of an object."""
         for tries_left in reversed(range(_TRIES)):
-            if self._odb is None:
-                self._odb = pygit2.Odb(str(self._directory))
+            odb = self._opened()
             try:
-                kind, data = self._odb.read(id_)
+                kind, data = odb.read(id_)
             except (KeyError, ValueError, pygit2.GitError) as error:
                 # A gc may have moved the object to another pack since the list of packs was read.
                 self._odb = None
@@ -202,7 +214,7 @@ def _missing(id_: str, directory: Path) -> MissingObject:
 
 
 def open_objects(objects_dir: Path, format_: ObjectFormat) -> Objects:
-    """Open an object directory of an object format."""
+    """Open an object directory of an object format. Raises AdapterUnavailable if it cannot be opened."""
     if format_ is SHA1:
         return Libgit2Objects(objects_dir)
     return CatFileObjects(objects_dir)

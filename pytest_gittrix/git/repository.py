@@ -25,7 +25,7 @@ from pytest_gittrix.git.objects import MissingObject, ObjectFormat, Trees, objec
 from pytest_gittrix.git.pack import build_pack, install_pack, release_pack
 from pytest_gittrix.git.refs import References
 from pytest_gittrix.git.tree import Entry, entry_at, flatten
-from pytest_gittrix.os_level.files import append, make_directories, read_text
+from pytest_gittrix.os_level.files import append, make_directories, names_in, read_text
 
 _HEADS: Final = "refs/heads/"
 _BRANCHES_LISTED: Final = 20
@@ -275,7 +275,14 @@ class Repository:
         start = os.path.realpath(path)
         if not os.path.isdir(start):
             raise AdapterUnavailable(f"{start} is not a directory.", fix="Give the path of a git repository.")
-        return cls(_discover(start))
+        location = _discover(start)
+        if not os.path.isdir(os.path.join(location.common_dir, "objects")):
+            raise AdapterUnavailable(
+                f"{start} belongs to the repository {location.common_dir}, which is not there.",
+                why="A linked work tree is of no use without its repository: no objects and no branches are in it.",
+                fix="If the repository was moved, run `git worktree repair` in it; or give the path of another one.",
+            )
+        return cls(location)
 
     def __enter__(self) -> Repository:
         return self
@@ -372,7 +379,7 @@ class Repository:
         if root is not None:
             found.append(Checkout(self.common_dir, root, _branch_of(self.common_dir), modes, shared))
         linked = os.path.join(self.common_dir, "worktrees")
-        for name in sorted(os.listdir(linked)) if os.path.isdir(linked) else ():
+        for name in names_in(linked):
             git_dir = os.path.join(linked, name)
             pointer = read_text(os.path.join(git_dir, "gitdir"))
             if pointer:

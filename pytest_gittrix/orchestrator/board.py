@@ -22,7 +22,7 @@ from pytest_gittrix.orchestrator.flat_files import ARCHIVE, changes_of, retire, 
 from pytest_gittrix.orchestrator.flat_files import read as read_file
 from pytest_gittrix.orchestrator.session import Session, session_from
 from pytest_gittrix.os_level.atomic_text import is_unfinished, typed_file, write_whole
-from pytest_gittrix.os_level.files import OWNERS, private_directory
+from pytest_gittrix.os_level.files import OWNERS, names_in, private_directory
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.eventlog.log import report_ignored
@@ -284,7 +284,7 @@ class Board:
         tidy(directory)
         tidy(directory / AUDITS)
         notified = directory / _NOTIFIED
-        for name in os.listdir(notified) if notified.is_dir() else ():
+        for name in names_in(notified):
             if is_unfinished(name):
                 with self.locked_if_free(project, name[1:].partition(".")[0]) as free, suppress(OSError):
                     if free:

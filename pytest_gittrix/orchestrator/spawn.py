@@ -27,6 +27,7 @@ from pytest_gittrix.orchestrator.config import AgentPlugin, Project, SpawnConfig
 from pytest_gittrix.orchestrator.end import Ends
 from pytest_gittrix.orchestrator.flat_files import orchestrator_id, release, reserve
 from pytest_gittrix.orchestrator.flat_files import read as read_file
+from pytest_gittrix.os_level.files import names_in
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.monotonic import pause
 from pytest_gittrix.views.orchestrator_status import PollResult, decide
@@ -110,8 +111,7 @@ class Spawner:
         """A new id with its lock held; its reservation is released if the block fails."""
         directory = self.board.files(project)
         for _ in range(_TRIES):
-            store = self.board.engine.store.root
-            taken = [*(os.listdir(store) if store.is_dir() else ()), *self._branches(project)]
+            taken = [*names_in(self.board.engine.store.root), *self._branches(project)]
             id = reserve(directory, project.ids, taken)
             with self.board.locked(project, id):
                 # Before the lock was held, a recovery may have released the id, or another caller may have started a session under it.
@@ -206,8 +206,11 @@ class Spawner:
 
     def _reservations(self, project: Project) -> list[str]:
         directory = self.board.files(project)
-        names = sorted(os.listdir(directory)) if directory.is_dir() else []
-        return [name for name in names if project.owns(name) and (directory / name).is_file() and read_file(directory / name) is None]
+        return [
+            name
+            for name in names_in(directory)
+            if project.owns(name) and (directory / name).is_file() and read_file(directory / name) is None
+        ]
 
     def _release_reservation(self, project: Project, id: str) -> None:
         """Release an abandoned reservation: the id of a session stays taken, any other is free again."""

@@ -305,6 +305,14 @@ def write_new(path: str, data: bytes, mode: int = OWNERS, permit: Permit | None 
         os.close(descriptor)
 
 
+def names_in(directory: str | os.PathLike[str]) -> list[str]:
+    """The names in a directory, sorted; none where there is no such directory, or not any more. Each may be gone when it is looked at."""
+    try:
+        return sorted(os.listdir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def read_text(path: str) -> str | None:
     """A small file's text without its surrounding white space, or None if there is no such file (or it is a directory)."""
     try:

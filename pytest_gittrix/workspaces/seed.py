@@ -7,6 +7,7 @@ docs/explanation/rules.md).
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import shutil
@@ -27,7 +28,7 @@ from pytest_gittrix.git.objects import ObjectFormat, Objects, Trees, object_form
 from pytest_gittrix.git.pack import build_pack, install_pack
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import DIRECTORY, FILE, SUBMODULE, Entry, flatten, parents
-from pytest_gittrix.os_level.files import sync_directory, whole_directory, write_file
+from pytest_gittrix.os_level.files import names_in, sync_directory, whole_directory, write_file
 
 History = Literal["none", "full"] | int
 
@@ -314,8 +315,7 @@ def prune_seeds(seeds: str, wanted: Callable[[], Iterable[str]], *, older_than: 
         The names of the removed directories.
     """
     limit = time.clock_gettime(time.CLOCK_REALTIME) - older_than
-    names = sorted(os.listdir(seeds)) if os.path.isdir(seeds) else []
-    old = [name for name in names if os.stat(os.path.join(seeds, name)).st_mtime < limit]
+    old = [name for name in names_in(seeds) if _made_at(os.path.join(seeds, name)) < limit]
     if not old:
         return []
     keep = set(wanted())
@@ -323,3 +323,11 @@ def prune_seeds(seeds: str, wanted: Callable[[], Iterable[str]], *, older_than: 
     for name in removed:
         shutil.rmtree(os.path.join(seeds, name), ignore_errors=True)
     return removed
+
+
+def _made_at(path: str) -> float:
+    """When a seed was made; never, if it is gone. One that is being made gets another name, or goes, at any time."""
+    try:
+        return os.stat(path).st_mtime
+    except FileNotFoundError:
+        return math.inf

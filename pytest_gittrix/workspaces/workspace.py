@@ -22,7 +22,7 @@ from typing import Final, Literal, get_args
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput, PathNotFound, WriteRejected
 from pytest_gittrix.git.repository import shared_mode, shared_setting
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK
-from pytest_gittrix.os_level.files import PUBLIC, make_directories, write_all, write_file, write_new
+from pytest_gittrix.os_level.files import PUBLIC, make_directories, names_in, write_all, write_file, write_new
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.seed import BASELINE_MTIME, Seed, open_seed
 from pytest_gittrix.workspaces.snapshot import CreationState, Limits, Snapshot, boot_offset, take_snapshot, workspace_gone
@@ -406,7 +406,7 @@ class Trash:
         flattened = True
         while flattened:
             flattened = False
-            for name in self._names():
+            for name in names_in(self._directory):
                 path = os.path.join(self._directory, name)
                 try:
                     shutil.rmtree(path, onerror=_unlock)
@@ -415,17 +415,11 @@ class Trash:
 
     def empty_soon(self) -> None:
         """Delete everything in the trash on a background thread."""
-        if not self._names():
+        if not names_in(self._directory):
             return
         if self._emptying is None or not self._emptying.is_alive():
             self._emptying = threading.Thread(target=self.empty, name="gittrix-trash", daemon=True)
             self._emptying.start()
-
-    def _names(self) -> list[str]:
-        try:
-            return os.listdir(self._directory)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
 
     def wait(self) -> None:
         """Wait for the background thread to end, if it runs."""

@@ -7,7 +7,6 @@ operation. A second run does nothing.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from pytest_gittrix.engine.promotion.pull_requests import Proposal, PullRequests
 from pytest_gittrix.engine.promotion.recording import record_checkouts, record_done
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, SessionNotFound
 from pytest_gittrix.git.tree import Changes
+from pytest_gittrix.os_level.files import names_in
 from pytest_gittrix.record.state.fold import Intent, SessionState
 from pytest_gittrix.record.store.store import ID, LOCK, LOG, Problem, Store
 
@@ -71,8 +71,8 @@ class Recovery:
         for id_ in unsettled:
             try:
                 self._mend(id_)
-            except EvictionRace:
-                continue
+            except (EvictionRace, SessionNotFound):
+                continue  # somebody works on it, or its start failed meanwhile and took it away
             except Exception as problem:  # noqa: BLE001  (one odd record must not stop the others from being mended)
                 self.report.problems.append(Problem(id_, str(problem)))
         self._orphans()
@@ -157,7 +157,7 @@ class Recovery:
 
         Only what such a start can have left is removed, file by file: whatever else lies in the store is somebody's.
         """
-        for name in sorted(os.listdir(self.store.root)) if self.store.root.is_dir() else ():
+        for name in names_in(self.store.root):
             directory = self.store.root / name
             if not ID.fullmatch(name) or directory.is_symlink() or not directory.is_dir() or not self._is_stillborn(name):
                 continue
@@ -169,7 +169,7 @@ class Recovery:
                     self.report.removed.append(name)
 
     def _is_stillborn(self, name: str) -> bool:
-        if {entry.name for entry in self.store.directory(name).iterdir()} - set(_STILLBORN):
+        if {*names_in(self.store.directory(name))} - {*_STILLBORN}:
             return False
         with suppress(GittrixError):
             return not self.store.log(name).read()  # of a torn first line nothing counts

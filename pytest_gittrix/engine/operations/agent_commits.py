@@ -24,6 +24,7 @@ from pytest_gittrix.git.objects import MissingObject, Objects, open_objects
 from pytest_gittrix.git.pack import install_pack
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import Changes, Entry
+from pytest_gittrix.os_level.files import names_in
 from pytest_gittrix.os_level.open_below import system_refused, tolerating_shape
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.side_work import SideWork, find_side_work
@@ -167,11 +168,10 @@ class AgentCommits:
         """
         if self._workspace.kind != "clone":
             return None
-        packs = self._directory / "objects" / "pack"
         return find_side_work(
             self._workspace.path,
             self._seed,
-            made_here=os.listdir(packs) if packs.is_dir() else [],
+            made_here=names_in(self._directory / "objects" / "pack"),
             on_branch=lambda: [commit.sha for commit in self.log()],
             promoted=promoted,
             files=files,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.engine import KINDS, LINES, Site, at_point, edited, in_child, kill_at, open_site, passed
 
+from pytest_gittrix.engine.lineage.recovery import RecoveryReport
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import DurableLocked, SessionExpired, SessionNotFound, WorktreeDirty
 
@@ -98,6 +99,23 @@ class TestAStartThatIsKilled:
         assert not (site.store / "sess_orphan").exists()
         with pytest.raises(SessionNotFound):
             site.engine.get_session("sess_orphan")
+
+    def test_of_a_start_that_takes_its_directory_away_meanwhile_is_no_problem(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        (site.store / "sess_failing").mkdir(parents=True)
+        is_directory = Path.is_dir
+
+        def gone_right_after(path: Path) -> bool:
+            found = is_directory(path)
+            if path.name == "sess_failing" and found:
+                path.rmdir()
+            return found
+
+        monkeypatch.setattr(Path, "is_dir", gone_right_after)
+        assert site.engine.recover() == RecoveryReport()
+
+    def test_of_a_session_whose_failed_start_is_gone_before_its_turn_is_no_problem(self, site: Site) -> None:
+        (site.store / "sess_here").mkdir(parents=True)
+        assert site.engine.services.recovery().run(["sess_gone"]).problems == []
 
     def test_leaves_every_directory_alone_that_holds_what_is_not_its_own(self, site: Site) -> None:
         for name in ("notes", "repository"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from support.git import GitRepo, git
 from pytest_gittrix.backends.local import LocalDurable
 from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.engine.engine import GitTrix
-from pytest_gittrix.errors import InvalidInput, PromoteFailed
+from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, PromoteFailed
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.workspaces.workspace import Trash
 
@@ -128,6 +129,46 @@ class TestAWorkTreeInsideAnotherRepository:
 
         assert outer.head() == before
         assert (outer.path / "site/a").read_text() == "agent\n"
+
+
+class TestALinkedWorkTreeWithoutItsRepository:
+    @pytest.fixture
+    def linked(self, tmp_path: Path) -> Path:
+        GitRepo.make(tmp_path / "main", FILES).git("worktree", "add", "-q", str(tmp_path / "linked"), "-b", "other")
+        return tmp_path / "linked"
+
+    def test_whose_entry_was_pruned_is_refused_by_name(self, linked: Path, tmp_path: Path) -> None:
+        shutil.rmtree(tmp_path / "main/.git/worktrees/linked")
+        with pytest.raises(AdapterUnavailable, match=r"linked belongs to the repository .*main/\.git/worktrees/linked, which is not there"):
+            Repository.open(linked)
+
+    def test_that_was_moved_is_refused_by_name(self, linked: Path, tmp_path: Path) -> None:
+        (tmp_path / "main").rename(tmp_path / "moved")
+        with pytest.raises(AdapterUnavailable, match="git worktree repair"):
+            Repository.open(linked)
+
+    def test_that_was_moved_while_it_was_open_cannot_be_read(self, linked: Path, tmp_path: Path) -> None:
+        with Repository.open(linked) as opened:
+            opened.close()
+            (tmp_path / "main").rename(tmp_path / "moved")
+            with pytest.raises(AdapterUnavailable, match=r"main/\.git/objects cannot be opened"):
+                opened.blob("0" * 40)
+
+
+def test_locks_of_a_work_tree_that_git_prunes_meanwhile_need_no_repair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    repo = GitRepo.make(tmp_path / "main", FILES)
+    repo.git("worktree", "add", "-q", str(tmp_path / "linked"), "-b", "other")
+    entry = repo.path / ".git/worktrees/linked"
+    (entry / "index.lock").write_text("1" * 40)
+    unlink = os.unlink
+
+    def prune_first(path: str, **where: int) -> None:
+        if path == str(entry / "index.lock"):
+            entry.rename(tmp_path / "pruned")
+        unlink(path, **where)
+
+    monkeypatch.setattr(os, "unlink", prune_first)
+    assert LocalDurable(repo.path).repair("other", "1" * 40, None) == [str(entry / "index.lock")]
 
 
 def test_a_repository_that_is_open_sees_its_configuration_change(tmp_path: Path) -> None:

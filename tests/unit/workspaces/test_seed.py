@@ -227,3 +227,13 @@ def test_pruning_asks_who_wants_what_only_if_something_is_old(durable: GitRepo, 
 
     assert prune_seeds(str(tmp_path / "seeds"), never) == []
     assert prune_seeds(str(tmp_path / "nowhere"), never) == []
+
+
+def test_pruning_passes_over_what_is_gone_by_the_time_it_looks(durable: GitRepo, tmp_path: Path) -> None:
+    """Another process makes a seed under a temporary name, which goes when the seed gets its own. A link to nothing is as gone as that."""
+    seeds = tmp_path / "seeds"
+    old = made(durable, seeds)
+    os.utime(old.directory, (0, 0))
+    (seeds / "tmp_0123456789abcdef").symlink_to("renamed")
+
+    assert prune_seeds(str(seeds), list) == [os.path.basename(old.directory)]

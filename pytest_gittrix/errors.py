@@ -21,13 +21,26 @@ class GittrixError(Exception):
         why: why that matters to the reader.
         fix: what to do about it.
         opt_out: how to switch the rule off, where that is possible.
+
+    Attributes:
+        outcome: ``unknown`` if the operation had begun, so that a recovery finishes or undoes it; None if nothing was done.
+        session: the id of the session that is made then, if it is finished; None for an operation that makes none.
     """
 
     code: ClassVar[str] = "GITTRIX_ERROR"
 
+    outcome: Literal["unknown"] | None = None
+    session: str | None = None
+
     def __init__(self, fact: str, *, why: str = "", fix: str = "", opt_out: str = "") -> None:
         self.fact, self.why, self.fix, self.opt_out = fact, why, fix, opt_out
         super().__init__("\n".join(part for part in (fact, why, fix, opt_out) if part))
+
+    def leave_open(self, why: str, fix: str, session: str | None = None) -> None:
+        """Say that the operation had begun: its outcome is unknown, and ``why`` and ``fix`` are about that."""
+        self.outcome, self.session = "unknown", session
+        self.why, self.fix = why, fix
+        self.args = ("\n".join(part for part in (self.fact, why, fix, self.opt_out) if part),)
 
 
 class AdapterUnavailable(GittrixError):

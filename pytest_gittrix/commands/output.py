@@ -27,6 +27,8 @@ _EXTRAS = {
     "kinds": "kinds",
     "stage": "stage",
     "state": "state",
+    "outcome": "outcome",
+    "session": "session",
 }
 
 
@@ -92,7 +94,7 @@ def print_result(result: CommandResult, *, as_json: bool) -> None:
 
 def error_data(error: Exception) -> dict[str, Any]:
     """The envelope's ``error``: a stable code (``UNKNOWN`` for an unexpected exception), the message, and the error's further fields."""
-    known = {wire: getattr(error, name) for name, wire in _EXTRAS.items() if hasattr(error, name)}
+    known = {wire: getattr(error, name) for name, wire in _EXTRAS.items() if getattr(error, name, None) is not None}
     return {"code": getattr(error, "code", "UNKNOWN"), "message": str(error) or type(error).__name__, **known}
 
 

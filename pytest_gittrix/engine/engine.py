@@ -311,6 +311,7 @@ class GitTrix:
             InvalidInput: there is no such end, or no such outcome.
             SessionNotFound, SessionExpired: there is no such live session.
             EvictionRace: another operation on it holds its lease for too long.
+            AdapterUnavailable: the system refused something; see ``UserSession.discard``.
             PersonRequired: an agent's process asks.
         """
         require_person(self.store.root, "evict")

@@ -15,7 +15,7 @@ from pytest_gittrix.engine.operations.caller import require_person
 from pytest_gittrix.engine.operations.conversation import check_types
 from pytest_gittrix.engine.operations.info import SessionInfo
 from pytest_gittrix.engine.operations.moved_refs import moved_references
-from pytest_gittrix.engine.operations.recorder import Recorder, require_live
+from pytest_gittrix.engine.operations.recorder import Recorder, require_live, settled_later
 from pytest_gittrix.engine.operations.review import ListEntry, Review
 from pytest_gittrix.engine.operations.validation import check_commit_text, check_hunks, check_ttl
 from pytest_gittrix.engine.promotion.promoter import PromoteRequest
@@ -128,6 +128,8 @@ class UserSession(AgentSession):
             outcome: how its agent did, for later queries: ``done``, ``crash`` or ``killed`` (Gas Town).
 
         Raises:
+            AdapterUnavailable: the system refused something. If ``outcome`` is ``unknown``, the session has ended, and the next recovery
+                archives its work and removes its workspace.
             PersonRequired: an agent's process asks.
         """
         require_person(self._services.store.root, "discard")
@@ -149,6 +151,8 @@ class UserSession(AgentSession):
             TurnBusy: a turn is running.
             CapabilityMissing: the workspace is a ``worktree``, which durable refers to by its path.
             InvalidInput: an argument is not allowed.
+            AdapterUnavailable: the system refused something. If ``outcome`` is ``unknown``, the next recovery finishes the handoff, and
+                ``session`` is the id of the new session, or undoes it.
         """
         services = self._services
         recorder = services.settled(self._recorder)
@@ -156,7 +160,8 @@ class UserSession(AgentSession):
         with services.turns.pausing(recorder):
             child = services.origins.hand_on(recorder, task=task, policy=policy, id_=id, identity=identity)
         self._workspace.close()
-        return open_session(services, child)
+        with settled_later(f"The handoff of session {self.id}", session=child):
+            return open_session(services, child)
 
     def fork(
         self,

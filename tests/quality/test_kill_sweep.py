@@ -178,6 +178,9 @@ def judge_ended(scene: Scene, session: str) -> None:
     directory = scene.home / "sessions" / session
     assert not (directory / "workspace").exists()
     assert not (directory / "engine").exists()
+    events = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
+    told = [event["data"].get("patch") for event in events if event["type"] == "archive.written"]
+    assert sorted(told) == sorted(set(told)), "what was set aside is told once"
     whole = directory / "archive.workspace"  # what could not be archived as a change is kept as it was
     if whole.exists():
         assert all((whole / path).read_bytes() == data if data is not None else not (whole / path).exists() for path, data in WORK.items())

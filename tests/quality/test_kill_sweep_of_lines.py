@@ -27,7 +27,7 @@ from support.fault_sweep import (
 from support.scene import SOAK, WORK, Scene, did, do, person, scratch
 
 from pytest_gittrix.engine.user_session import UserSession
-from pytest_gittrix.errors import SessionExpired
+from pytest_gittrix.errors import GittrixError, SessionExpired
 from pytest_gittrix.testing.faults.supervisor import supported
 from pytest_gittrix.workspaces.workspace import WorkspaceKind
 
@@ -69,7 +69,11 @@ def worked_on(scene: Scene) -> None:
 
 def hand_on(scene: Scene) -> None:
     with announcing_engine(scene) as engine:
-        print(engine.get_session(FIRST).handoff("go on", agent="Fig").id)
+        try:
+            print(engine.get_session(FIRST).handoff("go on", agent="Fig").id)
+        except GittrixError as refusal:
+            print(f"refused {refusal.outcome} {refusal.session}")
+            raise
 
 
 def judge_handoff(scene: Scene, told: list[str]) -> str:
@@ -77,7 +81,13 @@ def judge_handoff(scene: Scene, told: list[str]) -> str:
     live = [state for state in states.values() if not state.ended]
     assert len(live) == 1, [(state.id, state.state) for state in states.values()]
     heir = live[0]
-    assert not told or told == [heir.id]
+    assert (
+        not told
+        or told[0] in (heir.id, "refused None None" if heir.id == FIRST else f"refused unknown {heir.id}")
+        or (heir.id == FIRST and told[0].startswith("refused unknown"))
+    )
+    inherited = [event.data["path"] for event in log_of(scene, heir.id) if event.type == "session.write"]
+    assert inherited == [*WORK]
     assert differing(kept(scene), workspace_of(scene, heir.id)) == set()  # the agent's commits and ignored files included
     if heir.id == FIRST:
         assert states.keys() == {FIRST}

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pytest_gittrix import points
-from pytest_gittrix.engine.operations.recorder import Recorder
+from pytest_gittrix.engine.operations.recorder import Recorder, settled_later
 from pytest_gittrix.engine.operations.resources import local_ref
 from pytest_gittrix.errors import CapabilityMissing, SessionExpired, SessionNotFound
 from pytest_gittrix.os_level.lease import Lease
-from pytest_gittrix.record.eventlog.events import path_fields, path_of
+from pytest_gittrix.record.eventlog.events import Event, path_fields, path_of
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.record.state.values import Lineage
 from pytest_gittrix.record.store.store import LOCK
@@ -82,6 +82,10 @@ class Succession:
                 self.parent.append("succession.aborted", {"child": id_, "reason": "its start never finished"}, commit_point=True)
 
 
+def _writes(recorder: Recorder) -> list[Event]:
+    return [event for event in recorder.log.twin().read() if event.type == "session.write"]
+
+
 @dataclass(frozen=True)
 class Handoff:
     """Handing sessions on, in one store.
@@ -103,6 +107,7 @@ class Handoff:
 
         Raises:
             CapabilityMissing: the workspace cannot be moved.
+            GittrixError: the system refused something half-way; ``outcome`` is ``unknown``, and ``session`` the new one's id.
         """
         if state.workspace_kind == "worktree":
             raise CapabilityMissing(
@@ -132,9 +137,10 @@ class Handoff:
         }
         recorder.append("handoff.intent", {"child": child.id}, actor="human", commit_point=True)
         points.reached("handoff:intent-logged")
-        child.append("session.created", created, actor="human", commit_point=True)
-        points.reached("handoff:child-created")
-        self._move_on(recorder, child)
+        with settled_later(f"The handoff of session {recorder.id}", session=child.id):
+            child.append("session.created", created, actor="human", commit_point=True)
+            points.reached("handoff:child-created")
+            self._move_on(recorder, child)
 
     def finish(self, recorder: Recorder, state: SessionState) -> SessionState:
         """End a handoff that a kill left open. The caller holds the parent's lease.
@@ -159,9 +165,10 @@ class Handoff:
         points.reached("handoff:moved")
         child_state = child.read()
         if not child_state.ended and not child_state.workspace_present:
-            for event in recorder.log.twin().read():
-                if event.type == "session.write":
-                    child.append("session.write", {**path_fields(path_of(event.data)), "op": event.data["op"]}, actor="agent")
+            # Nobody but a handoff writes to a child without a workspace, so a killed one has inherited as many as there are.
+            inherited = len(_writes(child))
+            for event in _writes(recorder)[inherited:]:
+                child.append("session.write", {**path_fields(path_of(event.data)), "op": event.data["op"]}, actor="agent")
             child.append("workspace.ready", path_fields(str(child.directory / "workspace")), commit_point=True)
             child.derive()
         points.reached("handoff:child-ready")

@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from pytest_gittrix import points
 from pytest_gittrix.engine.operations.agent_commits import AgentCommits
 from pytest_gittrix.engine.operations.archive import WHOLE, Archive, store_large_files, unpromoted, write_archive
 from pytest_gittrix.engine.operations.checkpoints import CHECKPOINTS
 from pytest_gittrix.engine.operations.expiry import is_past, resolution_ns
-from pytest_gittrix.engine.operations.recorder import Recorder, require_live
+from pytest_gittrix.engine.operations.recorder import Recorder, require_live, settled_later
 from pytest_gittrix.engine.operations.review import snapshot_of
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput
 from pytest_gittrix.git.tree import Changes, Entry
@@ -36,6 +36,8 @@ _END_STATES = get_args(EndState)
 
 LEAVING = "leaving"
 """The name of a workspace in its session's directory, between the agent's reach and its removal."""
+
+_ENDS: Final = ("session.ended", "promote.done")
 
 OpenWorkspace = Callable[[SessionState], Workspace]
 
@@ -119,12 +121,10 @@ class Evictor:
             snapshot,
             left,
             large=large,
-            seconds=recorder.clock.now_ns() // 10**9,
+            seconds=(state.ended_ns if state.ended_ns is not None else recorder.clock.now_ns()) // 10**9,
             sync=recorder.store.durability == "full",
         )
-        recorder.append(
-            "archive.written", {"touched": len(archive.touched), "commit": archive.commit, "patch": archive.patch.name, "ref": archive.ref}
-        )
+        _note(recorder, {"touched": len(archive.touched), "commit": archive.commit, "patch": archive.patch.name, "ref": archive.ref})
         points.reached("evict:archived")
         return archive
 
@@ -143,15 +143,17 @@ class Evictor:
             outcome: how its agent did, if the caller says.
 
         Raises:
-            AdapterUnavailable, OSError: its work can be neither archived nor kept; it is all still there, and a recovery tries again.
+            GittrixError: its end cannot be stored; or its work can be neither archived nor kept, is all still there, and a recovery tries
+                again (``outcome`` is ``unknown``).
         """
         if not state.ended:
             state = recorder.append("session.ended", {"state": how} | ({"outcome": outcome} if outcome else {}), commit_point=True)
             points.reached("evict:ended")
-        if state.workspace_present:
-            self._clear(recorder, state, promoted)
-            self.trash.discard(str(recorder.directory / "engine"))
-            recorder.append("workspace.removed", {})
+        with settled_later(f"The end of session {state.id}"):
+            if state.workspace_present:
+                self._clear(recorder, state, promoted)
+                self.trash.discard(str(recorder.directory / "engine"))
+                recorder.append("workspace.removed", {})
         # Unlinked while it is held: a process that waits for it finds that the name is gone, and looks again.
         with suppress(FileNotFoundError):
             os.unlink(recorder.directory / LOCK)
@@ -202,11 +204,10 @@ class Evictor:
             if not os.path.lexists(os.path.join(workspace.path, ".git", "objects")):
                 raise  # they are on their way into the archive: a recovery goes on
             return AdapterUnavailable(f"The agent's repository is not archived: {problem}.")
-        events = recorder.log.read() if kept is not None else []
-        if kept is not None and all(event.type != "archive.written" or event.data.get("patch") != kept.name for event in events):
+        if kept is not None:
             lines = (kept / CONTENTS).read_text("utf-8").splitlines()
             reason = f"beside the work tree: {'; '.join(lines)}"[:500]
-            recorder.append("archive.written", {"touched": 0, "patch": kept.name, "reason": reason})
+            _note(recorder, {"touched": 0, "patch": kept.name, "reason": reason})
         return None
 
     def _keep_side_work(
@@ -224,11 +225,12 @@ class Evictor:
     def _keep_whole(self, recorder: Recorder, state: SessionState, path: str, problem: Exception) -> None:
         """Keep a workspace as it is, where it cannot be archived as changes of the baseline."""
         target = recorder.directory / WHOLE
-        if not os.path.isdir(path) or target.exists():
+        if os.path.isdir(path) and not target.exists():
+            os.rename(path, target)
+        if not target.exists():
             return
-        os.rename(path, target)
         reason = str(problem).partition("\n")[0][:500]
-        recorder.append("archive.written", {"touched": len(state.api_touched), "patch": target.name, "reason": reason})
+        _note(recorder, {"touched": len(state.api_touched), "patch": target.name, "reason": reason})
         points.reached("evict:kept-whole")
 
     def sweep_one(self, recorder: Recorder) -> bool:
@@ -255,3 +257,12 @@ class Evictor:
         with suppress(EvictionRace), recorder.leased(wait=0) as state:
             if not state.ended and state.last_access_ns > recorder.clock.now_ns() + resolution_ns(recorder.clock):
                 recorder.append("session.accessed", {"op": "clock set back"})
+
+
+def _note(recorder: Recorder, archive: Mapping[str, Any]) -> None:
+    """Store that work was set aside, unless the log says so since the session ended: a killed eviction had come as far as that."""
+    events = recorder.log.twin().read()
+    end = max((number for number, event in enumerate(events) if event.type in _ENDS), default=len(events))
+    told = [event.data for event in events[end:] if event.type == "archive.written"]
+    if all((one.get("patch"), one.get("commit")) != (archive.get("patch"), archive.get("commit")) for one in told):
+        recorder.append("archive.written", archive)

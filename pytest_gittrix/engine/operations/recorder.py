@@ -300,6 +300,31 @@ def convert_os_errors() -> Iterator[None]:
         raise _refused(problem) from problem
 
 
+@contextmanager
+def settled_later(what: str, *, session: str | None = None) -> Iterator[None]:
+    """Say of every refusal in a block that its operation had begun, so that a recovery finishes or undoes it.
+
+    Args:
+        what: the operation, as the subject of a sentence.
+        session: the id of the session that it makes.
+
+    Raises:
+        AdapterUnavailable: the system refused something.
+        GittrixError: whatever the block raised; ``outcome`` is ``unknown``.
+    """
+    try:
+        with convert_os_errors():
+            yield
+    except GittrixError as problem:
+        made = f" If it is finished, session {session} has the workspace." if session is not None else ""
+        problem.leave_open(
+            f"{what} had begun: the next recovery finishes or undoes it, and nothing of the work is lost.{made}",
+            "Mend the cause, then call recover() or `gittrix recover`, and look at the session again.",
+            session,
+        )
+        raise
+
+
 def _refused(problem: OSError) -> AdapterUnavailable:
     return AdapterUnavailable(
         f"The system refused: {problem.strerror or problem}{f' ({problem.filename})' if problem.filename else ''}.",

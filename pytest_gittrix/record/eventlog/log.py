@@ -263,15 +263,20 @@ class EventLog:
         except OSError as problem:
             # The kernel may have dropped the pages and will call the next sync a success: nothing may be built on this file.
             self._poison = problem
-            self._refuse_poison()
+            damaged = self._not_kept(problem)
+            damaged.outcome = "unknown"
+            raise damaged from problem
 
     def _refuse_poison(self) -> None:
         if self._poison is not None:
-            raise LogDamaged(
-                f"The disk did not keep the last event of {self._file}: {self._poison.strerror}.",
-                why="A second try could succeed without the event being there after a power cut.",
-                fix="See to the disk, then call repair() or `gittrix recover`, which writes the log anew.",
-            ) from self._poison
+            raise self._not_kept(self._poison) from self._poison
+
+    def _not_kept(self, problem: OSError) -> LogDamaged:
+        return LogDamaged(
+            f"The disk did not keep the last event of {self._file}: {problem.strerror}.",
+            why="A second try could succeed without the event being there after a power cut.",
+            fix="See to the disk, then call repair() or `gittrix recover`, which writes the log anew.",
+        )
 
     def _announce(self, fd: int) -> None:
         if self._changes is not None:

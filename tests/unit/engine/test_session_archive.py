@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.engine import EXECUTABLE, KINDS, SYMLINK, DurableGit, Site, at_point, edited, kill_at, open_site, shell
+from support.engine import EXECUTABLE, KINDS, SYMLINK, DurableGit, Site, at_point, edited, in_child, kill_at, open_site, shell
 from support.git import git
 
 from pytest_gittrix.engine.operations.archive import Archive
@@ -174,6 +175,62 @@ class TestTheArchiveOfAnEndedSession:
                 session.archive()
         assert session.archive() is not None
         git("fsck", "--strict", "--full", cwd=site.directory(session) / "archive.git")
+
+
+class TestAnEvictionThatIsInterrupted:
+    @pytest.mark.parametrize("step", ["evict:archived", "evict:workspace-gone"])
+    def test_stores_once_that_work_was_set_aside(self, site: Site, step: str) -> None:
+        session = site.start()
+        work(session)
+        session.archive()
+        kill_at(step, session.discard)
+        site.clock.advance(minutes=5)
+        with site.another() as engine:
+            told = engine.history(session.id, ["archive.written"])
+        assert len(told) == 2  # one before the end, and one after it
+        repository = DurableGit(site.directory(session) / "archive.git", bare=True)
+        assert told[-1].data["commit"] == repository.git("rev-parse", told[-1].data["ref"])
+
+    def test_stores_that_a_workspace_was_kept_whole_though_killed_right_after(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        session = site.start()
+        session.write("big.bin", "x" * 100)
+        kept = site.directory(session) / "archive.workspace"
+        (site.directory(session) / "engine/workspace.json").write_text("{")  # so that it cannot be archived as a change
+
+        def discard_until_kept() -> None:
+            rename = os.rename
+
+            def last_rename(source: str, target: str, **where: int) -> None:
+                rename(source, target, **where)
+                if os.fspath(target) == os.fspath(kept):
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            monkeypatch.setattr(os, "rename", last_rename)
+            session.discard()
+
+        assert in_child(discard_until_kept) == -signal.SIGKILL
+        with site.another() as engine:
+            assert [event.data["patch"] for event in engine.history(session.id, ["archive.written"])] == ["archive.workspace"]
+        assert (kept / "big.bin").exists()
+
+    def test_by_a_full_disk_says_that_a_recovery_goes_on(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        session = site.start()
+        work(session)
+
+        rename = os.rename
+
+        def full(source: str, target: str, **where: int) -> None:
+            if os.fspath(target).endswith("archive.patch"):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            rename(source, target, **where)
+
+        with monkeypatch.context() as filling, pytest.raises(AdapterUnavailable, match="No space left") as refused:
+            filling.setattr(os, "rename", full)
+            session.discard()
+        assert (refused.value.outcome, refused.value.session) == ("unknown", None)
+        assert site.state(session.id).state == "discarded"
+        site.engine.recover()
+        assert (site.directory(session) / "archive.patch").exists()
 
 
 class TestAPartialPromotion:

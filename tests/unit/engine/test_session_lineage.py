@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from support.engine import Site, open_site, shell
+from support.engine import Site, in_child, open_site, shell
 
 from pytest_gittrix import points
 from pytest_gittrix.engine.user_session import UserSession
@@ -139,6 +141,42 @@ def test_a_handoff_that_was_killed_is_ended_by_a_recovery(site: Site, session: U
         assert heir.touched_files() == ["app.py", "kept.log"]
         assert engine.recover().removed == []
         assert heir.promote().sha
+
+
+def test_a_handoff_that_was_killed_while_the_child_inherited_writes_passes_on_each_once(site: Site, session: UserSession) -> None:
+    def hand_on() -> None:
+        site.engine.on("session.write", lambda _event: os.kill(os.getpid(), signal.SIGKILL))
+        session.handoff(id="child")
+
+    assert in_child(hand_on) == -signal.SIGKILL
+    with site.another() as engine:
+        assert [event.data["path"] for event in engine.get_session("child").history(["session.write"])] == ["app.py", "kept.log"]
+
+
+def test_a_handoff_that_the_disk_stops_names_the_child_that_a_recovery_may_finish(
+    site: Site, session: UserSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = os.rename
+
+    def full(source: str, target: str, **where: int) -> None:
+        if os.path.basename(target) == "workspace":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        rename(source, target, **where)
+
+    with monkeypatch.context() as filling, pytest.raises(AdapterUnavailable) as refused:
+        filling.setattr(os, "rename", full)
+        session.handoff(id="child")
+    assert (refused.value.outcome, refused.value.session) == ("unknown", "child")
+    assert "No space left" in str(refused.value)
+    assert "session child has the workspace" in str(refused.value)
+    assert site.engine.recover().problems == []
+    assert site.engine.get_session("child").touched_files() == ["app.py", "kept.log"]
+
+
+def test_a_handoff_that_did_not_begin_leaves_nothing_open(site: Site, session: UserSession) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        session.handoff(id="no id")
+    assert (refused.value.outcome, refused.value.session) == (None, None)
 
 
 class TestAfterACrash:

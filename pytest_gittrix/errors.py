@@ -23,7 +23,7 @@ class GittrixError(Exception):
         opt_out: how to switch the rule off, where that is possible.
 
     Attributes:
-        outcome: ``unknown`` if the operation had begun, so that a recovery finishes or undoes it; None if nothing was done.
+        outcome: ``unknown`` if the operation had begun, so that a recovery finishes or undoes it; None otherwise.
         session: the id of the session that is made then, if it is finished; None for an operation that makes none.
     """
 

@@ -253,7 +253,7 @@ class LocalDurable:
         return False
 
     def repair(self, branch: str, built: str, pack: str | None) -> list[str]:
-        """Remove the locks and ``.keep`` files that a killed landing of ``built`` left. A lock of another owner stays.
+        """Remove the locks, ``.keep`` and temporary files that a killed landing of ``built`` left. A lock of another owner stays.
 
         Args:
             branch: the branch that the commit was to land on.
@@ -276,7 +276,7 @@ class LocalDurable:
                 if self.sync:
                     sync_directory(os.path.dirname(path))
         if pack is not None:
-            release_pack(self.repository.objects_dir, pack, sync=self.sync)
+            release_pack(self.repository.objects_dir, pack, sync=self.sync, killed=True)
         return removed
 
     def bring_forward(self, branch: str, commit: str) -> LandingResult:

@@ -16,7 +16,7 @@ from typing import Final
 
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.git.objects import ObjectFormat, object_header
-from pytest_gittrix.os_level.files import Permit, make_directories, sync_directory, write_file
+from pytest_gittrix.os_level.files import Permit, make_directories, remove_left, sync_directory, write_file
 
 _TYPES: Final = {"commit": 1, "tree": 2, "blob": 3, "tag": 4}
 _LARGE: Final = 0x80000000
@@ -118,12 +118,17 @@ def install_pack(
     stem = os.path.join(directory, f"pack-{pack.name}")
     make_directories(directory, permit)
     if keep is not None:
-        _write(stem + ".keep", keep.encode() + b"\n", "tmp_keep_", sync, mode, permit)
+        _write(stem + ".keep", keep.encode() + b"\n", f"tmp_keep_{_mark(pack.name)}", sync, mode, permit)
     if not os.path.exists(stem + ".idx"):
-        _write(stem + ".pack", pack.data, "tmp_pack_", sync, mode, permit)
-        _write(stem + ".idx", pack.index, "tmp_idx_", sync, mode, permit)
+        _write(stem + ".pack", pack.data, f"tmp_pack_{_mark(pack.name)}", sync, mode, permit)
+        _write(stem + ".idx", pack.index, f"tmp_idx_{_mark(pack.name)}", sync, mode, permit)
     if sync:  # also for one that was there: its writer may have been killed before this
         sync_directory(directory)
+
+
+def _mark(name: str) -> str:
+    """What the names of a pack's temporary files have in them, to identify those of a killed writer."""
+    return f"{name[:20]}-"
 
 
 def _write(path: str, data: bytes, prefix: str, sync: bool, mode: int, permit: Permit | None) -> None:
@@ -193,7 +198,7 @@ def _changed() -> AdapterUnavailable:
     )
 
 
-def release_pack(objects_dir: str, name: str, *, sync: bool = False) -> None:
+def release_pack(objects_dir: str, name: str, *, sync: bool = False, killed: bool = False) -> None:
     """Remove a pack's ``.keep`` file, once a reference leads to its objects or never will; gc may then delete the pack.
 
     An unfinished pack is removed too, since gc would not delete it.
@@ -202,9 +207,12 @@ def release_pack(objects_dir: str, name: str, *, sync: bool = False) -> None:
         objects_dir: the ``objects`` directory.
         name: the pack's name.
         sync: write the removal through to the disk.
+        killed: whether its writer was killed, and may have left temporary files.
     """
     directory = os.path.join(objects_dir, "pack")
     stem = os.path.join(directory, f"pack-{name}")
+    if killed:
+        remove_left(directory, lambda found: found.startswith("tmp_") and _mark(name) in found)
     if not os.path.exists(stem + ".idx"):
         with suppress(FileNotFoundError):
             os.unlink(stem + ".pack")

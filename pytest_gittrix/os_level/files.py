@@ -313,6 +313,23 @@ def names_in(directory: str | os.PathLike[str]) -> list[str]:
         return []
 
 
+def remove_left(directory: str | os.PathLike[str], is_left: Callable[[str], object]) -> list[str]:
+    """Remove the files of a directory that killed writers left, and return their names. The caller keeps living ones away.
+
+    Args:
+        directory: there or not.
+        is_left: says by its name whether a file is one of these.
+
+    Raises:
+        OSError: as the system says.
+    """
+    left = [name for name in names_in(directory) if is_left(name)]
+    for name in left:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(directory, name))
+    return left
+
+
 def read_text(path: str) -> str | None:
     """A small file's text without its surrounding white space, or None if there is no such file (or it is a directory)."""
     try:

@@ -22,6 +22,7 @@ from pytest_gittrix.engine.engine import GitTrix, RecoveryReport
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.fold import SessionState, deadline_ns, metadata_of
 from pytest_gittrix.record.store.index import Index, Row, unsettled
+from pytest_gittrix.record.store.store import is_temporary
 from pytest_gittrix.testing.faults.fault_sweep import sweep
 from pytest_gittrix.testing.faults.supervisor import Fault, Kill, SupervisedRun, supervise_function
 from pytest_gittrix.workspaces.seed import _recent as remembered_seeds
@@ -266,6 +267,8 @@ def check_store(scene: Scene, lines: Sequence[str] = ()) -> list[str]:
                 assert id_ not in logs or logs[id_][int(seq)].type == type_, line
         named = {path.name for path in engine.store.root.iterdir() if not path.name.startswith(".") and not _DERIVED.fullmatch(path.name)}
         assert named == logs.keys()
+        left = [path for id_ in named for path in engine.store.directory(id_).iterdir() if is_temporary(path.name)]
+        assert not left, left
         check_index(engine)
         live = [one.id for one in engine.list_sessions("active")]
     assert not scene.leftovers()

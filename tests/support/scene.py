@@ -123,7 +123,7 @@ class Scene:
 
     def leftovers(self) -> list[str]:
         """List locks, ``.keep`` files and files of the engine in the person's directories; a recovered engine leaves none."""
-        found = [path for path in self.git_dir.rglob("*") if path.suffix in (".lock", ".keep")]
+        found = [path for path in self.git_dir.rglob("*") if path.suffix in (".lock", ".keep") or path.name.startswith("tmp_")]
         found += [path for path in self.durable.rglob("*gittrix-*") if path.name.startswith((".gittrix-", "gittrix-"))]
         return sorted(str(path.relative_to(self.durable)) for path in found)
 

@@ -16,15 +16,16 @@ from pytest_gittrix import points
 from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.engine.lineage.handoff import Handoff, Succession
 from pytest_gittrix.engine.lineage.member_recovery import mend_life
+from pytest_gittrix.engine.operations.attachments import RESOURCES
 from pytest_gittrix.engine.operations.eviction import Evictor
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.promotion.pull_requests import Proposal, PullRequests
 from pytest_gittrix.engine.promotion.recording import record_checkouts, record_done
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, SessionNotFound
 from pytest_gittrix.git.tree import Changes
-from pytest_gittrix.os_level.files import names_in
+from pytest_gittrix.os_level.files import names_in, remove_left
 from pytest_gittrix.record.state.fold import Intent, SessionState
-from pytest_gittrix.record.store.store import ID, LOCK, LOG, Problem, Store
+from pytest_gittrix.record.store.store import ID, LOCK, LOG, Problem, Store, is_temporary
 
 _STILLBORN: Final = (LOCK, LOG)
 
@@ -155,11 +156,15 @@ class Recovery:
     def _orphans(self) -> None:
         """Directories in which no event was ever stored whole: a start was killed at its very first steps.
 
-        Only what such a start can have left is removed, file by file: whatever else lies in the store is somebody's.
+        Only what such a start can have left is removed, file by file: whatever else lies in the store is somebody's. So it is with the
+        temporary files of a killed writer beside a session's log.
         """
         for name in names_in(self.store.root):
             directory = self.store.root / name
-            if not ID.fullmatch(name) or directory.is_symlink() or not directory.is_dir() or not self._is_stillborn(name):
+            if not ID.fullmatch(name) or directory.is_symlink() or not directory.is_dir():
+                continue
+            self._remove_temporaries(name)
+            if not self._is_stillborn(name):
                 continue
             with suppress(GittrixError, OSError), self.store.lease(name, wait=0):
                 if self._is_stillborn(name):
@@ -167,6 +172,20 @@ class Recovery:
                         (directory / left).unlink(missing_ok=True)
                     directory.rmdir()
                     self.report.removed.append(name)
+
+    def _remove_temporaries(self, name: str) -> None:
+        places = [
+            place
+            for place in (self.store.directory(name), self.store.directory(name) / RESOURCES)
+            if any(map(is_temporary, names_in(place)))
+        ]
+        if not places:
+            return
+        with suppress(GittrixError, OSError), self.store.lease(name, wait=0) as lease:
+            for place in places:
+                remove_left(place, is_temporary)
+            if self.recorder_of(name).read().ended:
+                lease.remove()
 
     def _is_stillborn(self, name: str) -> bool:
         if {*names_in(self.store.directory(name))} - {*_STILLBORN}:

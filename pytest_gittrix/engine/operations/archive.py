@@ -20,7 +20,7 @@ from pytest_gittrix.git.bare_repository import open_bare
 from pytest_gittrix.git.commit import Signature, build_commit
 from pytest_gittrix.git.pack import install_pack, store_blob
 from pytest_gittrix.git.tree import Changes, Entry, parents
-from pytest_gittrix.os_level.files import link_or_copy, sync_directory, sync_tree, write_file
+from pytest_gittrix.os_level.files import link_or_copy, remove_left, sync_directory, sync_tree, write_file
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.seed import Seed
 from pytest_gittrix.workspaces.side_work import REPOSITORY
@@ -158,6 +158,8 @@ def write_archive(
     ref = f"refs/gittrix/archive/{session_id}"
     install_pack(str(repository / "objects"), built.pack, sync=sync)
     write_file(str(repository / "packed-refs"), f"# pack-refs with: peeled fully-peeled sorted \n{built.id} {ref}\n".encode(), sync=sync)
+    for place in (repository, repository / "objects" / "pack", directory):
+        remove_left(place, lambda name: name.startswith("tmp_"))  # of an attempt that was killed: nobody else writes here
     if sync:
         sync_tree(str(repository))
         sync_directory(str(directory))

@@ -33,6 +33,7 @@ _DERIVED: Final = {"log": LOG}
 """An addition to ``metadata.json`` that the TypeScript GitTrix does not write: without this log, the record says nothing."""
 LOCK = ".lock"
 TURN = ".turn"
+_TEMPORARY: Final = re.compile(rf"\.{re.escape(METADATA)}\.[0-9]+-[0-9]+\.tmp|{re.escape(LOG)}\.[0-9]+\.tmp|tmp_[0-9a-f]{{16}}")
 # What can name a session, and so never a path.
 ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
@@ -43,6 +44,11 @@ class Problem:
 
     id: str
     message: str
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a name in a session's directory is that of a file on its way to its own name, which a killed writer leaves."""
+    return _TEMPORARY.fullmatch(name) is not None
 
 
 def default_home(environ: Mapping[str, str] | None = None) -> Path:

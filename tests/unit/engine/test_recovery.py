@@ -100,6 +100,20 @@ class TestAStartThatIsKilled:
         with pytest.raises(SessionNotFound):
             site.engine.get_session("sess_orphan")
 
+    @pytest.mark.parametrize("ended", [False, True], ids=["live", "ended"])
+    def test_removes_what_killed_writers_left_beside_a_log_and_nothing_else(self, site: Site, ended: bool) -> None:
+        session = site.start()
+        session.attach(b"a picture")
+        if ended:
+            session.discard()
+        directory = site.directory(session)
+        before = sorted(path.name for path in directory.rglob("*"))
+        (directory / "tmp_notes").write_text("somebody's")
+        for left in (".metadata.json.12-140073341107072.tmp", "tmp_0123456789abcdef", "resources/tmp_0123456789abcdef"):
+            (directory / left).write_text("half")
+        site.engine.recover()
+        assert sorted(path.name for path in directory.rglob("*")) == sorted([*before, "tmp_notes"])
+
     def test_of_a_start_that_takes_its_directory_away_meanwhile_is_no_problem(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         (site.store / "sess_failing").mkdir(parents=True)
         is_directory = Path.is_dir

@@ -198,22 +198,14 @@ def test_a_block_that_fails_leaves_the_checkout_as_it_was(repo: GitRepo) -> None
 
 def test_what_was_half_done_is_finished(repo: GitRepo) -> None:
     changes: Mapping[str, Content] = {"app.py": "value = 2\n", "src/util.py": "x = 2\n", "other.py": None}
-    put(repo.path, {"app.py": "value = 2\n", "other.py": None, f"src/{temporary_name()}": "half of it"})
+    ours, a_persons = f"src/{temporary_name()}", "src/.gittrix-tmp-notes"
+    put(repo.path, {"app.py": "value = 2\n", "other.py": None, ours: "half of it", a_persons: "mine"})
 
     with pytest.raises(WorktreeDirty):
         bring(repo, planned(repo, changes))
     bring(repo, planned(repo, changes), resumed=True)
 
-    assert repo.status() == []
-    assert not list(repo.path.rglob(".gittrix-tmp-*"))
-
-
-def test_finishing_what_was_half_done_leaves_a_humans_file_of_a_like_name(repo: GitRepo) -> None:
-    put(repo.path, {".gittrix-tmp-notes": "mine\n"})
-
-    bring(repo, planned(repo, EDIT), resumed=True)
-
-    assert (repo.path / ".gittrix-tmp-notes").read_text() == "mine\n"
+    assert repo.status() == [f"?? {a_persons}"]
 
 
 def test_a_resumed_hold_still_refuses_the_humans_own_edit(repo: GitRepo) -> None:

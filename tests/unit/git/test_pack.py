@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 from pathlib import Path
 
 import pytest
+from support.engine import in_child
 from support.git import GitRepo
 
 from pytest_gittrix.errors import AdapterUnavailable
@@ -188,3 +190,19 @@ def test_a_blob_that_changes_while_it_is_stored_is_not_stored(tmp_path: Path, se
         store_blob(str(tmp_path), 5, lambda: [next(states)], SHA1)
 
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_what_a_killed_writer_of_a_pack_left_goes_with_it_and_a_stranger_s_file_stays(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo")
+    pack = build_pack(blobs(SHA1, b"1\n"), SHA1)
+    packs = repo.git_dir / "objects/pack"
+
+    def killed() -> None:
+        os.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+        install_pack(str(packs.parent), pack)
+
+    assert in_child(killed) == -signal.SIGKILL
+    (packs / "tmp_pack_gIt123").write_bytes(b"git's own")
+    assert len(os.listdir(packs)) == 2
+    release_pack(str(packs.parent), pack.name, killed=True)
+    assert os.listdir(packs) == ["tmp_pack_gIt123"]

@@ -258,6 +258,12 @@ class Repository:
         self.common_dir = common_dir = location.common_dir
         self._root = location.work_tree if location.git_dir == common_dir else None
         self.format = self._config.format
+        if not os.path.isdir(self.objects_dir):
+            raise AdapterUnavailable(
+                f"{location.work_tree or location.git_dir} belongs to the repository {common_dir}, which is not there.",
+                why="A linked work tree is of no use without its repository: no objects and no branches are in it.",
+                fix="If the repository was moved, run `git worktree repair` in it; or give the path of another one.",
+            )
         self._landings = 0
         self.references = References(common_dir, self.format, self.permit)
         self.objects = open_objects(Path(common_dir, "objects"), self.format)
@@ -275,14 +281,7 @@ class Repository:
         start = os.path.realpath(path)
         if not os.path.isdir(start):
             raise AdapterUnavailable(f"{start} is not a directory.", fix="Give the path of a git repository.")
-        location = _discover(start)
-        if not os.path.isdir(os.path.join(location.common_dir, "objects")):
-            raise AdapterUnavailable(
-                f"{start} belongs to the repository {location.common_dir}, which is not there.",
-                why="A linked work tree is of no use without its repository: no objects and no branches are in it.",
-                fix="If the repository was moved, run `git worktree repair` in it; or give the path of another one.",
-            )
-        return cls(location)
+        return cls(_discover(start))
 
     def __enter__(self) -> Repository:
         return self

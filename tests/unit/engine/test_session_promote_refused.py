@@ -273,7 +273,7 @@ class TestADiskThatFailsWhileTheCommitLands:
     def test_again_while_it_is_tidied_leaves_the_rest_to_a_recovery(
         self, site: Site, session: UserSession, point: str, landed: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(local, "release_pack", lambda *_: failing(errno.EROFS)())
+        monkeypatch.setattr(local, "release_pack", lambda *_, **__: failing(errno.EROFS)())
         with at_point(point, failing(errno.EIO)):
             if landed:
                 assert session.promote().warnings == (

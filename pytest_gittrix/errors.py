@@ -144,6 +144,22 @@ class PromoteFailed(GittrixError):
         self.stage = stage
 
 
+class SecretsFound(PromoteFailed):
+    """A promotion that was to be without secrets has files or lines that look like credentials.
+
+    Attributes:
+        secrets: what was found, by path, such as ``line 2: GitHub token``; never the secret itself.
+    """
+
+    code = "SECRETS_FOUND"
+
+    def __init__(
+        self, fact: str, *, secrets: Mapping[str, Sequence[str]], stage: PromoteStage, why: str = "", fix: str = "", opt_out: str = ""
+    ) -> None:
+        super().__init__(fact, stage=stage, why=why, fix=fix, opt_out=opt_out)
+        self.secrets = {path: list(found) for path, found in secrets.items()}
+
+
 class WorktreeDirty(PromoteFailed):
     """The human's checked-out branch has work in the way of the selection, or a merge in progress (rule 5)."""
 

@@ -25,6 +25,7 @@ _EXTRAS = {
     "durable_sha": "durableSha",
     "baseline_sha": "baselineSha",
     "kinds": "kinds",
+    "secrets": "secrets",
     "stage": "stage",
     "state": "state",
     "outcome": "outcome",

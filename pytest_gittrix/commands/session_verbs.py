@@ -7,7 +7,7 @@ is loaded inside the commands, so that importing them costs nothing. Data has th
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.commands import engine_context as context
@@ -98,13 +98,14 @@ def diff(options: Namespace) -> CommandResult:
     with context.session(options) as session:
         review = _only(session.review(), options.paths)
         if not options.hunks:
-            return CommandResult({"diff": review.diff, "refused": dict(review.refused)}, Diff(review.diff), _review_notes(review))
+            data = {"diff": review.diff, "refused": dict(review.refused), "secrets": _lists(review.secrets)}
+            return CommandResult(data, Diff(review.diff), _review_notes(review))
         hunks = {path: [_hunk_data(hunk) for hunk in of_path] for path, of_path in review.hunks.items()}
         data = {
             "diff": review.diff,
             "hunks": hunks,
             "refused": dict(review.refused),
-            "secrets": {path: [*found] for path, found in review.secrets.items()},
+            "secrets": _lists(review.secrets),
             "beside": [*review.beside],
         }
         return CommandResult(data, Diff(_hunk_list(review)), _review_notes(review))
@@ -182,12 +183,15 @@ def promote(options: Namespace) -> CommandResult:
             title=options.title,
             body=options.body,
             draft=options.draft,
+            refuse_secrets=options.refuse_secrets,
+            allow_secrets=options.allow_secret,
         )
     extras = {"prUrl": result.pr_url, "patch": result.patch}
-    data = {"sha": result.sha or None, "branch": result.branch, **_known(extras), "warnings": list(result.warnings)}
+    told = {"warnings": list(result.warnings), "secrets": _lists(result.secrets)}
+    data = {"sha": result.sha or None, "branch": result.branch, **_known(extras), **told}
     landed = text_of([f"{result.sha} {result.branch}", *([result.pr_url] if result.pr_url is not None else [])])
     text: str | Diff = Diff(result.patch) if result.patch is not None else landed
-    return CommandResult(data, text, result.warnings)
+    return CommandResult(data, text, (*result.warnings, *_secret_notes(result.secrets)))
 
 
 def sweep(options: Namespace) -> CommandResult:
@@ -243,13 +247,20 @@ def _hunk_data(hunk: Hunk) -> dict[str, Any]:
 
 def _review_notes(review: Review) -> tuple[str, ...]:
     """What a person should know before promoting, beside the diff."""
-    secrets = (f"{path}: {'; '.join(found)}" for path, found in review.secrets.items())
-    return (*_refusals(review), *secrets, *(f"Not part of this: {line}." for line in review.beside))
+    return (*_refusals(review), *_secret_notes(review.secrets), *(f"Not part of this: {line}." for line in review.beside))
 
 
 def _refusals(review: Review) -> tuple[str, ...]:
     """The files that cannot be promoted, each with the reason."""
     return tuple(f"{path}: {reason}" for path, reason in review.refused.items())
+
+
+def _secret_notes(secrets: Mapping[str, Collection[str]]) -> tuple[str, ...]:
+    return tuple(f"{path}: {'; '.join(found)}" for path, found in secrets.items())
+
+
+def _lists(secrets: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
+    return {path: [*found] for path, found in secrets.items()}
 
 
 def _hunk_list(review: Review) -> str:

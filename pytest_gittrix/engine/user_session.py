@@ -17,7 +17,7 @@ from pytest_gittrix.engine.operations.info import SessionInfo
 from pytest_gittrix.engine.operations.moved_refs import moved_references
 from pytest_gittrix.engine.operations.recorder import Recorder, require_live, settled_later
 from pytest_gittrix.engine.operations.review import ListEntry, Review
-from pytest_gittrix.engine.operations.validation import check_commit_text, check_hunks, check_ttl
+from pytest_gittrix.engine.operations.validation import check_commit_text, check_hunks, check_paths, check_ttl
 from pytest_gittrix.engine.promotion.promoter import PromoteRequest
 from pytest_gittrix.engine.promotion.pull_requests import PrRequest
 from pytest_gittrix.engine.services import EngineServices
@@ -85,6 +85,8 @@ class UserSession(AgentSession):
         title: str | None = None,
         body: str | None = None,
         draft: bool = False,
+        refuse_secrets: bool = False,
+        allow_secrets: Iterable[str] = (),
     ) -> PromoteResult:
         """Make the selection one commit in durable, or change nothing.
 
@@ -103,11 +105,14 @@ class UserSession(AgentSession):
             title: likewise; the first line of the message by default.
             body: likewise; the rest of it, and which session it is of, by default.
             draft: likewise; not to be merged yet.
+            refuse_secrets: promote nothing if a selected file looks like credentials, or gained lines that do. Without it the result tells
+                of them, in ``.secrets``.
+            allow_secrets: paths of files that may look so.
 
         Raises:
             BaselineConflict: durable drifted over the selection; the session stays active.
             PromoteFailed: nothing is selected, a path was not touched, a checkout is in the way (``WorktreeDirty``), names collide
-                (``PathCollision``), or durable is locked (``DurableLocked``).
+                (``PathCollision``), durable is locked (``DurableLocked``), or there are secrets to be refused (``SecretsFound``).
             InvalidInput: an argument has a value that is not allowed.
             CapabilityMissing: strategy ``pr``, and the engine has no forge of the repository.
             PersonRequired: an agent's process asks.
@@ -115,7 +120,9 @@ class UserSession(AgentSession):
         if message is not None:
             check_commit_text(message)
         require_person(self._services.store.root, "promote")
-        request = PromoteRequest(what, files, check_hunks(hunks), strategy, message, on_overlap, PrRequest(base, title, body, draft))
+        pull_request = PrRequest(base, title, body, draft)
+        allowed = frozenset(check_paths(allow_secrets, "allow_secrets"))
+        request = PromoteRequest(what, files, check_hunks(hunks), strategy, message, on_overlap, pull_request, refuse_secrets, allowed)
         services = self._services
         result = services.promoter.promote(services.settled(self._recorder), self._workspace, request)
         services.tidy()

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Final, Literal
 
 from pytest_gittrix.errors import InvalidInput, PathNotFound
 from pytest_gittrix.git.hunks import Hunk, hunks_of, is_binary
@@ -19,12 +19,14 @@ from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Change
 from pytest_gittrix.os_level.open_below import ParentNotDirectory, wrong_kind
 from pytest_gittrix.os_level.safe_dir import is_temporary
 from pytest_gittrix.record.state.fold import SessionState
-from pytest_gittrix.workspaces.secrets import find_secrets, is_credential_file
+from pytest_gittrix.workspaces.secrets import Suspect, suspect
 from pytest_gittrix.workspaces.seed import Seed
 from pytest_gittrix.workspaces.snapshot import Limits, Snapshot
 from pytest_gittrix.workspaces.workspace import Workspace
 
 ListType = Literal["file", "dir", "symlink", "submodule"]
+
+_FILES: Final = (FILE, EXECUTABLE)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -209,6 +211,24 @@ def patch_of(snapshot: Snapshot, paths: Collection[str] | None = None) -> str:
     return "".join(notes) + patch_text(file_changes(snapshot, paths))
 
 
+def suspects(seed: Seed, changes: Changes, blobs: Mapping[str, bytes]) -> list[Suspect]:
+    """The files among some changes that seem to hold credentials: by lines that they gained, or new ones by their names.
+
+    Args:
+        seed: the baseline.
+        changes: new entry by path, None for a deletion.
+        blobs: bytes of the new entries by id.
+    """
+    found = []
+    for path, entry in changes.items():
+        if entry is None or entry.mode not in _FILES:
+            continue
+        before = seed.entries.get(path)
+        old = [seed.blob(before.id)] if before is not None and before.mode in _FILES else []
+        found.append(suspect(path, blobs[entry.id], old, by_name=before is None))
+    return [one for one in found if one is not None]
+
+
 @dataclass(frozen=True)
 class Review:
     """What a person reviews before promoting: a fixed snapshot, whose bytes a promotion of it promotes (rule 12).
@@ -230,17 +250,7 @@ class Review:
     @cached_property
     def secrets(self) -> Mapping[str, tuple[str, ...]]:
         """Selected files that hold credentials by their names, or that gained lines with the shape of a secret: what was found, by path."""
-        seed = self.snapshot.seed
-        found: dict[str, tuple[str, ...]] = {}
-        for path, entry in self.changes.items():
-            if entry is None or entry.mode not in (FILE, EXECUTABLE):
-                continue
-            before = seed.entries.get(path)
-            old = [] if before is None or before.mode not in (FILE, EXECUTABLE) else [seed.objects.read(before.id)[1]]
-            named = ["holds credentials by its name"] if before is None and is_credential_file(path) else []
-            if lines := (*named, *map(str, find_secrets(self.snapshot.blobs[entry.id], old))):
-                found[path] = lines
-        return found
+        return {one.path: one.found for one in suspects(self.snapshot.seed, self.changes, self.snapshot.blobs)}
 
     @property
     def tree(self) -> str:

@@ -7,21 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from pytest_gittrix.engine.operations.eviction import Evictor
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.resources import Resources
-from pytest_gittrix.engine.operations.review import Review, snapshot_of
+from pytest_gittrix.engine.operations.review import Review, snapshot_of, suspects
 from pytest_gittrix.engine.operations.validation import visible
 from pytest_gittrix.engine.promotion.conflicts import check_on_overlap
 from pytest_gittrix.engine.promotion.promotion import PromoteResult, Promotion
 from pytest_gittrix.engine.promotion.pull_requests import PrRequest, PullRequests
+from pytest_gittrix.engine.promotion.selection import Selection, select
 from pytest_gittrix.engine.promotion.strategy import StrategyPolicy, check_strategy
-from pytest_gittrix.errors import GittrixError, InvalidInput
+from pytest_gittrix.errors import GittrixError, InvalidInput, SecretsFound
 from pytest_gittrix.git.tree import Changes
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.workspaces.snapshot import Snapshot
 from pytest_gittrix.workspaces.workspace import Workspace
+
+_SHOWN: Final = 50
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,8 @@ class PromoteRequest:
     message: str | None
     on_overlap: str
     pull_request: PrRequest
+    refuse_secrets: bool
+    allow_secrets: frozenset[str]
 
     def selection(self, session_id: str) -> tuple[Snapshot | None, Iterable[str] | None]:
         """The snapshot that was reviewed, if one was, and the paths. Raises InvalidInput if they contradict each other."""
@@ -45,6 +51,23 @@ class PromoteRequest:
         if self.what.session_id != session_id:
             raise InvalidInput(f"The review is of session {self.what.session_id}, not {session_id}.", fix="Review this session first.")
         return self.what.snapshot, self.what.choice(self.files, self.hunks)
+
+    def secrets(self, snapshot: Snapshot, selection: Selection) -> dict[str, tuple[str, ...]]:
+        """What of a selection looks like credentials, by path, without what is allowed. Raises SecretsFound if that is to be refused."""
+        found = suspects(snapshot.seed, selection.changes, selection.blobs)
+        held = {one.path: one.found for one in found if not one.is_among(self.allow_secrets)}
+        if not held or not self.refuse_secrets:
+            return held
+        lines = [f"{path}: {'; '.join(of_path)}" for path, of_path in held.items()]
+        more = [f"and {len(lines) - _SHOWN} files more"] if len(lines) > _SHOWN else []
+        raise SecretsFound(
+            f"{len(held)} selected {'file looks' if len(held) == 1 else 'files look'} like credentials.",
+            secrets=held,
+            stage="staging",
+            why="\n".join([*lines[:_SHOWN], *more]),
+            fix="Remove them from the workspace, or select the other files. Nothing was promoted.",
+            opt_out="Let a file through by its path, with allow_secrets=[...] or --allow-secret.",
+        )
 
     def commit_message(self, state: SessionState) -> str:
         """The caller's message, or one from the session's task."""
@@ -104,8 +127,10 @@ class Promoter:
                 self.pull_requests,
                 self.settle,
             )
-            result, promoted = promotion.run(files, request.hunks)
-            return self._end_session(recorder, workspace, result, promoted.changes)
+            selection = select(snapshot, files, request.hunks)
+            found = request.secrets(snapshot, selection)
+            result = promotion.run(selection)
+            return replace(self._end_session(recorder, workspace, result, selection.changes), secrets=found)
 
     def _end_session(self, recorder: Recorder, workspace: Workspace, result: PromoteResult, promoted: Changes) -> PromoteResult:
         """Evict the promoted session, unless its policy keeps the workspace; a workspace that stays is a warning of the result."""

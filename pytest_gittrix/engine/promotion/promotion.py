@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import islice, repeat
@@ -24,7 +24,7 @@ from pytest_gittrix.engine.operations.review import Review, side
 from pytest_gittrix.engine.promotion.conflicts import OnOverlap, reconcile
 from pytest_gittrix.engine.promotion.pull_requests import Proposal, PullRequests
 from pytest_gittrix.engine.promotion.recording import record_checkouts, record_done
-from pytest_gittrix.engine.promotion.selection import Selection, select
+from pytest_gittrix.engine.promotion.selection import Selection
 from pytest_gittrix.engine.promotion.strategy import Strategy, branch_names
 from pytest_gittrix.errors import (
     AdapterUnavailable,
@@ -71,6 +71,7 @@ class PromoteResult:
         pr_url: address of the pull request, if one was opened.
         patch: the patch itself, with strategy ``patch``.
         warnings: what failed after the branch had moved (a checkout left behind, a pull request not opened).
+        secrets: promoted files that look like credentials, or gained lines that do, by path, as ``Review.secrets``.
     """
 
     sha: str
@@ -78,6 +79,7 @@ class PromoteResult:
     pr_url: str | None = None
     patch: str | None = None
     warnings: tuple[str, ...] = ()
+    secrets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,30 +133,24 @@ class Promotion:
     settle: Callable[[str], bool]
     warnings: list[str] = field(default_factory=list)
 
-    def run(self, files: Iterable[str] | None, hunks: Mapping[str, Collection[int]] | None) -> tuple[PromoteResult, Selection]:
+    def run(self, selection: Selection) -> PromoteResult:
         """Promote.
 
         A branch that another program moves meanwhile is no failure: everything from the head on is judged again. With a pull request,
         the forge is asked once the commit is in and others may promote to the repository again.
 
         Args:
-            files: paths to take whole; see ``selection.select``.
-            hunks: numbers of hunks to take, by path.
-
-        Returns:
-            The result, and the selection that was promoted.
+            selection: what is promoted of the snapshot.
 
         Raises:
             BaselineConflict: durable drifted over the selection.
-            PromoteFailed: nothing is selected, it does not fit on durable, a checkout is in the way, or durable is locked.
-            WriteRejected, InvalidInput: see ``selection.select``.
+            PromoteFailed: it does not fit on durable, a checkout is in the way, or durable is locked.
         """
-        selection = select(self.snapshot, files, hunks)
         points.reached("promote:selected")
         with ExitStack() as turn:
             turn.enter_context(self.resources.repository_lease(self.durable))
             if self.strategy == "patch":
-                return self.write_patch(selection), selection
+                return self.write_patch(selection)
             for branch in islice(self.target_branches(), _ATTEMPTS):
                 head = self.durable.head(self.branch)
                 fitted = self.fit(selection, head)
@@ -166,7 +162,7 @@ class Promotion:
                     continue
                 if self.proposal is not None:
                     turn.close()
-                return self.record(landing), selection
+                return self.record(landing)
             raise PromoteFailed(
                 f"{self.branch!r}, or the branch that the promotion was to make, moved {_ATTEMPTS} times while it was made.",
                 stage="apply",

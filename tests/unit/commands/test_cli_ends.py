@@ -83,6 +83,29 @@ def test_a_conflict_names_the_paths_and_leaves_the_session_as_it_was(cli: Cli) -
     cli.ok("promote", id_, "README.md")
 
 
+def test_secrets_are_told_of_or_refused(cli: Cli) -> None:
+    id_, head = cli.start(), cli.git("rev-parse", "HEAD")
+    cli.ok("session", "write", id_, "app.py", stdin="print('v2')\ntoken = 'ghp_" + "a1B2" * 9 + "'\n")
+
+    refused = cli.error("promote", id_, "--refuse-secrets")
+
+    assert (refused["code"], refused["secrets"]) == ("SECRETS_FOUND", {"app.py": ["line 2: GitHub token"]})
+    assert "app.py: line 2: GitHub token" in cli.refused("promote", id_, "--refuse-secrets")
+    assert cli.git("rev-parse", "HEAD") == head
+    told = cli("promote", id_)
+    assert (told.status, "app.py: line 2: GitHub token" in told.err) == (0, True)
+    assert cli.git("rev-parse", "HEAD") != head
+
+
+def test_a_file_that_may_look_like_a_secret_is_promoted_in_silence(cli: Cli) -> None:
+    id_ = cli.start()
+    cli.ok("session", "write", id_, "tests/key.pem", stdin="x\n")
+
+    data = cli.data("promote", id_, "--refuse-secrets", "--allow-secret", "tests/key.pem")
+
+    assert (data["secrets"], data["warnings"]) == ({}, [])
+
+
 def test_overlap_can_be_merged(cli: Cli) -> None:
     id_ = cli.start()
     cli.ok("session", "write", id_, "src/util.py", stdin=FILES["src/util.py"].replace("line 29\n", "ours\n"))

@@ -150,7 +150,7 @@ def test_diff_gives_the_patch(cli: Cli, id_: str) -> None:
 
     data = cli.data("session", "diff", id_)
 
-    assert data.keys() == {"diff", "refused"}
+    assert data.keys() == {"diff", "refused", "secrets"}
     assert data["diff"].encode() == cli.ok("session", "diff", id_).out
     assert "-print('v1')\n+hello\n" in data["diff"]
 
@@ -260,7 +260,7 @@ def test_promote_gives_the_commit(cli: Cli, id_: str) -> None:
 
     data = cli.data("promote", id_, "--message", "hello")
 
-    assert data == {"sha": cli.git("rev-parse", "HEAD").strip(), "branch": "trunk", "warnings": []}
+    assert data == {"sha": cli.git("rev-parse", "HEAD").strip(), "branch": "trunk", "warnings": [], "secrets": {}}
 
 
 def test_promote_gives_the_patch_and_no_commit(cli: Cli, id_: str) -> None:

@@ -13,7 +13,7 @@ from support.engine import Site, at_point, edited, open_site, shell
 from pytest_gittrix import points
 from pytest_gittrix.backends import local
 from pytest_gittrix.engine.user_session import UserSession
-from pytest_gittrix.errors import GittrixError, InvalidInput, PathCollision, PromoteFailed, WorktreeDirty, WriteRejected
+from pytest_gittrix.errors import GittrixError, InvalidInput, PathCollision, PromoteFailed, SecretsFound, WorktreeDirty, WriteRejected
 from pytest_gittrix.record.eventlog import log as log_module
 
 
@@ -51,6 +51,23 @@ class TestARefusedPromotion:
     def test_for_want_of_changes(self, site: Site) -> None:
         error = self.refused(site, site.start(), PromoteFailed, match="nothing to promote")
         assert error.stage == "staging"  # type: ignore[attr-defined]
+
+    def test_for_its_secrets_if_that_is_asked_for(self, site: Site) -> None:
+        token = "ghp_" + "a1B2" * 9
+        session = site.start()
+        session.write("src/util.py", f"first\ntoken = '{token}'\n")
+        session.write("deploy.pem", "x\n")
+        session.write("plain.txt", "password\n")
+
+        error = self.refused(site, session, SecretsFound, match="src/util.py: line 2: GitHub token", refuse_secrets=True)
+
+        assert error.secrets == {  # type: ignore[attr-defined]
+            "deploy.pem": ["holds credentials by its name"],
+            "src/util.py": ["line 2: GitHub token"],
+        }
+        assert token not in str(error)
+        self.refused(site, session, SecretsFound, match="1 selected file", refuse_secrets=True, allow_secrets=["deploy.pem"])
+        assert session.promote(["plain.txt"], refuse_secrets=True).secrets == {}
 
     def test_after_create_and_delete_has_nothing_to_promote(self, site: Site) -> None:
         session = site.start()

@@ -207,6 +207,19 @@ def test_a_review_names_files_and_lines_that_look_like_secrets(site: Site) -> No
     assert session.review().secrets == {"app.py": ("line 2: GitHub token",), "deploy.pem": ("holds credentials by its name",)}
     assert token not in str(session.review().secrets)
     assert session.review(["plain.txt"]).secrets == {}
+    promoted = session.promote(allow_secrets=["deploy.pem"])
+    assert promoted.secrets == {"app.py": ("line 2: GitHub token",)}
+
+
+def test_a_promotion_tells_of_secrets_in_the_hunks_that_it_takes(site: Site) -> None:
+    session = site.start()
+    lines = [f"line {number}" for number in range(30)]
+    session.write("src/long.py", "\n".join(lines))
+    session.promote()
+    session = site.start()
+    session.write("src/long.py", "\n".join(["harmless", *lines, "ghp_" + "a1B2" * 9]))
+
+    assert session.promote(hunks={"src/long.py": [1]}, refuse_secrets=True).secrets == {}
 
 
 @pytest.mark.parametrize("closed", [".git", ".git/objects", ".git/objects/pack", ".git/refs/heads", ".git/logs/HEAD"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.finalize import AgentWorkspace
 from support.life import Lived, at
-from support.secret_corpus import FILES, LINES
+from support.secret_corpus import FILES, LINES, TYPICAL
 
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.members.finalize_record import MAX_FILES, Action
@@ -372,12 +372,14 @@ def test_of_typical_secrets_none_reaches_the_remote_and_each_is_in_the_report(wo
         workspace.put(path, "whatever\n")
     for path, line in in_lines.items():
         workspace.put(path, f"# settings\n{line}\n")
+    for path, contents in TYPICAL.items():
+        workspace.put(path, contents)
     workspace.put("real.txt", "work\n")
 
     ended = workspace.finalize()
 
     reported = {path for one in ended.actions if one.action in ("skipped", "left") for path in one.files}
-    assert reported == {*FILES, *in_lines}
+    assert reported == {*FILES, *in_lines, *TYPICAL}
     assert not any(line in str(one) for one in ended.actions for line in LINES.values())
     assert git(workspace.bare, "diff-tree", "-r", "--name-only", "--format=", "main", "work") == "real.txt"
     assert ended.unsaved

@@ -66,6 +66,7 @@ def members_of(engine: GitTrix, team: Team, environ: Environ = os.environ) -> Me
         retention=retention_of(team.retention),
         forge=_issue_opener(team.forge, environ),
         credentials=lambda url: (_USER, tokens[url]) if url in tokens else None,
+        allow_secrets=team.allow_secrets,
         **_agent_settings(team),
     )
 

@@ -32,10 +32,11 @@ EXAMPLES = {
     "member lock": ["gittrix member lock 4f1c09aa td-7"],
     "member unlock": ["gittrix member unlock 4f1c09aa td-7"],
     "inspect": ["gittrix session inspect 4f1c09aa"],
-    "finalize": ["gittrix session finalize 4f1c09aa"],
+    "finalize": ["gittrix session finalize 4f1c09aa", "gittrix session finalize 4f1c09aa --allow-secret=tests/key.pem"],
     "cleanup": ["gittrix session cleanup 4f1c09aa", "gittrix session cleanup --older-than 48h --dry-run"],
 }
 
+_NAMED: Final = 5
 _RUNS: Final = ("creating", "active", "finalizing")
 _STYLES: Final[Mapping[str, int]] = {"Active": 32, "Finalizing": 36, "Failed": 31, "Killed": 31, "Retained": 33, "Removed": 2}
 
@@ -80,7 +81,15 @@ def arguments(add: Callable[..., ArgumentParser]) -> None:
 def session_arguments(add: Callable[..., ArgumentParser]) -> None:
     """Declare the verbs of ``gittrix session`` that are about members' sessions."""
     _team(add("inspect", inspect, "show a member's session and what its repositories hold", of_session=True))
-    _team(add("finalize", finalize, "save the work of a retained session once more", of_session=True))
+    saving = add("finalize", finalize, "save the work of a retained session once more", of_session=True)
+    saving.add_argument(
+        "--allow-secret",
+        action="append",
+        default=[],
+        metavar="WHAT",
+        help="push this file although it seems to hold credentials: a path, or a fingerprint of the report; repeatable",
+    )
+    _team(saving)
     cleaning = add("cleanup", cleanup, "remove workspaces of members' sessions that are over")
     cleaning.add_argument("id", nargs="?", metavar="ID", help="the session's id, or enough of its beginning; unsaved work is archived")
     cleaning.add_argument("--all", action="store_true", help="all that hold no work which is nowhere else")
@@ -126,7 +135,7 @@ def stop(options: Namespace) -> CommandResult:
         members = context.members(gittrix, options)
         if options.id is not None:
             life = members.stop(context.full_id(gittrix, options.id), force=options.force, reason=options.reason)
-            return CommandResult(_record(gittrix, life.id), text_of([f"{life.id} is {life.state}"]))
+            return CommandResult(_record(gittrix, life.id), text_of([f"{life.id} is {life.state}"]), _not_saved(gittrix, life.id))
         done = members.stop_all(member=options.member, force=options.force)
     outcomes = {"deactivated": done.deactivated, "killed": done.killed, "skipped interactive": done.skipped_interactive}
     data = {name.replace(" ", "_"): list(ids) for name, ids in outcomes.items()} | {"errors": dict(done.errors)}
@@ -207,20 +216,20 @@ def inspect(options: Namespace) -> CommandResult:
     with context.engine(options) as gittrix:
         id_ = context.full_id(gittrix, options.id)
         repositories = inspection_data(context.members(gittrix, options).inspect(id_))
-        record = _record(gittrix, id_)
+        record, notes = _record(gittrix, id_), _not_saved(gittrix, id_)
     data = {"session": record, "finalization_results": record["finalization_result"], "git_state": {"repos": repositories}}
     facts = [(name.replace("_", " "), value) for name, value in record.items()]
-    return CommandResult(data, facts_text([*facts, *((one["repo_name"], _repository_text(one)) for one in repositories)]))
+    return CommandResult(data, facts_text([*facts, *((one["repo_name"], _repository_text(one)) for one in repositories)]), notes)
 
 
 def finalize(options: Namespace) -> CommandResult:
     """Save the work of a retained session once more."""
     with working("Saving"), context.engine(options) as gittrix:
         id_ = context.full_id(gittrix, options.id)
-        context.members(gittrix, options).finalize(id_)
-        record = _record(gittrix, id_)
+        context.members(gittrix, options).finalize(id_, allow_secrets=options.allow_secret)
+        record, notes = _record(gittrix, id_), _not_saved(gittrix, id_)
     result = record["finalization_result"] or {"exit_status": None}
-    return CommandResult(record, facts_text([("session", id_), ("state", record["current_state"]), *result.items()]))
+    return CommandResult(record, facts_text([("session", id_), ("state", record["current_state"]), *result.items()]), notes)
 
 
 def cleanup(options: Namespace) -> CommandResult:
@@ -259,6 +268,20 @@ def _record(gittrix: GitTrix, id_: str) -> dict[str, Any]:
     if not events:
         raise SessionNotFound(f"There is no session {id_!r} in {gittrix.store.root}.")
     return {**record(events), "agent_confinement": _confined(life_of(events)) or None}
+
+
+def _not_saved(gittrix: GitTrix, id_: str) -> tuple[str, ...]:
+    """What the last finalization of a session did not push, and why, a line each."""
+    lines: list[str] = []
+    for event in gittrix.store.log(id_).read():
+        if event.type == "finalize.started":
+            lines = []
+        if event.type == "finalize.repository" and event.data["action"] in ("skipped", "left", "failed"):
+            files, branch = event.data.get("files", ()), event.data.get("branch")
+            if files or event.data["action"] != "skipped":
+                named = ", ".join(files[:_NAMED]) or branch or "all of it"
+                lines.append(f"{event.data['name']}: {named}: {event.data.get('reason', '')}")
+    return tuple(lines)
 
 
 def _pid(life: Life) -> str:

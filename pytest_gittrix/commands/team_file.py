@@ -132,6 +132,7 @@ class Team(_Part):
     Attributes:
         team: its name. repositories, members, retention, forge, projects: see their classes.
         command: the command of members without one.
+        allow_secrets: files that finalizations push although they seem to hold credentials: paths in their repository, or fingerprints.
         confine, network, pass_env, readable: what agents may reach; see ``engine.agents.launch.AgentSettings``. Paths that are relative are
             from the team file's directory.
     """
@@ -142,6 +143,7 @@ class Team(_Part):
     network: Annotated[str | list[str], AfterValidator(_network)] = "none"
     pass_env: list[Annotated[str, Field(pattern=r"^[^=\x00]+$")]] = Field(default_factory=list)
     readable: list[Text] = Field(default_factory=list)
+    allow_secrets: list[Text] = Field(default_factory=list)
     repositories: list[Repository] = Field(default_factory=list)
     members: dict[Text, MemberPart] = Field(default_factory=dict)
     retention: Retention = Field(default_factory=Retention)

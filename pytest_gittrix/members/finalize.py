@@ -11,13 +11,14 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.backends.transport import Transport
 from pytest_gittrix.errors import EvictionRace, GittrixError
 from pytest_gittrix.git.refs import short_branch
+from pytest_gittrix.members.finalize_held import HeldBack
 from pytest_gittrix.members.finalize_record import KINDS, NOTES, Action, Finalized, Notes, summarise
 from pytest_gittrix.members.finalize_remote import Deadline, OutOfTime, Remote, write_settings
 from pytest_gittrix.members.finalize_repository import GONE, Saving, Task
@@ -51,6 +52,8 @@ def finalize(
     credentials: Credentials = lambda _url: None,
     environment: Mapping[str, str] | None = None,
     identity: tuple[str, str] = ("gittrix", "gittrix@localhost"),
+    allow_secrets: Iterable[str] = (),
+    archive: str | os.PathLike[str] | None = None,
 ) -> Finalized:
     """Save the work in a workspace whose agent has ended.
 
@@ -66,6 +69,9 @@ def finalize(
         credentials: called for each ``http`` address.
         environment: more variables for git, such as ``SSH_AUTH_SOCK``.
         identity: name and address of the committer of uncommitted files.
+        allow_secrets: paths and fingerprints of files that a person lets through although they seem to hold credentials; for this and all
+            later attempts.
+        archive: the directory where held-back files are kept, also when the workspace goes; ``<workspace>.held`` by default.
 
     Returns:
         The outcome. A remote that cannot be reached is an outcome (``Failed``), not an error.
@@ -83,9 +89,11 @@ def finalize(
     directory = os.fspath(home) if home is not None else f"{workspace.path}.finalize"
     with locked_file(workspace.path, busy=lambda: _check_time(workspace.path, until)) as lock:
         on_event("finalize.started", {"attempt": attempt})
-        run = _Finalization(workspace, id_, directory, until, lock, credentials, environment or {}, identity)
+        kept = Path(archive) if archive is not None else Path(f"{workspace.path}.held")
+        run = _Finalization(workspace, id_, directory, until, lock, credentials, environment or {}, identity, kept)
         try:
             run.begin()
+            run.notes.allow(allow_secrets)
             for repository in workspace.repositories:
                 for action in run.save(repository):
                     on_event("finalize.repository", action.data())
@@ -127,9 +135,10 @@ class _Finalization:
         credentials: Credentials,
         environment: Mapping[str, str],
         identity: tuple[str, str],
+        archive: Path,
     ) -> None:
         self._workspace, self._id, self._home, self._until, self._lock = workspace, id_, home, until, lock
-        self._credentials, self._environment, self._identity = credentials, environment, identity
+        self._credentials, self._environment, self._identity, self._archive = credentials, environment, identity, archive
         self._settings = os.path.join(home, "gitconfig")
         self._found: list[str] = []
         self.notes = Notes.at(os.path.join(home, NOTES))
@@ -185,7 +194,8 @@ class _Finalization:
         with task.opened(os.path.join(self._home, f"repository-{number}.git"), self._until.left) as (found, scratch):
             transport = Transport.to(url, credentials=self._credentials(url), timeout=self._until.left(), environment=self._environment)
             remote = Remote(transport, scratch, self._settings, self._until, self._lock)
-            Saving(task, found, scratch, remote, self.notes, self._until, done).run()
+            held = HeldBack(self._id, self._archive, self.notes.allowed)
+            Saving(task, found, scratch, remote, self.notes, self._until, held, done).run()
 
     def unknown_repositories(self) -> list[Action]:
         """Add an action for each repository that the session does not know: no remote is known for it, so it stays."""

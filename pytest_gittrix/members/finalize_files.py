@@ -2,7 +2,8 @@
 
 BotMinter's table (docs/explanation/you-know-botminter.md); the first rule that fits decides:
 
-1. never: credentials, by their names (``workspaces.secrets.is_credential_file``). This rule comes before all others.
+1. never: credentials, by their names (``workspaces.secrets.is_credential_file``). This rule comes before all others. A
+   person can let a file through.
 2. runtime: state of the programs that ran, left in place. Any path below a directory ``.ralph``; and, unless a commit has it, any path
    below ``logs``, ``locks`` or ``diagnostics`` at the root, and ``*.log``.
 3. commit: an uncommitted file of a project, on any branch but the default one (a detached HEAD is no default branch).
@@ -44,6 +45,7 @@ def classify(
     tracked: bool = True,
     uncommitted: bool = True,
     ahead: bool = False,
+    let_through: bool = False,
 ) -> Disposition:
     """The rule that a file falls under.
 
@@ -55,8 +57,9 @@ def classify(
         tracked: whether the commit that is checked out has the path.
         uncommitted: whether the file differs from that commit (was added, changed, or deleted).
         ahead: whether the branch has commits that the remote has not.
+        let_through: whether a person says that the file holds no credentials, whatever its name.
     """
-    if is_credential_file(path):
+    if is_credential_file(path) and not let_through:
         return "never"
     if is_runtime(path, tracked=tracked):
         return "runtime"

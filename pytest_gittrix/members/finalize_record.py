@@ -150,6 +150,7 @@ class Notes:
     _times: dict[str, int] = field(default_factory=dict)
     _issues: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
     saved: dict[str, Saved] = field(default_factory=dict)
+    allowed: frozenset[str] = frozenset()
 
     @classmethod
     def at(cls, path: str) -> Notes:
@@ -160,6 +161,7 @@ class Notes:
             notes._actions = [Action(**{**one, "files": tuple(one["files"])}) for one in fields.get("actions", ())]
             notes._times = {str(key): int(value) for key, value in fields.get("times", {}).items()}
             notes._issues = {name: (url, tuple(branches)) for name, (url, branches) in fields.get("issues", {}).items()}
+            notes.allowed = frozenset(map(str, fields.get("allowed", ())))
             notes.saved = {name: _saved_in(one) for name, one in fields.get("saved", {}).items()}
         except (ValueError, TypeError, KeyError, AttributeError):
             return cls(path)
@@ -189,6 +191,12 @@ class Notes:
             self._save()
         return self._times[key]
 
+    def allow(self, secrets: Iterable[str]) -> None:
+        """Note paths and fingerprints of files that a person lets through."""
+        if not self.allowed.issuperset(more := frozenset(secrets)):
+            self.allowed |= more
+            self._save()
+
     def issue_about(self, name: str, branches: Iterable[str]) -> str | None:
         """The issue about all these recovery branches of a repository, if there is one."""
         url, known = self._issues.get(name, ("", ()))
@@ -211,7 +219,7 @@ class Notes:
         actions = [{field: getattr(one, field) for field in Action.__slots__} for one in self._actions]
         issues = {name: [url, list(branches)] for name, (url, branches) in self._issues.items()}
         saved = {name: {"commits": sorted(one.commits), "files": dict(one.files)} for name, one in self.saved.items()}
-        fields = {"actions": actions, "times": self._times, "issues": issues, "saved": saved}
+        fields = {"actions": actions, "times": self._times, "issues": issues, "saved": saved, "allowed": sorted(self.allowed)}
         os.makedirs(os.path.dirname(self.path), exist_ok=True)
         write_file(self.path, json.dumps(fields, indent=1).encode(), sync=True)
 

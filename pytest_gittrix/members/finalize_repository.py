@@ -18,12 +18,13 @@ from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.git.commit import Signature, build_commit
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, Entry, flatten
 from pytest_gittrix.members.finalize_files import classify, is_runtime
-from pytest_gittrix.members.finalize_record import Action, Notes
+from pytest_gittrix.members.finalize_held import HeldBack
+from pytest_gittrix.members.finalize_record import MAX_FILES, Action, Notes
 from pytest_gittrix.members.finalize_remote import Deadline, OutOfTime, Remote
 from pytest_gittrix.workspaces.alternates import ScratchRepository, Touched
 from pytest_gittrix.workspaces.multi_repo import CheckedOutRepository, MultiRepoWorkspace, clone_format, clone_path
 from pytest_gittrix.workspaces.rescue import LFS_OBJECTS, AgentRepository, read_repository
-from pytest_gittrix.workspaces.secrets import find_secrets, is_credential_file
+from pytest_gittrix.workspaces.secrets import Suspect, is_credential_file, suspect
 from pytest_gittrix.workspaces.uncommitted import Uncommitted, find_uncommitted
 
 RETRIES: Final = 3
@@ -33,9 +34,9 @@ GONE: Final = "there is no repository any more"
 """Why nothing of a repository can be saved whose git directory the agent removed."""
 
 _SHORT: Final = 12
-_NEVER: Final = "credentials never leave the workspace"
+_NEVER: Final = "credentials are not pushed"
 _SECRET: Final = "it seems to hold a secret"
-_BY_A_PERSON: Final = "if it is none, a person can push it from the workspace"
+_FILES: Final = (FILE, EXECUTABLE)
 _RUNTIME: Final = "state of what ran here"
 
 
@@ -146,6 +147,7 @@ class Saving:
         remote: the remote.
         notes: the notes of this and earlier attempts.
         deadline: the end of the time for it.
+        held: what is done about files that seem to hold credentials.
         done: what was done, in order.
     """
 
@@ -155,8 +157,10 @@ class Saving:
     remote: Remote
     notes: Notes
     deadline: Deadline
+    held: HeldBack
     done: list[Action] = field(default_factory=list)
     _own: frozenset[str] = frozenset()
+    _never: dict[str, Suspect] = field(default_factory=dict)
     _saved: list[str] = field(default_factory=list)
     _given_up: list[str] = field(default_factory=list)
 
@@ -175,6 +179,9 @@ class Saving:
         kinds = self.scratch.object_kinds(self.found.objects)
         own = self._own = frozenset(id_ for id_, kind in kinds.items() if kind == "commit")
         entries, dirty = self.task.compare(self.found, self.scratch, self.deadline.left)
+        for path in filter(is_credential_file, [*dirty.changes, *dirty.refused]):
+            if (one := self._suspect(path, dirty, entries)) is not None:
+                self._never[path] = one
         for problem in self.found.problems:
             self.done.append(Action(self._name, "failed", reason=problem))
         quiet = self._is_quiet(own, dirty, entries)
@@ -204,18 +211,42 @@ class Saving:
 
     def _is_quiet(self, own: Collection[str], dirty: Uncommitted, entries: Mapping[str, Entry]) -> bool:
         """Whether the agent left nothing that could be saved, so that the remote need not be read."""
-        changed = [*dirty.changes, *dirty.refused]
-        idle = all(is_credential_file(path) or is_runtime(path, tracked=path in entries) for path in changed)
-        return idle and not own and self._tips() <= {self.task.repository.commit}
+        idle = self._never.keys() | {path for path in self._changed(dirty) if is_runtime(path, tracked=path in entries)}
+        return set(self._changed(dirty)) <= idle and not own and self._tips() <= {self.task.repository.commit}
 
-    def _pass_over(self, dirty: Uncommitted, entries: Mapping[str, Entry]) -> None:
-        """Add actions for the files that stay on purpose."""
-        changed = [*dirty.changes, *dirty.refused]
-        never = [path for path in changed if is_credential_file(path)]
-        runtime = [path for path in changed if not is_credential_file(path) and is_runtime(path, tracked=path in entries)]
-        for paths, reason in ((never, _NEVER), (runtime, _RUNTIME)):
-            if paths:
-                self.done.append(Action.about(self._name, "skipped", paths, reason))
+    @staticmethod
+    def _changed(dirty: Uncommitted) -> list[str]:
+        return [*dirty.changes, *dirty.refused]
+
+    def _pass_over(self, dirty: Uncommitted, entries: Mapping[str, Entry], secret: Mapping[str, Suspect] | None = None) -> None:
+        """Add actions for the files that stay on purpose, and archive those that seem to hold credentials.
+
+        Args:
+            dirty: the files that differ from the commit that is checked out.
+            entries: everything in that.
+            secret: the files with lines that seem to be secret.
+        """
+        runtime = [path for path in self._changed(dirty) if path not in self._never and is_runtime(path, tracked=path in entries)]
+        if runtime:
+            self.done.append(Action.about(self._name, "skipped", runtime, _RUNTIME))
+        lines = list((secret or {}).values())
+        if not self._never and not lines:
+            return
+        kept = self._archived([*self._never, *(secret or {})], dirty)
+        if self._never:
+            way = self.held.way_through(self._never.values(), by_path=True)
+            self.done.append(Action.about(self._name, "skipped", self._never, f"{_NEVER}{kept}; {way}"))
+        for some in [*([one] for one in lines[:MAX_FILES]), *filter(None, [lines[MAX_FILES:]])]:
+            reason = f"{_SECRET} ({some[0].found[0]}){kept}; {self.held.way_through(some)}"
+            self.done.append(Action.about(self._name, "left", [one.path for one in some], reason, branch=self.found.branch))
+
+    def _archived(self, paths: Iterable[str], dirty: Uncommitted) -> str:
+        """Archive files; return where they are, for people."""
+        entries = {path: entry for path in paths if (entry := dirty.changes.get(path)) is not None and entry.id in dirty.blobs}
+        if not entries:
+            return ""
+        author = Signature(*self.task.identity, max(dirty.times.get(path, 0) for path in entries))
+        return f", and kept in the session's {self.held.keep(self._name, entries, dirty.blobs, author, self.scratch.format)}"
 
     # Uncommitted files -----------------------------------------------------------------------------------------------------------
 
@@ -223,34 +254,38 @@ class Saving:
         """Commit the files that should be committed, in the engine's repository; return the new commit, if any, and its files."""
         repository, branch = self.task.repository, self.found.branch
         default = self.remote.default or repository.branch
-        self._pass_over(dirty, entries)
         wanted: dict[str, Entry | None] = {}
+        secret: dict[str, Suspect] = {}
         left: list[str] = []
         for path, entry in dirty.changes.items():
-            disposition = classify(path, team=repository.team, branch=branch, default=default, tracked=path in entries)
-            if disposition == "commit" and not self._left_for_its_secrets(path, entry, entries.get(path), dirty):
-                wanted[path] = entry
-            elif disposition == "left":
+            let = path not in self._never
+            disposition = classify(path, team=repository.team, branch=branch, default=default, tracked=path in entries, let_through=let)
+            if disposition == "left":
                 left.append(path)
+            elif disposition == "commit" and (one := self._suspect(path, dirty, entries)) is not None:
+                secret[path] = one
+            elif disposition == "commit":
+                wanted[path] = entry
+        self._pass_over(dirty, entries, secret)
         if left:
             reason = f"files of the default branch {branch} that are not committed" if branch == default else "files that are not committed"
             self.done.append(Action.about(self._name, "left", left, reason, branch=branch))
         for path, reason in dirty.refused.items():
-            if not is_credential_file(path) and not is_runtime(path, tracked=path in entries):
+            if path not in self._never and not is_runtime(path, tracked=path in entries):
                 self.done.append(Action.about(self._name, "left", [path], reason, branch=branch))
         if not wanted:
             return None, ()
         return self._built(wanted, dirty), tuple(wanted)
 
-    def _left_for_its_secrets(self, path: str, entry: Entry | None, old: Entry | None, dirty: Uncommitted) -> bool:
-        """Whether a file gained a secret; then it is not committed, and an action says so."""
-        if entry is None or entry.mode not in (FILE, EXECUTABLE):
-            return False
-        before = [] if old is None or old.mode not in (FILE, EXECUTABLE) else [self.scratch.objects.read(old.id)[1]]
-        found = find_secrets(dirty.blobs[entry.id], before)
-        if found:
-            self.done.append(Action.about(self._name, "left", [path], f"{_SECRET} ({found[0]}); {_BY_A_PERSON}", branch=self.found.branch))
-        return bool(found)
+    def _suspect(self, path: str, dirty: Uncommitted, entries: Mapping[str, Entry]) -> Suspect | None:
+        """Why an uncommitted file seems to hold credentials; None if it does not, or if a person lets it through."""
+        entry, old = dirty.changes.get(path), entries.get(path)
+        new = dirty.blobs[entry.id] if entry is not None and entry.mode in _FILES else b""
+        before = [self.scratch.objects.read(old.id)[1]] if new and old is not None and old.mode in _FILES else []
+        return self._unless_allowed(suspect(path, new, before))
+
+    def _unless_allowed(self, found: Suspect | None) -> Suspect | None:
+        return None if found is None or found.is_among(self.held.allowed) else found
 
     def _built(self, changes: Mapping[str, Entry | None], dirty: Uncommitted) -> str:
         """The commit of some changes. The same changes to the same parent always give the same commit."""
@@ -361,22 +396,18 @@ class Saving:
 
     def _holds_credentials(self, what: str, tip: str, missing: Mapping[str, object]) -> bool:
         """Whether a missing commit has a credential; then nothing of ``tip`` is pushed, and an action says so."""
-        secret: dict[str, str] = {}
-        for touched in self.scratch.touched(missing):
-            if is_credential_file(touched.path):
-                secret[touched.path] = ""
-            elif touched.is_file and (found := find_secrets(*self._contents(touched))):
-                secret.setdefault(touched.path, f" ({touched.path}, {found[0]}; {_BY_A_PERSON})")
+        secret = [one for one in map(self._suspect_in_commit, self.scratch.touched(missing)) if one is not None]
         if secret:
-            reason = f"commits hold credentials, so they are not pushed{next(filter(None, secret.values()), '')}"
-            self.done.append(Action.about(self._name, "failed", sorted(secret), reason, branch=what))
+            reason = f"commits hold credentials, so they are not pushed ({secret[0].path}, {secret[0].found[0]})"
+            way = self.held.way_through(secret, by_path=True)
+            self.done.append(Action.about(self._name, "failed", {one.path for one in secret}, f"{reason}; {way}", branch=what))
             self._given_up.append(tip)
         return bool(secret)
 
-    def _contents(self, touched: Touched) -> tuple[bytes, list[bytes]]:
-        """A file that a commit touched, as the commit has it and as its parents have it."""
-        new, *old = (self.scratch.objects.read(id_)[1] for id_ in (touched.id, *touched.old))
-        return new, old
+    def _suspect_in_commit(self, touched: Touched) -> Suspect | None:
+        """Why a file that a commit touched seems to hold credentials; as ``_suspect``."""
+        new, *old = (self.scratch.objects.read(id_)[1] for id_ in (touched.id, *touched.old)) if touched.is_file else (b"",)
+        return self._unless_allowed(suspect(touched.path, new, old))
 
     # Pushing ---------------------------------------------------------------------------------------------------------------------
 

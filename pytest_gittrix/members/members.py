@@ -20,6 +20,7 @@ from pytest_gittrix.durations import ns_of
 from pytest_gittrix.engine.agents.launch import settings_for
 from pytest_gittrix.engine.agents.processes import GRACE, AgentProcess
 from pytest_gittrix.engine.operations.caller import agents_sessions, require_person
+from pytest_gittrix.engine.operations.validation import check_paths
 from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput, SessionNotFound
 from pytest_gittrix.members.cleanup import CleanupReport, MemberCleanup, inspect_workspace
 from pytest_gittrix.members.finalize import DEADLINE, CreateIssue, Credentials
@@ -70,6 +71,8 @@ class Members:
         deadline: real seconds that saving one workspace may take.
         dead: what happens after an agent is found dead without having been stopped: ``finalize`` saves its work, as BotMinter documents;
             ``fail`` makes it a failure and saves nothing, as BotMinter's code does. Its workspace is retained in both cases.
+        allow_secrets: files that finalizations push although they seem to hold credentials: their paths in their repository, or the
+            fingerprints in a report.
 
     Raises:
         InvalidInput: an argument is not allowed.
@@ -93,6 +96,7 @@ class Members:
         grace: float = GRACE,
         deadline: float = DEADLINE,
         dead: Dead = "finalize",
+        allow_secrets: Iterable[str] = (),
     ) -> None:
         if dead not in ("finalize", "fail"):
             raise InvalidInput(f"dead={dead!r} is not a way to treat a dead agent's session.", fix="Use finalize or fail.")
@@ -116,6 +120,7 @@ class Members:
             dead == "fail",
             engine.home / CLONES,
             locks,
+            tuple(check_paths(allow_secrets, "allow_secrets")),
         )
         self._end = MemberEnd(self._team)
         self._cleanup = MemberCleanup(self._team)
@@ -295,8 +300,12 @@ class Members:
         self._require_person("stop sessions")
         return self._end.stop_all(self.list(member=member, states=("active", "finalizing")), force=force, chats=member is not None)
 
-    def finalize(self, id: str) -> Life:
+    def finalize(self, id: str, *, allow_secrets: Iterable[str] = ()) -> Life:
         """Save the work of a retained session once more, and retain it again.
+
+        Args:
+            id: the session.
+            allow_secrets: more files to push although they seem to hold credentials, now and in later attempts: paths or fingerprints.
 
         Raises:
             InvalidInput: it is not retained ("Cannot transition from ... to Finalizing"), or as ``get``.
@@ -304,7 +313,7 @@ class Members:
             PersonRequired: an agent's process asks.
         """
         self._require_person("finalize a session")
-        return self._end.finalize(id)
+        return self._end.finalize(id, check_paths(allow_secrets, "allow_secrets"))
 
     # Workspaces --------------------------------------------------------------------------------------------------------------------
 

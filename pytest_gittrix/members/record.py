@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 RUNNING: Final[frozenset[str]] = frozenset({"creating", "active", "finalizing"})
 """The states in which a session holds its work items."""
 
+HELD: Final = "archive.held"
+"""The directory of archived files that seem to hold credentials, in the directory of a session."""
+
 _SPARE: Final = 30.0
 
 
@@ -44,6 +47,7 @@ class Team:
     Attributes:
         clones: the directory of shared clones.
         locks: the locks of work items.
+        allow_secrets: files that finalizations let through although they seem to hold credentials.
         agents: how agents are started.
         fails_dead: whether an agent that is found dead is a failure, and its work is not saved.
     """
@@ -62,6 +66,7 @@ class Team:
     fails_dead: bool
     clones: Path
     locks: WorkLocks
+    allow_secrets: tuple[str, ...] = ()
 
     def record(self, id_: str) -> MemberRecord:
         """The record of a session, which need not exist. Raises InvalidInput for a malformed id."""
@@ -96,6 +101,11 @@ class MemberRecord:
     def finalization(self) -> Path:
         """The directory of its finalizations' notes."""
         return self.directory / FINALIZATION
+
+    @property
+    def held(self) -> Path:
+        """The directory of files that its finalizations held back; it stays when the workspace goes."""
+        return self.directory / HELD
 
     def events(self) -> list[Event]:
         """All events of its log.

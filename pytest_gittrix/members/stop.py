@@ -156,7 +156,7 @@ class MemberEnd:
 
     # Saving ------------------------------------------------------------------------------------------------------------------------
 
-    def finalize(self, id_: str) -> Life:
+    def finalize(self, id_: str, allow_secrets: Iterable[str] = ()) -> Life:
         """Save a retained session's work once more, as ``Members.finalize`` documents."""
         record = self.team.record(id_)
         _require_retained(record.life())
@@ -166,9 +166,9 @@ class MemberEnd:
                 _require_retained(session.life)
                 self._note_exit(session)
                 attempt = session.move("finalizing").attempts + 1
-            return self._save(record, attempt)
+            return self._save(record, attempt, allow_secrets)
 
-    def _save(self, record: MemberRecord, attempt: int) -> Life:
+    def _save(self, record: MemberRecord, attempt: int, allow_secrets: Iterable[str] = ()) -> Life:
         """Run an attempt and store its outcome, unless the session was killed meanwhile."""
         points.reached("member:finalizing")
         try:
@@ -182,6 +182,8 @@ class MemberEnd:
                 home=record.finalization,
                 credentials=self.team.credentials,
                 environment=ssh_variables(self.team),
+                allow_secrets=(*self.team.allow_secrets, *allow_secrets),
+                archive=record.held,
             )
         except _Superseded:
             return record.life()

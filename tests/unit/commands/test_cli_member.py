@@ -141,6 +141,24 @@ def test_inspect_shows_the_record_and_what_is_not_saved(cli: Cli, staff: Staff) 
     assert "not committed: new.txt" in cli.ok("session", "inspect", id_).text
 
 
+def test_what_is_held_back_goes_through_by_what_a_person_is_told_to_type(cli: Cli, staff: Staff) -> None:
+    id_ = chat(cli)
+    workspace = Path(cli.data("session", "inspect", id_)["session"]["workspace_path"])
+    (workspace / "projects/app/example.env").write_text("token = 'ghp_" + "a1B2" * 9 + "'\n")
+
+    told = cli("member", "stop", id_)
+
+    typed = next(line for line in told.err.splitlines() if "through: " in line).partition("through: gittrix ")[2].split()
+    assert "app: example.env" in told.err
+    assert "kept in the session's archive.held/app.git" in told.err
+    assert (cli.home / "sessions" / id_ / "archive.held/app.git/HEAD").exists()
+    assert typed[:3] == ["session", "finalize", id_]
+    again = cli(*typed)
+    assert (again.status, "example.env" in again.err) == (0, False)
+    pushed = cli.data("session", "inspect", id_)["finalization_results"]
+    assert pushed["pushed_branches"] or pushed["recovery_branches"]
+
+
 def test_finalize_saves_again_what_was_killed_and_cleanup_takes_it_away(cli: Cli, staff: Staff) -> None:
     id_ = chat(cli)
     (staff.workspace(id_) / "new.txt").write_text("new\n")

@@ -386,6 +386,72 @@ def test_of_typical_secrets_none_reaches_the_remote_and_each_is_in_the_report(wo
     assert workspace.remote_refs().keys() == {"refs/heads/main", "refs/heads/shared", "refs/heads/work"}
 
 
+def way_through(action: Action) -> list[str]:
+    """What a report says to type, as the options of ``gittrix session finalize``."""
+    assert action.reason is not None
+    _, _, typed = action.reason.partition("through: gittrix session finalize s1 ")
+    return [option.removeprefix("--allow-secret=") for option in typed.split()]
+
+
+def held_back(workspace: AgentWorkspace, path: str) -> str:
+    return git(Path(f"{workspace.member.workspace.path}.held/app.git"), "show", f"main:{path}")
+
+
+def test_what_is_held_back_is_archived_and_goes_through_by_what_the_report_says(workspace: AgentWorkspace) -> None:
+    workspace.git("checkout", "-q", "-b", "work")
+    workspace.put("example.env", f"{LINES['GitHub']}\n")
+    workspace.put("tests/server.pem", "of no server\n")
+
+    named, left = workspace.finalize().actions
+
+    assert (named.files, way_through(named)) == (("tests/server.pem",), ["tests/server.pem"])
+    assert "kept in the session's workspace.held/app.git" in (named.reason or "")
+    assert (left.action, left.files) == ("left", ("example.env",))
+    assert held_back(workspace, "example.env") == LINES["GitHub"]
+    assert held_back(workspace, "tests/server.pem") == "of no server"
+    ended = workspace.finalize(allow_secrets=way_through(left))
+    assert [(one.action, one.files) for one in ended.actions] == [("skipped", named.files), ("committed", left.files), ("pushed", ())]
+    assert workspace.finalize(allow_secrets=way_through(named)).unsaved is False
+    assert workspace.at_remote("work", "tests/server.pem") == "of no server\n"
+    assert workspace.at_remote("work", "example.env") == f"{LINES['GitHub']}\n"
+
+
+def test_a_fingerprint_lets_through_what_was_seen_and_no_other_secret(workspace: AgentWorkspace) -> None:
+    workspace.git("checkout", "-q", "-b", "work")
+    workspace.put("example.env", f"{LINES['GitHub']}\n")
+    (left,) = workspace.finalize().actions
+    workspace.put("example.env", f"{LINES['GitHub']}\n{LINES['Stripe']}\n")
+
+    (still,) = workspace.finalize(allow_secrets=way_through(left)).actions
+
+    assert (still.action, still.files) == ("left", ("example.env",))
+    assert "refs/heads/work" not in workspace.remote_refs()
+
+
+def test_what_is_in_the_workspace_lets_nothing_through(workspace: AgentWorkspace) -> None:
+    """Tools that read an allow-list in the repository do what the agent says."""
+    workspace.git("checkout", "-q", "-b", "work")
+    workspace.put(".gitleaksignore", "example.env:github-pat:1\n")
+    workspace.put("example.env", f"{LINES['GitHub']} # gitleaks:allow # pragma: allowlist secret\n")
+
+    assert ("left", ("example.env",)) in [(one.action, one.files) for one in workspace.finalize().actions]
+
+
+def test_commits_that_hold_credentials_go_through_by_what_the_report_says(workspace: AgentWorkspace) -> None:
+    workspace.git("checkout", "-q", "-b", "leaky")
+    workspace.commit("settings.py", f"{LINES['AWS']}\n")
+    workspace.commit("settings.py", f"{LINES['Stripe']}\n")
+    tip = workspace.commit("a $(name)\nthat no shell should see.pem")
+
+    (failed,) = workspace.finalize().actions
+
+    path, fingerprint = sorted(way_through(failed), reverse=True)
+    assert path == "settings.py"
+    assert workspace.finalize(allow_secrets=[path]).status == "Failed"
+    assert workspace.finalize(allow_secrets=[fingerprint]).status == "Completed"
+    assert workspace.remote_refs()["refs/heads/leaky"] == tip
+
+
 def test_a_commit_whose_lines_hold_a_secret_is_not_pushed(workspace: AgentWorkspace) -> None:
     workspace.git("checkout", "-q", "-b", "leaky")
     workspace.commit("settings.py", f"KEY = '{LINES['AWS']}'\n")

@@ -16,6 +16,7 @@ from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.lifecycle import Life
 from pytest_gittrix.record.state.retention import RetentionPolicy, Selector, age_ns
 from pytest_gittrix.testing.faults.crash import Crash
+from pytest_gittrix.testing.repos.member_workspaces import git
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(hours=24)
@@ -88,6 +89,30 @@ def test_a_chat_that_completed_goes_at_once(crew: Crew) -> None:
     life = ended(crew, "completed", "interactive")
     assert crew.members.scan().removed == (life.id,)
     assert gone(crew, life)
+
+
+def test_credentials_outlive_the_workspace_they_were_held_back_in(crew: Crew) -> None:
+    life = crew.chat()
+    crew.put(life.id, ".env", "not again\n")
+    crew.members.finish(life.id)
+    assert crew.members.scan().removed == (life.id,)
+    left = {path.name for path in crew.directory(life.id).iterdir()}
+    assert left == {"events.jsonl", "metadata.json", "archive.held"}
+    assert git(crew.directory(life.id) / "archive.held/app.git", "show", "main:.env") == "not again"
+
+
+def test_a_team_lets_through_what_it_names(tmp_path: Path) -> None:
+    with Crew.open(tmp_path, allow_secrets=["example/.env"]) as crew:
+        life = crew.chat()
+        crew.put(life.id, ".env")
+        crew.put(life.id, "example/.env")
+        crew.members.finish(life.id)
+
+        actions = [event.data for event in crew.events(life.id) if event.type == "finalize.repository"]
+        assert [(one["action"], one["files"]) for one in actions if "files" in one] == [
+            ("skipped", [".env"]),
+            ("committed", ["example/.env"]),
+        ]
 
 
 def test_the_time_counts_from_the_last_time_it_was_retained(crew: Crew) -> None:

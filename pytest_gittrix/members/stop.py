@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pytest_gittrix import points
+from pytest_gittrix.engine.agents.launch import network_summary
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.lineage.member_recovery import is_apart, put_back
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
@@ -150,8 +151,9 @@ class MemberEnd:
             return
         process = self.team.record(life.id).process(life)
         assert process is not None
-        end = process.observe()
-        session.add("agent.exited", {"code": end.code, "signal": end.signal, "reason": end.reason or None}, commit_point=True)
+        end, network = process.observe(), network_summary(process.directory)
+        fields = {"code": end.code, "signal": end.signal, "reason": end.reason or None, "network": network}
+        session.add("agent.exited", fields, commit_point=True)
         points.reached("member:exited")
 
     # Saving ------------------------------------------------------------------------------------------------------------------------

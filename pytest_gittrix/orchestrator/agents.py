@@ -16,7 +16,7 @@ from typing import Any, Final
 from pytest_gittrix.confine.command import Confinement
 from pytest_gittrix.engine.agents.agent_session import VARIABLES
 from pytest_gittrix.engine.agents.keeper import RECORD
-from pytest_gittrix.engine.agents.launch import Confirm
+from pytest_gittrix.engine.agents.launch import Confirm, network_summary
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.operations.caller import make_mark
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
@@ -98,6 +98,18 @@ class Agents:
         pid, start = (None, None) if agent.owner is None else (agent.owner.pid, agent.owner.start_time)
         now, confinement = self.board.engine.clock.now_ns(), observed.observations.runtime.confinement
         return Runtime(found.state, pid, start, found.code, RUNTIME, _REASONS[found.state], now, confinement)
+
+    def runtime_data(self, observed: ObservedSession, runtime: Runtime | None = None, *, reason: str | None = None) -> dict[str, Any]:
+        """The data of ``runtime.observed``; of an agent that is gone with what was decided about its network.
+
+        Args:
+            observed: the session.
+            runtime: what a probe found; one is made by default.
+            reason: replaces the probe's.
+        """
+        found = self.observe(observed) if runtime is None else runtime
+        network = network_summary(self.process(observed).directory) if found.gone else None
+        return runtime_data(found, reason=reason) | ({} if network is None else {"network": network})
 
     def activity(self, observed: ObservedSession) -> Activity | None:
         """What a session's agent does, as its plugin reports; None if it reports nothing, or an activity of an earlier agent."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 from pytest_gittrix import points
 from pytest_gittrix.confine.command import Confinement, level_of
 from pytest_gittrix.errors import GittrixError, InvalidInput, SessionExpired, SessionNotRestorable, WorkspaceMissing
-from pytest_gittrix.orchestrator.agents import Agents, alive_data, runtime_data
+from pytest_gittrix.orchestrator.agents import Agents, alive_data
 from pytest_gittrix.orchestrator.board import RUNTIME, Board, ObservedSession
 from pytest_gittrix.orchestrator.session import Cleaned, Killed
 from pytest_gittrix.os_level.lock_owner import Owner
@@ -61,7 +61,7 @@ class Ends:
 
     def _record_end(self, observed: ObservedSession, reason: str) -> None:
         now = self.agents.observe(observed)
-        events = [("runtime.observed", runtime_data(now, reason=REASONS[reason]))]
+        events = [("runtime.observed", self.agents.runtime_data(observed, now, reason=REASONS[reason]))]
         if not observed.observations.session.over:
             if now.pid is not None:
                 events.append(("activity.observed", {"state": "exited", "source": "runtime"}))

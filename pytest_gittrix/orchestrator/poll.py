@@ -16,7 +16,7 @@ from pytest_gittrix import points
 from pytest_gittrix.backends.forge.protocol import Forge, PullRequest
 from pytest_gittrix.engine.operations.expiry import is_past
 from pytest_gittrix.errors import GittrixError, InvalidInput
-from pytest_gittrix.orchestrator.agents import Agents, runtime_data
+from pytest_gittrix.orchestrator.agents import Agents
 from pytest_gittrix.orchestrator.board import Board, ObservedSession
 from pytest_gittrix.record.state.observations import Activity, Runtime, pull_request_at
 from pytest_gittrix.views.orchestrator import POLL
@@ -128,7 +128,8 @@ class Poller:
             if not free or self.board.find(observed.id).events != observed.events:
                 return observed
             ended = {"session": "terminated", "reason": "runtime_lost"}
-            self.board.append(observed.id, ("runtime.observed", runtime_data(runtime)), _EXITED, ("status.decided", ended))
+            found = self.agents.runtime_data(observed, runtime)
+            self.board.append(observed.id, ("runtime.observed", found), _EXITED, ("status.decided", ended))
             return self.board.publish(observed.id)
 
     # One poll ------------------------------------------------------------------------------------------------------------------
@@ -165,12 +166,12 @@ class Poller:
                 self.agents.stop(observed)
                 if observed.state.ended:
                     self.agents.clear(observed)
-                return [("runtime.observed", runtime_data(self.agents.observe(observed)))]
+                return [("runtime.observed", self.agents.runtime_data(observed))]
             return []
         news: list[NewEvent] = []
         runtime = self.agents.observe(observed)
         if _differs(runtime, observed.observations.runtime):
-            news.append(("runtime.observed", runtime_data(runtime)))
+            news.append(("runtime.observed", self.agents.runtime_data(observed, runtime)))
         if activity is not None and _is_news(activity, observed.observations.activity):
             fields = {"state": activity.state, "source": activity.source, "observed_ns": activity.observed_ns, "detail": activity.detail}
             news.append(("activity.observed", {name: value for name, value in fields.items() if value is not None}))

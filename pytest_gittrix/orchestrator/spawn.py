@@ -21,7 +21,7 @@ from pytest_gittrix.confine.command import Confinement
 from pytest_gittrix.engine.agents.agent_session import parts_of
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, SessionNotRestorable, WorkspaceMissing
-from pytest_gittrix.orchestrator.agents import Agents, alive_data, runtime_data, tolerated
+from pytest_gittrix.orchestrator.agents import Agents, alive_data, tolerated
 from pytest_gittrix.orchestrator.board import RUNTIME, Board, ObservedSession
 from pytest_gittrix.orchestrator.config import AgentPlugin, Project, SpawnConfig, branch_for, issue_of, prompt_as
 from pytest_gittrix.orchestrator.end import Ends
@@ -230,7 +230,7 @@ class Spawner:
             if half:
                 # Retired before it ends: after a kill in between, it is a session that was never spawned, not one that ended.
                 self.ends.forget(observed.id)
-                self.board.append(observed.id, ("runtime.observed", runtime_data(self.agents.observe(observed))))
+                self.board.append(observed.id, ("runtime.observed", self.agents.runtime_data(observed)))
                 if not observed.state.ended:
                     self.board.engine.evict(observed.id, "discarded", outcome="crash")
                 self.agents.clear(observed)

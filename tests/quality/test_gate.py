@@ -76,6 +76,7 @@ def test_an_agent_reaches_the_model_that_is_listed_and_nothing_else(launcher: st
             workspace = LAUNCHERS[launcher](gate)
             said = gate.said(workspace)
             logs = [json.loads(line) for file in gate.home.rglob("network.jsonl") for line in file.read_text().splitlines()]
+            summaries = gate.ended()
 
     assert said == {"answer": "hello from the model", "files": 403, "key": "the-key-is-added-outside", "reaches another server": False}
     assert [(path, headers["x-api-key"]) for _, path, headers, _ in model.heard] == [("/v1/messages", MODEL_KEY)]
@@ -83,6 +84,7 @@ def test_an_agent_reaches_the_model_that_is_listed_and_nothing_else(launcher: st
         ("passed", "POST /anthropic/v1/messages"),
         ("refused", "POST /anthropic/v1/files"),
     ]
+    assert summaries == [{"passed": 1, "refused": 1, "refused_targets": ["POST /anthropic/v1/files"]}]
 
 
 def test_the_page_says_the_same() -> None:

@@ -185,6 +185,24 @@ class Gate:
         said: dict[str, Any] = json.loads(result.read_text())
         return said
 
+    def orchestrator(self) -> Orchestrator:
+        """An orchestrator of the gate's project, whose agent is the gate's."""
+        project = Project("app", self.durable.path, agents=(CommandAgent("agent", self.command),))
+        return Orchestrator(self.engine, [project], readable=[ROOT], network=self.network, **self.level)
+
+    def ended(self) -> list[dict[str, Any]]:
+        """What the log says of the network of the one agent that was started, once its end is recorded."""
+        deadline = real_seconds() + LONG
+        with self.orchestrator() as lead:
+            while True:
+                lead.poll()  # it records which agents of projects have ended; the daemon does so for members
+                logs = [json.loads(line) for file in self.home.rglob("events.jsonl") for line in file.read_text().splitlines()]
+                found = [one["data"]["network"] for one in logs if "network" in one["data"]]
+                if found:
+                    return found
+                assert real_seconds() < deadline, "no end of an agent is recorded"
+                pause(0.05)
+
     def got(self, workspace: str | None) -> dict[str, bool]:
         """What the agent in a workspace could do: as it can be seen outside, or else as it says."""
         said = self.said(workspace)
@@ -206,8 +224,7 @@ def by_members(gate: Gate) -> str:
 
 
 def by_orchestrator(gate: Gate) -> str | None:
-    project = Project("app", gate.durable.path, agents=(CommandAgent("agent", gate.command),))
-    with Orchestrator(gate.engine, [project], readable=[ROOT], network=gate.network, **gate.level) as lead:
+    with gate.orchestrator() as lead:
         return lead.spawn(SpawnConfig("app")).workspace_path
 
 

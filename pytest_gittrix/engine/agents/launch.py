@@ -6,11 +6,12 @@ agents by default as strongly as the machine can.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.confine.choose import Confinement, Place, confinement, toolchain, wrapped
@@ -33,6 +34,9 @@ tokens, the socket of an ssh agent, and the place of the store are for people.""
 
 NETWORK_LOG: Final = "network.jsonl"
 """The file in an agent's directory with the decisions about its network."""
+
+_MOST_REFUSED: Final = 20
+_LONGEST_TARGET: Final = 200
 
 Confirm = Callable[[Owner, Confinement], object]
 
@@ -139,6 +143,32 @@ def settings_for(
     names = [pass_env] if isinstance(pass_env, str) else pass_env
     paths = [readable] if isinstance(readable, (str, Path)) else readable
     return AgentSettings(level, check_network(network), tuple(names), tuple(Path(path).expanduser().absolute() for path in paths))
+
+
+def network_summary(directory: Path) -> dict[str, Any] | None:
+    """What a gateway decided about the network of an agent: how often it passed and refused something, and what was refused.
+
+    Args:
+        directory: that of the agent's files.
+
+    Returns:
+        ``passed`` and ``refused``, and in ``refused_targets`` the first different ones, 20 at most; None for an agent without a gateway.
+    """
+    try:
+        lines = (directory / NETWORK_LOG).read_bytes().splitlines()
+    except OSError:
+        return None
+    counts = {"passed": 0, "refused": 0}
+    targets: dict[str, None] = {}
+    for line in lines:
+        try:
+            said = json.loads(line)
+        except ValueError:
+            continue  # a full disk cut it off
+        counts[said["decision"]] += 1
+        if said["decision"] == "refused":
+            targets[said["target"][:_LONGEST_TARGET]] = None
+    return {**counts, "refused_targets": [*targets][:_MOST_REFUSED]}
 
 
 def _program_files(program: str, workspace: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -13,7 +14,7 @@ from support.agent_processes import on_linux
 from pytest_gittrix import World
 from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.confine.choose import Confinement, confinement
-from pytest_gittrix.engine.agents.launch import INHERITED, AgentSettings, settings_for
+from pytest_gittrix.engine.agents.launch import INHERITED, NETWORK_LOG, AgentSettings, network_summary, settings_for
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.lock_owner import Owner
 
@@ -30,6 +31,20 @@ from pytest_gittrix.os_level.lock_owner import Owner
 def test_a_setting_that_is_none_is_refused_with_those_there_are(given: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         AgentSettings(**given)
+
+
+def test_the_record_of_a_network_is_summed_up_in_few_words(tmp_path: Path) -> None:
+    assert network_summary(tmp_path) is None
+    decisions = [{"decision": "refused", "target": f"{number % 30}.example.org:443" + "x" * 500} for number in range(60)]
+    lines = [json.dumps(one) for one in ({"decision": "passed", "target": "POST /anthropic/v1/messages"}, *decisions)]
+    (tmp_path / NETWORK_LOG).write_text("\n".join([*lines, '{"decision": "ref']))
+
+    summary = network_summary(tmp_path)
+
+    assert summary is not None
+    assert (summary["passed"], summary["refused"]) == (1, 60)
+    assert [target.partition(":")[0] for target in summary["refused_targets"]] == [f"{number}.example.org" for number in range(20)]
+    assert len(json.dumps(summary)) < 5000
 
 
 def test_variables_are_inherited_by_name_only(monkeypatch: pytest.MonkeyPatch) -> None:

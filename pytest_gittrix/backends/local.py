@@ -319,7 +319,7 @@ class LocalEphemeral:
             (linked work tree, which shares references with durable).
         history: how much history a ``clone`` contains: ``none``, a number of commits, or ``full``.
         confine: how an agent's programs are confined: ``auto``, ``off``, ``guard`` or ``jail`` (docs/reference/confinement.md). None leaves
-            it to whoever starts them: ``AgentSession.run`` does not confine them, launchers of agents that stay take ``auto``.
+            it to whoever starts them, and all of those take ``auto``.
         limits: how large a session's changes may be.
 
     Raises:
@@ -345,11 +345,11 @@ class LocalEphemeral:
         """
         common_dir = os.path.dirname(durable_objects) if durable_objects is not None else None
         workspace = create(self.kind, path, state_dir, seed, branch=branch, durable_common_dir=common_dir, name=name)
-        workspace.confine = self.confine or "off"
+        workspace.confine = self.confine or "auto"
         return workspace
 
     def open(self, path: str, state_dir: str, seeds: str | None = None) -> Workspace:
         """Open an existing workspace, with its seed in a directory. Raises AdapterUnavailable if the engine's state of it is gone."""
         workspace = open_workspace(path, state_dir, seeds)
-        workspace.confine = self.confine or "off"
+        workspace.confine = self.confine or "auto"
         return workspace

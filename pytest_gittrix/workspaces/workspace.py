@@ -104,7 +104,7 @@ class Workspace:
         confine: how programs in it are to be confined. Set by the caller that made or opened the workspace, and only stored here.
     """
 
-    confine: str = "off"
+    confine: str = "auto"
 
     def __init__(self, kind: WorkspaceKind, path: str, seed: Seed, created: CreationState, admin: str | None) -> None:
         self.kind = kind

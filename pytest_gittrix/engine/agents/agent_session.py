@@ -320,7 +320,8 @@ class AgentSession:
 
         Args:
             argv: the program and its arguments.
-            confine: ``auto``, ``off``, ``guard`` or ``jail``; what ``LocalEphemeral(confine=...)`` says by default.
+            confine: ``auto``, ``off``, ``guard`` or ``jail``; what ``LocalEphemeral(confine=...)`` says by default, and
+                ``auto`` if that says nothing.
             network: ``none``, ``all`` for the machine's, or a list of what it reaches, such as ``["model:anthropic"]``. ``off`` has always
                 the machine's.
             timeout: real seconds that it may run; None for ever.

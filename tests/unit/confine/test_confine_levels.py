@@ -188,6 +188,17 @@ def test_a_program_sees_the_clock_file_of_a_test(site: Site, tmp_path: Path) -> 
     assert shown.stdout.decode() == file.read_text() != ""
 
 
+def test_a_program_is_confined_unless_off_is_named(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("secret\n")
+    read = ["cat", str(tmp_path / "secret")]
+    with open_site(tmp_path / "site") as site, open_site(tmp_path / "free", ephemeral=LocalEphemeral(confine="off")) as free:
+        agent = site.start().for_agent()
+
+        assert (agent.run(read, timeout=LONG).stdout == b"") == (confinement().level != "off")
+        assert agent.run(read, confine="off", timeout=LONG).stdout == b"secret\n"
+        assert free.start().for_agent().run(read, timeout=LONG).stdout == b"secret\n"
+
+
 def test_where_there_are_no_files_no_program_runs(site: Site) -> None:
     agent = site.start(workspace="lazy").for_agent()
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -228,9 +229,11 @@ def find_secrets(new: bytes, old: Iterable[bytes] = ()) -> list[Secret]:
     known = {line for one in old for line in one.split(b"\n")}
     gained = [(number, line) for number, line in enumerate(new.split(b"\n"), 1) if line not in known] if known else []
     text = b"\n".join(line for _, line in gained) if known else new
+    matches = [*_matches(text)]
+    ends = [end.start() for end in re.finditer(b"\n", text)] if matches else []
     found: dict[int, Secret] = {}
-    for at, rule in _matches(text):
-        index = text.count(b"\n", 0, at)
+    for at, rule in matches:
+        index = bisect_left(ends, at)
         number = gained[index][0] if known else index + 1
         found.setdefault(number, Secret(number, rule))
     return [found[number] for number in sorted(found)]

@@ -57,6 +57,7 @@ def test_the_command_opens_one_as_it_is_told(cli: Cli, site: Site, server: Forge
         "branch": "gittrix/say-hello",
         "prUrl": f"{server.web}/acme/app/pull/1",
         "warnings": [],
+        "secrets": {},
     }
 
 

@@ -102,6 +102,12 @@ def test_in_a_line_of_any_length_a_secret_is_found(before: int) -> None:
     assert find_secrets(line) == [Secret(1, "GitHub token")]
 
 
+def test_each_line_of_many_is_found_under_its_number() -> None:
+    line = f"{LINES['GitHub']}\n".encode()
+    assert find_secrets(line * 5000) == [Secret(number, "GitHub token") for number in range(1, 5001)]
+    assert [one.line for one in find_secrets(b"old\n" + line + b"new\n" + line[:-2], [b"old\n"])] == [2, 4]
+
+
 def test_a_binary_file_has_no_lines() -> None:
     assert find_secrets(b"\0" + LINES["GitHub"].encode()) == []
 

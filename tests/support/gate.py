@@ -196,7 +196,7 @@ class Gate:
         with self.orchestrator() as lead:
             while True:
                 lead.poll()  # it records which agents of projects have ended; the daemon does so for members
-                logs = [json.loads(line) for file in self.home.rglob("events.jsonl") for line in file.read_text().splitlines()]
+                logs = [json.loads(line) for file in self.home.glob("sessions/*/events.jsonl") for line in file.read_text().splitlines()]
                 found = [one["data"]["network"] for one in logs if "network" in one["data"]]
                 if found:
                     return found

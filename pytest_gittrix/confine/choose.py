@@ -3,43 +3,70 @@
 At ``jail`` a program sees its workspace, a private home and the tools that it runs on; durable, the store, other sessions and the
 network are not there. At ``guard`` it can see that other files exist, but cannot read or change them; that needs no namespaces. At
 ``off`` it runs as it is. ``auto`` takes the strongest level that works here and says why it is not stronger.
-``docs/reference/confinement.md`` lists what gets out of each level.
+Each means runs a program once in a process, to see whether it works. ``docs/reference/confinement.md`` lists what gets out of each level.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+import tempfile
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Final
 
-from pytest_gittrix.confine.command import Confinement, Launch, require_gateway, wrapped
+from pytest_gittrix.confine.command import BWRAP, Confinement, Launch, Means, require_gateway, wrapped
 from pytest_gittrix.confine.execute import Finished, run
 from pytest_gittrix.confine.filesystem_layout import Place, toolchain
+from pytest_gittrix.confine.landlock_guard import OLDEST_ABI, SIGNALS_ABI, landlock_abi
+from pytest_gittrix.confine.limits import check_limits, require_limits
 from pytest_gittrix.confine.network import Reachable, check_network
-from pytest_gittrix.confine.probe import lets_signals_out, missing
-from pytest_gittrix.errors import CapabilityMissing
+from pytest_gittrix.errors import CapabilityMissing, GittrixError
 from pytest_gittrix.os_level.confinement_levels import LEVELS, Level, check_level
 
-__all__ = ["LEVELS", "Confinement", "Finished", "Launch", "Level", "Place", "check_level", "confinement", "run", "toolchain", "wrapped"]
+__all__ = [
+    "LEVELS",
+    "Confinement",
+    "Finished",
+    "Launch",
+    "Level",
+    "Place",
+    "check_level",
+    "confinement",
+    "lets_signals_out",
+    "missing",
+    "run",
+    "toolchain",
+    "wrapped",
+]
+
+_WAIT: Final = 30.0
 
 
-def confinement(level: str = "auto", network: object = "none") -> Confinement:
+def confinement(level: str = "auto", network: object = "none", limits: object = None) -> Confinement:
     """How programs are confined at a level on this machine; what it can do is tried once a process.
 
     Args:
         level: ``auto`` takes the strongest level there is; the others are taken as they are.
         network: which network programs have; see ``check_network``. A list takes a guard, or a jail by namespaces.
+        limits: what programs may use; see ``check_limits``. None for all there is.
 
     Returns:
         The level, what it is done by, and why it is no jail.
 
     Raises:
-        InvalidInput: it is no level, or no network.
-        CapabilityMissing: ``jail`` or ``guard`` was asked for and this machine has none, or the network is a list and there is
-            neither a guard nor a jail by namespaces. It is never silently weaker.
+        InvalidInput: it is no level, no network, or there are no such limits.
+        CapabilityMissing: ``jail`` or ``guard`` was asked for and this machine has none, the network is a list and there is neither a
+            guard nor a jail by namespaces, or there are limits and nothing is confined. It is never silently weaker.
     """
-    wanted = check_network(network)
-    found = replace(_confinement(check_level(level), gateway=isinstance(wanted, Reachable)), network=wanted)
+    wanted, most = check_network(network), check_limits(limits)
+    found = replace(_confinement(check_level(level), gateway=isinstance(wanted, Reachable)), network=wanted, limits=most)
     if isinstance(wanted, Reachable):
         require_gateway(found)
+    if most is not None:
+        require_limits(found.level, found.why)
     return found
 
 
@@ -73,3 +100,46 @@ def _missing(level: str, why: str, fix: str) -> CapabilityMissing:
         fix=fix,
         opt_out="Use confine='auto', which takes the strongest level there is and says which.",
     )
+
+
+@cache
+def missing(means: Means) -> str:
+    """Why a means of confinement cannot be used here; empty if it can."""
+    if not sys.platform.startswith("linux"):
+        return f"there is none on {sys.platform}"
+    if means == "bwrap":
+        return _tried(Confinement("jail", means)) if shutil.which(BWRAP) else "it is not installed"
+    if means == "namespaces":
+        return _tried(Confinement("jail", means))
+    if means == "landlock":
+        return _landlock() or _tried(Confinement("guard", means))
+    return ""
+
+
+@cache
+def lets_signals_out() -> bool:
+    """Whether a guard of this kernel lets signals to other processes, and connections to abstract sockets, out."""
+    try:
+        return landlock_abi() < SIGNALS_ABI
+    except OSError:
+        return True
+
+
+def _landlock() -> str:
+    try:
+        abi = landlock_abi()
+    except OSError as problem:
+        return f"this kernel has no Landlock, or refuses it: {problem.strerror}"
+    return "" if abi >= OLDEST_ABI else f"Landlock of ABI {abi} lets files outside be cut short; {OLDEST_ABI} is needed (Linux 6.2)"
+
+
+def _tried(confinement: Confinement) -> str:
+    with tempfile.TemporaryDirectory(prefix="gittrix-probe-") as root:
+        workspace, home = Path(root, "workspace"), Path(root, "home")
+        workspace.mkdir()
+        home.mkdir()
+        try:
+            ended = run(["true"], Place(workspace, home), confinement, environment={"PATH": os.defpath}, timeout=_WAIT)
+        except GittrixError as problem:
+            return problem.fact.removeprefix("The program could not be confined: ").removesuffix(".")
+    return "" if ended.code == 0 else f"a program that does nothing ended with {ended.code or ended.signal} there"

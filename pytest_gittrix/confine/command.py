@@ -16,6 +16,7 @@ from typing import Any, Final, Literal
 
 from pytest_gittrix.confine import launcher
 from pytest_gittrix.confine.filesystem_layout import Layout, Place, layout
+from pytest_gittrix.confine.limits import Limits, check_limits, require_limits
 from pytest_gittrix.confine.namespace_jail import HOST_NAME
 from pytest_gittrix.confine.network import Network, Reachable
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
@@ -38,22 +39,31 @@ class Confinement:
         by: what does it.
         why: why it is not stronger; empty for a jail.
         network: ``none``, ``all`` for the machine's network, or a list of what it reaches; at ``off`` it always has the machine's.
+        limits: what the program may use; None for all there is.
     """
 
     level: Literal["off", "guard", "jail"]
     by: Means
     why: str = ""
     network: Network = "none"
+    limits: Limits | None = None
 
     def __str__(self) -> str:
         if self.by == "none":
             return self.level
-        return f"{self.level}({self.by})" if self.network == "none" else f"{self.level}({self.by}, network {self.network})"
+        network = [] if self.network == "none" else [f"network {self.network}"]
+        limits = [] if self.limits is None else [f"limits {self.limits}"]
+        return f"{self.level}({', '.join([self.by, *network, *limits])})"
 
 
 def level_of(recorded: str | None) -> Level | None:
     """The level of a recorded confinement such as ``jail(bwrap)``; None if nothing was recorded."""
     return None if recorded is None else check_level(recorded.partition("(")[0])
+
+
+def limits_of(recorded: str | None) -> Limits | None:
+    """The limits of a recorded confinement such as ``jail(bwrap, limits memory=2GB)``; None if it has none."""
+    return check_limits((recorded or "").rpartition(", limits ")[2].rstrip(")").split()) if ", limits " in (recorded or "") else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +106,7 @@ def wrapped(
     environment: Mapping[str, str],
     cwd: str = ".",
     network_log: Path | None = None,
+    limit_file: Path | None = None,
 ) -> Launch:
     """How to start a program that stays, such as an agent that is given to ``start_agent``.
 
@@ -108,15 +119,17 @@ def wrapped(
         environment: all its variables; home and temporary directory are set.
         cwd: where it starts, in the workspace.
         network_log: the file that gets a line of JSON for each decision of the gateway, for a network that is a list; None for none.
+        limit_file: the file that is made with the name of a limit in it, if the program is ended because it passed that; None for none.
 
     Raises:
         InvalidInput: the command is none, the place has no home, something of it is not there, or a model's key is not set.
-        CapabilityMissing: the network is a list, and the confinement is neither a guard nor a jail by namespaces.
+        CapabilityMissing: the network is a list, and the confinement is neither a guard nor a jail by namespaces; or there are limits,
+            and it is none.
     """
     if place.home is None:
         raise InvalidInput("The place has no home directory.", why="Nobody would remove one made here.", fix="Give one in Place(home=).")
     laid = layout(place, place.home, jailed=confinement.level == "jail")
-    return launch(argv, laid, confinement, environment=environment, cwd=cwd, network_log=network_log)
+    return launch(argv, laid, confinement, environment=environment, cwd=cwd, network_log=network_log, limit_file=limit_file)
 
 
 def launch(
@@ -128,6 +141,7 @@ def launch(
     cwd: str = ".",
     bwrap_pipes: tuple[int, int] | None = None,
     network_log: Path | None = None,
+    limit_file: Path | None = None,
 ) -> Launch:
     """As ``wrapped``, in a place that is laid out already.
 
@@ -139,13 +153,15 @@ def launch(
         cwd: where it starts, in the workspace.
         bwrap_pipes: inherited descriptors for bubblewrap to report its status on, and to read its filter from. With None a launcher
             puts it behind that filter.
-        network_log: as in ``wrapped``.
+        network_log, limit_file: as in ``wrapped``.
 
     Raises:
         InvalidInput: the command is none, the directory is no place in the workspace, or a model's key is not set.
-        CapabilityMissing: the network is a list, and the confinement is neither a guard nor a jail by namespaces.
+        CapabilityMissing: the network is a list, and the confinement is neither a guard nor a jail by namespaces; or there are limits,
+            and it is none.
     """
     wanted = task(argv, laid, confinement, environment=environment, cwd=cwd, network_log=network_log)
+    wanted.spec["limit_file"] = None if limit_file is None else str(limit_file)
     if confinement.level == "off":
         outside = Path(laid.workspace, os.path.relpath(wanted.spec["cwd"], laid.shown[0]))
         return Launch(wanted.command, wanted.environment, directory=outside)
@@ -172,7 +188,8 @@ def task(
 
     Raises:
         InvalidInput: the command is none, the directory is no place in the workspace, or a model's key is not set.
-        CapabilityMissing: the network is a list, and the confinement is neither a guard nor a jail by namespaces.
+        CapabilityMissing: the network is a list, and the confinement is neither a guard nor a jail by namespaces; or there are limits,
+            and it is none.
     """
     directory = laid.directory(cwd)
     variables = laid.environment(environment) | {"PWD": directory}
@@ -185,6 +202,9 @@ def task(
         variables.setdefault("GIT_CONFIG_NOSYSTEM", "1")  # git ends at a configuration of the system that it must not read
     check_command(argv, variables)
     spec: dict[str, Any] = {"by": confinement.by, "cwd": directory, "network": "none" if gateway else confinement.network, **gateway}
+    if confinement.limits is not None:
+        require_limits(confinement.level, confinement.why)
+        spec |= {"limits": confinement.limits.given(), "writable": laid.writable}
     if confinement.by == "landlock":
         spec["allowed"] = laid.allowed
     if confinement.by == "namespaces":
@@ -220,7 +240,8 @@ def _bwrap(laid: Layout, spec: Mapping[str, Any], kept_back: Mapping[str, str]) 
             case "proc":
                 found += ["--proc", one.target]
             case "dev":
-                found += ["--dev", one.target, "--tmpfs", f"{one.target}/shm", "--remount-ro", one.target]
+                size = ["--size", str(spec["limits"]["memory"])] if "memory" in spec.get("limits", {}) else []
+                found += ["--dev", one.target, *size, "--tmpfs", f"{one.target}/shm", "--remount-ro", one.target]
             case kind:
                 found += [words[kind], one.source, one.target]
     # Much below /proc belongs to root, and some of that asks for no capability: where core dumps go, for one.

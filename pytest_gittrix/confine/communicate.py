@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
+from pytest_gittrix.confine.meter import Meter
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.os_level.process_tree import MARK, POLL, AgentTree, process
@@ -55,8 +56,9 @@ class Attended:
         status: of the program; the negative number of the signal that ended it.
         stdout: its output.
         stderr: its errors.
-        timed_out: whether it was ended.
+        timed_out: whether it was ended because its time was over.
         truncated: whether there was more output, or more errors.
+        limit: the limit that it passed, and was ended for, as far as it was measured here.
     """
 
     status: int
@@ -64,9 +66,10 @@ class Attended:
     stderr: bytes
     timed_out: bool
     truncated: bool
+    limit: str | None = None
 
 
-def attend(started: Started, stdin: bytes, *, most: int, deadline: float | None, stop: int | None) -> Attended:
+def attend(started: Started, stdin: bytes, *, most: int, deadline: float | None, stop: int | None, meter: Meter | None = None) -> Attended:
     """Feed and read a program to its end, or to the end of its time; whatever interrupts this ends it.
 
     Args:
@@ -75,8 +78,9 @@ def attend(started: Started, stdin: bytes, *, most: int, deadline: float | None,
         most: bytes that are kept of each stream.
         deadline: when its time is over, in monotonic seconds; None for never.
         stop: a descriptor; as soon as it can be read, its time is over.
+        meter: who measures it; None where its own attendant does, or nobody.
     """
-    reading = _Reading(started, most)
+    reading = _Reading(started, most, meter)
     ended = False
     try:
         ended = reading.until_it_ends(stdin, deadline, stop)
@@ -87,13 +91,15 @@ def attend(started: Started, stdin: bytes, *, most: int, deadline: float | None,
             os.close(fd)
         status = started.status()
     out, err = (bytes(kept) for kept in reading.kept.values())
-    return Attended(status, out, err, timed_out=not ended, truncated=reading.truncated)
+    return Attended(status, out, err, timed_out=not ended and reading.limit is None, truncated=reading.truncated, limit=reading.limit)
 
 
 @dataclass
 class _Reading:
     started: Started
     most: int
+    meter: Meter | None = None
+    limit: str | None = None
     open: list[int] = field(default_factory=list)
     kept: dict[int, bytearray] = field(default_factory=dict)
     truncated: bool = False
@@ -103,7 +109,7 @@ class _Reading:
         self.kept = {fd: bytearray() for fd in self.open[1:]}
 
     def until_it_ends(self, stdin: bytes, deadline: float | None, stop: int | None) -> bool:
-        """Feed and read it until it ends; False if its time is over before."""
+        """Feed and read it until it ends; False if its time is over before, or it passed a limit."""
         unsent = memoryview(stdin)
         feeding, news = self.open[0], self.started.news
         with selectors.DefaultSelector() as watch:
@@ -116,6 +122,11 @@ class _Reading:
                 rest = None if deadline is None else deadline - real_seconds()
                 if rest is not None and rest <= 0:
                     return False
+                if self.meter is not None:
+                    self.limit = self.meter.passed()
+                    if self.limit is not None:
+                        return False
+                    rest = self.meter.wait() if rest is None else min(rest, self.meter.wait())
                 for key, _ in watch.select(rest):
                     if key.fd == news:
                         if self.started.hear():
@@ -224,7 +235,8 @@ class Spawned:
                 pass_fds=inherited,
                 start_new_session=True,
             )
-        self.news = os.pidfd_open(self._process.pid)
+        self.pid = self._process.pid
+        self.news = os.pidfd_open(self.pid)
 
     def hear(self) -> bool:
         """Whether it has ended: there is no other news."""

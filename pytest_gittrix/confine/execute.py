@@ -18,12 +18,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pytest_gittrix.confine.command import Confinement, Launch, launch, task
 from pytest_gittrix.confine.communicate import Attended, Spawned, Started, attend
-from pytest_gittrix.confine.filesystem_layout import Place, layout
+from pytest_gittrix.confine.filesystem_layout import Layout, Place, layout
 from pytest_gittrix.confine.launcher import NOT_EXECUTABLE, NOT_FOUND, exit_code
+from pytest_gittrix.confine.limits import Limit
+from pytest_gittrix.confine.meter import Meter
 from pytest_gittrix.confine.namespace_jail import jail_filter
 from pytest_gittrix.confine.network import Reachable
 from pytest_gittrix.confine.zygote_client import ZygoteProgram
@@ -51,6 +53,7 @@ class Finished:
         timed_out: whether its time was over, and it was killed with everything it started.
         truncated: whether it wrote more than was asked for, and only the first of that is here.
         network: what the gateway decided, a line of JSON each, for a network that is a list.
+        limit: the limit that it passed, and was killed for with everything it started; None if it passed none.
     """
 
     code: int | None
@@ -60,6 +63,7 @@ class Finished:
     timed_out: bool = False
     truncated: bool = False
     network: tuple[str, ...] = ()
+    limit: Limit | None = None
 
 
 def run(
@@ -91,8 +95,8 @@ def run(
 
     Raises:
         InvalidInput: the command is none, the limits are none, a place is not there, or a model's key is not set.
-        CapabilityMissing: this system is not Linux, or the network is a list and the confinement is neither a guard nor a jail by
-            namespaces.
+        CapabilityMissing: this system is not Linux, the network is a list and the confinement is neither a guard nor a jail by
+            namespaces, or there are limits and it is none.
         AdapterUnavailable: it could not be confined; it was not started.
     """
     if not sys.platform.startswith("linux"):
@@ -120,13 +124,13 @@ def run(
                 started = Spawned(jail.argv, jail.environment, jail.directory, inherited=inherited)
             except OSError as problem:
                 raise _not_confined(str(problem).encode()) from problem
-            finished = _finished(attended(started))
+            finished = _finished(attended(started, meter=_meter(confinement, laid, started.pid)))
             os.close(status.give("write"))
-            return finished if finished.timed_out else _as_bwrap_reports(finished, _all_of(status.read))
+            return finished if finished.timed_out or finished.limit else _as_bwrap_reports(finished, _all_of(status.read))
         log = held.enter_context(_passing_home()) / "network.jsonl" if isinstance(confinement.network, Reachable) else None
         wanted = task(argv, laid, confinement, environment=environment, cwd=cwd, network_log=log)
         program = ZygoteProgram(wanted.spec, wanted.command, wanted.environment)
-        finished = _finished(attended(program))
+        finished = _finished(attended(program), program.limit)
         if not finished.timed_out and (why := program.refusal()) is not None:
             raise _not_confined(why)
         return finished if log is None or not log.exists() else replace(finished, network=tuple(log.read_text("utf-8").splitlines()))
@@ -168,9 +172,17 @@ def _run_free(wanted: Launch, attended: Callable[[Started], Attended]) -> Finish
     return _finished(attended(started))
 
 
-def _finished(one: Attended) -> Finished:
+def _meter(confinement: Confinement, laid: Layout, pid: int) -> Meter | None:
+    """Who measures what bubblewrap runs, which has no attendant; two of its processes are ours."""
+    if confinement.limits is None:
+        return None
+    return Meter(confinement.limits.given(), laid.writable, pid, ours=2, jailed=True)
+
+
+def _finished(one: Attended, passed: Callable[[], str | None] = lambda: None) -> Finished:
     code, number = (one.status, None) if one.status >= 0 else (None, -one.status)
-    return Finished(code, number, one.stdout, one.stderr, one.timed_out, one.truncated)
+    limit = next((name for name in get_args(Limit) if name == (one.limit or passed())), None)
+    return Finished(code, number, one.stdout, one.stderr, one.timed_out, one.truncated, limit=limit)
 
 
 def _all_of(fd: int) -> bytes:

@@ -151,6 +151,12 @@ class Layout:
         for path, shown in self.beside:
             yield Mount("rw", shown, path)
 
+    @property
+    def writable(self) -> list[str]:
+        """The directories that the program may write, on the machine; none of them below another."""
+        found = dict.fromkeys([self.workspace, self.home, *(path for path, _ in self.beside)])
+        return [path for path in found if not any(path != other and _is_below(path, other) for other in found)]
+
     @cached_property
     def allowed(self) -> dict[str, list[str]]:
         """What a guard allows, by the names of its arguments."""

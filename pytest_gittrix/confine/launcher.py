@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, NoReturn
 
+    from pytest_gittrix.confine.meter import Meter
     from pytest_gittrix.confine.socket_broker import SocketBroker
 else:
     import _signal as signal  # the other one makes an enumeration of every number, at every call
@@ -46,9 +47,11 @@ def main() -> NoReturn:
     os.environ.pop("LC_CTYPE", None)  # Python's own doing, where no locale is given
     launcher = Launcher(spec, sys.argv[3:], {**os.environ, **spec.get("kept_back", {})}, refused=lambda text: os.write(2, text + b"\n"))
     try:
-        if spec["by"] == "bwrap":
+        if spec["by"] == "bwrap" and "limits" not in spec:
             launcher.become_bwrap()
         status = launcher.run()
+        if launcher.limit is not None:
+            _tell(launcher.limit, spec["limit_file"])
     except Exception as problem:  # noqa: BLE001  (whoever waits is to hear of it, whatever it is)
         launcher.refuse(problem)
     _end_as(status)
@@ -74,7 +77,12 @@ class Launcher:
         environment: all its variables.
         refused: called with the reason why the program was not started.
         lifelines: descriptors that can be read, or whose other end is closed, when the program is of no use any more.
+
+    Attributes:
+        limit: the limit that the program passed, and was ended for; None if it passed none.
     """
+
+    limit: str | None = None
 
     def __init__(
         self,
@@ -99,7 +107,8 @@ class Launcher:
         """Run it as a child that has put itself under guard."""
         linux.adopt_orphans()
         gateway = self._gateway()
-        attendant = Attendant(self._lifelines, end_descendants)
+        bwrap = self._spec["by"] == "bwrap"
+        attendant = Attendant(self._lifelines, end_descendants, self._meter(ours=3 if bwrap else 1, jailed=bwrap))
         if gateway is None:
             pid = os.fork()
             if pid == 0:
@@ -107,8 +116,20 @@ class Launcher:
             status = attendant.attend(pid)
         else:
             status = self._guarded_beside(gateway, attendant)
+        self.limit = attendant.limit
         end_descendants()
         return status
+
+    def _meter(self, *, ours: int, jailed: bool) -> Meter | None:
+        """Who measures the program that is about to be forked, if it has limits; what this process has as children now is no part of it."""
+        if "limits" not in self._spec:
+            return None
+        from pytest_gittrix.confine.meter import Meter
+        from pytest_gittrix.os_level.proc import children_of_thread
+
+        here = os.getpid()
+        beside = frozenset(children_of_thread(here, here))
+        return Meter(self._spec["limits"], self._spec["writable"], here, ours=ours, jailed=jailed, beside=beside)
 
     def _guarded_beside(self, gateway: _socket.socket, attendant: Attendant) -> int:
         """Run it as such a child, whose sockets are connected to a gateway."""
@@ -133,6 +154,8 @@ class Launcher:
         try:
             linux.die_with_parent()
             os.setsid()
+            if self._spec["by"] == "bwrap":
+                self.become_bwrap()
             os.chdir(self._spec["cwd"])
             if line is None:
                 guard(**self._spec["allowed"], network=self._spec["network"])
@@ -164,7 +187,7 @@ class Launcher:
         gateway = self._gateway()
         leave_namespaces(self._spec["network"])
         # Its processes have other numbers than here: number 1 is killed, and the kernel kills the rest.
-        attendant = Attendant(self._lifelines, lambda: os.kill(pid, signal.SIGKILL))
+        attendant = Attendant(self._lifelines, lambda: os.kill(pid, signal.SIGKILL), self._meter(ours=2, jailed=True))
         here, there = os.pipe()
         status, report = os.pipe()
         pid = os.fork()
@@ -177,6 +200,7 @@ class Launcher:
         if gateway is not None:
             gateway.close()
         ended = attendant.attend(pid)
+        self.limit = attendant.limit
         # Number 1 of a namespace cannot end by a signal of its own: it reports how the program ended.
         with os.fdopen(status, "rb") as lines:
             return int(lines.read() or ended)
@@ -196,7 +220,7 @@ class Launcher:
         from pytest_gittrix.confine.namespace_jail import settle
 
         try:
-            settle(self._spec["mounts"], self._spec["network"])
+            settle(self._spec["mounts"], self._spec["network"], self._spec.get("limits", {}))
             if gateway is not None:
                 hand_out_listener(gateway)
             attendant = Attendant([lifeline], lambda: os._exit(_GONE))
@@ -245,15 +269,20 @@ class Attendant:
 
     Args:
         lifelines: descriptors that can be read, or whose other end is closed, when the child is of no use any more.
-        give_up: called then.
+        give_up: called then, and when the child has passed a limit.
+        meter: who measures the child; None if nobody does.
 
     Attributes:
+        limit: the limit that the child passed.
         broker: who answers the child's calls for sockets; None if nothing stops them.
     """
 
-    def __init__(self, lifelines: Sequence[int], give_up: Callable[[], object]) -> None:
+    limit: str | None = None
+
+    def __init__(self, lifelines: Sequence[int], give_up: Callable[[], object], meter: Meter | None = None) -> None:
         self._lifelines = lifelines
         self._give_up = give_up
+        self._meter = meter
         self.broker: SocketBroker | None = None
         self._woken, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
@@ -268,7 +297,7 @@ class Attendant:
                 os.kill(self._child, number)
 
     def attend(self, child: int) -> int:
-        """How the child ended, as ``waitpid`` tells it; for one of no use any more, as if it was killed."""
+        """How the child ended, as ``waitpid`` tells it; for one of no use any more, or that passed a limit, as if it was killed."""
         self._child = child
         watch = select.poll()
         watch.register(self._woken, select.POLLIN)
@@ -277,7 +306,7 @@ class Attendant:
         if self.broker is not None:
             watch.register(self.broker, select.POLLIN)
         while True:
-            ready = dict(watch.poll())
+            ready = dict(watch.poll(None if self._meter is None else self._meter.wait() * 1000))
             if any(lifeline in ready for lifeline in self._lifelines):
                 self._give_up()
                 return _GONE
@@ -292,6 +321,12 @@ class Attendant:
             if status is not None:
                 self._child = None
                 return status
+            self.limit = None if self._meter is None else self._meter.passed()
+            if self.limit is not None:
+                self._give_up()
+                with suppress(ChildProcessError):
+                    os.waitpid(child, 0)
+                return _GONE
 
     @staticmethod
     def _reap(child: int) -> int | None:
@@ -306,6 +341,15 @@ class Attendant:
 def exit_code(problem: OSError) -> int:
     """The status that a shell gives for a program that cannot be executed."""
     return NOT_FOUND if problem.errno in (errno.ENOENT, errno.ENOTDIR) else NOT_EXECUTABLE
+
+
+def _tell(limit: str, file: str | None) -> None:
+    """Say that the program was ended because it passed a limit, where its errors go and in a file."""
+    with suppress(OSError):
+        os.write(2, f"gittrix: ended, because it passed its limit of {limit}\n".encode())
+    if file is not None:
+        with open(file, "wb", buffering=0) as stream:
+            stream.write(limit.encode())
 
 
 def _end_as(status: int) -> NoReturn:

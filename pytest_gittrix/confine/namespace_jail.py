@@ -18,7 +18,7 @@ from pytest_gittrix.os_level.seccomp import INTO_THE_KERNEL, failing, install
 
 TYPE_CHECKING = False  # the module of that name is dear to load
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 HOST_NAME = "gittrix"
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
@@ -26,6 +26,8 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 _AF_VSOCK = 40
+# The kernel gives out numbers below the first only once: so many more than there may be processes have to be there.
+_RESERVED_NUMBERS, _MOST_NUMBERS = 300, 1 << 22
 _BASE = "/tmp"
 _OLD, _NEW = "/old", "/new"
 _LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx"}
@@ -52,12 +54,13 @@ def leave_namespaces(network: str) -> None:
     linux.keep_ids(user, group)
 
 
-def settle(mounts: Iterable[Sequence[str]], network: str) -> None:
+def settle(mounts: Iterable[Sequence[str]], network: str, limits: Mapping[str, int]) -> None:
     """Be number 1 of a jail: its root is put together, and nothing leads out of it any more.
 
     Args:
         mounts: kind, target and source of each; see ``filesystem_layout.Mount``.
         network: as in ``leave_namespaces``.
+        limits: those of ``limits.Limits`` that there are; of processes and of memory are some that the kernel can keep.
 
     Raises:
         OSError: the kernel refuses something.
@@ -72,13 +75,16 @@ def settle(mounts: Iterable[Sequence[str]], network: str) -> None:
     linux.pivot_root(_BASE, _BASE + _OLD)
     os.chdir("/")
     for kind, target, source in mounts:
-        _put(kind, _NEW + target, source)
+        _put(kind, _NEW + target, source, limits)
     linux.unmount(_OLD)
     os.chdir(_NEW)
     linux.pivot_root(".", ".")
     linux.unmount(".")
     os.chdir("/")
     linux.set_mount("/", linux.READ_ONLY | linux.NO_SUID | linux.NO_DEV, below=False)
+    if "processes" in limits and numbers_are_its_own():
+        with open("/proc/sys/kernel/pid_max", "wb", buffering=0) as file:
+            file.write(b"%d" % min(_RESERVED_NUMBERS + 1 + limits["processes"], _MOST_NUMBERS))
     if os.geteuid() == 0:
         # Much in it belongs to root, and some of that asks for no capability: where core dumps go, for one.
         linux.set_mount("/proc", linux.READ_ONLY, below=False)
@@ -91,19 +97,24 @@ def settle(mounts: Iterable[Sequence[str]], network: str) -> None:
     linux.hide_from_children()
 
 
-def _put(kind: str, target: str, source: str) -> None:
+def numbers_are_its_own() -> bool:
+    """Whether a namespace of processes has a highest number of its own (Linux 6.14). Before, there is only the machine's."""
+    return tuple(int(part) for part in os.uname().release.partition("-")[0].split(".")[:2]) >= (6, 14)
+
+
+def _put(kind: str, target: str, source: str, limits: Mapping[str, int]) -> None:
     if kind == "link":
         return os.symlink(source, target)
     if kind == "proc":
         os.makedirs(target, exist_ok=True)
         return linux.mount("proc", target, "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
     if kind == "dev":
-        return _put_devices(target)
+        return _put_devices(target, limits.get("memory"))
     _bind(source, target, linux.NO_SUID | linux.NO_DEV | (linux.READ_ONLY if kind == "ro" else 0))
     return None
 
 
-def _put_devices(target: str) -> None:
+def _put_devices(target: str, most_memory: int | None) -> None:
     os.makedirs(target)
     # By default the root of a tmpfs is sticky and everybody's, and there the kernel lets nobody open another's file with O_CREAT.
     linux.mount("tmpfs", target, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755")
@@ -114,7 +125,7 @@ def _put_devices(target: str) -> None:
         os.symlink(leads, f"{target}/{name}")
     for name in ("shm", "pts"):
         os.mkdir(f"{target}/{name}")
-    linux.mount("tmpfs", f"{target}/shm", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV)
+    linux.mount("tmpfs", f"{target}/shm", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "" if most_memory is None else f"size={most_memory}")
     linux.mount("devpts", f"{target}/pts", "devpts", linux.MS_NOSUID | linux.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
     linux.set_mount(target, linux.READ_ONLY | linux.NO_SUID, below=False)
 

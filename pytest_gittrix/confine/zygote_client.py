@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from pytest_gittrix.confine import zygote as zygote
 from pytest_gittrix.confine.communicate import end_tree_of, pipes
-from pytest_gittrix.confine.zygote import ENDED, HELLO, REFUSED, request
+from pytest_gittrix.confine.zygote import ENDED, HELLO, LIMIT, REFUSED, request
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.process_tree import Process, process, signal_process
@@ -224,6 +224,11 @@ class ZygoteProgram:
     def refusal(self) -> bytes | None:
         """Why the program was not started; None if it was."""
         return self._reported(REFUSED)
+
+    def limit(self) -> str | None:
+        """The limit that the program passed, and was ended for; None if it passed none."""
+        passed = self._reported(LIMIT)
+        return None if passed is None else passed.decode()
 
     def _reported(self, kind: bytes) -> bytes | None:
         return next((line[1:] for line in self._said.split(b"\n")[:-1] if line.startswith(kind)), None)

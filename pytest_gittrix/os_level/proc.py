@@ -7,6 +7,7 @@ killed. The module loads as little as it can, since small programs of the packag
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from contextlib import suppress
 
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
 else:
     import _signal as signal  # the other one makes an enumeration of every number
 
-STATE, PARENT, GROUP, SESSION, START_TIME, EXIT_STATUS = 0, 1, 2, 3, 19, 49
+STATE, PARENT, GROUP, SESSION, THREADS, START_TIME, RESIDENT, EXIT_STATUS = 0, 1, 2, 3, 17, 19, 21, 49
+OWN_TICKS, CHILDREN_TICKS = slice(11, 13), slice(13, 15)
 """Places of some of the fields that ``stat_fields`` returns; see proc_pid_stat(5)."""
+PAGE = os.sysconf("SC_PAGE_SIZE")
+"""The bytes of a page, of which ``RESIDENT`` is a number."""
 
 _CONNECTIONS = ("/proc/net/tcp", "/proc/net/tcp6")
 _ESTABLISHED = "01"
@@ -93,6 +97,63 @@ def children_of_thread(pid: int, thread: int | str) -> list[int]:
     """The children that a thread started. Raises OSError where the kernel does not list them."""
     with open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:
         return [int(child) for child in file.read().split()]
+
+
+def lists_children() -> bool:
+    """Whether the kernel lists the children of a thread."""
+    return os.path.exists("/proc/thread-self/children")
+
+
+def descending(root: int, spare: frozenset[int] = frozenset()) -> Iterator[tuple[int, list[bytes]]]:
+    """A process and all that descend from it, parents first, each with its ``stat_fields``; one that ends meanwhile is left out.
+
+    Args:
+        root: its number.
+        spare: those to leave out with what descends from them.
+    """
+    left = [root]
+    while left:
+        pid = left.pop()
+        if pid in spare:
+            continue
+        with suppress(OSError):
+            yield pid, stat_fields(pid)
+            for task in os.listdir(f"/proc/{pid}/task"):
+                left += children_of_thread(pid, task)
+
+
+def memory_of(pid: int) -> tuple[int, int]:
+    """The bytes of memory that a process has: its share of what is no file, or one on disk, and of mapped files in memory.
+
+    Where shares cannot be seen, all of what it has in memory is its own; a dead process has nothing.
+    """
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb", buffering=0) as file:
+            lines = dict(line.split(b":") for line in file.read().splitlines()[1:])
+        every, in_memory = (int(lines[name].split()[0]) << 10 for name in (b"Pss", b"Pss_Shmem"))
+        return every - in_memory, in_memory
+    except (OSError, ValueError, KeyError):
+        with suppress(OSError):  # asked now, since one that has just ended has no memory any more
+            return int(stat_fields(pid)[RESIDENT]) * PAGE, 0
+    return 0, 0
+
+
+def open_without_name(pid: int) -> Iterator[tuple[str, os.stat_result]]:
+    """The regular files without a name that a process has open, as far as that can be seen; each with the name that the system gives it."""
+    with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as descriptors:
+        for descriptor in descriptors:
+            with suppress(OSError):
+                found = os.stat(descriptor.path)
+                if found.st_nlink == 0 and stat.S_ISREG(found.st_mode):
+                    yield os.readlink(descriptor.path), found
+
+
+def used_at(pid: int, path: str) -> int:
+    """The bytes that are used in the file system of a path, as a process sees that; 0 if it cannot be seen."""
+    with suppress(OSError):
+        found = os.statvfs(f"/proc/{pid}/root{path}")
+        return (found.f_blocks - found.f_bfree) * found.f_frsize
+    return 0
 
 
 def with_descendants(roots: Iterable[int], parents: Mapping[int, int]) -> set[int]:

@@ -16,7 +16,7 @@ from support import escapes
 from support.engine import open_site
 from support.escapes import CONFINEMENTS, EXPECTED, LEVELS, Target, open_host
 
-from pytest_gittrix.confine.probe import lets_signals_out, missing
+from pytest_gittrix.confine.choose import lets_signals_out, missing
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/reference/confinement.md"

@@ -16,8 +16,7 @@ from support.agent_processes import on_linux
 from support.gate import CODING_AGENT, FOR_PEOPLE, LAUNCHERS, MODEL_KEY, Gate
 from support.gateway import serving
 
-from pytest_gittrix.confine.choose import confinement
-from pytest_gittrix.confine.probe import missing
+from pytest_gittrix.confine.choose import confinement, missing
 
 pytestmark = on_linux
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from support.escapes import CONFINEMENTS
 
-from pytest_gittrix.confine.choose import Confinement, Finished, Place, run, toolchain
-from pytest_gittrix.confine.probe import missing
+from pytest_gittrix.confine.choose import Confinement, Finished, Place, missing, run, toolchain
 
 LONG = 60.0
 """Real seconds after which something that was to end counts as stuck."""

@@ -21,8 +21,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_gittrix.confine.choose import Confinement, Finished, Place, run, toolchain, wrapped
-from pytest_gittrix.confine.probe import missing
+from pytest_gittrix.confine.choose import Confinement, Finished, Place, missing, run, toolchain, wrapped
 from pytest_gittrix.git.environment import hermetic_env, run_git
 
 OUT, IN = True, False

@@ -17,8 +17,7 @@ from support.confined import LONG, available
 from support.engine import Site, open_site
 
 from pytest_gittrix.backends.local import LocalEphemeral
-from pytest_gittrix.confine.choose import LEVELS, Confinement, Level, confinement
-from pytest_gittrix.confine.probe import missing
+from pytest_gittrix.confine.choose import LEVELS, Confinement, Level, confinement, missing
 from pytest_gittrix.engine.agents.launch import AgentSettings
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput, SessionExpired
 

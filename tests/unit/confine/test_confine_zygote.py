@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from support.confined import LONG, PATH, Confined, available
 
-from pytest_gittrix.confine.probe import lets_signals_out
+from pytest_gittrix.confine.choose import lets_signals_out
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.os_level.monotonic import pause, real_seconds
 from pytest_gittrix.os_level.proc import children

@@ -125,12 +125,24 @@ def orchestrator(gittrix: GitTrix, options: Namespace) -> Orchestrator:
     return orchestrator_of(gittrix, team(options)) if caller is None else caller.orchestrator
 
 
-def confine_option(verb: ArgumentParser) -> None:
-    """Declare ``--confine`` for a verb that starts an agent that stays."""
+def confine_options(verb: ArgumentParser) -> None:
+    """Declare ``--confine`` and ``--limit`` for a verb that starts an agent that stays."""
     verb.add_argument(
         "--confine",
         choices=LEVELS,
         help="how the agent is confined; by default as the team file says, or auto: as strongly as this machine and user can",
+    )
+    limit_option(verb, "of the agent; the team file's hold, too")
+
+
+def limit_option(verb: ArgumentParser, whose: str) -> None:
+    """Declare ``--limit``, which may be given several times."""
+    verb.add_argument(
+        "--limit",
+        action="append",
+        default=[],
+        metavar="NAME=MOST",
+        help=f"a limit {whose}: processes=200, memory=2GB, disk=5GB or cpu_seconds=600",
     )
 
 

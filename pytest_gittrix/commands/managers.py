@@ -118,7 +118,7 @@ def inspection_data(inspection: Inspection) -> list[dict[str, Any]]:
 
 
 def _agent_settings(team: Team) -> dict[str, Any]:
-    return {"confine": team.confine, "network": team.network, "pass_env": team.pass_env, "readable": team.readable}
+    return {name: getattr(team, name) for name in ("confine", "network", "limits", "pass_env", "readable")}
 
 
 def _project(part: ProjectPart, environ: Environ) -> Project:

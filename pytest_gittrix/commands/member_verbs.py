@@ -15,6 +15,7 @@ from pytest_gittrix.commands.find_verbs import before
 from pytest_gittrix.commands.output import CommandResult, Table, working
 from pytest_gittrix.commands.render import confinement_note, facts_text, text_of
 from pytest_gittrix.commands.values import age, moment
+from pytest_gittrix.confine.limits import check_limits
 from pytest_gittrix.errors import InvalidInput, SessionNotFound, WorkItemHeld
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def arguments(add: Callable[..., ArgumentParser]) -> None:
     starting.add_argument("--kind", choices=KINDS, help="what runs in it; as the team file says, or loop")
     starting.add_argument("-t", "--task", default="", metavar="TEXT", help="what it is to do")
     starting.add_argument("--work-item", metavar="ITEM", help="what it alone is to work on")
-    context.confine_option(starting)
+    context.confine_options(starting)
     starting.add_argument("--id", dest="chosen_id", metavar="ID", help="its id; made here by default")
     _team(starting)
     stopping = add("stop", stop, "stop members' agents and save their work; those that are over are no error")
@@ -121,6 +122,7 @@ def start(options: Namespace) -> CommandResult:
             work_item=options.work_item,
             command=options.command or None,
             confine=options.confine,
+            limits=check_limits(options.limit),
             id=options.chosen_id,
         )
         return CommandResult(_record(gittrix, life.id), text_of([life.id, life.workspace]), confinement_note(_confined(life)))

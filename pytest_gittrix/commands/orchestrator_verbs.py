@@ -10,6 +10,7 @@ from pytest_gittrix.commands import engine_context as context
 from pytest_gittrix.commands.output import CommandResult, working
 from pytest_gittrix.commands.render import archive_notes, confinement_note, facts_text, text_of
 from pytest_gittrix.commands.values import number
+from pytest_gittrix.confine.limits import check_limits
 from pytest_gittrix.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def arguments(add: Callable[..., ArgumentParser]) -> None:
     spawning.add_argument("--branch", metavar="NAME", help="what its work is called; made up by default")
     spawning.add_argument("--prompt", metavar="TEXT", help="the first message to the agent")
     spawning.add_argument("--agent", metavar="NAME", help="which agent of the project's; its first by default")
-    context.confine_option(spawning)
+    context.confine_options(spawning)
     spawning.add_argument("--lead", action="store_true", help="the session that leads the project's others; there is one, and it is shown")
     _team(spawning)
     _team(add("restore", restore, "continue an ended session with a new agent", of_session=True))
@@ -73,6 +74,7 @@ def spawn(options: Namespace) -> CommandResult:
         prompt=options.prompt,
         agent=options.agent,
         confine=options.confine,
+        limits=check_limits(options.limit),
     )
     if options.lead and (options.issue is not None or options.branch is not None):
         raise InvalidInput(
@@ -82,7 +84,7 @@ def spawn(options: Namespace) -> CommandResult:
         manager = context.orchestrator(gittrix, options)
         if options.lead:
             session = manager.spawn_orchestrator(
-                options.project, system_prompt=options.prompt, agent=options.agent, confine=options.confine
+                options.project, system_prompt=options.prompt, agent=options.agent, confine=options.confine, limits=config.limits
             )
         else:
             session = manager.spawn(config)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from pytest_gittrix.confine.limits import check_limits, size_bytes
 from pytest_gittrix.confine.network import check_network
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.os_level.confinement_levels import Level
@@ -19,21 +20,6 @@ from pytest_gittrix.record.state.retention import age_ns
 
 FILE: Final = "team.toml"
 """Its name in the engine's home."""
-
-_UNITS: Final = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-
-
-def size_bytes(text: object) -> int:
-    """Read a size as ``10GB``: a whole number with ``B``, ``KB``, ``MB``, ``GB`` or ``TB`` (powers of ten).
-
-    Raises:
-        ValueError: it is written otherwise.
-    """
-    name = text.lstrip("0123456789") if isinstance(text, str) else ""
-    number = text[: len(text) - len(name)] if isinstance(text, str) else ""
-    if not number or len(number) > 15 or name not in _UNITS:
-        raise ValueError(f"{text!r} is not a size: write it like 10GB, with one of {', '.join(_UNITS)}")
-    return int(number) * _UNITS[name]
 
 
 def _age(text: object) -> int:
@@ -46,6 +32,14 @@ def _age(text: object) -> int:
 def _network(value: str | list[str]) -> str | list[str]:
     try:
         check_network(value)
+    except InvalidInput as problem:
+        raise ValueError(f"{problem.fact} {problem.fix}") from None
+    return value
+
+
+def _limits(value: dict[str, int | float | str]) -> dict[str, int | float | str]:
+    try:
+        check_limits(value)
     except InvalidInput as problem:
         raise ValueError(f"{problem.fact} {problem.fix}") from None
     return value
@@ -133,14 +127,15 @@ class Team(_Part):
         team: its name. repositories, members, retention, forge, projects: see their classes.
         command: the command of members without one.
         allow_secrets: files that finalizations push although they seem to hold credentials: paths in their repository, or fingerprints.
-        confine, network, pass_env, readable: what agents may reach; see ``engine.agents.launch.AgentSettings``. Paths that are relative are
-            from the team file's directory.
+        confine, network, limits, pass_env, readable: what agents may reach and use; see ``engine.agents.launch.AgentSettings``. Paths that
+            are relative are from the team file's directory.
     """
 
     team: Text = "team"
     command: Command | None = None
     confine: Level | None = None
     network: Annotated[str | list[str], AfterValidator(_network)] = "none"
+    limits: Annotated[dict[str, int | float | str], AfterValidator(_limits)] = Field(default_factory=dict)
     pass_env: list[Annotated[str, Field(pattern=r"^[^=\x00]+$")]] = Field(default_factory=list)
     readable: list[Text] = Field(default_factory=list)
     allow_secrets: list[Text] = Field(default_factory=list)

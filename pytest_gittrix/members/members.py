@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pytest_gittrix.clock.clock import Timer
+from pytest_gittrix.confine.limits import Limits, check_limits
 from pytest_gittrix.confine.network import ModelEndpoint
 from pytest_gittrix.durations import ns_of
 from pytest_gittrix.engine.agents.launch import settings_for
@@ -65,6 +66,8 @@ class Members:
             is what ``LocalEphemeral(confine=...)`` of the engine names, or ``auto`` (docs/reference/confinement.md).
         network: which network confined agents have: ``none``, ``all`` for the machine's, or a list of what they reach, such as
             ``["model:anthropic", "api.example.org:443"]``.
+        limits: what each confined agent may use, such as ``{"memory": "2GB", "processes": 200}``; one that passes a limit is ended, and the
+            record names the limit. None for all there is.
         pass_env: names of variables of this process that agents get besides those that every agent gets.
         readable: files and directories that confined agents may read besides the tools of the system.
         grace: real seconds that an agent has to end when asked, before it is killed.
@@ -91,6 +94,7 @@ class Members:
         environment: Mapping[str, str] | None = None,
         confine: Level | None = None,
         network: str | ModelEndpoint | Iterable[str | ModelEndpoint] = "none",
+        limits: Limits | Mapping[str, int | float | str] | None = None,
         pass_env: Iterable[str] = (),
         readable: Iterable[Path | str] = (),
         grace: float = GRACE,
@@ -114,7 +118,7 @@ class Members:
             forge,
             credentials,
             dict(environment or {}),
-            settings_for(engine.ephemeral, confine, network, pass_env, readable),
+            settings_for(engine.ephemeral, confine, network, limits, pass_env, readable),
             grace,
             deadline,
             dead == "fail",
@@ -155,6 +159,7 @@ class Members:
         work_item: str | None = None,
         environment: Mapping[str, str] | None = None,
         confine: Level | None = None,
+        limits: Limits | Mapping[str, int | float | str] | None = None,
         id: str | None = None,
         progress: Progress | None = None,
         **identity: str,
@@ -171,6 +176,7 @@ class Members:
             work_item: a work item to lock for the session until its run ends.
             environment: more variables for the agent.
             confine: how the agent is confined; as all agents of this team by default.
+            limits: what the agent may use; those of this team's agents hold, too, where these name no other.
             id: the session's id; made here by default.
             progress: called with the progress of each repository.
             identity: more about who works in the session, and on what; see ``values.IDENTITY``.
@@ -191,7 +197,8 @@ class Members:
         if program is None and kind != "interactive":
             program = self._team.commands.get(member, self._team.commands.get(""))
         specs = self._team.repositories if repositories is None else tuple(repositories)
-        request = StartRequest(member, kind, task, program, specs, work_item, dict(environment or {}), progress, identity, confine)
+        most = check_limits(limits)
+        request = StartRequest(member, kind, task, program, specs, work_item, dict(environment or {}), progress, identity, confine, most)
         return MemberStart(self._team).run(request, id)
 
     def get(self, id: str) -> Life:

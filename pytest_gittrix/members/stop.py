@@ -152,7 +152,7 @@ class MemberEnd:
         process = self.team.record(life.id).process(life)
         assert process is not None
         end, network = process.observe(), network_summary(process.directory)
-        fields = {"code": end.code, "signal": end.signal, "reason": end.reason or None, "network": network}
+        fields = {"code": end.code, "signal": end.signal, "reason": end.reason or None, "network": network, "limit": end.limit}
         session.add("agent.exited", fields, commit_point=True)
         points.reached("member:exited")
 

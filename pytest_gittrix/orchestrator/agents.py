@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.confine.command import Confinement
+from pytest_gittrix.confine.limits import Limits
 from pytest_gittrix.engine.agents.agent_session import VARIABLES
 from pytest_gittrix.engine.agents.keeper import RECORD
 from pytest_gittrix.engine.agents.launch import Confirm, network_summary
@@ -48,7 +49,9 @@ class Agents:
         known = {plugin.name: plugin for plugin in observed.project.agents}
         return known.get(observed.state.identity.get("agent", ""), observed.project.agents[0])
 
-    def launch(self, observed: ObservedSession, workspace: Path, prompt: str | None, confine: str | None, confirm: Confirm) -> AgentProcess:
+    def launch(
+        self, observed: ObservedSession, workspace: Path, prompt: str | None, confine: str | None, limits: Limits | None, confirm: Confirm
+    ) -> AgentProcess:
         """Start a session's next agent.
 
         Args:
@@ -56,6 +59,7 @@ class Agents:
             workspace: its working directory.
             prompt: the prompt for its command.
             confine: its level of confinement; the board's by default.
+            limits: what it may use; those of the board hold, too, where these name no other.
             confirm: called with its process, and how that is confined, before it runs.
 
         Raises:
@@ -66,7 +70,7 @@ class Agents:
         command = [*plugin.command(prompt, workspace)]
         refuse_option(command, prompt)
         environment = {**self._environment(observed), **plugin.environment(workspace)}
-        return self.board.agents.at(confine).start(
+        return self.board.agents.at(confine, limits).start(
             command,
             directory=directory,
             workspace=workspace,
@@ -97,7 +101,7 @@ class Agents:
         found = agent.observe()
         pid, start = (None, None) if agent.owner is None else (agent.owner.pid, agent.owner.start_time)
         now, confinement = self.board.engine.clock.now_ns(), observed.observations.runtime.confinement
-        return Runtime(found.state, pid, start, found.code, RUNTIME, _REASONS[found.state], now, confinement)
+        return Runtime(found.state, pid, start, found.code, RUNTIME, _REASONS[found.state], now, confinement, found.limit)
 
     def runtime_data(self, observed: ObservedSession, runtime: Runtime | None = None, *, reason: str | None = None) -> dict[str, Any]:
         """The data of ``runtime.observed``; of an agent that is gone with what was decided about its network.
@@ -176,7 +180,8 @@ def _checked_activity(activity: Activity | None) -> Activity | None:
 
 def runtime_data(runtime: Runtime, *, reason: str | None = None) -> dict[str, Any]:
     """The data of ``runtime.observed``; ``reason`` replaces the probe's."""
-    fields = {name: getattr(runtime, name) for name in ("state", "pid", "start_time", "exit_code", "source", "reason", "confinement")}
+    names = ("state", "pid", "start_time", "exit_code", "source", "reason", "confinement", "limit")
+    fields = {name: getattr(runtime, name) for name in names}
     return {name: value for name, value in {**fields, "reason": reason or runtime.reason}.items() if value is not None}
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Literal, Protocol
 
 from pytest_gittrix.backends.forge.protocol import Forge
+from pytest_gittrix.confine.limits import Limits, check_limits
 from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.refs import short_branch
@@ -196,6 +197,7 @@ class SpawnConfig:
         prompt: the agent's first prompt.
         agent: the name of a plugin; the project's first by default.
         confine: how its agent is confined; as the orchestrator's agents by default.
+        limits: what its agent may use; those of the orchestrator's agents hold, too, where these name no other.
     """
 
     project_id: str
@@ -204,11 +206,13 @@ class SpawnConfig:
     prompt: str | None = None
     agent: str | None = None
     confine: Level | None = None
+    limits: Limits | Mapping[str, int | float | str] | None = None
 
     def check(self) -> SpawnConfig:
         """Return the same, if each value is allowed. Raises InvalidInput if not."""
         if self.confine is not None:
             check_level(self.confine)
+        check_limits(self.limits)
         check_text(self.project_id, "project_id")
         for name in ("issue_id", "branch", "prompt", "agent"):
             value = getattr(self, name)

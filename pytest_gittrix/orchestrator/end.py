@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pytest_gittrix import points
-from pytest_gittrix.confine.command import Confinement, level_of
+from pytest_gittrix.confine.command import Confinement, level_of, limits_of
 from pytest_gittrix.errors import GittrixError, InvalidInput, SessionExpired, SessionNotRestorable, WorkspaceMissing
 from pytest_gittrix.orchestrator.agents import Agents, alive_data
 from pytest_gittrix.orchestrator.board import RUNTIME, Board, ObservedSession
@@ -107,7 +107,8 @@ class Ends:
             self.board.append(observed.id, ("runtime.observed", launched[0]))
 
         try:
-            self.agents.launch(observed, workspace, None, level_of(observed.observations.runtime.confinement), known)
+            had = observed.observations.runtime.confinement
+            self.agents.launch(observed, workspace, None, level_of(had), limits_of(had), known)
             self.board.append(observed.id, ("session.restored", {}), ("runtime.observed", launched[0]))
         except BaseException:
             # No agent may run in a session that is over, and the log must not say that one does.

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from pytest_gittrix.confine.limits import Limits
 from pytest_gittrix.confine.network import ModelEndpoint
 from pytest_gittrix.engine.agents.launch import settings_for
 from pytest_gittrix.engine.agents.processes import GRACE
@@ -92,6 +93,8 @@ class Orchestrator:
             agent reaches neither store nor daemon: one that is to report, or to lead others, needs ``off``.
         network: which network confined agents have: ``none``, ``all`` for the machine's, or a list of what they reach, such as
             ``["model:anthropic", "api.example.org:443"]``.
+        limits: what each confined agent may use, such as ``{"memory": "2GB", "processes": 200}``; one that passes a limit is ended, and the
+            record names the limit. None for all there is.
         pass_env: names of variables of this process that agents get besides those that every agent gets.
         readable: files and directories that confined agents may read besides the tools of the system.
         grace: real seconds that an agent has to end when asked, before it is killed.
@@ -115,6 +118,7 @@ class Orchestrator:
         environment: Mapping[str, str] | None = None,
         confine: Level | None = None,
         network: str | ModelEndpoint | Iterable[str | ModelEndpoint] = "none",
+        limits: Limits | Mapping[str, int | float | str] | None = None,
         pass_env: Iterable[str] = (),
         readable: Iterable[Path | str] = (),
         grace: float = GRACE,
@@ -124,7 +128,7 @@ class Orchestrator:
         if dialect not in ("document", "head"):
             raise InvalidInput(f"{dialect!r} is no dialect.", fix="Use document or head.")
         directory = Path(directory).absolute() if directory is not None else engine.home / "orchestrator"
-        agents = settings_for(engine.ephemeral, confine, network, pass_env, readable)
+        agents = settings_for(engine.ephemeral, confine, network, limits, pass_env, readable)
         self._board = Board(engine, projects_by_id(projects), directory, dialect, notify, agents, environment, grace)
         self._agents = Agents(self._board)
         self._ends = Ends(self._board, self._agents)
@@ -186,7 +190,13 @@ class Orchestrator:
         return self._session(self._spawning.worker(config))
 
     def spawn_orchestrator(
-        self, project_id: str, *, system_prompt: str | None = None, agent: str | None = None, confine: Level | None = None
+        self,
+        project_id: str,
+        *,
+        system_prompt: str | None = None,
+        agent: str | None = None,
+        confine: Level | None = None,
+        limits: Limits | Mapping[str, int | float | str] | None = None,
     ) -> Session:
         """The session that leads a project's others: the existing one, or a new one. Concurrent calls get the same.
 
@@ -199,7 +209,8 @@ class Orchestrator:
             AdapterUnavailable, UnsupportedRepository, CapabilityMissing, PersonRequired: as ``spawn``.
         """
         self._require_person_or_orchestrator("spawn")
-        return self._session(self._spawning.orchestrator(SpawnConfig(project_id, prompt=system_prompt, agent=agent, confine=confine)))
+        config = SpawnConfig(project_id, prompt=system_prompt, agent=agent, confine=confine, limits=limits)
+        return self._session(self._spawning.orchestrator(config))
 
     # Finding -------------------------------------------------------------------------------------------------------------------
 

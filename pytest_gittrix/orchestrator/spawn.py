@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from pytest_gittrix import points
 from pytest_gittrix.confine.command import Confinement
+from pytest_gittrix.confine.limits import check_limits
 from pytest_gittrix.engine.agents.agent_session import parts_of
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, SessionNotRestorable, WorkspaceMissing
@@ -160,7 +161,7 @@ class Spawner:
             self.board.append(session.id, ("runtime.observed", alive_data(owner, confined)))
 
         prompt = None if prompt_as(agent) == "input" else config.prompt
-        self.agents.launch(observed, session.workspace_path, prompt, config.confine, known)
+        self.agents.launch(observed, session.workspace_path, prompt, config.confine, check_limits(config.limits), known)
         points.reached("spawn:launched")
         self._decide(session.id)
 

@@ -19,7 +19,7 @@ def routes(daemon: Daemon) -> APIRouter:
     @api.post("", response_model=Answered)
     def spawn(body: Spawn) -> Response:
         """Start a session of a project."""
-        config = SpawnConfig(body.projectId, body.issueId, body.branch, body.prompt, body.agent, body.confine)
+        config = SpawnConfig(body.projectId, body.issueId, body.branch, body.prompt, body.agent, body.confine, body.limits)
         return done(session=daemon.orchestrator.spawn(config).to_wire())
 
     @api.get("", response_model=Answered)
@@ -31,7 +31,7 @@ def routes(daemon: Daemon) -> APIRouter:
     def lead(body: Lead) -> Response:
         """The session that leads a project's others: the one there is, or a new one."""
         leading = daemon.orchestrator.spawn_orchestrator(
-            body.projectId, system_prompt=body.systemPrompt, agent=body.agent, confine=body.confine
+            body.projectId, system_prompt=body.systemPrompt, agent=body.agent, confine=body.confine, limits=body.limits
         )
         return done(session=leading.to_wire())
 

@@ -14,6 +14,9 @@ from pytest_gittrix.os_level.confinement_levels import Level
 Word = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^[^\x00]*$")]
 Text = Annotated[str, Field(max_length=1 << 20, pattern=r"^[^\x00]*$")]
 
+Limits = dict[Word, int | float | Word]
+"""What an agent may use, such as ``{"memory": "2GB", "processes": 200}``."""
+
 
 class Sent(BaseModel):
     """A request."""
@@ -22,13 +25,17 @@ class Sent(BaseModel):
 
 
 class Start(Sent):
-    """Start a session of a member; ``work_item_id`` is what it alone is to work on, ``confine`` how its agent is confined."""
+    """Start a session of a member.
+
+    ``work_item_id`` is what it alone is to work on, ``confine`` how its agent is confined, ``limits`` what its agent may use.
+    """
 
     member_name: Word
     session_type: Literal["Interactive", "Loop", "Brain"]
     work_item_id: Word | None = None
     task: Text = ""
     confine: Level | None = None
+    limits: Limits | None = None
 
 
 class Stop(Sent):
@@ -69,6 +76,7 @@ class Spawn(Sent):
     prompt: Text | None = None
     agent: Word | None = None
     confine: Level | None = None
+    limits: Limits | None = None
 
 
 class Lead(Sent):
@@ -78,6 +86,7 @@ class Lead(Sent):
     systemPrompt: Text | None = None  # noqa: N815
     agent: Word | None = None
     confine: Level | None = None
+    limits: Limits | None = None
 
 
 class Kill(Sent):

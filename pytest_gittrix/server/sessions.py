@@ -48,6 +48,7 @@ def routes(daemon: Daemon) -> APIRouter:
                 task=body.task,
                 work_item=body.work_item_id,
                 confine=body.confine,
+                limits=body.limits,
             )
         except (WorkItemHeld, InvalidInput, PersonRequired):
             raise

@@ -43,6 +43,7 @@ from pytest_gittrix.workspaces.workspace import Workspace
 
 if TYPE_CHECKING:
     from pytest_gittrix.confine.choose import Finished
+    from pytest_gittrix.confine.limits import Limits as ResourceLimits
     from pytest_gittrix.confine.network import ModelEndpoint
 
 VARIABLES: Final = ("GITTRIX_SESSION_ID", "GT_SESSION_UUID")
@@ -309,6 +310,7 @@ class AgentSession:
         *,
         confine: str | None = None,
         network: str | ModelEndpoint | Iterable[str | ModelEndpoint] = "none",
+        limits: ResourceLimits | Mapping[str, int | float | str] | None = None,
         timeout: float | None = None,
         stdin: bytes = b"",
         environment: Mapping[str, str] | None = None,
@@ -324,14 +326,16 @@ class AgentSession:
                 ``auto`` if that says nothing.
             network: ``none``, ``all`` for the machine's, or a list of what it reaches, such as ``["model:anthropic"]``. ``off`` has always
                 the machine's.
+            limits: what it may use, such as ``{"memory": "2GB", "processes": 200}``; a program that passes one is ended, and
+                ``Finished.limit`` names it.
             timeout: real seconds that it may run; None for ever.
             stdin: its standard input.
             environment: variables to add or replace.
 
         Raises:
             CapabilityMissing: the workspace has no files to work on (``lazy``), this machine has no such confinement, or the network is a
-                list and there is neither a guard nor a jail by namespaces.
-            InvalidInput: the command is none, there is no such level or network, or a model's key is not set.
+                list and there is neither a guard nor a jail by namespaces, or there are limits and nothing is confined.
+            InvalidInput: the command is none, there is no such level, network or limit, or a model's key is not set.
             AdapterUnavailable: it could not be confined; it was not started.
         """
         from pytest_gittrix.engine.agents.run import run_in
@@ -340,7 +344,7 @@ class AgentSession:
             workspace, level = self._workspace, self._workspace.confine if confine is None else confine
         variables = {**dict.fromkeys(VARIABLES, self.id), **(environment or {})}
         clock = self._recorder.clock
-        return run_in(workspace, argv, level, clock, network=network, environment=variables, timeout=timeout, stdin=stdin)
+        return run_in(workspace, argv, level, clock, network=network, limits=limits, environment=variables, timeout=timeout, stdin=stdin)
 
     def log(self) -> builtins.list[CommitEntry]:
         """The agent's commits, newest first."""

@@ -22,7 +22,9 @@ OUTPUT: Final = "output"
 INPUT: Final = "input"
 EXIT: Final = "exit.json"
 FRESH: Final = ".exit.json.tmp"
-FILES: Final = (RECORD, OUTPUT, INPUT, EXIT, FRESH)
+LIMIT: Final = "limit"
+"""Made by a launcher that ends its agent, with the name of the limit that the agent passed."""
+FILES: Final = (RECORD, OUTPUT, INPUT, EXIT, FRESH, LIMIT)
 GO: Final = b"go\n"
 
 _DEAF_TO: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGTSTP")

@@ -15,7 +15,9 @@ from typing import Any, Final
 
 from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.confine.choose import Confinement, Place, confinement, toolchain, wrapped
+from pytest_gittrix.confine.limits import Limits, check_limits
 from pytest_gittrix.confine.network import Network, check_network
+from pytest_gittrix.engine.agents.keeper import LIMIT
 from pytest_gittrix.engine.agents.processes import AgentProcess
 from pytest_gittrix.engine.agents.start import find_program, start_agent
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
@@ -48,6 +50,7 @@ class AgentSettings:
     Attributes:
         confine: ``auto`` (as strongly as this machine and user can), ``jail``, ``guard``, or ``off`` for not at all.
         network: ``none``, ``all`` for the machine's, or a list of what confined agents reach (``check_network``).
+        limits: what a confined agent may use; None for all there is.
         pass_env: names of variables of the launcher's process that agents get besides ``INHERITED``.
         readable: files and directories that confined agents may read and execute besides the tools of the system.
 
@@ -59,6 +62,7 @@ class AgentSettings:
     network: Network = "none"
     pass_env: tuple[str, ...] = ()
     readable: tuple[Path, ...] = ()
+    limits: Limits | None = None
 
     def __post_init__(self) -> None:
         check_level(self.confine)
@@ -72,9 +76,10 @@ class AgentSettings:
         named = {*INHERITED, *self.pass_env}
         return {name: value for name, value in os.environ.items() if name in named or name.startswith("LC_")}
 
-    def at(self, confine: str | None) -> AgentSettings:
-        """The same settings, at another level if one is named. Raises InvalidInput if it is none."""
-        return self if confine is None else replace(self, confine=confine)
+    def at(self, confine: str | None, limits: Limits | None) -> AgentSettings:
+        """The same settings, at another level and with other limits where they are named. Raises InvalidInput if it is no level."""
+        found = self if confine is None else replace(self, confine=confine)
+        return found if limits is None else replace(found, limits=limits.or_else(self.limits))
 
     def start(
         self,
@@ -105,7 +110,7 @@ class AgentSettings:
             CapabilityMissing: this machine cannot confine it so. It is never silently less confined.
             AdapterUnavailable: the system refused. Whatever is raised, no process and no file of it is left.
         """
-        confined = confinement(self.confine, self.network)
+        confined = confinement(self.confine, self.network, self.limits)
         variables = dict(environment)
         argv = [*command]
         if confined.level != "off":
@@ -114,7 +119,8 @@ class AgentSettings:
                 home.mkdir(parents=True, exist_ok=True)
             seen = (*toolchain(), *_program_files(program, workspace), *self.readable, *readable)
             place = Place(workspace, home, seen)
-            launch = wrapped(argv, place, confined, environment=variables, network_log=directory / NETWORK_LOG)
+            log, limit = directory / NETWORK_LOG, directory / LIMIT
+            launch = wrapped(argv, place, confined, environment=variables, network_log=log, limit_file=limit)
             argv, variables = launch.argv, launch.environment
         return start_agent(
             argv,
@@ -127,7 +133,7 @@ class AgentSettings:
 
 
 def settings_for(
-    ephemeral: LocalEphemeral, confine: str | None, network: object, pass_env: Iterable[str], readable: Iterable[Path | str]
+    ephemeral: LocalEphemeral, confine: str | None, network: object, limits: object, pass_env: Iterable[str], readable: Iterable[Path | str]
 ) -> AgentSettings:
     """The settings of a launcher, from its arguments.
 
@@ -135,6 +141,7 @@ def settings_for(
         ephemeral: what makes the engine's workspaces; its ``confine`` may name the default level.
         confine: the launcher's level; None for that of ``ephemeral``, or ``auto`` if that names none.
         network, pass_env, readable: as in ``AgentSettings``; relative paths are from the working directory.
+        limits: see ``check_limits``.
 
     Raises:
         InvalidInput: a value is not allowed.
@@ -142,7 +149,8 @@ def settings_for(
     level = confine if confine is not None else ephemeral.confine or "auto"
     names = [pass_env] if isinstance(pass_env, str) else pass_env
     paths = [readable] if isinstance(readable, (str, Path)) else readable
-    return AgentSettings(level, check_network(network), tuple(names), tuple(Path(path).expanduser().absolute() for path in paths))
+    seen = tuple(Path(path).expanduser().absolute() for path in paths)
+    return AgentSettings(level, check_network(network), tuple(names), seen, check_limits(limits))
 
 
 def network_summary(directory: Path) -> dict[str, Any] | None:

@@ -11,11 +11,11 @@ import os
 import select
 import signal
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pytest_gittrix.engine.agents.keeper import EXIT, INPUT, OUTPUT, RECORD
+from pytest_gittrix.engine.agents.keeper import EXIT, INPUT, LIMIT, OUTPUT, RECORD
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.file_lock import try_lock
 from pytest_gittrix.os_level.lock_owner import Owner
@@ -45,6 +45,7 @@ class Observation:
         signal: the number of the signal that ended it.
         ended_ns: when it ended, in nanoseconds since 1970 UTC, if its keeper observed it.
         reason: more about it, for people.
+        limit: the limit that it passed, and was ended for: ``processes``, ``memory``, ``disk`` or ``cpu``.
     """
 
     state: AgentState
@@ -52,6 +53,7 @@ class Observation:
     signal: int | None = None
     ended_ns: int | None = None
     reason: str = ""
+    limit: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ class AgentProcess:
         # A zombie still shows how it ended; its keeper writes that down before it waits for it.
         observation = self._written(owner) or _of_zombie(owner) or self._written(owner)
         if observation is not None:
-            return observation
+            return self._with_limit(observation)
         if self._keeper is None:
             return Observation("missing", reason=f"process {owner.pid} is not there, and nothing tells how it ended")
         return Observation("exited", reason="nobody was left to see how it ended")
@@ -136,6 +138,14 @@ class AgentProcess:
         if (record.get("pid"), record.get("start_time")) != (owner.pid, owner.start_time):
             return None
         return Observation("exited", record.get("code"), record.get("signal"), record.get("at_ns"))
+
+    def _with_limit(self, observation: Observation) -> Observation:
+        """An observation with the limit that it was ended for, which its launcher wrote down before it ended."""
+        try:
+            limit = (self.directory / LIMIT).read_text("utf-8")
+        except OSError:
+            return observation
+        return replace(observation, limit=limit, reason=f"it was ended, because it passed its limit of {limit}")
 
     def stop(self, *, grace: float = GRACE, poll: float = POLL) -> Stopped:
         """End it, with everything it started: SIGTERM for the agent, then for its orphans, then SIGKILL for what is left.

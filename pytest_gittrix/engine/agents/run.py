@@ -25,6 +25,7 @@ def run_in(
     clock: Clock,
     *,
     network: object = "none",
+    limits: object = None,
     environment: Mapping[str, str],
     timeout: float | None,
     stdin: bytes,
@@ -37,12 +38,13 @@ def run_in(
         level: of confinement.
         clock: the time that the program gets, unless it is the real time.
         network: which network the program has; see ``check_network``.
+        limits: what the program may use; see ``check_limits``.
         environment: variables to add or replace.
         timeout: real seconds that it may run; None for ever.
         stdin: its standard input.
 
     Raises:
-        CapabilityMissing: the workspace has no files to work on, or this machine has no such confinement or network.
+        CapabilityMissing: the workspace has no files to work on, or this machine has no such confinement, network or limits.
         InvalidInput: an argument is none that can be.
         AdapterUnavailable: it could not be confined; it was not started.
     """
@@ -52,7 +54,7 @@ def run_in(
             why="Only what was written is on the disk.",
             fix="Start the session with workspace='clone' or 'copy'.",
         )
-    confined = confinement(level, network)
+    confined = confinement(level, network, limits)
     with tempfile.TemporaryDirectory(prefix="gittrix-home-", ignore_cleanup_errors=True) as home:
         path = os.environ.get("PATH", os.defpath)
         variables = hermetic_env(Path(home), base={"PATH": path}) | _time(clock) | dict(environment)

@@ -95,7 +95,7 @@ OBSERVED: Mapping[str, Kind] = {
     "runtime.observed": _kind(
         "A probe saw what runs the agent (state is unknown, alive, exited, missing or probe_failed).",
         "state",
-        optional="pid start_time exit_code source reason confinement network",
+        optional="pid start_time exit_code source reason confinement network limit",
     ),
     "activity.observed": _kind(
         "The agent was seen to be active, ready, idle, waiting_input, blocked or exited, and did something last at observed_ns.",
@@ -135,7 +135,9 @@ LIFE: Mapping[str, Kind] = {
         "pid",
         optional="start_time command confinement",
     ),
-    "agent.exited": _kind("A process is gone: of those that run, the one that was started last.", optional="code signal reason network"),
+    "agent.exited": _kind(
+        "A process is gone: of those that run, the one that was started last.", optional="code signal reason network limit"
+    ),
     "stop.requested": _kind("Somebody asked the agent to stop; force leaves it no time to finish.", optional="force reason"),
     "finalize.started": _kind("An attempt began to save what the workspace holds.", "attempt"),
     "finalize.repository": _kind(

@@ -113,7 +113,10 @@ class ObservedPullRequest:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What runs the agent, as a probe last observed it at ``seen_ns``; ``confinement`` is how the last agent was confined at its launch."""
+    """What runs the agent, as a probe last observed it at ``seen_ns``.
+
+    ``confinement`` is how the last agent was confined at its launch, ``limit`` the limit that it passed, and was ended for.
+    """
 
     state: str = UNKNOWN
     pid: int | None = None
@@ -123,6 +126,7 @@ class Runtime:
     reason: str | None = None
     seen_ns: int | None = None
     confinement: str | None = None
+    limit: str | None = None
 
     @property
     def gone(self) -> bool:
@@ -283,7 +287,7 @@ def _ended(observations: Observations, event: Event) -> Observations:
 
 
 def _runtime(observations: Observations, event: Event) -> Observations:
-    known = {name: event.data.get(name) for name in ("pid", "start_time", "exit_code", "source", "reason")}
+    known = {name: event.data.get(name) for name in ("pid", "start_time", "exit_code", "source", "reason", "limit")}
     confinement = event.data.get("confinement", observations.runtime.confinement)
     found = Runtime(_one_of(event, "state", RUNTIME_STATES), **known, seen_ns=event.ts, confinement=confinement)
     return replace(observations, runtime=found)

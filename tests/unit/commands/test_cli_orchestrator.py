@@ -10,6 +10,7 @@ import pytest
 from support.cli import Cli
 from support.daemon import LONG, wait_until
 
+from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.testing.scenarios.agent_kit import AgentKit
 
 
@@ -36,6 +37,15 @@ def agents(cli: Cli, tmp_path: Path) -> Iterator[AgentKit]:
         lines += ["[projects.agents]", f"stub = {json.dumps(argv)}", 'other = ["sleep", "600"]']
         (cli.home / "team.toml").write_text("\n".join(lines) + "\n")
         yield kit
+
+
+def test_limits_of_an_agent_are_told_with_its_confinement(cli: Cli, agents: AgentKit) -> None:
+    if confinement("auto").level == "off":
+        pytest.skip("nothing confines programs here")
+    spawned = cli("session", "spawn", "parser", "--agent", "other", "--confine", "auto", "--limit", "processes=40", "--limit", "memory=2GB")
+
+    assert "limits processes=40 memory=2GB" in spawned.err
+    assert cli.error("session", "spawn", "parser", "--limit", "memory")["code"] == "INVALID_INPUT"
 
 
 def test_spawn_prints_the_id_and_the_workspace_and_the_agent_goes_on(cli: Cli, agents: AgentKit) -> None:

@@ -178,6 +178,16 @@ def test_programs_are_confined_as_the_engine_s_workspaces_are(tmp_path: Path) ->
         assert session.run(["cat", str(secret)], confine="off", timeout=LONG).stdout == b"secret\n"
 
 
+def test_a_program_has_the_limits_that_are_named(site: Site) -> None:
+    available("guard by landlock")
+    agent = site.start().for_agent()
+    too_many = ["sh", "-c", "for i in 1 2 3 4 5 6 7 8; do sleep 60 & done; wait"]
+
+    assert agent.run(too_many, confine="auto", limits={"processes": 4}, timeout=LONG).limit == "processes"
+    with pytest.raises(CapabilityMissing, match="level off"):
+        agent.run(["true"], confine="off", limits={"processes": 4})
+
+
 def test_a_program_sees_the_clock_file_of_a_test(site: Site, tmp_path: Path) -> None:
     file = site.clock.attach_file(tmp_path / "clock")
     agent = site.start().for_agent()

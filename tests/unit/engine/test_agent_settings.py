@@ -69,9 +69,9 @@ def test_the_page_names_each_variable_that_is_inherited() -> None:
 )
 def test_the_launchers_level_comes_before_the_engines_and_auto_is_last(own: Any, engines: Any, level: str, tmp_path: Path) -> None:
     with World.open(tmp_path / "world", workspace=LocalEphemeral(confine=engines)) as world:
-        assert settings_for(world.gittrix.ephemeral, own, "none", (), ()).confine == level
+        assert settings_for(world.gittrix.ephemeral, own, "none", None, (), ()).confine == level
         with pytest.raises(InvalidInput, match="auto, off, guard, jail"):
-            settings_for(world.gittrix.ephemeral, "", "none", (), ())
+            settings_for(world.gittrix.ephemeral, "", "none", None, (), ())
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from support.git import GitRepo
 from support.members import Crew
 
 from pytest_gittrix import points
+from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.engine.operations.caller import on_behalf_of
 from pytest_gittrix.errors import InvalidInput, PersonRequired, SessionNotFound
 from pytest_gittrix.os_level.forks import in_fork
@@ -443,3 +444,24 @@ def test_what_is_no_members_session_is_refused_by_every_verb(crew: Crew, verb: s
         getattr(crew.members, verb)(asked)
     assert ordinary.info().state == "active"
     assert crew.sessions() == [ordinary.id]
+
+
+# Limits ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_that_passes_a_limit_is_ended_its_work_is_saved_and_the_record_names_the_limit(crew: Crew) -> None:
+    if confinement("auto").level == "off":
+        pytest.skip("nothing confines programs here")
+    too_many = ["sh", "-c", "echo new > projects/app/new.txt; for i in 1 2 3 4 5 6; do sleep 60 & done; wait"]
+    members = crew.manager(confine="auto", limits={"memory": "2GB", "processes": 900})
+
+    life = members.start("alice", command=too_many, limits={"processes": 4})
+    crew.wait_gone(life.id)
+    ended = members.finish(life.id)
+
+    assert life.agent is not None
+    assert "limits processes=4 memory=2GB" in (life.agent.confinement or "")
+    (exited,) = [event for event in crew.events(life.id) if event.type == "agent.exited"]
+    assert exited.data == {"signal": 9, "limit": "processes", "reason": "it was ended, because it passed its limit of processes"}
+    assert ended.state == "retained"
+    assert (crew.workspace(life.id) / "projects" / "app" / "new.txt").exists()

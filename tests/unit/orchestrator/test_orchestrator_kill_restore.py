@@ -14,6 +14,7 @@ import pytest
 from support.engine import at_point, passed
 from support.orchestrator import Led, Tracked, leading, on_linux
 
+from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.engine.operations.caller import on_behalf_of
 from pytest_gittrix.errors import (
     AdapterUnavailable,
@@ -384,3 +385,18 @@ def test_a_recovery_leaves_alone_what_is_being_spawned(led: Led) -> None:
     assert session.status == "working"
     with at_point("spawn:reserved", lambda: found.append(led.another().recover())):
         assert led.lead.spawn(SpawnConfig("app")).id == "app-2"
+
+
+def test_a_restored_agent_has_the_limits_that_it_had_and_the_record_names_the_one_it_passed(led: Led) -> None:
+    if confinement("auto").level == "off":
+        pytest.skip("nothing confines programs here")
+    agent = CommandAgent("sh", ("/bin/sh", "-c", "for i in 1 2 3 4 5 6; do sleep 60 & done; wait"))
+    lead = led.another(led.project(agents=(agent,)), confine="auto", limits={"memory": "2GB"})
+    session = lead.spawn(SpawnConfig("app", limits={"processes": 4}))
+    for _ in range(2):
+        assert led.process(session.id).wait(60).limit == "processes"
+        lead.poll()
+        observed = [event.data for event in led.site.events(session.id) if event.type == "runtime.observed"]
+        assert [data.get("limit") for data in observed][-2:] == [None, "processes"]
+        assert "limits processes=4 memory=2GB" in observed[-2]["confinement"]
+        lead.restore(session.id)

@@ -110,6 +110,8 @@ def test_a_cleanup_tells_what_it_would_do_and_leaves_what_runs(daemon: DaemonCli
     [
         ("POST", "", {"projectId": "nothing"}, (400, "INVALID_INPUT")),
         ("POST", "", {"projectId": "parser", "agent": "nobody"}, (400, "INVALID_INPUT")),
+        ("POST", "", {"projectId": "parser", "limits": {"cores": 2}}, (400, "INVALID_INPUT")),
+        ("POST", "/orchestrator", {"projectId": "parser", "limits": {"memory": "much"}}, (400, "INVALID_INPUT")),
         ("POST", "", {"project_id": "parser"}, (400, "INVALID_INPUT")),
         ("GET", "?project=nothing", None, (400, "INVALID_INPUT")),
         ("GET", "/par-9", None, (404, "SESSION_NOT_FOUND")),

@@ -93,7 +93,7 @@ def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
         ("team = ''", "team: "),
         (
             "colour = 'blue'",
-            "colour: no such key; there are: command, confine, forge, members, network, "
+            "colour: no such key; there are: command, confine, forge, limits, members, network, "
             "pass_env, projects, readable, repositories, retention, team",
         ),
         ("[[repositories]]\nname = 'app'", r"repositories\[0\]\.url: must be given"),
@@ -113,6 +113,8 @@ def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
         ('team = "a\\u0000b"', "team: "),
         ("team = 'a'\nteam = 'b'\ncommand = ['x']", "not TOML: .*line 2"),
         ("[[[", "not TOML: .*line 1"),
+        ("limits = {memory = 'much'}", "limits: memory='much' is no limit"),
+        ("limits = {cores = 2}", "limits: cores=2 is no limit"),
     ],
 )
 def test_what_is_wrong_is_said_with_the_file_the_key_and_what_is_allowed(tmp_path: Path, text: str, said: str) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.cli import evals_import, evals_releases, evals_report
+from pytest_gittrix.commands.engine_context import limit_option
 from pytest_gittrix.commands.output import CommandResult
 from pytest_gittrix.commands.values import age, unmarked
 
@@ -97,6 +98,7 @@ def _suite_arguments(verb: argparse.ArgumentParser) -> None:
     verb.add_argument("--filter", action="append", default=[], metavar="PATTERN", help="only cases whose id fits; repeatable")
     verb.add_argument("--timeout", type=_milliseconds, metavar="TIME", help="for each agent, such as 90s; the cases' own by default")
     verb.add_argument("--confine", choices=LEVELS, help="how programs are confined; the suite's by default")
+    limit_option(verb, "of each program; repeatable")
     verb.add_argument(
         "--pass-env", action="append", default=[], metavar="NAME", help="a variable that is passed on to the agent; repeatable"
     )
@@ -265,6 +267,7 @@ def du(options: argparse.Namespace) -> CommandResult:
 
 
 def _options(suite: Suite, options: argparse.Namespace) -> Options:
+    from pytest_gittrix.confine.limits import check_limits
     from pytest_gittrix.evals.runs.run import Options
 
     return Options(
@@ -276,6 +279,7 @@ def _options(suite: Suite, options: argparse.Namespace) -> Options:
         only=tuple(options.filter),
         timeout_ms=options.timeout,
         confine=options.confine,
+        limits=check_limits(options.limit),
         passed=tuple(options.pass_env),
         retries=options.retries,
         scratch=options.scratch,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix import __version__
+from pytest_gittrix.confine.limits import Limits
 from pytest_gittrix.durations import format_instant
 from pytest_gittrix.errors import InvalidInput, MetadataVersionUnsupported
 from pytest_gittrix.evals.inputs.identity import Json, canonical, digest_of, sample_key
@@ -94,7 +95,15 @@ class Manifest:
 
 
 def core_of(
-    suite: Suite, *, agent: Mapping[str, Json], seed: int, epochs: int, confine: str, passed: Sequence[str], timeout_ms: int | None
+    suite: Suite,
+    *,
+    agent: Mapping[str, Json],
+    seed: int,
+    epochs: int,
+    confine: str,
+    passed: Sequence[str],
+    timeout_ms: int | None,
+    limits: Limits | None = None,
 ) -> dict[str, Json]:
     """The core of a manifest.
 
@@ -106,8 +115,9 @@ def core_of(
         confine: the level of confinement that is really used.
         passed: the names of the environment variables that are passed to the agent.
         timeout_ms: the time limit in milliseconds that replaces those of the cases.
+        limits: what each program may use.
     """
-    setting = {
+    setting: dict[str, Json] = {
         "agent": dict(agent),
         "clock": {"epoch": format_instant(suite.epoch), "rule": "frozen"},
         "confine": confine,
@@ -118,6 +128,8 @@ def core_of(
         "system": system(),
         "timeout_ms": timeout_ms,
     }
+    if limits is not None:
+        setting["limits"] = str(limits).split()
     samples = [{"digest": case.digest, "id": case.id} for case in suite.cases]
     return {"epochs": epochs, "samples": samples, "schema": SCHEMA, "setting": setting, "suite": suite.name}
 

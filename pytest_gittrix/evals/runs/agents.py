@@ -110,6 +110,7 @@ class CommandAgent:
             raise OutOfTime
         if done.code != 0:
             how = f"signal {done.signal}" if done.code is None else f"status {done.code}"
+            how = how if done.limit is None else f"{how}, for it passed its limit of {done.limit}"
             raise AgentFailed(f"the agent ended with {how}", done.code)
         return done.code
 

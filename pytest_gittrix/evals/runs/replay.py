@@ -124,9 +124,10 @@ class ReplayAgent:
             write_files(objects, changed, toolbox.path)
         except (OSError, GittrixError) as problem:
             raise AgentFailed(f"what was recorded cannot be put back: {problem}".splitlines()[0]) from problem
-        fields: dict[str, Any] = {name: step[name] for name in ("exit", "signal", "output", "stdout", "stderr", "timed_out", "truncated")}
+        names = ("exit", "signal", "output", "stdout", "stderr", "timed_out", "truncated", "limit")
+        fields: dict[str, Any] = {name: step[name] for name in names if name in step}
         stdout, stderr = (str(step[name]).encode(errors="replace") for name in ("stdout", "stderr"))
-        return Finished(step["exit"], step["signal"], stdout, stderr, step["timed_out"], step["truncated"]), fields
+        return Finished(step["exit"], step["signal"], stdout, stderr, step["timed_out"], step["truncated"], limit=step.get("limit")), fields
 
 
 def write_files(objects: ObjectStore, files: Mapping[str, Entry], directory: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pytest_gittrix.clock.clock import SystemClock
 from pytest_gittrix.confine.choose import confinement
+from pytest_gittrix.confine.limits import Limits, check_limits
 from pytest_gittrix.durations import format_instant
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.evals.inputs.identity import Json
@@ -53,6 +54,7 @@ class Options:
         shard: the part of the samples to run.
         timeout_ms: the time limit in milliseconds that replaces those of the cases.
         confine: the level of confinement; by default that of the suite, or of the replayed run.
+        limits: what each program may use; by default no limits, or those of the replayed run.
         passed: the names of the environment variables that are passed to the agent.
         record: whether to record the tree after each step, for a strict replay.
         replay: the directory of a run whose transcripts are replayed.
@@ -72,6 +74,7 @@ class Options:
     shard: Shard | None = None
     timeout_ms: int | None = None
     confine: str | None = None
+    limits: Limits | None = None
     passed: tuple[str, ...] = ()
     record: bool = False
     replay: Path | None = None
@@ -159,12 +162,12 @@ def run_suite(
 
     Raises:
         InvalidInput: an option is not allowed, or the directory holds a run that is not to be resumed or has other inputs.
-        CapabilityMissing: the requested level of confinement is not available.
+        CapabilityMissing: the requested level of confinement is not available, or does not keep to limits.
         AdapterUnavailable: the disk refused, or another process writes to the run.
         KeyboardInterrupt: Ctrl-C was pressed; finished samples are saved, and no program is left running.
     """
     options = with_defaults(options)
-    level = confinement(options.confine or suite.confine)
+    level = confinement(options.confine or suite.confine, limits=options.limits)
     root = scratch_root(options.scratch)
     swept = sweep(root)
     manifest = _manifest(suite, options, level.level, agent)
@@ -182,6 +185,7 @@ def run_suite(
             seed=options.seed or 0,
             instant=suite.epoch,
             confine=level.level,
+            limits=options.limits,
             passed=options.passed,
             timeout_ms=options.timeout_ms,
             record=options.record,
@@ -217,6 +221,7 @@ def with_defaults(options: Options) -> Options:
             epochs=core["epochs"] if options.epochs is None else options.epochs,
             timeout_ms=setting["timeout_ms"] if options.timeout_ms is None else options.timeout_ms,
             confine=setting["confine"] if options.confine is None else options.confine,
+            limits=check_limits(setting.get("limits")) if options.limits is None else options.limits,
             passed=options.passed or tuple(setting["passed"]),
         )
     if (found.epochs or 0) < 1 or found.workers < 1 or found.retries < 0:
@@ -231,6 +236,7 @@ def _manifest(suite: Suite, options: Options, level: str, agent: Agent | None) -
         seed=options.seed or 0,
         epochs=options.epochs or 1,
         confine=level,
+        limits=options.limits,
         passed=options.passed,
         timeout_ms=options.timeout_ms,
     )

@@ -210,6 +210,7 @@ def finished_fields(done: Finished) -> Step:
         "stderr": done.stderr.decode(errors="replace"),
         "timed_out": done.timed_out,
         "truncated": done.truncated,
+        **({} if done.limit is None else {"limit": done.limit}),
     }
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.confine.choose import confinement
+from pytest_gittrix.confine.limits import Limits
 from pytest_gittrix.evals.inputs.identity import digest_bytes, sample_seed, session_id
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Outcome, Record
 from pytest_gittrix.evals.inputs.suite import Case
@@ -46,6 +47,7 @@ class Setting:
         seed: the seed of the run.
         instant: the instant that clocks stand at.
         confine: the level of confinement that is really used.
+        limits: what each program may use.
         passed: the names of the environment variables that are passed to the agent.
         timeout_ms: the time limit in milliseconds that replaces those of the cases.
         record: whether to record the tree after each step.
@@ -61,6 +63,7 @@ class Setting:
     instant: datetime
     confine: str
     passed: tuple[str, ...] = ()
+    limits: Limits | None = None
     timeout_ms: int | None = None
     record: bool = False
     replay: Path | None = None
@@ -203,7 +206,7 @@ def _spec_of(job: Job) -> SampleSpec:
         seed=sample_seed(setting.seed, case.id, job.epoch),
         agent=agent,
         instant=setting.instant,
-        confinement=confinement(setting.confine),
+        confinement=confinement(setting.confine, limits=setting.limits),
         passed={name: os.environ[name] for name in setting.passed if name in os.environ},
         path=os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)]),
         timeout=(case.timeout_ms if setting.timeout_ms is None else setting.timeout_ms) / 1000,

@@ -12,6 +12,7 @@ import pytest
 from support.evals import agent_file, command_file, ran, suite, write
 
 from pytest_gittrix.confine.choose import confinement
+from pytest_gittrix.confine.limits import Limits
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.results.manifest import PINNED
 from pytest_gittrix.evals.runs.agents import CommandAgent, GoldAgent, NopAgent, agent_of
@@ -160,3 +161,15 @@ def test_a_word_that_is_no_path_stays_as_it_is_for_the_workspace(tmp_path: Path,
     assert agent.argv == (str(tmp_path / "bin" / "agent.sh"), "app.py")
     assert agent.identity["argv"] == ["agent.sh", "app.py"]
     assert agent.readable == (tmp_path / "bin" / "agent.sh",)
+
+
+def test_an_agent_that_passes_a_limit_of_the_run_fails_and_its_record_says_why(tmp_path: Path) -> None:
+    if confinement("auto").level == "off":
+        pytest.skip("nothing confines programs here")
+    hog = command_file(tmp_path, "while True: pass")
+    summary = ran(suite(tmp_path), tmp_path, hog, confine="auto", limits=Limits(cpu_seconds=0.5))
+    (record,) = summary.records
+
+    assert record.outcome == "agent_error"
+    assert "passed its limit of cpu" in record.reason
+    assert summary.store.manifest().core["setting"]["limits"] == ["cpu_seconds=0.5"]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.confine.execute import run as run
     from pytest_gittrix.confine.filesystem_layout import Place as Place
     from pytest_gittrix.confine.filesystem_layout import toolchain as toolchain
-    from pytest_gittrix.confine.limits import Limits as Limits
+    from pytest_gittrix.confine.limits import ResourceLimits as ResourceLimits
     from pytest_gittrix.confine.network import MODELS as MODELS
     from pytest_gittrix.confine.network import ModelEndpoint as ModelEndpoint
     from pytest_gittrix.os_level.confinement_levels import LEVELS as LEVELS
@@ -39,7 +39,7 @@ __getattr__ = door(
             "Launch",
             "wrapped",
         ),
-        "pytest_gittrix.confine.limits": ("Limits",),
+        "pytest_gittrix.confine.limits": ("ResourceLimits",),
         "pytest_gittrix.confine.network": (
             "MODELS",
             "ModelEndpoint",

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 from pytest_gittrix.confine import launcher
 from pytest_gittrix.confine.filesystem_layout import Layout, Place, layout
-from pytest_gittrix.confine.limits import Limits, check_limits, require_limits
+from pytest_gittrix.confine.limits import ResourceLimits, check_limits, require_limits
 from pytest_gittrix.confine.namespace_jail import HOST_NAME
 from pytest_gittrix.confine.network import Network, Reachable
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
@@ -46,7 +46,7 @@ class Confinement:
     by: Means
     why: str = ""
     network: Network = "none"
-    limits: Limits | None = None
+    limits: ResourceLimits | None = None
 
     def __str__(self) -> str:
         if self.by == "none":
@@ -61,7 +61,7 @@ def level_of(recorded: str | None) -> Level | None:
     return None if recorded is None else check_level(recorded.partition("(")[0])
 
 
-def limits_of(recorded: str | None) -> Limits | None:
+def limits_of(recorded: str | None) -> ResourceLimits | None:
     """The limits of a recorded confinement such as ``jail(bwrap, limits memory=2GB)``; None if it has none."""
     return check_limits((recorded or "").rpartition(", limits ")[2].rstrip(")").split()) if ", limits " in (recorded or "") else None
 

@@ -18,7 +18,7 @@ _UNITS_OF_SIZES: Final = _UNITS | {f"{unit}B": factor for unit, factor in _UNITS
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ResourceLimits:
     """What a confined program may use, together with everything it starts. A program that passes one is ended with all of that.
 
     Attributes:
@@ -52,9 +52,9 @@ class Limits:
     def __str__(self) -> str:
         return " ".join(f"{name}={_size_text(value) if _READ[name] is size_bytes else value}" for name, value in self.given().items())
 
-    def or_else(self, others: Limits | None) -> Limits:
+    def or_else(self, others: ResourceLimits | None) -> ResourceLimits:
         """These, and those of others that these do not name."""
-        return self if others is None else Limits(**others.given() | self.given())
+        return self if others is None else ResourceLimits(**others.given() | self.given())
 
 
 def size_bytes(text: object) -> int:
@@ -70,11 +70,12 @@ def size_bytes(text: object) -> int:
     return int(number) * _UNITS_OF_SIZES[name]
 
 
-def check_limits(limits: object) -> Limits | None:
+def check_limits(limits: object) -> ResourceLimits | None:
     """Validate the limits of a program.
 
     Args:
-        limits: ``Limits``; a mapping of its attributes, in which a size may be a text such as ``2GB``; or texts such as ``memory=2GB``.
+        limits: ``ResourceLimits``; a mapping of its attributes, in which a size may be a text such as ``2GB``; or texts such as
+            ``memory=2GB``.
 
     Returns:
         The limits; None if there are none.
@@ -82,11 +83,11 @@ def check_limits(limits: object) -> Limits | None:
     Raises:
         InvalidInput: it is none of these, or a name stands there twice.
     """
-    if limits is None or isinstance(limits, Limits):
+    if limits is None or isinstance(limits, ResourceLimits):
         return limits if limits is not None and limits.given() else None
     if isinstance(limits, Mapping):
         found = {name: _read(name, value) for name, value in limits.items()}
-        return Limits(**found) if found else None
+        return ResourceLimits(**found) if found else None
     if not isinstance(limits, Iterable):
         raise _no_limit(repr(limits))
     named: dict[str, str] = {}

@@ -43,7 +43,7 @@ class Meter:
     """Who measures one program.
 
     Args:
-        limits: the limits, by the names that ``Limits`` gives them.
+        limits: the limits, by the names that ``ResourceLimits`` gives them.
         directories: those that the program may write.
         root: the process that the program and all it starts descend from.
         ours: how many processes are ours, from that one on in a line.

@@ -60,7 +60,7 @@ def settle(mounts: Iterable[Sequence[str]], network: str, limits: Mapping[str, i
     Args:
         mounts: kind, target and source of each; see ``filesystem_layout.Mount``.
         network: as in ``leave_namespaces``.
-        limits: those of ``limits.Limits`` that there are; of processes and of memory are some that the kernel can keep.
+        limits: those of ``ResourceLimits`` that there are; of processes and of memory are some that the kernel can keep.
 
     Raises:
         OSError: the kernel refuses something.

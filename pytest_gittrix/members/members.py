@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pytest_gittrix.clock.clock import Timer
-from pytest_gittrix.confine.limits import Limits, check_limits
+from pytest_gittrix.confine.limits import ResourceLimits, check_limits
 from pytest_gittrix.confine.network import ModelEndpoint
 from pytest_gittrix.durations import ns_of
 from pytest_gittrix.engine.agents.launch import settings_for
@@ -94,7 +94,7 @@ class Members:
         environment: Mapping[str, str] | None = None,
         confine: Level | None = None,
         network: str | ModelEndpoint | Iterable[str | ModelEndpoint] = "none",
-        limits: Limits | Mapping[str, int | float | str] | None = None,
+        limits: ResourceLimits | Mapping[str, int | float | str] | None = None,
         pass_env: Iterable[str] = (),
         readable: Iterable[Path | str] = (),
         grace: float = GRACE,
@@ -159,7 +159,7 @@ class Members:
         work_item: str | None = None,
         environment: Mapping[str, str] | None = None,
         confine: Level | None = None,
-        limits: Limits | Mapping[str, int | float | str] | None = None,
+        limits: ResourceLimits | Mapping[str, int | float | str] | None = None,
         id: str | None = None,
         progress: Progress | None = None,
         **identity: str,

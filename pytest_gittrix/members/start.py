@@ -17,7 +17,7 @@ from typing import Any, Final
 from pytest_gittrix import points
 from pytest_gittrix.backends.transport import Transport
 from pytest_gittrix.confine.command import Confinement
-from pytest_gittrix.confine.limits import Limits
+from pytest_gittrix.confine.limits import ResourceLimits
 from pytest_gittrix.engine.lineage.member_recovery import AGENT, HOME
 from pytest_gittrix.engine.lineage.start import check_identity, with_values
 from pytest_gittrix.engine.operations.caller import make_mark
@@ -69,7 +69,7 @@ class StartRequest:
     progress: Progress | None
     identity: Mapping[str, str] = field(default_factory=dict)
     confine: str | None = None
-    limits: Limits | None = None
+    limits: ResourceLimits | None = None
 
     def check(self) -> None:
         """Check the arguments before anything is made.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.confine.command import Confinement
-from pytest_gittrix.confine.limits import Limits
+from pytest_gittrix.confine.limits import ResourceLimits
 from pytest_gittrix.engine.agents.agent_session import VARIABLES
 from pytest_gittrix.engine.agents.keeper import RECORD
 from pytest_gittrix.engine.agents.launch import Confirm, network_summary
@@ -50,7 +50,13 @@ class Agents:
         return known.get(observed.state.identity.get("agent", ""), observed.project.agents[0])
 
     def launch(
-        self, observed: ObservedSession, workspace: Path, prompt: str | None, confine: str | None, limits: Limits | None, confirm: Confirm
+        self,
+        observed: ObservedSession,
+        workspace: Path,
+        prompt: str | None,
+        confine: str | None,
+        limits: ResourceLimits | None,
+        confirm: Confirm,
     ) -> AgentProcess:
         """Start a session's next agent.
 

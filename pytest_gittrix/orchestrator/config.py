@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Literal, Protocol
 
 from pytest_gittrix.backends.forge.protocol import Forge
-from pytest_gittrix.confine.limits import Limits, check_limits
+from pytest_gittrix.confine.limits import ResourceLimits, check_limits
 from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.refs import short_branch
@@ -206,7 +206,7 @@ class SpawnConfig:
     prompt: str | None = None
     agent: str | None = None
     confine: Level | None = None
-    limits: Limits | Mapping[str, int | float | str] | None = None
+    limits: ResourceLimits | Mapping[str, int | float | str] | None = None
 
     def check(self) -> SpawnConfig:
         """Return the same, if each value is allowed. Raises InvalidInput if not."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from pytest_gittrix.confine.limits import Limits
+from pytest_gittrix.confine.limits import ResourceLimits
 from pytest_gittrix.confine.network import ModelEndpoint
 from pytest_gittrix.engine.agents.launch import settings_for
 from pytest_gittrix.engine.agents.processes import GRACE
@@ -118,7 +118,7 @@ class Orchestrator:
         environment: Mapping[str, str] | None = None,
         confine: Level | None = None,
         network: str | ModelEndpoint | Iterable[str | ModelEndpoint] = "none",
-        limits: Limits | Mapping[str, int | float | str] | None = None,
+        limits: ResourceLimits | Mapping[str, int | float | str] | None = None,
         pass_env: Iterable[str] = (),
         readable: Iterable[Path | str] = (),
         grace: float = GRACE,
@@ -196,7 +196,7 @@ class Orchestrator:
         system_prompt: str | None = None,
         agent: str | None = None,
         confine: Level | None = None,
-        limits: Limits | Mapping[str, int | float | str] | None = None,
+        limits: ResourceLimits | Mapping[str, int | float | str] | None = None,
     ) -> Session:
         """The session that leads a project's others: the existing one, or a new one. Concurrent calls get the same.
 

@@ -43,7 +43,7 @@ from pytest_gittrix.workspaces.workspace import Workspace
 
 if TYPE_CHECKING:
     from pytest_gittrix.confine.choose import Finished
-    from pytest_gittrix.confine.limits import Limits as ResourceLimits
+    from pytest_gittrix.confine.limits import ResourceLimits
     from pytest_gittrix.confine.network import ModelEndpoint
 
 VARIABLES: Final = ("GITTRIX_SESSION_ID", "GT_SESSION_UUID")

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.confine.choose import Confinement, Place, confinement, toolchain, wrapped
-from pytest_gittrix.confine.limits import Limits, check_limits
+from pytest_gittrix.confine.limits import ResourceLimits, check_limits
 from pytest_gittrix.confine.network import Network, check_network
 from pytest_gittrix.engine.agents.keeper import LIMIT
 from pytest_gittrix.engine.agents.processes import AgentProcess
@@ -62,7 +62,7 @@ class AgentSettings:
     network: Network = "none"
     pass_env: tuple[str, ...] = ()
     readable: tuple[Path, ...] = ()
-    limits: Limits | None = None
+    limits: ResourceLimits | None = None
 
     def __post_init__(self) -> None:
         check_level(self.confine)
@@ -76,7 +76,7 @@ class AgentSettings:
         named = {*INHERITED, *self.pass_env}
         return {name: value for name, value in os.environ.items() if name in named or name.startswith("LC_")}
 
-    def at(self, confine: str | None, limits: Limits | None) -> AgentSettings:
+    def at(self, confine: str | None, limits: ResourceLimits | None) -> AgentSettings:
         """The same settings, at another level and with other limits where they are named. Raises InvalidInput if it is no level."""
         found = self if confine is None else replace(self, confine=confine)
         return found if limits is None else replace(found, limits=limits.or_else(self.limits))

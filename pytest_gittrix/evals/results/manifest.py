@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix import __version__
-from pytest_gittrix.confine.limits import Limits
+from pytest_gittrix.confine.limits import ResourceLimits
 from pytest_gittrix.durations import format_instant
 from pytest_gittrix.errors import InvalidInput, MetadataVersionUnsupported
 from pytest_gittrix.evals.inputs.identity import Json, canonical, digest_of, sample_key
@@ -103,7 +103,7 @@ def core_of(
     confine: str,
     passed: Sequence[str],
     timeout_ms: int | None,
-    limits: Limits | None = None,
+    limits: ResourceLimits | None = None,
 ) -> dict[str, Json]:
     """The core of a manifest.
 

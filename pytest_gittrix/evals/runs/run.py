@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pytest_gittrix.clock.clock import SystemClock
 from pytest_gittrix.confine.choose import confinement
-from pytest_gittrix.confine.limits import Limits, check_limits
+from pytest_gittrix.confine.limits import ResourceLimits, check_limits
 from pytest_gittrix.durations import format_instant
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.evals.inputs.identity import Json
@@ -74,7 +74,7 @@ class Options:
     shard: Shard | None = None
     timeout_ms: int | None = None
     confine: str | None = None
-    limits: Limits | None = None
+    limits: ResourceLimits | None = None
     passed: tuple[str, ...] = ()
     record: bool = False
     replay: Path | None = None

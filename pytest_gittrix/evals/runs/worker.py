@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.confine.choose import confinement
-from pytest_gittrix.confine.limits import Limits
+from pytest_gittrix.confine.limits import ResourceLimits
 from pytest_gittrix.evals.inputs.identity import digest_bytes, sample_seed, session_id
 from pytest_gittrix.evals.inputs.sample_record import RETRIED, Outcome, Record
 from pytest_gittrix.evals.inputs.suite import Case
@@ -63,7 +63,7 @@ class Setting:
     instant: datetime
     confine: str
     passed: tuple[str, ...] = ()
-    limits: Limits | None = None
+    limits: ResourceLimits | None = None
     timeout_ms: int | None = None
     record: bool = False
     replay: Path | None = None

@@ -13,7 +13,7 @@ from support.confined import JAILS, LONG, PATH, STRONGER, Confined, available
 
 from pytest_gittrix.confine.choose import confinement, wrapped
 from pytest_gittrix.confine.command import Confinement, limits_of
-from pytest_gittrix.confine.limits import Limits, check_limits
+from pytest_gittrix.confine.limits import ResourceLimits, check_limits
 from pytest_gittrix.confine.namespace_jail import numbers_are_its_own
 from pytest_gittrix.confine.network import check_network
 from pytest_gittrix.engine.agents.start import start_agent
@@ -123,7 +123,7 @@ def test_a_program_that_keeps_to_its_limits_runs_to_its_end(name: str, program: 
 
 @pytest.mark.parametrize("name", ["guard by landlock", OWN_JAIL])
 def test_the_gateway_of_a_program_is_no_part_of_it(name: str, tmp_path: Path) -> None:
-    found = replace(available(name), limits=Limits(processes=1), network=check_network("api.example.org:443"))
+    found = replace(available(name), limits=ResourceLimits(processes=1), network=check_network("api.example.org:443"))
 
     assert Confined.make(tmp_path, found).run("sleep", "0.2").code == 0
 
@@ -220,17 +220,17 @@ def test_what_is_no_limit_is_refused(wrong: object) -> None:
 
 
 def test_limits_are_given_as_values_as_a_mapping_or_as_texts() -> None:
-    limits = Limits(processes=200, memory=2 * 10**9, cpu_seconds=0.5)
+    limits = ResourceLimits(processes=200, memory=2 * 10**9, cpu_seconds=0.5)
 
     assert check_limits(limits) is limits
     assert check_limits({"processes": 200, "memory": "2GB", "cpu_seconds": 0.5}) == limits
     assert check_limits(["processes=200", "memory=2G", "cpu_seconds=0.5"]) == limits
-    assert check_limits("memory=7B") == Limits(memory=7)
-    assert check_limits(None) is check_limits(Limits()) is check_limits([]) is None
+    assert check_limits("memory=7B") == ResourceLimits(memory=7)
+    assert check_limits(None) is check_limits(ResourceLimits()) is check_limits([]) is None
 
 
 def test_they_are_told_with_the_level_and_read_from_there() -> None:
-    limits = Limits(processes=1_000_000, memory=2 * 10**9, disk=1234567, cpu_seconds=0.5)
+    limits = ResourceLimits(processes=1_000_000, memory=2 * 10**9, disk=1234567, cpu_seconds=0.5)
     told = str(Confinement("jail", "bwrap", network="all", limits=limits))
 
     assert told == "jail(bwrap, network all, limits processes=1000000 memory=2GB disk=1234567B cpu_seconds=0.5)"
@@ -240,4 +240,4 @@ def test_they_are_told_with_the_level_and_read_from_there() -> None:
 
 
 def test_a_limit_of_one_agent_takes_the_place_of_that_of_all_and_leaves_the_others() -> None:
-    assert Limits(memory=1).or_else(Limits(memory=2, processes=3)) == Limits(memory=1, processes=3)
+    assert ResourceLimits(memory=1).or_else(ResourceLimits(memory=2, processes=3)) == ResourceLimits(memory=1, processes=3)

@@ -12,7 +12,7 @@ import pytest
 from support.evals import agent_file, command_file, ran, suite, write
 
 from pytest_gittrix.confine.choose import confinement
-from pytest_gittrix.confine.limits import Limits
+from pytest_gittrix.confine.limits import ResourceLimits
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.results.manifest import PINNED
 from pytest_gittrix.evals.runs.agents import CommandAgent, GoldAgent, NopAgent, agent_of
@@ -167,7 +167,7 @@ def test_an_agent_that_passes_a_limit_of_the_run_fails_and_its_record_says_why(t
     if confinement("auto").level == "off":
         pytest.skip("nothing confines programs here")
     hog = command_file(tmp_path, "while True: pass")
-    summary = ran(suite(tmp_path), tmp_path, hog, confine="auto", limits=Limits(cpu_seconds=0.5))
+    summary = ran(suite(tmp_path), tmp_path, hog, confine="auto", limits=ResourceLimits(cpu_seconds=0.5))
     (record,) = summary.records
 
     assert record.outcome == "agent_error"

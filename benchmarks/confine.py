@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.measure import Measurement, Variant, interleave, summarise, timed
-from pytest_gittrix.confine.choose import Confinement, Place, run
-from pytest_gittrix.confine.probe import missing
+from pytest_gittrix.confine.choose import Confinement, Place, missing, run
 
 PLAIN: Final = "plain subprocess.run"
 _MEANS: Final = (

@@ -124,6 +124,7 @@ def info_facts(one: SessionInfo, now: datetime) -> list[tuple[str, object]]:
         ("age", brief(now - one.created_at)),
         ("expires in", until(one.deadline, now) if one.deadline else None),
         ("touched", one.touched_files),
+        ("not part of this", one.beside),
     ]
 
 

@@ -21,7 +21,6 @@ from pytest_gittrix.engine.operations.validation import check_commit_text, check
 from pytest_gittrix.engine.promotion.promoter import PromoteRequest
 from pytest_gittrix.engine.promotion.pull_requests import PrRequest
 from pytest_gittrix.engine.services import EngineServices
-from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.record.eventlog.events import Actor, Event
 from pytest_gittrix.record.state.fold import metadata_of
 from pytest_gittrix.views import view
@@ -65,12 +64,7 @@ class UserSession(AgentSession):
         with self._recorder.working("review", self._actor) as state:
             snapshot = self._snapshot(state)
             changes = snapshot.changes if files is None else select(snapshot, files, None).changes
-            try:
-                work = self._commits(state).beside(snapshot.changes, promoted=True)
-                beside: tuple[str, ...] = () if work is None else work.lines
-            except GittrixError as problem:
-                beside = (f"The agent's repository cannot be read: {problem.fact}",)
-            return Review(self.id, state.baseline, changes, snapshot, beside)
+            return Review(self.id, state.baseline, changes, snapshot, self._beside(state, snapshot))
 
     def promote(
         self,

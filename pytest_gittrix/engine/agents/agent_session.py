@@ -34,7 +34,7 @@ from pytest_gittrix.engine.operations.review import (
     snapshot_of,
 )
 from pytest_gittrix.engine.operations.validation import check_contents, check_message, check_paths, check_text
-from pytest_gittrix.errors import SessionExpired, WriteRejected
+from pytest_gittrix.errors import GittrixError, SessionExpired, WriteRejected
 from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.record.eventlog.events import Actor, Event, passing_event, path_fields
 from pytest_gittrix.record.state.fold import SessionState
@@ -84,7 +84,8 @@ class AgentSession:
     def _info(self, *, marks: bool) -> SessionInfo:
         with self._recorder.working("info", self._actor, marks=marks) as state:
             self._recorder.derive()
-            return info_of(state, self._workspace, self._snapshot(state).touched)
+            snapshot = self._snapshot(state)
+            return info_of(state, self._workspace, snapshot.touched, self._beside(state, snapshot))
 
     def read(self, path: str) -> bytes:
         """The bytes of a file as the agent has it; a symlink gives its target.
@@ -193,6 +194,14 @@ class AgentSession:
         sha = self._commits(state).make(self._snapshot(state), message, self._recorder.clock.now_ns() // 10**9)
         self._recorder.append("session.commit", {"sha": sha, "message": message[:2000]}, actor=self._actor)
         return sha
+
+    def _beside(self, state: SessionState, snapshot: Snapshot) -> tuple[str, ...]:
+        """What the agent's own git holds that is in no touched file, a line each."""
+        try:
+            work = self._commits(state).beside(snapshot.changes, promoted=True)
+        except GittrixError as problem:
+            return (f"The agent's repository cannot be read: {problem.fact}",)
+        return () if work is None else work.lines
 
     def _commits(self, state: SessionState) -> AgentCommits:
         return AgentCommits(self._workspace, self._recorder.directory.joinpath(*CHECKPOINTS), state.commits)

@@ -27,6 +27,7 @@ class SessionInfo:
         fork_root: its first ancestor by forks; itself if it was not forked.
         successor: the session that continues it.
         outcome: how its agent did, if the caller that ended it said.
+        beside: what the agent's own git holds that is in no touched file; see ``Review``. Empty once the session has ended.
     """
 
     session_id: str
@@ -54,6 +55,7 @@ class SessionInfo:
     fork_root: str = ""
     successor: str | None = None
     outcome: str | None = None
+    beside: tuple[str, ...] = ()
 
     def to_wire(self) -> dict[str, Any]:
         """The same as JSON: camelCase keys, ISO-8601 times; keys without a value are left out."""
@@ -72,7 +74,7 @@ def _camel(name: str) -> str:
     return first + "".join(part.capitalize() for part in rest)
 
 
-def info_of(state: SessionState, workspace: Workspace | None, touched: Iterable[str]) -> SessionInfo:
+def info_of(state: SessionState, workspace: Workspace | None, touched: Iterable[str], beside: tuple[str, ...] = ()) -> SessionInfo:
     """A state as people see it; ``workspace`` is None when it is gone, and for a member's session, whose files only its agent uses."""
     deadline = None if state.ended else deadline_ns(state)
     capabilities = workspace.capabilities if workspace is not None else None
@@ -112,4 +114,5 @@ def info_of(state: SessionState, workspace: Workspace | None, touched: Iterable[
         fork_root=state.root,
         successor=state.successor,
         outcome=state.outcome,
+        beside=beside,
     )

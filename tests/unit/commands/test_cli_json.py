@@ -178,9 +178,12 @@ def test_diff_says_what_a_person_should_know_before_promoting(cli: Cli, id_: str
         run_git(arguments, cwd=cli.workspace(id_))
 
     data, shown = cli.data("session", "diff", id_, "--hunks"), cli("session", "diff", id_)
+    info = cli.data("session", "info", id_)
 
     assert data["secrets"] == {"app.py": ["line 1: GitHub token"]}
     assert data["beside"][0].startswith("branch 'aside' is at ")
+    assert info["beside"] == data["beside"]
+    assert f"not part of this  {data['beside'][0]}" in cli.ok("session", "info", id_).text
     assert "app.py: line 1: GitHub token" in shown.err
     assert "Not part of this: branch 'aside' is at " in shown.err
 

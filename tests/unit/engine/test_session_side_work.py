@@ -168,13 +168,14 @@ def test_objects_that_lead_elsewhere_are_kept_with_the_whole_workspace(site: Sit
 
 
 @pytest.mark.parametrize("deed", DEEDS)
-def test_a_review_says_what_is_no_part_of_it(site: Site, deed: str) -> None:
+def test_a_review_and_the_info_say_what_is_no_part_of_the_changes(site: Site, deed: str) -> None:
     session = site.start()
     session.write("other.txt", "x")
-    assert session.review().beside == ()
+    assert session.review().beside == session.info().beside == ()
     DEEDS[deed][0](session)
 
     (line,) = session.review().beside
+    assert session.info().beside == (line,)
     assert any(word in line for word in ("branch 'feature' is at", "stash 0 is", "'work.txt' is staged", "is in the reflog"))
 
 

@@ -106,6 +106,11 @@ def find_side_work(
     return SideWork(refs, tuple(lines), found) if lines else None
 
 
+def nested_repositories(root: str, directories: Collection[str]) -> list[str]:
+    """Those of some directories of a work tree in whose repositories something was stored. Raises AdapterUnavailable."""
+    return [path for path in directories if _stores_objects(os.path.join(root, path), ())]
+
+
 def keep_side_work(root: str, directory: Path, seed: Seed, work: SideWork, *, sync: bool) -> Path:
     """Move the objects of a workspace's repository into a bare repository with clean references; a killed move is gone on with.
 

@@ -95,6 +95,7 @@ class Snapshot:
         refused: paths that exist but can never be promoted, each with the reason.
         latest: the newest kernel change time of its files and directories, in nanoseconds.
         large: those of ``refused`` that are refused for their size alone; sorted by path.
+        nested: directories with a git repository of their own, whose files are among the changes and whose history is not; sorted.
     """
 
     seed: Seed
@@ -103,6 +104,7 @@ class Snapshot:
     refused: Mapping[str, str]
     latest: int
     large: Mapping[str, LargeFile] = field(default_factory=dict)
+    nested: tuple[str, ...] = ()
 
     @property
     def touched(self) -> list[str]:
@@ -145,6 +147,7 @@ class _Walk:
         self.blobs: dict[str, bytes] = {}
         self.refused: dict[str, str] = {}
         self.large: dict[str, LargeFile] = {}
+        self.nested: list[str] = []
         self.latest = 0
         self.total = 0
         self.visited: set[str] = set()
@@ -179,7 +182,11 @@ class _Walk:
                     if changed < stamp:
                         present.append(name)
                         continue
-                if name == ".git" or (is_temporary(name) and not self._tracked(prefix + name)):
+                if name == ".git":
+                    if path and entry.is_dir(follow_symlinks=False):
+                        self.nested.append(path)
+                    continue
+                if is_temporary(name) and not self._tracked(prefix + name):
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     subdirectories.append(name)
@@ -383,7 +390,8 @@ def take_snapshot(
         finally:
             os.close(root)
         changes = dict(sorted(walk.changes.items()))
-        return Snapshot(seed, changes, walk.blobs, dict(sorted(walk.refused.items())), walk.latest, dict(sorted(walk.large.items())))
+        refused, large = dict(sorted(walk.refused.items())), dict(sorted(walk.large.items()))
+        return Snapshot(seed, changes, walk.blobs, refused, walk.latest, large, tuple(sorted(walk.nested)))
     raise AdapterUnavailable(
         f"The workspace {path} did not stand still while it was read, {_TRIES} times.",
         why="A snapshot of moving files would promote what nobody wrote.",

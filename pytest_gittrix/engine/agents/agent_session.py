@@ -38,6 +38,7 @@ from pytest_gittrix.errors import GittrixError, SessionExpired, WriteRejected
 from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.record.eventlog.events import Actor, Event, passing_event, path_fields
 from pytest_gittrix.record.state.fold import SessionState
+from pytest_gittrix.workspaces.side_work import nested_repositories
 from pytest_gittrix.workspaces.snapshot import Limits, Snapshot
 from pytest_gittrix.workspaces.workspace import Workspace
 
@@ -198,10 +199,11 @@ class AgentSession:
     def _beside(self, state: SessionState, snapshot: Snapshot) -> tuple[str, ...]:
         """What the agent's own git holds that is in no touched file, a line each."""
         try:
+            nested = nested_repositories(self._workspace.path, snapshot.nested)
             work = self._commits(state).beside(snapshot.changes, promoted=True)
         except GittrixError as problem:
             return (f"The agent's repository cannot be read: {problem.fact}",)
-        return () if work is None else work.lines
+        return (*(() if work is None else work.lines), *(f"{path!r} is a repository of its own, with a history" for path in nested))
 
     def _commits(self, state: SessionState) -> AgentCommits:
         return AgentCommits(self._workspace, self._recorder.directory.joinpath(*CHECKPOINTS), state.commits)

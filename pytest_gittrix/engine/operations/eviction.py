@@ -27,7 +27,7 @@ from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.record.state.values import OUTCOMES
 from pytest_gittrix.record.store.store import LOCK, TURN
-from pytest_gittrix.workspaces.side_work import CONTENTS, keep_side_work, settle_side_work
+from pytest_gittrix.workspaces.side_work import CONTENTS, keep_side_work, nested_repositories, settle_side_work
 from pytest_gittrix.workspaces.snapshot import Limits, Snapshot
 from pytest_gittrix.workspaces.workspace import Trash, Workspace
 
@@ -197,6 +197,8 @@ class Evictor:
             if path not in snapshot.large:
                 return AdapterUnavailable(f"{path!r} is not archived: {reason}.")
         try:
+            for path in nested_repositories(workspace.path, snapshot.nested):
+                return AdapterUnavailable(f"{path!r} is a repository of its own, and its history is not archived.")
             kept = self._keep_side_work(recorder, state, workspace, snapshot, promoted=promoted is not None)
         except GittrixError as problem:
             return problem

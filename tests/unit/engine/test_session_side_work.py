@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.engine import Site, open_site
+from support.engine import Site, open_site, shell
 from support.refusals import refuse_to_open
 
 from pytest_gittrix.engine.user_session import UserSession
@@ -265,3 +265,22 @@ def test_an_index_that_the_system_refuses_to_read_is_kept_with_the_workspace(sit
         refuse_to_open(refusing, "index", errno.EIO)
         session.discard()
     assert run_git(["show", ":work.txt"], cwd=site.directory(session) / "archive.workspace") == b"the work"
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_repository_below_the_root_is_kept_with_its_history(site: Site, end: str) -> None:
+    session = site.start()
+    shell(session, "git init -q vendor; cd vendor; echo one > one.txt; git add .; git commit -qm one")
+
+    ENDS[end](site, session)
+
+    nested = site.directory(session) / "archive.workspace" / "vendor"
+    assert run_git(["show", "HEAD:one.txt"], cwd=nested) == b"one\n"
+
+
+def test_a_repository_below_the_root_in_which_nothing_was_stored_needs_no_keeping(site: Site) -> None:
+    session = site.start()
+    shell(session, "git init -q vendor")
+    session.discard()
+
+    assert not (site.directory(session) / "archive.workspace").exists()

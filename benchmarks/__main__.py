@@ -43,6 +43,7 @@ def _benches(sizes: list[int], quick: bool) -> dict[str, Callable[[], list[Measu
     from benchmarks.evals import evals
     from benchmarks.fixtures_cost import fixtures_cost
     from benchmarks.history import history
+    from benchmarks.ignore import ignore
     from benchmarks.machine import machine
     from benchmarks.query import query
     from benchmarks.startup import startup
@@ -60,6 +61,7 @@ def _benches(sizes: list[int], quick: bool) -> dict[str, Callable[[], list[Measu
         "machine": lambda: machine(quick=quick),
         "evals": lambda: evals(quick=quick),
         "confine": lambda: confine(quick=quick),
+        "ignore": lambda: ignore(quick=quick),
     }
 
 

@@ -115,8 +115,8 @@ def failing(
         only_families: the only families of sockets that somebody can make; None for all but ``families``.
         connected_pairs_only: whether socketpair(2) makes stream and seqpacket sockets only. One end of a pair of another type can be
             connected to the path of any socket of the machine.
-        notify_of_tcp: whether a listener answers calls of socket(2) for TCP; all other calls of it fail, and so does what connects while
-            it sends.
+        notify_of_tcp: whether a listener answers calls of socket(2) for TCP by IPv4; all other calls of it fail, and so does what
+            connects while it sends.
 
     Raises:
         OSError: the calls of this machine are not known.
@@ -141,8 +141,9 @@ def failing(
         program += [instruction(EQUAL, _NUMBERS["socket"][column], 0, len(allowed) // 8 + 2), instruction(LOAD, argument(0))]
         program += [allowed, instruction(RETURN, FAIL | errno.EACCES)]
     if notify_of_tcp:
-        program += [instruction(EQUAL, _NUMBERS["socket"][column], 0, 11), instruction(LOAD, argument(0))]
-        program += [instruction(EQUAL, _INET, 1), instruction(EQUAL, _INET6, 0, 7)]
+        program += [instruction(EQUAL, _NUMBERS["socket"][column], 0, 12), instruction(LOAD, argument(0))]
+        # Who gets no socket of IPv6 takes IPv4. Java sets options of IPv6 on the other, which a connected one refuses.
+        program += [instruction(EQUAL, _INET6, 0, 1), instruction(RETURN, FAIL | errno.EAFNOSUPPORT), instruction(EQUAL, _INET, 0, 7)]
         program += [instruction(LOAD, argument(1)), instruction(AND, _SOCKET_TYPE), instruction(EQUAL, _STREAM, 0, 4)]
         program += [instruction(LOAD, argument(2)), instruction(EQUAL, 0, 1), instruction(EQUAL, _TCP, 0, 1)]
         program += [instruction(RETURN, NOTIFY), instruction(RETURN, FAIL | errno.EACCES)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -236,7 +237,7 @@ def fast(line):
 
 attempt("connect", lambda: again(lambda line: None))
 attempt("connect to nothing, and again", lambda: again(lambda line: call("connect", line.fileno(), struct.pack("=H14x", 0), 16)))
-attempt("connect through IPv6", lambda: answer(socket.socket(socket.AF_INET6)))
+attempt("IPv6", lambda: socket.socket(socket.AF_INET6))
 attempt("send and connect", lambda: fast(socket.socket()))
 attempt("send a message and connect", lambda: socket.socket().sendmsg([b"GET"], [], 0x20000000, ("127.0.0.1", port)))
 attempt("send to", lambda: socket.socket().sendto(b"GET", ("127.0.0.1", port)) and "sent to who is there")
@@ -270,7 +271,7 @@ def test_a_guarded_program_makes_no_connection_but_to_its_gateway(tmp_path: Path
     assert json.loads(ended.stdout) == {
         "connect": refused,
         "connect to nothing, and again": refused,
-        "connect through IPv6": refused,
+        "IPv6": "EAFNOSUPPORT",
         "send and connect": "EACCES",
         "send a message and connect": "EACCES",
         "send to": "sent to who is there",
@@ -286,3 +287,26 @@ def test_a_guarded_program_may_make_many_sockets_and_none(tmp_path: Path) -> Non
 
     assert place.python(code).stdout == b"done\n"
     assert place.shell("true & wait; exit 3").code == 3
+
+
+JAVA = """
+import java.net.*;
+
+public class Reach {
+    public static void main(String[] arguments) throws Exception {
+        var line = new Socket("127.0.0.1", 3128);
+        line.getOutputStream().write("CONNECT other.example:443 HTTP/1.1\\r\\n\\r\\n".getBytes());
+        System.out.println(java.time.Year.of(2030) + " " + new String(line.getInputStream().readNBytes(12)));
+    }
+}
+"""
+
+
+@pytest.mark.parametrize("name", BY_LIST)
+def test_java_works_and_reaches_the_gateway(name: str, tmp_path: Path) -> None:
+    if shutil.which("java") is None:
+        pytest.skip("there is no java")
+    place = Confined.make(tmp_path, replace(available(name), network=check_network(["api.example.org:443"])))
+    (place.workspace / "Reach.java").write_text(JAVA)
+
+    assert place.told("java Reach.java") == "2030 HTTP/1.1 403\n"

@@ -295,8 +295,8 @@ def test_a_kill_of_its_recovery_is_survived(place: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if "index" not in name])
-def test_its_kill_leaves_a_recovery_nothing_that_could_be_struck(place: Path, name: str) -> None:
-    assert sweep_recovery(OPERATIONS[name], place, label=name) == 0
+def test_its_kill_leaves_a_recovery_at_most_a_temporary_file_to_remove(place: Path, name: str) -> None:
+    assert sweep_recovery(OPERATIONS[name], place, label=name) <= 1
 
 
 # Beside others ----------------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from pytest_gittrix.backends.local import LocalDurable
 from pytest_gittrix.backends.protocol import Drift
 from pytest_gittrix.engine.operations import eviction, recorder
 from pytest_gittrix.engine.operations.review import Review
-from pytest_gittrix.engine.promotion import conflicts, promotion
+from pytest_gittrix.engine.promotion import conflicts, promoter, promotion
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.git.commit import BuiltCommit
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SYMLINK, Changes, Entry
@@ -135,19 +135,19 @@ def loses_modes() -> AbstractContextManager[object]:
 
 def promotes_everything() -> AbstractContextManager[object]:
     """Whatever was selected."""
-    exact = promotion.select
-    return patch.object(promotion, "select", lambda snapshot, _files, _hunks: exact(snapshot, None, None))
+    exact = promoter.select
+    return patch.object(promoter, "select", lambda snapshot, _files, _hunks: exact(snapshot, None, None))
 
 
 def passes_over_unknown_names() -> AbstractContextManager[object]:
     """A selection is of those that were touched, if any was."""
-    exact = promotion.select
+    exact = promoter.select
 
     def select(snapshot: Snapshot, files: Any, hunks: Any) -> Any:
         known = None if files is None else [path for path in files if path in snapshot.changes]
         return exact(snapshot, known or files, hunks)
 
-    return patch.object(promotion, "select", select)
+    return patch.object(promoter, "select", select)
 
 
 def promotes_live_bytes() -> AbstractContextManager[object]:

@@ -139,7 +139,7 @@ def _sleeps(pid: int) -> bool:
         return False
 
 
-def test_more_than_any_review_takes_is_refused_and_removed(tmp_path: Path) -> None:
+def test_what_lies_too_deep_to_be_reviewed_is_left_out_and_removed(tmp_path: Path) -> None:
     body = """
     import os
     for _ in range(3000):
@@ -148,8 +148,9 @@ def test_more_than_any_review_takes_is_refused_and_removed(tmp_path: Path) -> No
     """
     summary = ran(suite(tmp_path, "one", "two"), tmp_path, command_file(tmp_path, body))
 
-    assert summary.counts["refused"] == 2
-    assert "more than 400 directories deep" in summary.records[0].reason
+    assert summary.counts["fail"] == 2
+    (review,) = [event for event in summary.store.lines("events", summary.records[0].key) if event["kind"] == "review.done"]
+    assert (review["data"]["files"], review["data"]["left_out"]) == (0, ["/".join("d" * 401)])
     assert left_in(tmp_path / "scratch") == []
 
 

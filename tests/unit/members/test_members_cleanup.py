@@ -97,7 +97,7 @@ def test_credentials_outlive_the_workspace_they_were_held_back_in(crew: Crew) ->
     crew.members.finish(life.id)
     assert crew.members.scan().removed == (life.id,)
     left = {path.name for path in crew.directory(life.id).iterdir()}
-    assert left == {"events.jsonl", "metadata.json", "archive.held"}
+    assert left == {"events.jsonl", "metadata.json", "archive.held", "archive.workspace"}
     assert git(crew.directory(life.id) / "archive.held/app.git", "show", "main:.env") == "not again"
 
 

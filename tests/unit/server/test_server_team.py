@@ -93,7 +93,7 @@ def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
         ("team = ''", "team: "),
         (
             "colour = 'blue'",
-            "colour: no such key; there are: command, confine, forge, limits, members, network, "
+            "colour: no such key; there are: allow_secrets, command, confine, forge, limits, members, network, "
             "pass_env, projects, readable, repositories, retention, team",
         ),
         ("[[repositories]]\nname = 'app'", r"repositories\[0\]\.url: must be given"),

@@ -91,10 +91,17 @@ def hand_over(line: _socket.socket, kind: bytes, descriptor: int) -> None:
 
 
 def handed(line: _socket.socket) -> tuple[bytes, int]:
-    """What ``hand_over`` sends next: what it is, and the descriptor. Raises EOFError if nobody can send any more, and OSError."""
+    """What ``hand_over`` sends next: what it is, and the descriptor; -1 if this process can have no more of these.
+
+    Raises:
+        EOFError: nobody can send any more.
+        OSError: as the system says.
+    """
     kind, ancillary, _, _ = line.recvmsg(1, _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC)
-    if not ancillary:
+    if not kind:
         raise EOFError
+    if not ancillary:
+        return kind, -1
     (descriptor,) = struct.unpack("=i", ancillary[0][2])
     return kind, descriptor
 
@@ -218,17 +225,26 @@ class Gateway:
         line.setblocking(False)
         loop = asyncio.get_running_loop()
         ended = loop.create_future()
-        answers = {loop.create_task(self._answer_handed(first))}
+        answers: set[asyncio.Task[None]] = set()
+
+        def answer(descriptor: int) -> None:
+            task = loop.create_task(self._answer_handed(descriptor))
+            answers.add(task)
+            task.add_done_callback(answers.discard)
 
         def take() -> None:
             try:
-                answers.add(loop.create_task(self._answer_handed(handed(line)[1])))
+                _, descriptor = handed(line)
             except BlockingIOError:
                 return
             except (EOFError, OSError):
                 loop.remove_reader(line.fileno())
                 ended.set_result(None)
+                return
+            if descriptor >= 0:
+                answer(descriptor)
 
+        answer(first)
         loop.add_reader(line.fileno(), take)
         await ended
         await asyncio.gather(*answers, return_exceptions=True)

@@ -34,6 +34,8 @@ COMMAND = (
     "from pytest_gittrix.confine.launcher import main; main()"
 )
 """The program of a Python that is a launcher. What the package itself loads would double what a launch costs, and is passed over."""
+MOST_DESCRIPTORS = 4096
+"""Open files that a process of a program with limits may have."""
 NOT_FOUND, NOT_EXECUTABLE, NOT_CONFINED = 127, 126, 125
 """Exit statuses, as shells and ``env`` have them."""
 
@@ -109,16 +111,16 @@ class Launcher:
         gateway = self._gateway()
         bwrap = self._spec["by"] == "bwrap"
         attendant = Attendant(self._lifelines, end_descendants, self._meter(ours=3 if bwrap else 1, jailed=bwrap))
-        if gateway is None:
+        try:
+            if gateway is not None:
+                return self._guarded_beside(gateway, attendant)
             pid = os.fork()
             if pid == 0:
                 self._be_guarded()
-            status = attendant.attend(pid)
-        else:
-            status = self._guarded_beside(gateway, attendant)
-        self.limit = attendant.limit
-        end_descendants()
-        return status
+            return attendant.attend(pid)
+        finally:
+            self.limit = attendant.limit
+            end_descendants()
 
     def _meter(self, *, ours: int, jailed: bool) -> Meter | None:
         """Who measures the program that is about to be forked, if it has limits; what this process has as children now is no part of it."""
@@ -177,6 +179,7 @@ class Launcher:
         from pytest_gittrix.os_level.seccomp import install
 
         linux.gain_nothing_by_exec()
+        self._limit_descriptors()
         install(jail_filter())
         os.execve(self._command[0], self._command, self._environment)
 
@@ -234,7 +237,16 @@ class Launcher:
             self.refuse(problem)
         os._exit(0)
 
+    def _limit_descriptors(self) -> None:
+        """See that each look at a program with limits, which goes through its open files, takes a short time."""
+        if "limits" in self._spec:
+            import resource
+
+            most = min(MOST_DESCRIPTORS, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
     def _execute(self) -> NoReturn:
+        self._limit_descriptors()
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
             with suppress(OSError, ValueError):
                 signal.signal(number, signal.SIG_DFL)
@@ -348,7 +360,7 @@ def _tell(limit: str, file: str | None) -> None:
     with suppress(OSError):
         os.write(2, f"gittrix: ended, because it passed its limit of {limit}\n".encode())
     if file is not None:
-        with open(file, "wb", buffering=0) as stream:
+        with suppress(OSError), open(file, "wb", buffering=0) as stream:  # it may have filled the disk
             stream.write(limit.encode())
 
 

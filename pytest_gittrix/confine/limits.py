@@ -93,8 +93,10 @@ def check_limits(limits: object) -> ResourceLimits | None:
     named: dict[str, str] = {}
     for text in [limits] if isinstance(limits, str) else limits:
         name, equals, value = text.partition("=") if isinstance(text, str) else ("", "", "")
-        if not equals or name in named:
+        if not equals:
             raise _no_limit(repr(text))
+        if name in named:
+            raise InvalidInput(f"The limit {name} is given twice.", why="Only one of them could hold.", fix="Give it once.")
         named[name] = value
     return check_limits(named)
 

@@ -7,7 +7,7 @@ and take no more than a tenth of a processor. It loads as little as it can, sinc
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.os_level.proc import (
@@ -34,6 +34,7 @@ _PAUSE, _SHARE = 0.05, 10  # seconds between looks, and by how much a pause is l
 _STEP = 0.01  # seconds of a walk through directories in one look
 _WALK_PAUSE, _WALK_SHARE = 0.25, 20  # the same of walks; but the next one begins at once
 _PART = 16  # if the disk has less room by this part of the limit
+_ENTRIES = 1000  # of a directory between two looks at the time
 _BLOCK = 512  # bytes of what stat(2) calls a block
 _IN_MEMORY = "/memfd:"
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -164,19 +165,34 @@ def _sums(directories: Sequence[str]) -> Iterator[int]:
     """The bytes on disk of what is in some directories, those of each directory added to all before. Of several links one counts."""
     seen: set[tuple[int, int]] = set()
     held, left = 0, [*directories]
+    looked_at = 0
     while left:
-        with suppress(OSError), os.scandir(left.pop()) as entries:
+        with suppress(OSError), _listing(left.pop()) as (directory, entries):
             for entry in entries:
+                looked_at += 1
+                if looked_at % _ENTRIES == 0:
+                    yield held
                 with suppress(OSError):
                     found = entry.stat(follow_symlinks=False)
                     if entry.is_dir(follow_symlinks=False):
-                        left.append(entry.path)
+                        left.append(f"{directory}/{entry.name}")
                     elif found.st_nlink > 1:
                         if _identity(found) in seen:
                             continue
                         seen.add(_identity(found))
                     held += found.st_blocks * _BLOCK
         yield held
+
+
+@contextmanager
+def _listing(directory: str) -> Iterator[tuple[str, Iterator[os.DirEntry[str]]]]:
+    """A directory and its entries; OSError if the program put a link in its place."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        with os.scandir(descriptor) as entries:
+            yield directory, entries
+    finally:
+        os.close(descriptor)
 
 
 def _identity(file: os.stat_result) -> tuple[int, int]:

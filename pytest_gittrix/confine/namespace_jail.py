@@ -85,6 +85,10 @@ def settle(mounts: Iterable[Sequence[str]], network: str, limits: Mapping[str, i
     if "processes" in limits and numbers_are_its_own():
         with open("/proc/sys/kernel/pid_max", "wb", buffering=0) as file:
             file.write(b"%d" % min(_RESERVED_NUMBERS + 1 + limits["processes"], _MOST_NUMBERS))
+    if limits.keys() & {"memory", "disk"}:
+        # In a namespace of its own a program could mount file systems in memory, which nobody outside sees.
+        with open("/proc/sys/user/max_user_namespaces", "wb", buffering=0) as file:
+            file.write(b"0")
     if os.geteuid() == 0:
         # Much in it belongs to root, and some of that asks for no capability: where core dumps go, for one.
         linux.set_mount("/proc", linux.READ_ONLY, below=False)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _RECEIVE, _SEND, _ADD_DESCRIPTOR = 0xC0502100, 0xC0182101, 0x40182103
 _ANSWER_WITH_IT = 1 << 1
+_PATIENCE = 1.0  # seconds for a gateway that takes no connections; nothing else is attended meanwhile
 _NOTICE = struct.Struct("=Q24xQQ32x")  # its id; of the call, the first two arguments: the family and the type of the socket
 _NON_BLOCKING, _CLOSE_ON_EXEC = 0o4000, 0o2000000
 
@@ -41,6 +42,7 @@ class SocketBroker:
 
     def __init__(self, gateway: _socket.socket, line: _socket.socket) -> None:
         self._gateway = gateway
+        self._gateway.settimeout(_PATIENCE)
         _, self._notices = handed(line)
 
     def fileno(self) -> int:

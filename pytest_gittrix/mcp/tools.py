@@ -165,7 +165,7 @@ class SessionTools:
         """Run a program in the workspace, confined to it, and wait for its end."""
         assert self._programs is not None
         with self._lock:
-            self._agent.info()  # refused once the session has ended
+            self._agent.exists(".gitignore")  # whether it is there does not matter: it is refused once the session has ended
             done = self._programs.run(argv, stdin=stdin.encode(), timeout=timeout_seconds)
         return Ran(
             exit_code=exit_code(done),

@@ -20,6 +20,7 @@ from pytest_gittrix.engine.operations.archive import WHOLE
 from pytest_gittrix.engine.operations.eviction import LEAVING
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.git.tree import parents
 from pytest_gittrix.members.finalize_files import is_runtime
 from pytest_gittrix.members.finalize_record import NOTES, Notes
 from pytest_gittrix.members.inspection import RepositoryState, inspect_repositories
@@ -202,7 +203,7 @@ def _doubtful(workspace: MultiRepoWorkspace, repositories: Iterable[RepositorySt
         for path in one.uncommitted
         if is_credential_file(path) and not is_runtime(path, tracked=False)
     ]
-    return [path for path in (*secrets, *_loose(workspace.path, own)) if _is_file(os.path.join(workspace.path, path))]
+    return [path for path in (*secrets, *_loose(workspace.path, own)) if _is_file(workspace.path, path)]
 
 
 def _loose(root: str, repositories: Collection[str]) -> Iterator[str]:
@@ -217,9 +218,11 @@ def _loose(root: str, repositories: Collection[str]) -> Iterator[str]:
                 yield path
 
 
-def _is_file(path: str) -> bool:
+def _is_file(root: str, path: str) -> bool:
+    if any(os.path.islink(os.path.join(root, above)) for above in parents(path)):
+        return False  # it leads elsewhere, and is archived as the link that it is
     try:
-        mode = os.lstat(path).st_mode
+        mode = os.lstat(os.path.join(root, path)).st_mode
     except FileNotFoundError:
         return False  # a credential that was deleted
     except OSError:

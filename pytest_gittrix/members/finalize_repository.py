@@ -232,21 +232,23 @@ class Saving:
         lines = list((secret or {}).values())
         if not self._never and not lines:
             return
-        kept = self._archived([*self._never, *(secret or {})], dirty)
-        if self._never:
-            way = self.held.way_through(self._never.values(), by_path=True)
-            self.done.append(Action.about(self._name, "skipped", self._never, f"{_NEVER}{kept}; {way}"))
+        kept, archived = self._archived([*self._never, *(secret or {})], dirty)
+        for where, paths in ((kept, self._never.keys() & archived), ("", self._never.keys() - archived)):
+            if held := {path: one for path, one in self._never.items() if path in paths}:
+                way = self.held.way_through(held.values(), by_path=True)
+                self.done.append(Action.about(self._name, "skipped", held, f"{_NEVER}{where}; {way}"))
         for some in [*([one] for one in lines[:MAX_FILES]), *filter(None, [lines[MAX_FILES:]])]:
             reason = f"{_SECRET} ({some[0].found[0]}){kept}; {self.held.way_through(some)}"
             self.done.append(Action.about(self._name, "left", [one.path for one in some], reason, branch=self.found.branch))
 
-    def _archived(self, paths: Iterable[str], dirty: Uncommitted) -> str:
-        """Archive files; return where they are, for people."""
+    def _archived(self, paths: Iterable[str], dirty: Uncommitted) -> tuple[str, Collection[str]]:
+        """Archive files; return where they are, for people, and which these are: deleted ones and those over the limit are not."""
         entries = {path: entry for path in paths if (entry := dirty.changes.get(path)) is not None and entry.id in dirty.blobs}
         if not entries:
-            return ""
+            return "", ()
         author = Signature(*self.task.identity, max(dirty.times.get(path, 0) for path in entries))
-        return f", and kept in the session's {self.held.keep(self._name, entries, dirty.blobs, author, self.scratch.format)}"
+        where = self.held.keep(self._name, entries, dirty.blobs, author, self.scratch.format)
+        return f", and kept in the session's {where}", entries.keys()
 
     # Uncommitted files -----------------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,9 @@ LIST = os.O_RDONLY | _DIRECTORY
 
 _NEVER = frozenset(("", ".", ".."))
 # What the shape of a directory answers: something is missing, or of another kind, or has too long a name.
-_OF_SHAPE = frozenset((errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENAMETOOLONG, errno.ENOTEMPTY))
+_OF_SHAPE = frozenset(
+    (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL, errno.ENXIO, errno.ENAMETOOLONG, errno.ENOTEMPTY)
+)
 _KINDS = {
     stat.S_IFREG: "file",
     stat.S_IFDIR: "directory",

@@ -21,6 +21,7 @@ from typing import Final
 _BINARY: Final = 8000
 """How many bytes show whether a file is binary, as git decides it."""
 _FINGERPRINT: Final = 16
+_IS_FINGERPRINT: Final = re.compile(rf"[0-9a-f]{{{_FINGERPRINT}}}")
 
 _NAMES: Final = re.compile(
     r"\.env(\..*)?|token\.txt|id_(rsa|dsa|ecdsa|ed25519)(_sk)?|[._]netrc|\.git-credentials|\.pypirc|\.pgpass|pgpass\.conf|\.my\.cnf|\.htpasswd"
@@ -188,8 +189,8 @@ class Suspect:
     fingerprint: str
 
     def is_among(self, allowed: Collection[str]) -> bool:
-        """Whether a person let the file through, by its path or by its fingerprint."""
-        return self.path in allowed or self.fingerprint in allowed
+        """Whether a person let the file through, by its fingerprint, or by its path if that does not look like one."""
+        return self.fingerprint in allowed or (self.path in allowed and not _IS_FINGERPRINT.fullmatch(self.path))
 
 
 def is_credential_file(path: str) -> bool:

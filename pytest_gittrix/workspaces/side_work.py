@@ -22,7 +22,7 @@ from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, UnsupportedR
 from pytest_gittrix.git.bare_repository import open_bare
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import Entry
-from pytest_gittrix.os_level.files import sync_directory, sync_tree, write_file
+from pytest_gittrix.os_level.files import names_in, sync_directory, sync_tree, write_file
 from pytest_gittrix.os_level.open_below import tolerating_shape
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.rescue import AgentRepository, read_repository
@@ -36,6 +36,7 @@ CONTENTS: Final = "archive.txt"
 _BUILDING: Final = "archive.agent.tmp"
 _INDEX: Final = re.compile(r"index|sharedindex\.[0-9a-f]+")  # a split index is in two files
 _FAN: Final = re.compile(r"[0-9a-f]{2}")
+_SUBMODULES: Final = ".git/modules"
 _LARGEST_LOG: Final = 16 << 20
 _MOST_LOGGED: Final = 1000
 
@@ -107,8 +108,20 @@ def find_side_work(
 
 
 def nested_repositories(root: str, directories: Collection[str]) -> list[str]:
-    """Those of some directories of a work tree in whose repositories something was stored. Raises AdapterUnavailable."""
-    return [path for path in directories if _stores_objects(os.path.join(root, path), ())]
+    """Where an agent has repositories of its own below a work tree in which something was stored.
+
+    Args:
+        root: the work tree.
+        directories: those in it that have a ``.git`` directory.
+
+    Returns:
+        Such directories; and the one with the repositories of submodules, of which a work tree has no more than a file ``.git``.
+
+    Raises:
+        AdapterUnavailable: one cannot be listed.
+    """
+    found = [path for path in directories if _stores_objects(os.path.join(root, path), ())]
+    return [*found, *([_SUBMODULES] if names_in(os.path.join(root, _SUBMODULES)) else [])]
 
 
 def keep_side_work(root: str, directory: Path, seed: Seed, work: SideWork, *, sync: bool) -> Path:

@@ -63,7 +63,7 @@ def test_at_ten_work_on_a_side_branch_of_a_nested_repository_is_kept(cli: Cli) -
         cli.git(*AGENT, "commit", "-q", "-m", branch, cwd=nested)
     cli.git("checkout", "-q", "main", cwd=nested)
 
-    assert cli.data("session", "info", id_)["beside"] == ["'vendor' is a repository of its own, with a history"]
+    assert cli.data("session", "info", id_)["beside"] == ["'vendor' has a repository and a history of its own"]
     _, _, whole = discarded(cli, id_)
 
     assert cli.git("show", "aside:aside.txt", cwd=whole / "vendor") == "on aside\n"

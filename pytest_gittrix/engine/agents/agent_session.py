@@ -175,7 +175,7 @@ class AgentSession:
     def diff(self, paths: Iterable[str] | None = None) -> str:
         """A unified diff from the baseline, of everything or of some paths; ``git apply`` accepts it.
 
-        A line before it names each file that is too large for it.
+        A line before it names each file that is too large for it; where there is nothing else, git apply finds no patch in it.
         """
         names = None if paths is None else [check_path(path) for path in check_paths(paths, "paths")]
         with self._recorder.working("diff", self._actor) as state:
@@ -203,7 +203,7 @@ class AgentSession:
             work = self._commits(state).beside(snapshot.changes, promoted=True)
         except GittrixError as problem:
             return (f"The agent's repository cannot be read: {problem.fact}",)
-        return (*(() if work is None else work.lines), *(f"{path!r} is a repository of its own, with a history" for path in nested))
+        return (*(() if work is None else work.lines), *(f"{path!r} has a repository and a history of its own" for path in nested))
 
     def _commits(self, state: SessionState) -> AgentCommits:
         return AgentCommits(self._workspace, self._recorder.directory.joinpath(*CHECKPOINTS), state.commits)

@@ -145,6 +145,8 @@ class AgentProcess:
             limit = (self.directory / LIMIT).read_text("utf-8")
         except OSError:
             return observation
+        if not limit:  # the disk was full
+            return observation
         return replace(observation, limit=limit, reason=f"it was ended, because it passed its limit of {limit}")
 
     def stop(self, *, grace: float = GRACE, poll: float = POLL) -> Stopped:

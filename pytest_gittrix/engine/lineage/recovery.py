@@ -174,11 +174,11 @@ class Recovery:
                     self.report.removed.append(name)
 
     def _remove_temporaries(self, name: str) -> None:
-        places = [
-            place
-            for place in (self.store.directory(name), self.store.directory(name) / RESOURCES)
-            if any(map(is_temporary, names_in(place)))
-        ]
+        directory = self.store.directory(name)
+        names = names_in(directory)
+        places = [directory] if any(map(is_temporary, names)) else []
+        if RESOURCES in names and any(map(is_temporary, names_in(directory / RESOURCES))):
+            places.append(directory / RESOURCES)
         if not places:
             return
         with suppress(GittrixError, OSError), self.store.lease(name, wait=0) as lease:

@@ -58,7 +58,9 @@ class Archive:
 
 def archives_in(directory: Path) -> tuple[str, ...]:
     """The paths of all that was archived of a session, in its directory; none if nothing was."""
-    return tuple(str(path) for name in (_PATCH, _COMMIT, REPOSITORY, WHOLE) if os.path.lexists(path := directory / name))
+    names = [name for name in (_PATCH, _COMMIT, REPOSITORY, WHOLE) if os.path.lexists(directory / name)]
+    # A repository without a reference is what an attempt left that failed.
+    return tuple(str(directory / name) for name in names if name != _COMMIT or (directory / name / "packed-refs").exists())
 
 
 def unpromoted(snapshot: Snapshot, promoted: Changes | None) -> dict[str, Entry | None]:
@@ -158,7 +160,7 @@ def write_archive(
     ref = f"refs/gittrix/archive/{session_id}"
     install_pack(str(repository / "objects"), built.pack, sync=sync)
     write_file(str(repository / "packed-refs"), f"# pack-refs with: peeled fully-peeled sorted \n{built.id} {ref}\n".encode(), sync=sync)
-    for place in (repository, repository / "objects" / "pack", directory):
+    for place in (repository, repository / "objects", repository / "objects" / "pack", directory):
         remove_left(place, lambda name: name.startswith("tmp_"))  # of an attempt that was killed: nobody else writes here
     if sync:
         sync_tree(str(repository))

@@ -176,13 +176,15 @@ class Evictor:
         except (GittrixError, OSError) as problem:
             self._keep_whole(recorder, state, leaving, problem)
         else:
-            left_out = self._left_out(recorder, state, workspace, snapshot, promoted)
             large: Mapping[str, Entry] = {}
-            if left_out is None:
-                try:
-                    large = store_large_files(recorder.directory, snapshot, workspace.files, sync=recorder.store.durability == "full")
-                except (GittrixError, OSError) as problem:
-                    left_out = problem
+            left_out: Exception | None = None
+            try:
+                _require_archivable(workspace, snapshot)
+                large = store_large_files(recorder.directory, snapshot, workspace.files, sync=recorder.store.durability == "full")
+            except (GittrixError, OSError) as problem:
+                left_out = problem
+            if left_out is None:  # the last step, since it takes the objects out of the agent's repository
+                left_out = self._left_out(recorder, state, workspace, snapshot, promoted)
             self._archive(recorder, state, snapshot, promoted, large)
             if left_out is not None:
                 self._keep_whole(recorder, state, leaving, left_out)
@@ -193,12 +195,7 @@ class Evictor:
         self, recorder: Recorder, state: SessionState, workspace: Workspace, snapshot: Snapshot, promoted: Changes | None
     ) -> Exception | None:
         """Why the whole workspace has to be kept; None where the archive holds all there is, what lies beside the files included."""
-        for path, reason in snapshot.refused.items():
-            if path not in snapshot.large:
-                return AdapterUnavailable(f"{path!r} is not archived: {reason}.")
         try:
-            for path in nested_repositories(workspace.path, snapshot.nested):
-                return AdapterUnavailable(f"{path!r} is a repository of its own, and its history is not archived.")
             kept = self._keep_side_work(recorder, state, workspace, snapshot, promoted=promoted is not None)
         except GittrixError as problem:
             return problem
@@ -259,6 +256,15 @@ class Evictor:
         with suppress(EvictionRace), recorder.leased(wait=0) as state:
             if not state.ended and state.last_access_ns > recorder.clock.now_ns() + resolution_ns(recorder.clock):
                 recorder.append("session.accessed", {"op": "clock set back"})
+
+
+def _require_archivable(workspace: Workspace, snapshot: Snapshot) -> None:
+    """See that the archive can hold all of a workspace. Raises AdapterUnavailable, which says what it cannot hold."""
+    for path, reason in snapshot.refused.items():
+        if path not in snapshot.large:
+            raise AdapterUnavailable(f"{path!r} is not archived: {reason}.")
+    for path in nested_repositories(workspace.path, snapshot.nested):
+        raise AdapterUnavailable(f"{path!r} has a repository of its own, whose history is not archived.")
 
 
 def _note(recorder: Recorder, archive: Mapping[str, Any]) -> None:

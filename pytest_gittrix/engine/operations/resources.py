@@ -180,7 +180,7 @@ class Resources:
         durable = self.durable_of(state)
         seed = durable.seed(self.seeds(), state.baseline, "none")
         adopted = adopt_workspace(path, state.workspace_kind or "copy", seed, durable.worktree_admin_dir(path))
-        adopted.confine = self.ephemeral.confine or "off"
+        adopted.confine = self.ephemeral.confine or "auto"
         return adopted
 
     @property

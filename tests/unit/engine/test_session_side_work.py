@@ -284,3 +284,18 @@ def test_a_repository_below_the_root_in_which_nothing_was_stored_needs_no_keepin
     session.discard()
 
     assert not (site.directory(session) / "archive.workspace").exists()
+
+
+def test_commits_in_a_submodule_of_the_agents_are_kept(site: Site, tmp_path: Path) -> None:
+    session = site.start()
+    other = tmp_path / "other"
+    shell(session, f"git init -q {other}; cd {other}; git commit -q --allow-empty -m first")
+    shell(
+        session,
+        f"git -c protocol.file.allow=always submodule --quiet add {other} lib; cd lib; echo one > one.txt; git add .; git commit -qm one",
+    )
+    assert session.review().beside[-1] == "'.git/modules' has a repository and a history of its own"
+    session.discard()
+
+    modules = site.directory(session) / "archive.workspace" / ".git" / "modules" / "lib"
+    assert run_git(["--git-dir", str(modules), "-c", "core.worktree=", "show", "HEAD:one.txt"], cwd=tmp_path) == b"one\n"

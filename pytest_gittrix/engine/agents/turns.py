@@ -7,7 +7,6 @@ more to a thread. A session has one turn at a time, in whichever process. See do
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import os
 import signal
@@ -298,7 +297,11 @@ def _checkpoint(recorder: Recorder, state: SessionState, agent: AgentSession) ->
 def call(fn: TurnFunction, context: TurnContext) -> Any:
     """Run a turn's function to its end, a coroutine function on a new event loop."""
     result = fn(context)
-    return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+    if not inspect.isawaitable(result):
+        return result
+    import asyncio  # 15 ms, which few turns need
+
+    return asyncio.run(_awaited(result))
 
 
 async def _awaited(result: Any) -> Any:

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from pytest_gittrix.errors import InvalidInput, PathNotFound
 from pytest_gittrix.git.hunks import Hunk, hunks_of, is_binary
@@ -19,10 +19,12 @@ from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Change
 from pytest_gittrix.os_level.open_below import ParentNotDirectory, wrong_kind
 from pytest_gittrix.os_level.safe_dir import is_temporary
 from pytest_gittrix.record.state.fold import SessionState
-from pytest_gittrix.workspaces.secrets import Suspect, suspect
 from pytest_gittrix.workspaces.seed import Seed
 from pytest_gittrix.workspaces.snapshot import Limits, Snapshot
 from pytest_gittrix.workspaces.workspace import Workspace
+
+if TYPE_CHECKING:
+    from pytest_gittrix.workspaces.secrets import Suspect
 
 ListType = Literal["file", "dir", "symlink", "submodule"]
 
@@ -220,6 +222,8 @@ def suspects(seed: Seed, changes: Changes, blobs: Mapping[str, bytes]) -> list[S
         changes: new entry by path, None for a deletion.
         blobs: bytes of the new entries by id.
     """
+    from pytest_gittrix.workspaces.secrets import suspect  # its patterns take 7 ms, and most commands need none of them
+
     found = []
     for path, entry in changes.items():
         if entry is None or entry.mode not in _FILES:

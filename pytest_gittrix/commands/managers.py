@@ -99,8 +99,8 @@ def cleanup_data(report: CleanupReport) -> dict[str, Any]:
     """A cleanup's report, with the names of BotMinter's CleanupReport (docs/explanation/you-know-botminter.md)."""
     done = not report.dry_run
     reports = [{"session_id": id_, "workspace_removed": done, "registry_removed": done} for id_ in report.removed]
-    told = {"spared": list(report.spared), "failed": dict(report.failed), "archived": dict(report.archived), "dry_run": report.dry_run}
-    return {"reports": reports, **told}
+    others = {"spared": list(report.spared), "failed": dict(report.failed), "archived": dict(report.archived), "dry_run": report.dry_run}
+    return {"reports": reports, **others}
 
 
 def inspection_data(inspection: Inspection) -> list[dict[str, Any]]:

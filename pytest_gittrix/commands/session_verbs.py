@@ -187,8 +187,8 @@ def promote(options: Namespace) -> CommandResult:
             allow_secrets=options.allow_secret,
         )
     extras = {"prUrl": result.pr_url, "patch": result.patch}
-    told = {"warnings": list(result.warnings), "secrets": _lists(result.secrets)}
-    data = {"sha": result.sha or None, "branch": result.branch, **_known(extras), **told}
+    notes = {"warnings": list(result.warnings), "secrets": _lists(result.secrets)}
+    data = {"sha": result.sha or None, "branch": result.branch, **_known(extras), **notes}
     landed = text_of([f"{result.sha} {result.branch}", *([result.pr_url] if result.pr_url is not None else [])])
     text: str | Diff = Diff(result.patch) if result.patch is not None else landed
     return CommandResult(data, text, (*result.warnings, *_secret_notes(result.secrets)))

@@ -63,7 +63,8 @@ def level_of(recorded: str | None) -> Level | None:
 
 def limits_of(recorded: str | None) -> ResourceLimits | None:
     """The limits of a recorded confinement such as ``jail(bwrap, limits memory=2GB)``; None if it has none."""
-    return check_limits((recorded or "").rpartition(", limits ")[2].rstrip(")").split()) if ", limits " in (recorded or "") else None
+    _, found, limits = (recorded or "").rpartition(", limits ")
+    return check_limits(limits.rstrip(")").split()) if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +161,7 @@ def launch(
         CapabilityMissing: the network is a list, and the confinement is neither a guard nor a jail by namespaces; or there are limits,
             and it is none.
     """
-    wanted = task(argv, laid, confinement, environment=environment, cwd=cwd, network_log=network_log)
-    wanted.spec["limit_file"] = None if limit_file is None else str(limit_file)
+    wanted = task(argv, laid, confinement, environment=environment, cwd=cwd, network_log=network_log, limit_file=limit_file)
     if confinement.level == "off":
         outside = Path(laid.workspace, os.path.relpath(wanted.spec["cwd"], laid.shown[0]))
         return Launch(wanted.command, wanted.environment, directory=outside)
@@ -183,6 +183,7 @@ def task(
     environment: Mapping[str, str],
     cwd: str = ".",
     network_log: Path | None = None,
+    limit_file: Path | None = None,
 ) -> Task:
     """What a launcher has to know about a program.
 
@@ -204,7 +205,8 @@ def task(
     spec: dict[str, Any] = {"by": confinement.by, "cwd": directory, "network": "none" if gateway else confinement.network, **gateway}
     if confinement.limits is not None:
         require_limits(confinement.level, confinement.why)
-        spec |= {"limits": confinement.limits.given(), "writable": laid.writable}
+        file = None if limit_file is None else str(limit_file)
+        spec |= {"limits": confinement.limits.given(), "writable": laid.writable, "limit_file": file}
     if confinement.by == "landlock":
         spec["allowed"] = laid.allowed
     if confinement.by == "namespaces":

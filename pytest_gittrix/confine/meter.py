@@ -41,7 +41,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Meter:
-    """Who measures one program.
+    """Measures one program and all that it starts.
 
     Args:
         limits: the limits, by the names that ``ResourceLimits`` gives them.
@@ -127,7 +127,7 @@ class Meter:
 
 
 class _Disk:
-    """Who sums up what directories hold: in steps, since there may be much, and again when the disk got fuller or time has passed."""
+    """Sums up what directories hold: in steps, since there may be much, and again when the disk got fuller or time has passed."""
 
     def __init__(self, directories: Sequence[str], most: float) -> None:
         self._directories = directories

@@ -89,8 +89,8 @@ def settle(mounts: Iterable[Sequence[str]], network: str, limits: Mapping[str, i
         # In a namespace of its own a program could mount file systems in memory, which nobody outside sees.
         with open("/proc/sys/user/max_user_namespaces", "wb", buffering=0) as file:
             file.write(b"0")
-    if os.geteuid() == 0:
-        # Much in it belongs to root, and some of that asks for no capability: where core dumps go, for one.
+    if os.geteuid() == 0 or os.access("/proc/sys/kernel/core_pattern", os.W_OK):
+        # Much in it belongs to root, who may have another number here. Some of that asks for no capability: where core dumps go, for one.
         linux.set_mount("/proc", linux.READ_ONLY, below=False)
     if network != "all":
         _raise_loopback()

@@ -17,12 +17,12 @@ import socket
 import struct
 
 from pytest_gittrix.confine.gateway import CONNECTION, hand_over, handed
+from pytest_gittrix.os_level.seccomp import ADD_DESCRIPTOR, RECEIVE, SEND
 
 TYPE_CHECKING = False  # the module of that name is dear to load
 if TYPE_CHECKING:
     import _socket
 
-_RECEIVE, _SEND, _ADD_DESCRIPTOR = 0xC0502100, 0xC0182101, 0x40182103
 _ANSWER_WITH_IT = 1 << 1
 _PATIENCE = 1.0  # seconds for a gateway that takes no connections; nothing else is attended meanwhile
 _NOTICE = struct.Struct("=Q24xQQ32x")  # its id; of the call, the first two arguments: the family and the type of the socket
@@ -53,12 +53,12 @@ class SocketBroker:
         """Answer the call that has waited longest. A socket that cannot be had is ``ENETUNREACH`` to the program."""
         notice = bytearray(_NOTICE.size)
         try:
-            fcntl.ioctl(self._notices, _RECEIVE, notice)
+            fcntl.ioctl(self._notices, RECEIVE, notice)
             id_, _, kind = _NOTICE.unpack(notice)
             try:
                 self._give(id_, kind)
             except OSError:
-                fcntl.ioctl(self._notices, _SEND, struct.pack("=QqiI", id_, 0, -errno.ENETUNREACH, 0))
+                fcntl.ioctl(self._notices, SEND, struct.pack("=QqiI", id_, 0, -errno.ENETUNREACH, 0))
         except OSError as problem:
             if problem.errno not in (errno.ENOENT, errno.EINTR):  # whoever called is dead
                 raise
@@ -70,7 +70,7 @@ class SocketBroker:
             if kind & _NON_BLOCKING:
                 its.setblocking(False)
             flags = os.O_CLOEXEC if kind & _CLOSE_ON_EXEC else 0
-            fcntl.ioctl(self._notices, _ADD_DESCRIPTOR, struct.pack("=QIIII", id_, _ANSWER_WITH_IT, its.fileno(), 0, flags))
+            fcntl.ioctl(self._notices, ADD_DESCRIPTOR, struct.pack("=QIIII", id_, _ANSWER_WITH_IT, its.fileno(), 0, flags))
 
 
 def _connected_pair() -> tuple[socket.socket, socket.socket]:

@@ -15,12 +15,13 @@ from pytest_gittrix.engine.operations.caller import require_person
 from pytest_gittrix.engine.operations.conversation import check_types
 from pytest_gittrix.engine.operations.info import SessionInfo
 from pytest_gittrix.engine.operations.moved_refs import moved_references
-from pytest_gittrix.engine.operations.recorder import Recorder, require_live, settled_later
+from pytest_gittrix.engine.operations.recorder import Recorder, require_live
 from pytest_gittrix.engine.operations.review import ListEntry, Review
 from pytest_gittrix.engine.operations.validation import check_commit_text, check_hunks, check_paths, check_ttl
 from pytest_gittrix.engine.promotion.promoter import PromoteRequest
 from pytest_gittrix.engine.promotion.pull_requests import PrRequest
 from pytest_gittrix.engine.services import EngineServices
+from pytest_gittrix.errors import GittrixError
 from pytest_gittrix.record.eventlog.events import Actor, Event
 from pytest_gittrix.record.state.fold import metadata_of
 from pytest_gittrix.views import view
@@ -153,7 +154,8 @@ class UserSession(AgentSession):
             CapabilityMissing: the workspace is a ``worktree``, which durable refers to by its path.
             InvalidInput: an argument is not allowed.
             AdapterUnavailable: the system refused something. If ``outcome`` is ``unknown``, the next recovery finishes the handoff, and
-                ``session`` is the id of the new session, or undoes it.
+                ``session`` is the id of the new session, or undoes it. If it is None, the handoff is done, and only the new session
+                cannot be opened.
         """
         services = self._services
         recorder = services.settled(self._recorder)
@@ -161,8 +163,11 @@ class UserSession(AgentSession):
         with services.turns.pausing(recorder):
             child = services.origins.hand_on(recorder, task=task, policy=policy, id_=id, identity=identity)
         self._workspace.close()
-        with settled_later(f"The handoff of session {self.id}", session=child):
+        try:
             return open_session(services, child)
+        except GittrixError as problem:
+            problem.session = child  # the handoff is done
+            raise
 
     def fork(
         self,

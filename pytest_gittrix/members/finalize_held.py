@@ -63,7 +63,11 @@ class HeldBack:
 
     def way_through(self, suspects: Iterable[Suspect], *, by_path: bool = False) -> str:
         """What a person types to let files through: by their fingerprints, or by their paths as far as these are plain words."""
-        names = list(dict.fromkeys(one.path if by_path and _WORD.fullmatch(one.path) else one.fingerprint for one in suspects))
+        names = list(dict.fromkeys(one.path if by_path and _is_plain(one) else one.fingerprint for one in suspects))
         options = " ".join(f"--allow-secret={name}" for name in names[:_SHOWN])
         more = f" (and {len(names) - _SHOWN} more, by their paths)" if len(names) > _SHOWN else ""
         return f"to let {'it' if len(names) == 1 else 'them'} through: gittrix session finalize {self.session} {options}{more}"
+
+
+def _is_plain(one: Suspect) -> bool:
+    return one.has_telling_path and _WORD.fullmatch(one.path) is not None

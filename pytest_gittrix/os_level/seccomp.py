@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN, AND = 0x20, 0x15, 0x35, 0x45, 0x06, 0x54
 """Instructions: load a word; skip some if the word is equal, at least as large, or has any of the bits; return; keep some bits only."""
 ALLOW, FAIL, NOTIFY = 0x7FFF0000, 0x00050000, 0x7FC00000
+RECEIVE, SEND, ADD_DESCRIPTOR = 0xC0502100, 0xC0182101, 0x40182103
+"""Requests of ioctl(2) on a listener: learn of a call that waits, answer it, answer it with an open file."""
 NUMBER, ARCHITECTURE = 0, 4
 """Where a filter finds the number of the call, and the architecture that the number is of; for the rest see ``argument``."""
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}

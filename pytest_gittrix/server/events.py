@@ -247,7 +247,7 @@ class Feed:
         last = self._sent.get(session, -1)
         for event in self._store.log(session).read():
             if after < event.seq <= last and listener.wants(event):
-                listener.send(_told(event))
+                listener.send(_event_message(event))
 
     def forget(self, listener: Listener) -> None:
         """Remove a listener that has gone. An event loop calls this, so it does not wait: the next scan drops the listener."""
@@ -302,12 +302,12 @@ class Feed:
                 continue
             self._sent[id_] = event.seq
             wanting = [listener for listener in self._listeners if listener.wants(event)]
-            message = _told(event) if wanting else b""  # one for all
+            message = _event_message(event) if wanting else b""  # one for all
             for listener in wanting:
                 listener.send(message)
 
 
-def _told(event: Event) -> bytes:
+def _event_message(event: Event) -> bytes:
     return _message(line_of(event), id_=f"{event.stream}:{event.seq}")
 
 

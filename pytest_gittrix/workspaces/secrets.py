@@ -188,9 +188,14 @@ class Suspect:
     found: tuple[str, ...]
     fingerprint: str
 
+    @property
+    def has_telling_path(self) -> bool:
+        """Whether the path can stand for the file: an agent may give a file the name of another one's fingerprint."""
+        return _IS_FINGERPRINT.fullmatch(self.path) is None
+
     def is_among(self, allowed: Collection[str]) -> bool:
-        """Whether a person let the file through, by its fingerprint, or by its path if that does not look like one."""
-        return self.fingerprint in allowed or (self.path in allowed and not _IS_FINGERPRINT.fullmatch(self.path))
+        """Whether a person let the file through, by its fingerprint or by its path."""
+        return self.fingerprint in allowed or (self.has_telling_path and self.path in allowed)
 
 
 def is_credential_file(path: str) -> bool:

@@ -184,17 +184,17 @@ class Evictor:
             except (GittrixError, OSError) as problem:
                 left_out = problem
             if left_out is None:  # the last step, since it takes the objects out of the agent's repository
-                left_out = self._left_out(recorder, state, workspace, snapshot, promoted)
+                left_out = self._archive_side_work(recorder, state, workspace, snapshot, promoted)
             self._archive(recorder, state, snapshot, promoted, large)
             if left_out is not None:
                 self._keep_whole(recorder, state, leaving, left_out)
         workspace.remove(self.trash)
         points.reached("evict:workspace-gone")
 
-    def _left_out(
+    def _archive_side_work(
         self, recorder: Recorder, state: SessionState, workspace: Workspace, snapshot: Snapshot, promoted: Changes | None
     ) -> Exception | None:
-        """Why the whole workspace has to be kept; None where the archive holds all there is, what lies beside the files included."""
+        """Archive what lies beside the files; returns why the whole workspace has to be kept instead, or None if that was done."""
         try:
             kept = self._keep_side_work(recorder, state, workspace, snapshot, promoted=promoted is not None)
         except GittrixError as problem:
@@ -271,6 +271,6 @@ def _note(recorder: Recorder, archive: Mapping[str, Any]) -> None:
     """Store that work was set aside, unless the log says so since the session ended: a killed eviction had come as far as that."""
     events = recorder.log.twin().read()
     end = max((number for number, event in enumerate(events) if event.type in _ENDS), default=len(events))
-    told = [event.data for event in events[end:] if event.type == "archive.written"]
-    if all((one.get("patch"), one.get("commit")) != (archive.get("patch"), archive.get("commit")) for one in told):
+    stored = [event.data for event in events[end:] if event.type == "archive.written"]
+    if all((one.get("patch"), one.get("commit")) != (archive.get("patch"), archive.get("commit")) for one in stored):
         recorder.append("archive.written", archive)

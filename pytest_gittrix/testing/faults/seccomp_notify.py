@@ -32,7 +32,9 @@ from pytest_gittrix.os_level.seccomp import (
     LOAD,
     NOTIFY,
     NUMBER,
+    RECEIVE,
     RETURN,
+    SEND,
     argument,
     install_notifying,
     instruction,
@@ -103,7 +105,7 @@ _CHANGING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 _PIDFD_GETFD = 438  # the same everywhere
 
-_RECEIVE, _SEND, _SET_FLAGS = map(ctypes.c_ulong, (0xC0502100, 0xC0182101, 0x40082104))  # ioctl(2) on the listener
+_RECEIVE, _SEND, _SET_FLAGS = map(ctypes.c_ulong, (RECEIVE, SEND, 0x40082104))  # ioctl(2) on the listener
 _PROCEED = 1
 _AT_FDCWD = -100
 _PATH_MAX = 4096

@@ -435,3 +435,17 @@ class TestListeningToASession:
             assert engine.get_session(session.id).register_pressure_warning(7, "critical") == "warn"
         with pytest.raises(InvalidInput, match="is no event's number"):
             session.register_pressure_warning("7", "critical")  # type: ignore[arg-type]
+
+
+def test_a_handoff_whose_new_session_cannot_be_opened_is_done_and_names_it(
+    site: Site, session: UserSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_arguments: object) -> UserSession:
+        raise AdapterUnavailable("There are too many open files.")
+
+    with monkeypatch.context() as refusing, pytest.raises(AdapterUnavailable) as failed:
+        refusing.setattr("pytest_gittrix.engine.user_session.open_session", refused)
+        session.handoff(id="child")
+
+    assert (failed.value.outcome, failed.value.session) == (None, "child")
+    assert site.engine.get_session("child").info().parent == session.id

@@ -87,6 +87,17 @@ def test_a_fingerprint_is_of_the_path_and_of_what_was_found() -> None:
     assert fingerprint("id_rsa", b"one") != fingerprint("id_rsa", b"two")
 
 
+def test_a_fingerprint_that_is_allowed_lets_no_file_of_that_name_through() -> None:
+    harmless = suspect("a.py", LINES["GitHub"].encode())
+    assert harmless is not None
+    named_like_it = suspect(harmless.fingerprint, LINES["GitHub"].encode())
+    assert named_like_it is not None
+
+    assert harmless.is_among({harmless.fingerprint})
+    assert not named_like_it.is_among({harmless.fingerprint})
+    assert named_like_it.is_among({named_like_it.fingerprint})
+
+
 def test_what_was_there_before_was_not_gained() -> None:
     old = f"{LINES['GitHub']}\nrest\n".encode()
 

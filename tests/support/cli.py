@@ -112,7 +112,7 @@ class Cli:
 
     def freeze(self) -> FrozenClock:
         """Let the commands run by a clock that stands at noon until it is moved."""
-        clock = FrozenClock(NOON, separate_files=False)
+        clock = FrozenClock(NOON)
         self._monkeypatch.setenv("PYTEST_GITTRIX_CLOCK", str(clock.attach_file(self.root / "clock")))
         return clock
 

@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _benches(sizes: list[int], quick: bool) -> dict[str, Callable[[], list[Measurement]]]:
     from benchmarks.confine import confine
-    from benchmarks.cycle import cycle
+    from benchmarks.cycle import cycle, moving
     from benchmarks.diffs import diffs
     from benchmarks.evals import evals
     from benchmarks.fixtures_cost import fixtures_cost
@@ -51,6 +51,7 @@ def _benches(sizes: list[int], quick: bool) -> dict[str, Callable[[], list[Measu
 
     return {
         "cycle": lambda: cycle(sizes, quick=quick),
+        "moving": lambda: moving(sizes, quick=quick),
         "fixtures": lambda: fixtures_cost(quick=quick),
         "startup": lambda: startup(quick=quick),
         "store": lambda: store(quick=quick),

@@ -29,8 +29,8 @@ _PERSON: Final = "Bench <bench@example.com> 1893456000 +0000"
 class GitCommands:
     """(a) The cycle by git commands: a linked work tree, and an index of its own to look and promote through."""
 
-    def __init__(self, sample: Sample, durable: Copy, directory: Path) -> None:
-        self._sample, self._durable, self._directory = sample, durable, directory
+    def __init__(self, sample: Sample, durable: Copy, directory: Path, *, moving: bool = False) -> None:
+        self._sample, self._durable, self._directory, self._moving = sample, durable, directory, moving
         directory.mkdir()
         self._env = hermetic_env() | {
             "GIT_AUTHOR_NAME": "Bench",
@@ -67,7 +67,8 @@ class GitCommands:
         self._git("worktree", "remove", "--force", work)
         watch.lap("evict")
         _check(text, writes)
-        self._durable.reset()
+        if not self._moving:
+            self._durable.reset()
         return watch.phases
 
 

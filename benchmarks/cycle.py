@@ -1,6 +1,8 @@
 """The cycle: start a session, let the agent write twenty files, read the diff, promote, evict; for each kind and each baseline.
 
-Also what a promotion and a judgement of drift cost alone, since those must grow with what changed and not with the repository.
+``cycle`` puts the branch back between rounds, so that everything is warm. ``moving`` does not: each session starts from the commit that the
+one before promoted, and everything is written through to the disk, as in use. Also what a judgement of drift costs alone, since that must
+grow with what changed and not with the repository.
 """
 
 from __future__ import annotations
@@ -38,24 +40,26 @@ _LEAST_ROUNDS: Final = 5
 class EngineCycle:
     """The engine's own cycle in one kind of workspace."""
 
-    def __init__(self, kind: WorkspaceKind, sample: Sample, durable: Copy, directory: Path, home: Path, *, twice: bool = False) -> None:
-        self._sample, self._durable, self._twice = sample, durable, twice
+    def __init__(
+        self, kind: WorkspaceKind, sample: Sample, durable: Copy, directory: Path, home: Path, *, twice: bool = False, moving: bool = False
+    ) -> None:
+        self._sample, self._durable, self._twice, self._moving = sample, durable, twice, moving
         self._trash = directory / ".trash"
-        self._adapter = LocalDurable(durable.directory, sync=False, author=("Bench", "bench@example.com"))
+        self._adapter = LocalDurable(durable.directory, sync=moving, author=("Bench", "bench@example.com"))
         self.engine = GitTrix(
             self._adapter,
             LocalEphemeral(kind),
             store=directory,
             home=home,  # shared, so that all kinds start from one seed
             clock=FrozenClock(separate_files=False),
-            durability="fast",
+            durability="full" if moving else "fast",
             strategy="commit",
             sweep_interval=None,
         ).init()
 
     def __call__(self, turn: int) -> Phases:
         """One cycle."""
-        writes = self._sample.writes(turn)
+        writes, before = self._sample.writes(turn), self._adapter.head("main")
         watch = Stopwatch()
         # A promotion removes the workspace by itself; where it is on record the one ends and the other begins.
         unsubscribe = self.engine.on("session.promote", lambda _event: watch.lap("promote"))
@@ -77,12 +81,16 @@ class EngineCycle:
             watch.lap("diff")
             session.promote(review)
         watch.lap("evict")
-        shutil.rmtree(self._trash)
+        if self._moving:
+            self.engine.services.resources.trash.wait()
+        else:
+            shutil.rmtree(self._trash)
         watch.lap(DELETE)
         unsubscribe()
-        if text.count("+# edited in turn") != len(writes) or self._durable.commit == self._adapter.head("main"):
+        if text.count("+# edited in turn") != len(writes) or before == self._adapter.head("main"):
             raise AssertionError("the cycle did not do its job")
-        self._durable.reset()
+        if not self._moving:
+            self._durable.reset()
         return watch.phases
 
 
@@ -118,6 +126,23 @@ def cycle(sizes: list[int], *, quick: bool = False) -> list[Measurement]:
             turns = interleave(_variants(sample, root), rounds=rounds, seconds=seconds)
             found += summarise("cycle", turns, size=size, outside=(DELETE,))
             found += _drift(sample, root, size)
+    return found
+
+
+def moving(sizes: list[int], *, quick: bool = False) -> list[Measurement]:
+    """The cycle on a baseline that each promotion moves, written through to the disk."""
+    found: list[Measurement] = []
+    for size in sizes:
+        with scratch() as root:
+            sample = Sample.make(root / "sample.git", size)
+            rounds, seconds = _ROUNDS.get(size, _LEAST_ROUNDS), _SECONDS.get(size, _MOST_SECONDS)
+            if quick:
+                rounds, seconds = max(_LEAST_ROUNDS, rounds // 4), seconds / 4
+            variants: dict[str, Variant] = {GIT: GitCommands(sample, sample.copy(root / "git.git"), root / "git", moving=True)}
+            for kind in ("clone", "lazy", "copy"):
+                variants[kind] = EngineCycle(kind, sample, sample.copy(root / f"{kind}.git"), root / kind, root / "home", moving=True)
+            turns = interleave(variants, rounds=rounds, seconds=seconds)
+            found += summarise("moving", turns, size=size, outside=(DELETE,))
     return found
 
 

@@ -9,10 +9,11 @@ import hashlib
 import subprocess
 import threading
 import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import pygit2
 
@@ -20,6 +21,7 @@ from pytest_gittrix.errors import AdapterUnavailable, UnsupportedRepository
 from pytest_gittrix.git.environment import empty_repository, git_binary, hermetic_env
 from pytest_gittrix.git.tree import Item, parse_tree
 
+_T = TypeVar("_T")
 _KINDS: Final = {1: "commit", 2: "tree", 3: "blob", 4: "tag"}
 
 
@@ -101,6 +103,9 @@ class Objects(Protocol):
     def read(self, id_: str) -> tuple[str, bytes]:
         """Kind and data of an object. Raises MissingObject."""
 
+    def size(self, id_: str) -> int:
+        """The size of an object's data in bytes. Raises MissingObject."""
+
     def close(self) -> None:
         """Release descriptors and processes."""
 
@@ -129,17 +134,23 @@ class Libgit2Objects:
 
     def read(self, id_: str) -> tuple[str, bytes]:
         """Kind and data of an object."""
+        kind, data = self._ask(pygit2.Odb.read, id_)
+        return _KINDS[kind], data
+
+    def size(self, id_: str) -> int:
+        """The size of an object, from its header: nothing is inflated."""
+        return self._ask(pygit2.Odb.read_header, id_)[1]
+
+    def _ask(self, question: Callable[[pygit2.Odb, str], tuple[int, _T]], id_: str) -> tuple[int, _T]:
         for tries_left in reversed(range(_TRIES)):
             odb = self._opened()
             try:
-                kind, data = odb.read(id_)
+                return question(odb, id_)
             except (KeyError, ValueError, pygit2.GitError) as error:
                 # A gc may have moved the object to another pack since the list of packs was read.
                 self._odb = None
                 if not tries_left:
                     raise _missing(id_, self._directory) from error
-            else:
-                return _KINDS[kind], data
         raise AssertionError("unreachable")
 
     def close(self) -> None:
@@ -188,6 +199,10 @@ class CatFileObjects:
             process.stdout.read(1)
             return header[1].decode(), data
 
+    def size(self, id_: str) -> int:
+        """The size of an object's data."""
+        return len(self.read(id_)[1])
+
     def close(self) -> None:
         """End the git process."""
         with self._lock:
@@ -221,14 +236,28 @@ def open_objects(objects_dir: Path, format_: ObjectFormat) -> Objects:
 
 
 class Trees:
-    """Reads and parses tree objects, and caches the most recent ones (tree objects never change)."""
+    """Reads and parses tree objects, and caches the most recent ones (tree objects never change).
 
-    def __init__(self, objects: Objects, cached: int = 4096) -> None:
+    Args:
+        objects: where they are read from.
+        cached: how many parsed ones are kept.
+        parsed: what another reader has parsed, to be used and added to.
+    """
+
+    def __init__(self, objects: Objects, cached: int = 4096, parsed: OrderedDict[str, Mapping[bytes, Item]] | None = None) -> None:
+        self.parsed: OrderedDict[str, Mapping[bytes, Item]] = OrderedDict() if parsed is None else parsed
         self._objects = objects
-        self.read = lru_cache(maxsize=cached)(self._read)
+        self._cached = cached
 
-    def _read(self, id_: str) -> dict[bytes, Item]:
+    def read(self, id_: str) -> Mapping[bytes, Item]:
+        """The lines of a tree by name. Raises MissingObject if there is no such tree."""
+        known = self.parsed.get(id_)
+        if known is not None:
+            return known
         kind, data = self._objects.read(id_)
         if kind != "tree":
             raise MissingObject(f"Object {id_} is a {kind}, not a tree.", why="The repository is damaged.", fix="Run `git fsck`.")
-        return parse_tree(data, self._objects.format.size)
+        while len(self.parsed) >= self._cached:
+            self.parsed.popitem(last=False)
+        items = self.parsed[id_] = parse_tree(data, self._objects.format.size)
+        return items

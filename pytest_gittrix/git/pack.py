@@ -6,12 +6,16 @@ needs one. Objects are stored whole, without deltas, since a promotion adds litt
 
 from __future__ import annotations
 
+import hashlib
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.errors import AdapterUnavailable
@@ -19,9 +23,17 @@ from pytest_gittrix.git.objects import ObjectFormat, object_header
 from pytest_gittrix.os_level.files import Permit, make_directories, remove_left, sync_directory, write_file
 
 _TYPES: Final = {"commit": 1, "tree": 2, "blob": 3, "tag": 4}
+_PACK_HEADER: Final = struct.Struct(">4sII")
+_FANOUT_END: Final = 8 + 4 * 256
+_DIFFERENCES: Final = (6, 7)
+"""The types of objects that are stored as differences."""
+_PIECE: Final = 1 << 20
 _LARGE: Final = 0x80000000
 _LEVEL: Final = 1
 _RETRIES: Final = 10
+
+Read = Callable[[str], tuple[str, bytes]]
+"""Returns the kind and the data of an object from its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +63,19 @@ def _header(kind: int, size: int) -> bytes:
     return bytes(header)
 
 
+def _packed(kind: str, data: bytes, level: int = _LEVEL) -> bytes:
+    return _header(_TYPES[kind], len(data)) + zlib.compress(data, level)
+
+
 def build_pack(objects: Mapping[str, tuple[str, bytes]], format_: ObjectFormat, *, level: int = _LEVEL) -> Pack:
     """Build a pack of objects (kind and data by hex id), in the order of their ids, so that the same objects give the same bytes."""
     ids = sorted(objects)
-    parts = [b"PACK" + struct.pack(">II", 2, len(ids))]
+    parts = [_PACK_HEADER.pack(b"PACK", 2, len(ids))]
     at = len(parts[0])
     offsets: list[int] = []
     checksums: list[int] = []
     for id_ in ids:
-        kind, data = objects[id_]
-        packed = _header(_TYPES[kind], len(data)) + zlib.compress(data, level)
+        packed = _packed(*objects[id_], level)
         offsets.append(at)
         checksums.append(zlib.crc32(packed))
         parts.append(packed)
@@ -124,6 +139,91 @@ def install_pack(
         _write(stem + ".idx", pack.index, f"tmp_idx_{_mark(pack.name)}", sync, mode, permit)
     if sync:  # also for one that was there: its writer may have been killed before this
         sync_directory(directory)
+
+
+def copy_pack(source: str, directory: str, wanted: Collection[str], read: Read, format_: ObjectFormat, *, sync: bool = False) -> bool:
+    """Write a pack of some objects: what another pack has is copied as it is, and what it lacks is compressed.
+
+    The cost grows with the size of the pack, and is that of copying and hashing it.
+
+    Args:
+        source: the path of the other pack, which ends in ``.pack``; its index is beside it.
+        directory: where the new pack and its index are written; nobody else writes there.
+        wanted: the ids of the objects, each once.
+        read: reads an object that the other pack lacks.
+        format_: the object format.
+        sync: write both files through to the disk.
+
+    Returns:
+        False, with nothing written, if the other pack has objects that are stored as differences from others.
+
+    Raises:
+        MissingObject: ``read`` has not got an object.
+        OSError: the disk refused.
+    """
+    ids, checksums, offsets = _read_index(Path(source.removesuffix(".pack") + ".idx").read_bytes(), format_)
+    needed = set(map(bytes.fromhex, wanted))
+    with open(source, "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        if any(data[offset] >> 4 & 7 in _DIFFERENCES for offset in offsets):
+            return False
+        order = sorted(range(len(ids)), key=offsets.__getitem__)
+        ends = [*(offsets[number] for number in order[1:]), len(data) - format_.size]
+        ranges: list[tuple[int, int]] = []
+        rows: list[tuple[bytes, int, int]] = []
+        at = _PACK_HEADER.size
+        for number, end in zip(order, ends, strict=True):
+            if ids[number] not in needed:
+                continue
+            start = offsets[number]
+            if ranges and ranges[-1][1] == start:
+                ranges[-1] = (ranges[-1][0], end)
+            else:
+                ranges.append((start, end))
+            rows.append((ids[number], at, checksums[number]))
+            at += end - start
+        added: list[bytes] = []
+        for id_ in sorted(needed.difference(ids)):
+            packed = _packed(*read(id_.hex()))
+            rows.append((id_, at, zlib.crc32(packed)))
+            added.append(packed)
+            at += len(packed)
+        building = os.path.join(directory, "tmp_pack")
+        hasher = hashlib.new(format_.name, usedforsecurity=False)
+        with open(building, "xb") as target:
+            for part in chain([_PACK_HEADER.pack(b"PACK", 2, len(rows))], _pieces(data, ranges), added):
+                hasher.update(part)
+                target.write(part)
+            target.write(hasher.digest())
+            if sync:
+                target.flush()
+                os.fsync(target.fileno())
+    stem = os.path.join(directory, f"pack-{hasher.hexdigest()}")
+    os.rename(building, stem + ".pack")
+    rows.sort()
+    index = _index([row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows], hasher.digest(), format_)
+    write_file(stem + ".idx", index, mode=0o400, sync=sync)
+    return True
+
+
+def _pieces(data: mmap, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
+    for start, end in ranges:
+        for at in range(start, end, _PIECE):
+            yield data[at : min(at + _PIECE, end)]
+
+
+def _read_index(data: bytes, format_: ObjectFormat) -> tuple[list[bytes], tuple[int, ...], list[int]]:
+    """The ids, checksums and offsets of an index of version 2."""
+    count = int.from_bytes(data[_FANOUT_END - 4 : _FANOUT_END])
+    size, end = format_.size, _FANOUT_END + count * format_.size
+    ids = [data[at : at + size] for at in range(_FANOUT_END, end, size)]
+    checksums = struct.unpack_from(f">{count}I", data, end)
+    offsets = struct.unpack_from(f">{count}I", data, end + 4 * count)
+    large = end + 8 * count
+    return (
+        ids,
+        checksums,
+        [offset if offset < _LARGE else int.from_bytes(data[(at := large + 8 * (offset - _LARGE)) : at + 8]) for offset in offsets],
+    )
 
 
 def _mark(name: str) -> str:

@@ -7,6 +7,7 @@ repository.
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -89,12 +90,32 @@ def _subtree(item: Item | None) -> str | None:
     return item[1] if item is not None and item[0] == DIRECTORY else None
 
 
-def changed_paths(read_tree: ReadTree, old: str | None, new: str | None) -> dict[str, tuple[Entry | None, Entry | None]]:
-    """Every path whose entry differs between two trees, with its old and its new entry; renames are not detected.
+@dataclass(frozen=True, slots=True)
+class DirectoryChange:
+    """A directory that differs between two trees.
 
-    Equal subtrees are never read, so the cost grows with what changed. ``None`` is the empty tree.
+    Attributes:
+        prefix: its path with a slash at the end; empty for the root.
+        tree: its newer tree; None if it is gone.
+        lines: the name, the older and the newer line of everything in it that differs.
     """
-    found: dict[str, tuple[Entry | None, Entry | None]] = {}
+
+    prefix: bytes
+    tree: str | None
+    lines: tuple[tuple[bytes, Item | None, Item | None], ...]
+
+
+def changed_directories(
+    read_tree: ReadTree, old: str | None, new: str | None, *, read_new: ReadTree | None = None
+) -> Iterator[DirectoryChange]:
+    """Every directory that differs between two trees; a subtree that is in both is never read, so the cost grows with what changed.
+
+    Args:
+        read_tree: reads the older tree.
+        old: the older root; None is the empty tree.
+        new: the newer root.
+        read_new: reads the newer tree, if another reader has it.
+    """
     pending: list[tuple[bytes, str | None, str | None]] = [(b"", old, new)]
     nothing: Mapping[bytes, Item] = {}
     while pending:
@@ -102,18 +123,29 @@ def changed_paths(read_tree: ReadTree, old: str | None, new: str | None) -> dict
         if before_id == after_id:
             continue
         before = read_tree(before_id) if before_id else nothing
-        after = read_tree(after_id) if after_id else nothing
-        for name in before.keys() | after.keys():
-            left, right = before.get(name), after.get(name)
-            if left == right:
-                continue
-            path = prefix + name
+        after = (read_new or read_tree)(after_id) if after_id else nothing
+        lines = tuple((name, before.get(name), after.get(name)) for name in before.keys() | after.keys())
+        lines = tuple(line for line in lines if line[1] != line[2])
+        yield DirectoryChange(prefix, after_id, lines)
+        for name, left, right in lines:
             if _subtree(left) or _subtree(right):
-                pending.append((path + b"/", _subtree(left), _subtree(right)))
-            leaves = (_leaf(left), _leaf(right))
-            if leaves != (None, None):
-                found[os.fsdecode(path)] = leaves
-    return found
+                pending.append((prefix + name + b"/", _subtree(left), _subtree(right)))
+
+
+def changed_paths(read_tree: ReadTree, old: str | None, new: str | None) -> dict[str, tuple[Entry | None, Entry | None]]:
+    """Every path whose entry differs between two trees, with its old and its new entry; renames are not detected.
+
+    The cost grows with what changed. ``None`` is the empty tree.
+    """
+    return {path: leaves for change in changed_directories(read_tree, old, new) for path, leaves in changed_entries(change)}
+
+
+def changed_entries(change: DirectoryChange) -> Iterator[tuple[str, tuple[Entry | None, Entry | None]]]:
+    """The files, symlinks and submodules that differ in a directory itself, by path, each with its old and its new entry."""
+    for name, left, right in change.lines:
+        leaves = (_leaf(left), _leaf(right))
+        if leaves != (None, None):
+            yield os.fsdecode(change.prefix + name), leaves
 
 
 def flatten(read_tree: ReadTree, root: str | None) -> dict[str, Entry]:
@@ -175,19 +207,29 @@ def collisions(read_tree: ReadTree, root: str | None, added: Iterable[str]) -> d
         added: the added paths.
     """
     clashes: dict[str, str] = {}
+    by_key: dict[str, dict[str, list[bytes]]] = {}
     for path in added:
         node = root
         for depth, name in enumerate(names := os.fsencode(path).split(b"/")):
             if node is None:
                 break
             items = read_tree(node)
-            key = collision_key(os.fsdecode(name))
-            twin = next((other for other in items if other != name and collision_key(os.fsdecode(other)) == key), None)
+            if node not in by_key:
+                by_key[node] = _by_collision_key(items)
+            alike = by_key[node][collision_key(os.fsdecode(name))]
+            twin = next((other for other in alike if other != name), None)
             if twin is not None:
                 clashes[path] = os.fsdecode(b"/".join([*names[:depth], twin]))
                 break
             node = _subtree(items.get(name))
     return clashes
+
+
+def _by_collision_key(names: Iterable[bytes]) -> dict[str, list[bytes]]:
+    found: defaultdict[str, list[bytes]] = defaultdict(list)
+    for name in names:
+        found[collision_key(os.fsdecode(name))].append(name)
+    return found
 
 
 class _Pending:

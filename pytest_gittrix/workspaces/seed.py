@@ -1,43 +1,74 @@
 """Seeds: what workspaces start from, prepared once per baseline commit.
 
-A seed holds its own copy of everything that a session may see (one pack, and an index that fits freshly written files). A workspace thus
-shares no objects with durable, and a rewind with ``git gc --prune=now`` there takes nothing from a session (rule 6,
-docs/explanation/rules.md).
+A seed holds its own copy of everything that a session may see. A workspace thus shares no objects with durable, and a rewind with ``git gc
+--prune=now`` there takes nothing from a session (rule 6, docs/explanation/rules.md). Where the seed of an earlier baseline is there, the
+next one is derived from it, so that it costs what changed in between.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import secrets
 import shutil
 import time
+from bisect import insort
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Final, Literal
 
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.commit import Commit, parse_commit
-from pytest_gittrix.git.environment import hermetic_env, run_git
 from pytest_gittrix.git.ignore import Ignore
-from pytest_gittrix.git.index import IndexEntry, build_index
-from pytest_gittrix.git.objects import ObjectFormat, Objects, Trees, object_format, open_objects
-from pytest_gittrix.git.pack import build_pack, install_pack
+from pytest_gittrix.git.objects import MissingObject, ObjectFormat, Objects, Trees, object_format, open_objects
 from pytest_gittrix.git.repository import Repository
-from pytest_gittrix.git.tree import DIRECTORY, FILE, SUBMODULE, Entry, flatten, parents
-from pytest_gittrix.os_level.files import names_in, sync_directory, whole_directory, write_file
+from pytest_gittrix.git.tree import SUBMODULE, Changes, Entry, flatten, parents
+from pytest_gittrix.os_level.files import names_in
+from pytest_gittrix.workspaces.seed_files import (
+    MOST_ANCESTORS,
+    ancestry,
+    build_seed,
+    closure,
+    derivation,
+    exact_packs,
+    seed_directory,
+    template_index,
+)
 
 History = Literal["none", "full"] | int
 
-BASELINE_MTIME: Final = 1_000_000_000
-"""Modification time, in seconds since 1970, of the files of a fresh workspace: old, so that git does not consider its index racy."""
-
-_MANY_OBJECTS: Final = 2000
 _CACHED_BYTES: Final = 256 << 20
 _CACHED_SEEDS: Final = 16
+_NEAREST: Final = 64
+_YOUNGEST: Final = 3
+
+
+class _Blobs:
+    """Contents of files that seeds have read, by id: one cache for all of them, since the next baseline has most files of the last."""
+
+    def __init__(self) -> None:
+        self._data: dict[str, bytes] = {}
+        self._size = 0
+        self._full_for = ""
+
+    def get(self, id_: str) -> bytes | None:
+        return self._data.get(id_)
+
+    def put(self, id_: str, data: bytes, seed: str) -> None:
+        """Keep a file that a seed has read. When there is no room, the next seed drops all, but no seed drops what it has read itself."""
+        if self._size + len(data) > _CACHED_BYTES:
+            if self._full_for == seed:
+                return
+            self._data, self._size, self._full_for = {}, 0, seed
+        if len(data) <= _CACHED_BYTES:
+            self._data[id_] = data
+            self._size += len(data)
+
+
+_blobs = _Blobs()
 
 
 @dataclass(frozen=True)
@@ -49,13 +80,14 @@ class Seed:
         commit: the baseline commit.
         format: its object format.
         history: how much history it holds.
+        sync: whether what is made of it later is written through to the disk.
     """
 
     directory: str
     commit: str
     format: ObjectFormat
     history: History
-    _contents: dict[str, bytes] = field(default_factory=dict, repr=False, compare=False)
+    sync: bool = field(default=True, repr=False, compare=False)
 
     @cached_property
     def objects(self) -> Objects:
@@ -117,36 +149,42 @@ class Seed:
 
     def blob(self, id_: str) -> bytes:
         """A file's bytes; the contents of a small repository are cached completely."""
-        cached = self._contents.get(id_)
+        cached = _blobs.get(id_)
         if cached is not None:
             return cached
         data = self.objects.read(id_)[1]
-        if self._cached_bytes + len(data) <= _CACHED_BYTES:
-            self._contents[id_] = data
-            object.__setattr__(self, "_size", self._cached_bytes + len(data))
+        _blobs.put(id_, data, self.directory)
         return data
 
-    @property
-    def _cached_bytes(self) -> int:
-        return getattr(self, "_size", 0)
+    @cached_property
+    def pack_dir(self) -> str:
+        """A directory with one pack of exactly what a workspace may see, and the pack's index."""
+        return exact_packs(self.directory, self._closure, self.objects.read, self.format, sync=self.sync)
+
+    def _closure(self) -> list[str]:
+        return closure(self.trees.read, {self.commit: self.root})
 
     @cached_property
     def packs(self) -> tuple[str, ...]:
-        """The file names of its pack and the pack's index."""
-        return tuple(sorted(os.listdir(os.path.join(self.objects_dir, "pack"))))
+        """The file names in ``pack_dir``."""
+        return tuple(sorted(os.listdir(self.pack_dir)))
 
     @cached_property
     def small_files(self) -> Mapping[str, bytes] | None:
-        """Contents of the pack's files by name; None if they are large."""
-        base = os.path.join(self.objects_dir, "pack")
-        if sum(os.path.getsize(os.path.join(base, name)) for name in self.packs) > 1 << 20:
+        """Contents of the files in ``pack_dir`` by name; None if they are large."""
+        if sum(os.path.getsize(os.path.join(self.pack_dir, name)) for name in self.packs) > 1 << 20:
             return None
-        return {name: Path(base, name).read_bytes() for name in self.packs}
+        return {name: Path(self.pack_dir, name).read_bytes() for name in self.packs}
 
     @cached_property
     def index(self) -> bytes:
         """An index file by which every freshly written file of the baseline is unchanged (``core.checkStat=minimal``)."""
-        return Path(self.directory, "index").read_bytes()
+        return template_index(
+            self.directory, self.trees.read, lambda: self.entries, self._root_of, self.objects.size, self.format, sync=self.sync
+        )
+
+    def _root_of(self, commit: str) -> str:
+        return parse_commit(commit, self.objects.read(commit)[1]).tree
 
     @cached_property
     def shallow(self) -> str:
@@ -189,32 +227,146 @@ def prepare_seed(seeds: str, repository: Repository, commit: str, history: Histo
         MissingObject: the repository lacks an object of the commit.
     """
     check_history(history)
-    directory = _seed_directory(seeds, commit, history)
-    if not os.path.exists(directory):
-        _recent.pop(directory, None)  # its objects were deleted with the directory
-        _build(seeds, directory, repository, commit, history, sync)
-    return _cached(directory, commit, repository.format, history)
+    directory = seed_directory(seeds, commit, history)
+    if os.path.exists(directory):
+        return _cached(directory, commit, repository.format, history, sync)
+    _recent.pop(directory, None)  # its objects were deleted with the directory
+    commits, edge = _history_of(repository, commit, history)
+    nearest = _nearest(seeds, repository, commit, sync) if history == "none" else None
+    derived = None
+    if nearest is not None:
+        with suppress(FileNotFoundError, MissingObject):  # the nearest seed was removed meanwhile
+            derived = derivation(nearest.directory, nearest.root, nearest.trees.read, repository, commit)
+    read = partial(_read_and_remember, repository.objects, directory)
+    try:
+        build_seed(directory, repository, commits, edge, derived, read, sync=sync)
+    except FileNotFoundError:
+        if derived is None:
+            raise
+        derived = None
+        build_seed(directory, repository, commits, edge, None, read, sync=sync)
+    seed = _cached(directory, commit, repository.format, history, sync)
+    vars(seed)["baseline"] = repository.commit(commit)
+    vars(seed)["trees"] = Trees(seed.objects, parsed=repository.trees.parsed)
+    if nearest is not None and derived is not None:
+        _inherit(seed, nearest, derived.changes)
+    return seed
+
+
+def _read_and_remember(objects: Objects, seed: str, id_: str) -> tuple[str, bytes]:
+    kind, data = objects.read(id_)
+    if kind == "blob":
+        _blobs.put(id_, data, seed)
+    return kind, data
 
 
 def open_seed(seeds: str, commit: str, history: History, format_name: str) -> Seed | None:
     """Open the seed of a commit without a repository; None if the seed is not on disk."""
-    directory = _seed_directory(seeds, commit, history)
+    directory = seed_directory(seeds, commit, history)
     if not os.path.exists(directory):
         return None
     return _cached(directory, commit, object_format(format_name), history)
 
 
-def _seed_directory(seeds: str, commit: str, history: History) -> str:
-    return os.path.join(seeds, f"{commit}-{history}")
-
-
-def _cached(directory: str, commit: str, format_: ObjectFormat, history: History) -> Seed:
+def _cached(directory: str, commit: str, format_: ObjectFormat, history: History, sync: bool = True) -> Seed:
     """The seed in a directory; the most recent seeds are kept open."""
-    seed = _recent.pop(directory, None) or Seed(directory, commit, format_, history)
+    seed = _recent.pop(directory, None) or Seed(directory, commit, format_, history, sync)
     _recent[directory] = seed
     while len(_recent) > _CACHED_SEEDS:
         _recent.popitem(last=False)
     return seed
+
+
+def _nearest(seeds: str, repository: Repository, commit: str, sync: bool) -> Seed | None:
+    """The seed to derive the seed of a commit from: that of its nearest ancestor, else the youngest one; None if there is no such seed."""
+    there = {name for name in names_in(seeds) if name.endswith("-none")}
+    if not there:
+        return None
+    found = _ancestor_among(there, repository, commit) or _youngest_among(there, seeds, repository)
+    if found is None:
+        return None
+    directory = os.path.join(seeds, found)
+    if len(ancestry(directory)) >= MOST_ANCESTORS:
+        return None
+    return _cached(directory, found.partition("-")[0], repository.format, "none", sync)
+
+
+def _ancestor_among(names: Collection[str], repository: Repository, commit: str) -> str | None:
+    for _ in range(_NEAREST):
+        above = repository.commit(commit).parents
+        if not above:
+            return None
+        commit = above[0]
+        if f"{commit}-none" in names:
+            return f"{commit}-none"
+    return None
+
+
+def _youngest_among(names: Collection[str], seeds: str, repository: Repository) -> str | None:
+    """The youngest seed of this repository: several can have their seeds in one store."""
+    for name in sorted(names, key=lambda name: _made_at(os.path.join(seeds, name)), reverse=True)[:_YOUNGEST]:
+        with suppress(MissingObject):
+            repository.commit(name.partition("-")[0])
+            return name
+    return None
+
+
+def _inherit(seed: Seed, before: Seed, changes: Changes) -> None:
+    """Give a seed what the seed that it was derived from has read already, brought forward by what differs."""
+    known = vars(before)
+    if "entries" in known:
+        vars(seed)["entries"] = _entries_with(before.entries, changes)
+    if "directories" in known:
+        vars(seed)["directories"] = _directories_with(before.directories, changes)
+    if "ignore" in known and not any(path.rpartition("/")[2] == ".gitignore" for path in changes):
+        vars(seed)["ignore"] = before.ignore
+
+
+def _entries_with(entries: Mapping[str, Entry], changes: Changes) -> dict[str, Entry]:
+    changed = dict(entries)
+    for path, entry in changes.items():
+        if entry is None:
+            del changed[path]
+        else:
+            changed[path] = entry
+    added = [path for path in changes if path in changed and path not in entries]
+    if not added:
+        return changed
+    order = [path for path in changed if path in entries]
+    for path in added:
+        insort(order, path, key=os.fsencode)
+    return {path: changed[path] for path in order}
+
+
+def _directories_with(directories: Mapping[str, Mapping[str, Entry]], changes: Changes) -> dict[str, Mapping[str, Entry]]:
+    changed: dict[str, Mapping[str, Entry]] = dict(directories)
+    copied: dict[str, dict[str, Entry]] = {}
+
+    def own(directory: str) -> dict[str, Entry]:
+        if directory not in copied:
+            copied[directory] = changed[directory] = dict(changed.get(directory, {}))
+        return copied[directory]
+
+    for path, entry in changes.items():
+        directory, _, name = path.rpartition("/")
+        if entry is None:
+            own(directory).pop(name, None)
+    for path, entry in changes.items():
+        directory, _, name = path.rpartition("/")
+        if entry is not None:
+            for parent in parents(path):
+                changed.setdefault(parent, {})
+            own(directory)[name] = entry
+    for directory in sorted(copied, reverse=True):
+        _remove_empty(changed, directory)
+    return changed
+
+
+def _remove_empty(directories: dict[str, Mapping[str, Entry]], directory: str) -> None:
+    """Remove a directory in which and below which there is no file, and those above it that thus have none either."""
+    while directory and not directories.get(directory, True) and not any(other.startswith(directory + "/") for other in directories):
+        del directories[directory]
+        directory = directory.rpartition("/")[0]
 
 
 def _history_of(repository: Repository, commit: str, history: History) -> tuple[list[str], list[str]]:
@@ -232,75 +384,6 @@ def _history_of(repository: Repository, commit: str, history: History) -> tuple[
         included.update(dict.fromkeys(level))
         depth -= 1
     return list(included), sorted(edge)
-
-
-def _objects_of(repository: Repository, commits: Iterable[str]) -> list[str]:
-    """Every object that some commits need, the commits included, submodules excluded."""
-    found: dict[str, None] = {}
-    pending: list[str] = []
-    for commit in commits:
-        found[commit] = None
-        pending.append(repository.tree(commit))
-    while pending:
-        tree = pending.pop()
-        if tree in found:
-            continue
-        found[tree] = None
-        for mode, id_ in repository.trees.read(tree).values():
-            if mode == DIRECTORY:
-                pending.append(id_)
-            elif mode != SUBMODULE:
-                found[id_] = None
-    return list(found)
-
-
-def _build(seeds: str, directory: str, repository: Repository, commit: str, history: History, sync: bool) -> None:
-    building = os.path.join(seeds, f"tmp_{secrets.token_hex(8)}")
-    try:
-        with whole_directory(directory, building):
-            os.makedirs(os.path.join(building, "objects", "pack"))
-            commits, edge = _history_of(repository, commit, history)
-            ids = _objects_of(repository, commits)
-            if len(ids) > _MANY_OBJECTS:
-                _pack_by_git(repository, ids, os.path.join(building, "objects", "pack"))
-            else:
-                pack = build_pack({id_: repository.objects.read(id_) for id_ in ids}, repository.format)
-                install_pack(os.path.join(building, "objects"), pack, sync=sync)
-            write_file(os.path.join(building, "shallow"), "".join(f"{id_}\n" for id_ in edge).encode(), sync=sync)
-            write_file(os.path.join(building, "index"), _template_index(repository, commit), sync=sync)
-    except OSError:
-        # Another process has made the same seed meanwhile; both are equal.
-        if not os.path.exists(directory):
-            raise
-    if sync:
-        sync_directory(seeds)
-
-
-def _pack_by_git(repository: Repository, ids: list[str], directory: str) -> None:
-    """Pack a large seed by git, which reuses what durable has compressed already."""
-    environment = hermetic_env() | {"GIT_DIR": repository.common_dir}
-    prefix = os.path.join(directory, "pack")
-    run_git(["pack-objects", "-q", "--window=0", prefix], env=environment, stdin="\n".join(ids).encode() + b"\n", timeout=3600)
-
-
-def _template_index(repository: Repository, commit: str) -> bytes:
-    entries = repository.entries(commit)
-    sizes: dict[str, int] = {}
-
-    def size(entry: Entry) -> int:
-        if entry.mode == SUBMODULE:
-            return 0
-        if entry.id not in sizes:
-            sizes[entry.id] = len(repository.blob(entry.id))
-        return sizes[entry.id]
-
-    return build_index(
-        (
-            (os.fsencode(path), IndexEntry(entry.mode, entry.id, (BASELINE_MTIME, 0, BASELINE_MTIME, 0, 0, 0, FILE, 0, 0, size(entry))))
-            for path, entry in entries.items()
-        ),
-        repository.format,
-    )
 
 
 def prune_seeds(seeds: str, wanted: Callable[[], Iterable[str]], *, older_than: float = 86400.0) -> list[str]:

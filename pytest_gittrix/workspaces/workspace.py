@@ -24,7 +24,8 @@ from pytest_gittrix.git.repository import shared_mode, shared_setting
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK
 from pytest_gittrix.os_level.files import PUBLIC, make_directories, names_in, write_all, write_file, write_new
 from pytest_gittrix.os_level.safe_dir import SafeDir
-from pytest_gittrix.workspaces.seed import BASELINE_MTIME, Seed, open_seed
+from pytest_gittrix.workspaces.seed import Seed, open_seed
+from pytest_gittrix.workspaces.seed_files import BASELINE_MTIME
 from pytest_gittrix.workspaces.snapshot import CreationState, Limits, Snapshot, boot_offset, take_snapshot, workspace_gone
 
 WorkspaceKind = Literal["clone", "lazy", "copy", "worktree"]
@@ -350,7 +351,7 @@ def _write_repository(git_dir: str, seed: Seed, branch: str) -> None:
             write_new(os.path.join(packs, name), data, 0o444)
     else:
         for name in seed.packs:
-            shutil.copyfile(os.path.join(seed.objects_dir, "pack", name), os.path.join(packs, name))
+            shutil.copyfile(os.path.join(seed.pack_dir, name), os.path.join(packs, name))
     sha256 = seed.format.name != "sha1"
     config = _CONFIG.format(version=int(sha256), extensions=f"[extensions]\n\tobjectFormat = {seed.format.name}\n" if sha256 else "")
     write_new(os.path.join(git_dir, "HEAD"), f"ref: refs/heads/{branch}\n".encode())

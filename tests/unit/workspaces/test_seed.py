@@ -14,6 +14,7 @@ from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.objects import MissingObject
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.workspaces import seed as seeds_module
+from pytest_gittrix.workspaces import seed_files
 from pytest_gittrix.workspaces.seed import History, Seed, check_history, open_seed, prepare_seed, prune_seeds
 
 FILES = {
@@ -176,7 +177,7 @@ def test_the_same_baseline_gives_the_same_bytes(durable: GitRepo, tmp_path: Path
 
 
 def test_a_large_seed_is_packed_by_git_and_is_as_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seeds_module, "_MANY_OBJECTS", 2)
+    monkeypatch.setattr(seed_files, "_MANY_OBJECTS", 2)
     durable = GitRepo.make(tmp_path / "durable", FILES, bare=True)
 
     seed = made(durable, tmp_path / "seeds")

@@ -1,0 +1,300 @@
+"""What a seed has on disk: made from a repository, or from the seed of another commit by what differs.
+
+A seed is a directory, ``<commit>-<history>``:
+
+- ``objects/pack/``: every object of the baseline. A derived seed has hard links to the packs of the seed that it was derived from, and one
+  pack of what is new. So it may hold more than its baseline, and only the engine reads it.
+- ``ancestry``: the names of the seeds that a derived seed comes from, the nearest first.
+- ``shallow``: the commits whose parents are left out.
+- ``index``: the index of a fresh workspace.
+- ``exact/``: one pack of exactly the baseline's objects, for what leaves the engine. A seed that was not derived has that in
+  ``objects/pack``.
+
+The last two are made when they are first needed. No file is written again once it has its name, and a directory that is half made has
+another name; a process that finds that another one was faster uses what that one made.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final
+
+from pytest_gittrix.git.environment import empty_repository, hermetic_env, run_git
+from pytest_gittrix.git.index import IndexEntry, IndexFile, build_index
+from pytest_gittrix.git.objects import ObjectFormat
+from pytest_gittrix.git.pack import Read, build_pack, copy_pack, install_pack
+from pytest_gittrix.git.repository import Repository
+from pytest_gittrix.git.tree import DIRECTORY, FILE, SUBMODULE, Entry, ReadTree, changed_directories, changed_entries, changed_paths
+from pytest_gittrix.os_level.files import link_or_copy, names_in, read_text, sync_directory, whole_directory, write_file
+
+BASELINE_MTIME: Final = 1_000_000_000
+"""Modification time, in seconds since 1970, of the files of a fresh workspace: old, so that git does not consider its index racy."""
+
+MOST_ANCESTORS: Final = 50
+"""A seed that has so many is not derived from: each has a pack, and with them all grows what the baseline does not need any more."""
+
+_MOST_CHANGES: Final = 2000
+_MANY_OBJECTS: Final = 80
+_SMALL_INDEX: Final = 4 << 10
+"""Size in bytes of the index of a pack of about a hundred objects."""
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """How a seed differs from the one that it is derived from.
+
+    Attributes:
+        directory: the other seed.
+        changes: the new entry of each path that differs; None for one that is gone.
+        ids: the objects that the other seed may lack.
+    """
+
+    directory: str
+    changes: Mapping[str, Entry | None]
+    ids: Collection[str]
+
+
+def derivation(directory: str, root: str, read_tree: ReadTree, repository: Repository, commit: str) -> Derivation | None:
+    """What differs between a seed and a commit; None where a seed made from nothing costs as little: it is small, or too much differs.
+
+    Args:
+        directory: the seed.
+        root: its tree.
+        read_tree: reads its trees, which the repository may have lost.
+        repository: the repository that has the commit.
+        commit: the commit.
+
+    Raises:
+        MissingObject: the repository or the seed lacks a tree.
+        FileNotFoundError: the seed is gone.
+    """
+    packs = os.path.join(directory, "objects", "pack")
+    if sum(os.path.getsize(os.path.join(packs, name)) for name in os.listdir(packs) if name.endswith(".idx")) < _SMALL_INDEX:
+        return None
+    changes: dict[str, Entry | None] = {}
+    ids = {commit: None}
+    for change in changed_directories(read_tree, root, repository.tree(commit), read_new=repository.trees.read):
+        if change.tree is not None:
+            ids[change.tree] = None
+        ids.update(dict.fromkeys(new[1] for _, _, new in change.lines if new is not None and new[0] not in (DIRECTORY, SUBMODULE)))
+        changes.update((path, after) for path, (_, after) in changed_entries(change))
+        if len(changes) > _MOST_CHANGES:
+            return None
+    return Derivation(directory, changes, ids)
+
+
+def seed_directory(seeds: str, commit: str, history: object) -> str:
+    """The directory of the seed of a commit, with a policy of history."""
+    return os.path.join(seeds, f"{commit}-{history}")
+
+
+def commit_of(directory: str) -> str:
+    """The commit of the seed in a directory."""
+    return os.path.basename(directory).partition("-")[0]
+
+
+def ancestry(directory: str) -> tuple[str, ...]:
+    """The names of the seeds that a seed was derived from, the nearest first; none for one that was made from a repository alone."""
+    return tuple((read_text(os.path.join(directory, "ancestry")) or "").split())
+
+
+def build_seed(
+    directory: str,
+    repository: Repository,
+    commits: Sequence[str],
+    edge: Iterable[str],
+    derived: Derivation | None,
+    read: Read,
+    *,
+    sync: bool,
+) -> None:
+    """Make a seed, unless another process makes the same one meanwhile.
+
+    Args:
+        directory: its directory.
+        repository: the repository to read from.
+        commits: the commits that it holds, the baseline first.
+        edge: those of them whose parents it leaves out.
+        derived: how it differs from a seed to derive it from; None to make it from the repository alone.
+        read: reads an object of the repository.
+        sync: write it through to the disk.
+
+    Raises:
+        MissingObject: the repository lacks an object.
+        OSError: the disk refused, or the other seed is gone.
+    """
+    with _building(directory, os.path.dirname(directory)) as building:
+        objects = os.path.join(building, "objects")
+        packs = os.path.join(objects, "pack")
+        os.makedirs(packs)
+        if derived is None:
+            ids: Collection[str] = closure(repository.trees.read, {commit: repository.tree(commit) for commit in commits})
+        else:
+            source = os.path.join(derived.directory, "objects", "pack")
+            for name in os.listdir(source):
+                link_or_copy(os.path.join(source, name), os.path.join(packs, name))
+            line = [os.path.basename(derived.directory), *ancestry(derived.directory)]
+            write_file(os.path.join(building, "ancestry"), "".join(f"{name}\n" for name in line).encode(), sync=sync)
+            ids = derived.ids
+        _write_pack(objects, ids, read, repository.objects_dir, repository.format, whole=len(commits) == 1, sync=sync)
+        write_file(os.path.join(building, "shallow"), "".join(f"{id_}\n" for id_ in sorted(edge)).encode(), sync=sync)
+        if sync:
+            for made in (packs, objects, building):
+                sync_directory(made)
+    if sync:
+        sync_directory(os.path.dirname(directory))
+
+
+def closure(read_tree: ReadTree, roots: Mapping[str, str]) -> list[str]:
+    """Every object that some commits need, the commits included, submodules excluded; ``roots`` has the tree of each commit."""
+    found: dict[str, None] = dict.fromkeys(roots)
+    pending = [*roots.values()]
+    while pending:
+        tree = pending.pop()
+        if tree in found:
+            continue
+        found[tree] = None
+        for mode, id_ in read_tree(tree).values():
+            if mode == DIRECTORY:
+                pending.append(id_)
+            elif mode != SUBMODULE:
+                found[id_] = None
+    return list(found)
+
+
+def exact_packs(directory: str, ids: Callable[[], Collection[str]], read: Read, format_: ObjectFormat, *, sync: bool) -> str:
+    """The directory with one pack of exactly the objects of a seed's baseline, made now if this is the first time.
+
+    Args:
+        directory: the seed.
+        ids: gives the objects of its baseline.
+        read: reads one.
+        format_: the object format.
+        sync: write what is made through to the disk.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    line = ancestry(directory)
+    if not line:
+        return os.path.join(directory, "objects", "pack")
+    exact = os.path.join(directory, "exact")
+    if os.path.isdir(exact):
+        return exact
+    wanted = ids()
+    with _building(exact, os.path.dirname(directory)) as building:
+        os.makedirs(building)
+        if not _copied(directory, line, building, wanted, read, format_, sync):
+            objects = os.path.join(building, "objects")
+            _write_pack(objects, wanted, read, os.path.join(directory, "objects"), format_, whole=True, sync=sync)
+            for name in os.listdir(os.path.join(objects, "pack")):
+                os.rename(os.path.join(objects, "pack", name), os.path.join(building, name))
+            os.removedirs(os.path.join(objects, "pack"))
+        if sync:
+            sync_directory(building)
+    return exact
+
+
+def _copied(
+    directory: str, line: Iterable[str], building: str, wanted: Collection[str], read: Read, format_: ObjectFormat, sync: bool
+) -> bool:
+    """Copy the exact pack of the nearest ancestor that has one, as far as it is the same. Returns whether there was one to copy."""
+    if len(wanted) <= _MANY_OBJECTS:
+        return False
+    for name in line:
+        ancestor = os.path.join(os.path.dirname(directory), name)
+        place = os.path.join(ancestor, "exact") if ancestry(ancestor) else os.path.join(ancestor, "objects", "pack")
+        packs = [found for found in names_in(place) if found.endswith(".pack")]
+        if len(packs) == 1:
+            with suppress(FileNotFoundError):  # removed meanwhile
+                return copy_pack(os.path.join(place, packs[0]), building, wanted, read, format_, sync=sync)
+    return False
+
+
+def template_index(
+    directory: str,
+    read_tree: ReadTree,
+    entries: Callable[[], Mapping[str, Entry]],
+    root_of: Callable[[str], str],
+    size: Callable[[str], int],
+    format_: ObjectFormat,
+    *,
+    sync: bool,
+) -> bytes:
+    """An index by which every freshly written file of a seed's baseline is unchanged (``core.checkStat=minimal``).
+
+    Args:
+        directory: the seed.
+        read_tree: reads its trees, and those of the seeds that it comes from.
+        entries: gives its files, in git's order.
+        root_of: gives the tree of its commit, or of the commit of a seed that it comes from.
+        size: gives the size of a blob.
+        format_: the object format.
+        sync: write it through to the disk if it is made now.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    path = os.path.join(directory, "index")
+    with suppress(FileNotFoundError):
+        return _read(path)
+
+    def entry_of(entry: Entry) -> IndexEntry:
+        length = 0 if entry.mode == SUBMODULE else size(entry.id)
+        return IndexEntry(entry.mode, entry.id, (BASELINE_MTIME, 0, BASELINE_MTIME, 0, 0, 0, FILE, 0, 0, length))
+
+    for name in ancestry(directory):
+        ancestor = os.path.join(os.path.dirname(directory), name)
+        with suppress(FileNotFoundError):
+            before = IndexFile(_read(os.path.join(ancestor, "index")), format_)
+            changed = changed_paths(read_tree, root_of(commit_of(ancestor)), root_of(commit_of(directory)))
+            data = before.with_changes({path: None if after is None else entry_of(after) for path, (_, after) in changed.items()})
+            break
+    else:
+        data = build_index(((os.fsencode(path), entry_of(entry)) for path, entry in entries().items()), format_)
+    write_file(path, data, sync=sync)
+    return data
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+@contextmanager
+def _building(directory: str, seeds: str) -> Iterator[str]:
+    """A name to make a directory under, which gets its own name at the end, unless somebody else was faster: both are equal."""
+    building = os.path.join(seeds, f"tmp_{secrets.token_hex(8)}")
+    try:
+        with whole_directory(directory, building):
+            yield building
+    except OSError:
+        if not os.path.exists(directory):
+            raise
+
+
+def _write_pack(objects: str, ids: Collection[str], read: Read, source: str, format_: ObjectFormat, *, whole: bool, sync: bool) -> None:
+    """Put objects into one pack: a few are packed here, many by git, which reuses what is compressed already.
+
+    Args:
+        objects: the object directory to put the pack in.
+        ids: the objects.
+        read: reads one.
+        source: the object directory that git reads them from.
+        format_: the object format.
+        whole: whether each is stored whole, as ``copy_pack`` needs it. Many versions of a file take less space as differences.
+        sync: write it through to the disk.
+    """
+    if len(ids) <= _MANY_OBJECTS:
+        install_pack(objects, build_pack({id_: read(id_) for id_ in ids}, format_), sync=sync)
+        return
+    directory = os.path.join(objects, "pack")
+    os.makedirs(directory, exist_ok=True)
+    environment = hermetic_env() | {"GIT_DIR": empty_repository(format_.name), "GIT_OBJECT_DIRECTORY": source}
+    how = ["--no-reuse-delta", "--depth=0"] if whole else []
+    command = ["pack-objects", "-q", "--window=0", *how, os.path.join(directory, "pack")]
+    run_git(command, env=environment, stdin="\n".join(ids).encode() + b"\n", timeout=3600)

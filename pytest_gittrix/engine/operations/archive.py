@@ -181,7 +181,7 @@ def _take_packs(seed: Seed, directory: Path) -> None:
     """Give a repository a hard link to the seed's pack, which is never written to."""
     directory.mkdir(parents=True, exist_ok=True)
     for name in seed.packs:
-        source, target = os.path.join(seed.objects_dir, "pack", name), directory / name
+        source, target = os.path.join(seed.pack_dir, name), directory / name
         if target.exists():
             continue
         link_or_copy(source, target)

@@ -1,0 +1,234 @@
+"""A seed that is derived from another one is, for all that leaves the engine, the seed that is made from nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.git import FORMATS, Content, GitRepo, executable, git, link, submodule
+
+from pytest_gittrix.git.repository import Repository
+from pytest_gittrix.workspaces import seed as seeds_module
+from pytest_gittrix.workspaces import seed_files
+from pytest_gittrix.workspaces.seed import Seed, prepare_seed, prune_seeds
+from pytest_gittrix.workspaces.seed_files import ancestry
+from pytest_gittrix.workspaces.workspace import create
+
+STEPS = 25
+PLACES = ("a", "b", "d/a", "d/b", "d/e/f", "d/e/g", "z/a", "z/.gitignore", ".gitignore", "d.x", "d-", "twin/e/f", "twin/e/g")
+
+
+@pytest.fixture(autouse=True)
+def small_seeds_are_derived_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repositories of a test are so small that a seed from nothing would be as cheap."""
+    monkeypatch.setattr(seed_files, "_SMALL_INDEX", 0)
+    monkeypatch.setattr(seed_files, "_MANY_OBJECTS", 5)
+
+
+@pytest.fixture(params=["the same process", "another process"])
+def remembers(request: pytest.FixtureRequest) -> Callable[[], None]:
+    """Called before each start: a new process knows of earlier seeds only what is on the disk."""
+    return (lambda: None) if request.param == "the same process" else seeds_module._recent.clear
+
+
+def prepared(repo: GitRepo, seeds: Path) -> Seed:
+    with Repository.open(repo.path) as opened:
+        return prepare_seed(str(seeds), opened, repo.head())
+
+
+def packed(directory: str, format_name: str) -> list[str]:
+    """The objects in a directory of packs, as git lists them."""
+    indexes = [name for name in os.listdir(directory) if name.endswith(".idx")]
+    listed = [git("show-index", f"--object-format={format_name}", stdin=Path(directory, name).read_bytes()) for name in indexes]
+    return sorted(line.split()[1].decode() for listing in listed for line in listing.splitlines())
+
+
+def content(draw: random.Random, path: str, id_size: int) -> Content:
+    if path.endswith(".gitignore"):
+        return draw.choice(["*.log\n", "!x\n*.o\n"])
+    text = f"{draw.randrange(6)}\n"
+    return draw.choice([text, text * 400, executable("x\n"), link("a"), submodule("1" * id_size)])
+
+
+def edit(draw: random.Random, repo: GitRepo) -> None:
+    """Commit some edits, or rewind the branch and forget what was there."""
+    if draw.random() < 0.15 and repo.text("rev-list", "--count", "main") != "1":
+        repo.git("update-ref", "refs/heads/main", "main~1")
+        if draw.random() < 0.5:
+            repo.git("reflog", "expire", "--expire=now", "--all")
+            repo.git("gc", "-q", "--prune=now")
+        return
+    there = repo.tree()
+    files: dict[str, Content] = {}
+    for path in draw.sample(PLACES, draw.randint(1, 4)):
+        files[path] = None if path in there and draw.random() < 0.4 else content(draw, path, len(repo.head()))
+    if draw.random() < 0.2:  # a directory becomes a file, or the reverse
+        files |= dict.fromkeys((path for path in there if path.startswith("d/")), None)
+        files = {path: new for path, new in files.items() if new is None or not path.startswith("d/")} | {"d": "a file\n"}
+    elif "d" in there and any(path.startswith("d/") and new is not None for path, new in files.items()):
+        files["d"] = None
+    repo.commit({path: new for path, new in files.items() if new is not None or path in there})
+
+
+def assert_equal(one: Seed, other: Seed) -> None:
+    assert list(one.entries.items()) == list(other.entries.items())
+    assert one.directories == other.directories
+    order = list(one.directories)
+    assert all(order.index(name.rpartition("/")[0]) < order.index(name) for name in order if name)
+    assert (one.index, one.shallow, one.root) == (other.index, other.shallow, other.root)
+    names = ("x.log", "z/x", "z/m.o")
+    assert [one.ignore.ignored(name) for name in names] == [other.ignore.ignored(name) for name in names]
+    assert packed(one.pack_dir, one.format.name) == packed(other.pack_dir, other.format.name)
+    assert {entry.id: one.blob(entry.id) for entry in one.entries.values() if entry.kind != "submodule"} == {
+        entry.id: other.blob(entry.id) for entry in other.entries.values() if entry.kind != "submodule"
+    }
+
+
+@pytest.mark.parametrize("object_format", FORMATS)
+def test_on_a_moving_baseline_every_seed_is_the_one_made_from_nothing(
+    tmp_path: Path, remembers: Callable[[], None], object_format: str
+) -> None:
+    files: dict[str, Content] = {"a": "1\n", "d/a": "2\n", "d/e/f": "3\n", "twin/e/f": "3\n"}
+    repo = GitRepo.make(tmp_path / "durable", files, bare=True, object_format=object_format)
+    draw = random.Random(object_format)
+    derived = 0
+    for number in range(STEPS if object_format == "sha1" else 6):
+        if number:
+            edit(draw, repo)
+        remembers()
+        seed = prepared(repo, tmp_path / "seeds")
+        assert_equal(seed, prepared(repo, tmp_path / f"cold{number}"))
+        derived += bool(ancestry(seed.directory))
+        if number % 5 == 4:
+            path = tmp_path / f"clone{number}"
+            create("clone", str(path), str(tmp_path / f"state{number}"), seed)
+            git("fsck", "--strict", "--no-dangling", cwd=path)
+            assert git("status", "--porcelain", cwd=path) == b""
+    assert derived > 3
+
+
+def test_a_clone_gets_nothing_of_earlier_or_later_baselines(tmp_path: Path) -> None:
+    repo = GitRepo.make(
+        tmp_path / "durable", {"a": "first\n", "d/b": "the same\n" * 50, **{f"f{n}": f"{n}\n" for n in range(6)}}, bare=True
+    )
+    first = repo.head()
+    prepared(repo, tmp_path / "seeds")
+    repo.commit({"a": "a secret, rewound later\n"})
+    prepared(repo, tmp_path / "seeds")
+    secret = repo.tree()["a"].id
+    repo.git("update-ref", "refs/heads/main", first)
+    repo.commit({"d/b": "third\n"})
+
+    seed = prepared(repo, tmp_path / "seeds")
+    create("clone", str(tmp_path / "clone"), str(tmp_path / "state"), seed)
+
+    objects = git("cat-file", "--batch-all-objects", "--batch-check=%(objectname)", cwd=tmp_path / "clone").decode().split()
+    needed = git("rev-list", "--objects", "--all", cwd=tmp_path / "clone").decode().split("\n")
+    assert sorted(objects) == sorted(line.split()[0] for line in needed if line)
+    assert secret not in objects
+
+
+def test_what_a_derived_seed_writes_is_what_differs(tmp_path: Path) -> None:
+    repo = GitRepo.make(tmp_path / "durable", {f"d{n % 5}/f{n}": f"{n}\n" * 99 for n in range(50)}, bare=True)
+    first = prepared(repo, tmp_path / "seeds")
+    repo.commit({"d1/f1": "changed\n"})
+
+    second = prepared(repo, tmp_path / "seeds")
+
+    packs = {path.name: path.stat() for path in Path(second.objects_dir, "pack").iterdir() if path.suffix == ".pack"}
+    assert sorted(status.st_nlink for status in packs.values()) == [1, 2]
+    (own,) = (name for name, status in packs.items() if status.st_nlink == 1)
+    shutil.copy(Path(second.objects_dir, "pack", own).with_suffix(".idx"), tmp_path / "own.idx")
+    new = git("show-index", stdin=(tmp_path / "own.idx").read_bytes()).splitlines()
+    assert len(new) == 4  # the commit, its root, the directory and the file
+    assert sorted(os.listdir(second.directory)) == ["ancestry", "objects", "shallow"]
+    assert ancestry(second.directory) == (os.path.basename(first.directory),)
+
+
+def test_a_long_line_of_seeds_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seeds_module, "MOST_ANCESTORS", 2)
+    repo = GitRepo.make(tmp_path / "durable", {"a": "0\n"}, bare=True)
+    lengths = []
+    for number in range(5):
+        lengths.append(len(ancestry(prepared(repo, tmp_path / "seeds").directory)))
+        repo.commit({"a": f"{number + 1}\n"})
+
+    assert lengths == [0, 1, 2, 0, 1]
+
+
+def test_too_much_that_differs_makes_a_seed_from_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seed_files, "_MOST_CHANGES", 2)
+    repo = GitRepo.make(tmp_path / "durable", {"a": "0\n"}, bare=True)
+    prepared(repo, tmp_path / "seeds")
+    repo.commit({"b": "1\n", "c": "1\n"})
+    few = prepared(repo, tmp_path / "seeds")
+    repo.commit({"b": "2\n", "c": "2\n", "e": "2\n"})
+
+    assert [len(ancestry(seed.directory)) for seed in (few, prepared(repo, tmp_path / "seeds"))] == [1, 0]
+
+
+def test_the_seed_of_another_repository_is_not_derived_from(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        seed = prepared(GitRepo.make(tmp_path / name, {"a": f"{name}\n"}, bare=True), tmp_path / "seeds")
+
+    assert ancestry(seed.directory) == ()
+
+
+def test_a_derived_seed_outlives_those_it_comes_from(tmp_path: Path) -> None:
+    repo = GitRepo.make(tmp_path / "durable", {f"f{n}": f"{n}\n" for n in range(9)}, bare=True)
+    prepared(repo, tmp_path / "seeds")
+    repo.commit({"f0": "changed\n"})
+    seed = prepared(repo, tmp_path / "seeds")
+    seeds_module._recent.clear()
+    for name in os.listdir(tmp_path / "seeds"):
+        os.utime(tmp_path / "seeds" / name, (0, 0))
+
+    removed = prune_seeds(str(tmp_path / "seeds"), lambda: [seed.commit])
+
+    assert len(removed) == 1
+    assert_equal(prepared(repo, tmp_path / "seeds"), prepared(repo, tmp_path / "cold"))
+
+
+MAKER = """
+import sys
+from pytest_gittrix.git.repository import Repository
+from pytest_gittrix.workspaces import seed_files
+from pytest_gittrix.workspaces.seed import prepare_seed
+seed_files._SMALL_INDEX, seed_files._MANY_OBJECTS = 0, 5
+with Repository.open(sys.argv[1]) as repository:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    seed = prepare_seed(sys.argv[2], repository, repository.head("refs/heads/main"))
+    seed.index, seed.packs
+"""
+
+
+def test_makers_that_are_killed_leave_no_bad_seed(tmp_path: Path) -> None:
+    repo = GitRepo.make(tmp_path / "durable", {f"f{n}": f"{n}\n" for n in range(40)}, bare=True)
+    prepared(repo, tmp_path / "seeds")
+    draw = random.Random(7)
+    for number in range(3):
+        repo.commit({"f0": f"changed {number}\n"})
+        command = [sys.executable, "-c", MAKER, str(repo.path), str(tmp_path / "seeds")]
+        makers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(3)]
+        for maker in makers:
+            assert maker.stdout is not None
+            assert maker.stdin is not None
+            maker.stdout.readline()
+            maker.stdin.write(b"go\n")
+            maker.stdin.flush()
+        for maker in makers[:2]:
+            try:
+                maker.wait(timeout=draw.uniform(0, 0.01))
+            except subprocess.TimeoutExpired:
+                maker.kill()
+        for maker in makers:
+            maker.communicate()
+        assert makers[2].returncode == 0
+        assert_equal(prepared(repo, tmp_path / "seeds"), prepared(repo, tmp_path / f"cold{number}"))

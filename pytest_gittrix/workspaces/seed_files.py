@@ -294,7 +294,12 @@ def _write_pack(objects: str, ids: Collection[str], read: Read, source: str, for
         return
     directory = os.path.join(objects, "pack")
     os.makedirs(directory, exist_ok=True)
-    environment = hermetic_env() | {"GIT_DIR": empty_repository(format_.name), "GIT_OBJECT_DIRECTORY": source}
+    # Git makes its temporary files in the object directory that is its own, which is not to be a person's repository.
+    environment = hermetic_env() | {
+        "GIT_DIR": empty_repository(format_.name),
+        "GIT_OBJECT_DIRECTORY": objects,
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES": '"' + "".join(f"\\{byte:03o}" for byte in os.fsencode(source)) + '"',
+    }
     how = ["--no-reuse-delta", "--depth=0"] if whole else []
     command = ["pack-objects", "-q", "--window=0", *how, os.path.join(directory, "pack")]
     run_git(command, env=environment, stdin="\n".join(ids).encode() + b"\n", timeout=3600)

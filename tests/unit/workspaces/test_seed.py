@@ -176,14 +176,16 @@ def test_the_same_baseline_gives_the_same_bytes(durable: GitRepo, tmp_path: Path
     assert files(one) == files(two)
 
 
-def test_a_large_seed_is_packed_by_git_and_is_as_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_seed_is_packed_by_git_and_nothing_is_written_to_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seed_files, "_MANY_OBJECTS", 2)
-    durable = GitRepo.make(tmp_path / "durable", FILES, bare=True)
+    durable = GitRepo.make(tmp_path / 'durable: "é"\n', FILES, bare=True)
+    before = {path: path.stat().st_mtime_ns for path in durable.path.rglob("*")}
 
     seed = made(durable, tmp_path / "seeds")
 
     assert objects_in(seed) == set(durable.text("cat-file", "--batch-all-objects", "--batch-check=%(objectname)").split())
     assert dict(seed.entries) == durable.tree()
+    assert {path: path.stat().st_mtime_ns for path in durable.path.rglob("*")} == before
 
 
 def test_an_object_that_durable_lacks_is_named(tmp_path: Path) -> None:

@@ -39,7 +39,6 @@ from pytest_gittrix.record.eventlog.log import Durability
 from pytest_gittrix.record.state.fold import Policy, StateName
 from pytest_gittrix.record.store.store import Problem, Store, default_home, default_store
 from pytest_gittrix.views import view
-from pytest_gittrix.workspaces.seed import prune_seeds
 from pytest_gittrix.workspaces.workspace import WorkspaceKind
 
 if TYPE_CHECKING:
@@ -333,7 +332,7 @@ class GitTrix:
         index.sync()
         report.problems.extend(index.problems())
         if not report.problems:
-            prune_seeds(str(self.services.resources.seeds_path), self.records.baselines)
+            self.services.prune_seeds()
         return report
 
     def moved_refs(self, id_: str) -> list[MovedRef]:

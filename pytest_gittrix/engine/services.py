@@ -21,9 +21,11 @@ from pytest_gittrix.engine.promotion.pull_requests import PullRequests
 from pytest_gittrix.engine.promotion.strategy import Ask, Preferences, Strategy, StrategyPolicy
 from pytest_gittrix.engine.queries import Records
 from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.os_level.files import names_in
 from pytest_gittrix.record.state.fold import Policy
 from pytest_gittrix.record.store.index import Index
 from pytest_gittrix.record.store.store import Store
+from pytest_gittrix.workspaces.seed import SPARE_SEEDS, prune_seeds
 
 
 class EngineServices:
@@ -71,6 +73,7 @@ class EngineServices:
         self.resources = resources
         self.policy = policy
         self.make_id = make_id
+        self._most_seeds = 2 * SPARE_SEEDS
         self.index = Index(store)
         self.records = Records(self.index)
         self.emitter = Emitter()
@@ -121,8 +124,17 @@ class EngineServices:
         """Announce a failure of background work on a session, which has no caller to raise to."""
         self.emitter.complain(id_, problem, ts=self.clock.now_ns())
 
+    def prune_seeds(self) -> None:
+        """Remove the seeds that no live session needs, but for a few. None is removed while a record cannot be read, which may need one."""
+        self.index.sync()
+        if not self.index.problems():
+            prune_seeds(str(self.resources.seeds_path), self.records.baselines, remove=self.resources.trash.discard)
+        self._most_seeds = 2 * max(SPARE_SEEDS, len(names_in(self.resources.seeds_path)))
+
     def tidy(self) -> None:
-        """Empty the trash in the background, if the store is written through to the disk."""
+        """Remove seeds when there are many, and empty the trash in the background, if the store is written through to the disk."""
+        if len(names_in(self.resources.seeds_path)) > self._most_seeds:
+            self.prune_seeds()
         if self.store.durability == "full":
             self.resources.trash.empty_soon()
 

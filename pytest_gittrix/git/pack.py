@@ -187,22 +187,21 @@ def copy_pack(source: str, directory: str, wanted: Collection[str], read: Read, 
             rows.append((id_, at, zlib.crc32(packed)))
             added.append(packed)
             at += len(packed)
-        building = os.path.join(directory, "tmp_pack")
+        rows.sort()
+        stem = os.path.join(directory, f"pack-{format_.digest(b''.join(row[0] for row in rows)).hex()}")
         hasher = hashlib.new(format_.name, usedforsecurity=False)
-        with open(building, "xb") as target:
-            for part in chain([_PACK_HEADER.pack(b"PACK", 2, len(rows))], _pieces(data, ranges), added):
-                hasher.update(part)
-                target.write(part)
-            target.write(hasher.digest())
-            if sync:
-                target.flush()
-                os.fsync(target.fileno())
-    stem = os.path.join(directory, f"pack-{hasher.hexdigest()}")
-    os.rename(building, stem + ".pack")
-    rows.sort()
+        write_file(stem + ".pack", _hashed_pieces(hasher, len(rows), _pieces(data, ranges), added), mode=0o400, sync=sync)
     index = _index([row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows], hasher.digest(), format_)
     write_file(stem + ".idx", index, mode=0o400, sync=sync)
     return True
+
+
+def _hashed_pieces(hasher: hashlib._Hash, count: int, *parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The file of a pack in pieces: its header, its objects and the hash of both, which the hasher has at the end."""
+    for piece in chain([_PACK_HEADER.pack(b"PACK", 2, count)], *parts):
+        hasher.update(piece)
+        yield piece
+    yield hasher.digest()
 
 
 def _pieces(data: mmap, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:

@@ -90,6 +90,7 @@ def locked_file(
     refusal: Callable[[], Exception] = _never,
     busy: Callable[[], object] = lambda: None,
     mode: int = OWNERS,
+    shared: bool = False,
 ) -> Iterator[int]:
     """Hold a lock on a file, which is made if it is missing, or on a directory.
 
@@ -99,6 +100,7 @@ def locked_file(
         refusal: makes the error to raise when the time is up.
         busy: called after each attempt that failed; what it raises is raised here.
         mode: permission bits of a file that is made.
+        shared: whether others may hold a shared lock at the same time.
 
     Yields:
         The descriptor, which a program that is started can inherit to hold the lock as well.
@@ -108,7 +110,7 @@ def locked_file(
     """
 
     def attempt() -> bool | None:
-        if try_lock(descriptor):
+        if try_lock(descriptor, shared=shared):
             return True
         busy()
         return None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import time
 from bisect import insort
 from collections import OrderedDict
@@ -26,6 +25,7 @@ from pytest_gittrix.git.ignore import Ignore
 from pytest_gittrix.git.objects import MissingObject, ObjectFormat, Objects, Trees, object_format, open_objects
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import SUBMODULE, Changes, Entry, flatten, parents
+from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.os_level.files import names_in
 from pytest_gittrix.workspaces.seed_files import (
     MOST_ANCESTORS,
@@ -42,6 +42,8 @@ History = Literal["none", "full"] | int
 
 _CACHED_BYTES: Final = 256 << 20
 _CACHED_SEEDS: Final = 16
+SPARE_SEEDS: Final = 8
+"""How many seeds stay that no session needs."""
 _NEAREST: Final = 64
 _YOUNGEST: Final = 3
 
@@ -227,6 +229,12 @@ def prepare_seed(seeds: str, repository: Repository, commit: str, history: Histo
         MissingObject: the repository lacks an object of the commit.
     """
     check_history(history)
+    os.makedirs(seeds, exist_ok=True)
+    with locked_file(seeds, shared=True):  # nothing is pruned meanwhile
+        return _prepare(seeds, repository, commit, history, sync)
+
+
+def _prepare(seeds: str, repository: Repository, commit: str, history: History, sync: bool) -> Seed:
     directory = seed_directory(seeds, commit, history)
     if os.path.exists(directory):
         return _cached(directory, commit, repository.format, history, sync)
@@ -235,16 +243,10 @@ def prepare_seed(seeds: str, repository: Repository, commit: str, history: Histo
     nearest = _nearest(seeds, repository, commit, sync) if history == "none" else None
     derived = None
     if nearest is not None:
-        with suppress(FileNotFoundError, MissingObject):  # the nearest seed was removed meanwhile
+        with suppress(MissingObject):
             derived = derivation(nearest.directory, nearest.root, nearest.trees.read, repository, commit)
     read = partial(_read_and_remember, repository.objects, directory)
-    try:
-        build_seed(directory, repository, commits, edge, derived, read, sync=sync)
-    except FileNotFoundError:
-        if derived is None:
-            raise
-        derived = None
-        build_seed(directory, repository, commits, edge, None, read, sync=sync)
+    build_seed(directory, repository, commits, edge, derived, read, sync=sync)
     seed = _cached(directory, commit, repository.format, history, sync)
     vars(seed)["baseline"] = repository.commit(commit)
     vars(seed)["trees"] = Trees(seed.objects, parsed=repository.trees.parsed)
@@ -386,26 +388,44 @@ def _history_of(repository: Repository, commit: str, history: History) -> tuple[
     return list(included), sorted(edge)
 
 
-def prune_seeds(seeds: str, wanted: Callable[[], Iterable[str]], *, older_than: float = 86400.0) -> list[str]:
-    """Remove seeds that no live session needs, and unfinished seeds of killed processes, once they are ``older_than`` seconds old.
+def prune_seeds(
+    seeds: str,
+    wanted: Callable[[], Iterable[str]],
+    *,
+    remove: Callable[[str], object],
+    spare: int = SPARE_SEEDS,
+    older_than: float = 86400.0,
+) -> list[str]:
+    """Remove seeds that no live session needs: those that are old, and all but the youngest. Also what killed processes left half made.
 
     Args:
         seeds: the directory of seeds.
-        wanted: returns the baseline commits that live sessions need; called only if a seed is old enough.
-        older_than: seconds since the seed was made.
+        wanted: returns the baseline commits that live sessions need; called only if there may be something to remove.
+        remove: removes a directory by its path.
+        spare: how many seeds that nobody needs stay, since the next one may be derived from them.
+        older_than: seconds since a seed was made, after which it is no spare any more.
 
     Returns:
-        The names of the removed directories.
+        The names of the removed directories; none if somebody is making a seed just now.
     """
     limit = time.clock_gettime(time.CLOCK_REALTIME) - older_than
-    old = [name for name in names_in(seeds) if _made_at(os.path.join(seeds, name)) < limit]
-    if not old:
+    made = {name: _made_at(os.path.join(seeds, name)) for name in names_in(seeds)}
+    whole = sorted((name for name in made if not name.startswith("tmp_")), key=lambda name: made[name], reverse=True)
+    old = [name for name in made if made[name] < limit]
+    if not old and len(whole) <= spare:
         return []
-    keep = set(wanted())
-    removed = [name for name in old if name.partition("-")[0] not in keep]
-    for name in removed:
-        shutil.rmtree(os.path.join(seeds, name), ignore_errors=True)
-    return removed
+    with suppress(_BeingMade), locked_file(seeds, wait=0, refusal=_BeingMade):
+        needed = set(wanted())
+        unneeded = [name for name in whole if name.partition("-")[0] not in needed]
+        removed = [name for name in made if name in unneeded[spare:] or (name in old and name.partition("-")[0] not in needed)]
+        for name in removed:
+            remove(os.path.join(seeds, name))
+        return removed
+    return []
+
+
+class _BeingMade(Exception):
+    """Somebody is making a seed."""
 
 
 def _made_at(path: str) -> float:

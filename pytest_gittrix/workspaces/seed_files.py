@@ -7,7 +7,7 @@ A seed is a directory, ``<commit>-<history>``:
 - ``ancestry``: the names of the seeds that a derived seed comes from, the nearest first.
 - ``shallow``: the commits whose parents are left out.
 - ``index``: the index of a fresh workspace.
-- ``exact/``: one pack of exactly the baseline's objects, for what leaves the engine. A seed that was not derived has that in
+- ``exact/pack/``: one pack of exactly the baseline's objects, for what leaves the engine. A seed that was not derived has that in
   ``objects/pack``.
 
 The last two are made when they are first needed. No file is written again once it has its name, and a directory that is half made has
@@ -37,7 +37,8 @@ BASELINE_MTIME: Final = 1_000_000_000
 MOST_ANCESTORS: Final = 50
 """A seed that has so many is not derived from: each has a pack, and with them all grows what the baseline does not need any more."""
 
-_MOST_CHANGES: Final = 2000
+MOST_CHANGES: Final = 2000
+"""Paths that may differ from the seed that another one is derived from."""
 _MANY_OBJECTS: Final = 80
 _SMALL_INDEX: Final = 4 << 10
 """Size in bytes of the index of a pack of about a hundred objects."""
@@ -82,7 +83,7 @@ def derivation(directory: str, root: str, read_tree: ReadTree, repository: Repos
             ids[change.tree] = None
         ids.update(dict.fromkeys(new[1] for _, _, new in change.lines if new is not None and new[0] not in (DIRECTORY, SUBMODULE)))
         changes.update((path, after) for path, (_, after) in changed_entries(change))
-        if len(changes) > _MOST_CHANGES:
+        if len(changes) > MOST_CHANGES:
             return None
     return Derivation(directory, changes, ids)
 
@@ -183,35 +184,32 @@ def exact_packs(directory: str, ids: Callable[[], Collection[str]], read: Read, 
     if not line:
         return os.path.join(directory, "objects", "pack")
     exact = os.path.join(directory, "exact")
-    if os.path.isdir(exact):
-        return exact
-    wanted = ids()
-    with _building(exact, os.path.dirname(directory)) as building:
-        os.makedirs(building)
-        if not _copied(directory, line, building, wanted, read, format_, sync):
-            objects = os.path.join(building, "objects")
-            _write_pack(objects, wanted, read, os.path.join(directory, "objects"), format_, whole=True, sync=sync)
-            for name in os.listdir(os.path.join(objects, "pack")):
-                os.rename(os.path.join(objects, "pack", name), os.path.join(building, name))
-            os.removedirs(os.path.join(objects, "pack"))
-        if sync:
-            sync_directory(building)
-    return exact
+    if not os.path.isdir(exact):
+        wanted = ids()
+        with _building(exact, os.path.dirname(directory)) as building:
+            packs = os.path.join(building, "pack")
+            os.makedirs(packs)
+            if not _copied(directory, line, packs, wanted, read, format_, sync):
+                _write_pack(building, wanted, read, os.path.join(directory, "objects"), format_, whole=True, sync=sync)
+            if sync:
+                sync_directory(packs)
+                sync_directory(building)
+    return os.path.join(exact, "pack")
 
 
 def _copied(
-    directory: str, line: Iterable[str], building: str, wanted: Collection[str], read: Read, format_: ObjectFormat, sync: bool
+    directory: str, line: Iterable[str], packs: str, wanted: Collection[str], read: Read, format_: ObjectFormat, sync: bool
 ) -> bool:
     """Copy the exact pack of the nearest ancestor that has one, as far as it is the same. Returns whether there was one to copy."""
     if len(wanted) <= _MANY_OBJECTS:
         return False
     for name in line:
         ancestor = os.path.join(os.path.dirname(directory), name)
-        place = os.path.join(ancestor, "exact") if ancestry(ancestor) else os.path.join(ancestor, "objects", "pack")
-        packs = [found for found in names_in(place) if found.endswith(".pack")]
-        if len(packs) == 1:
+        place = os.path.join(ancestor, "exact" if ancestry(ancestor) else "objects", "pack")
+        there = [found for found in names_in(place) if found.endswith(".pack")]
+        if len(there) == 1:
             with suppress(FileNotFoundError):  # removed meanwhile
-                return copy_pack(os.path.join(place, packs[0]), building, wanted, read, format_, sync=sync)
+                return copy_pack(os.path.join(place, there[0]), packs, wanted, read, format_, sync=sync)
     return False
 
 
@@ -292,8 +290,6 @@ def _write_pack(objects: str, ids: Collection[str], read: Read, source: str, for
     if len(ids) <= _MANY_OBJECTS:
         install_pack(objects, build_pack({id_: read(id_) for id_ in ids}, format_), sync=sync)
         return
-    directory = os.path.join(objects, "pack")
-    os.makedirs(directory, exist_ok=True)
     # Git makes its temporary files in the object directory that is its own, which is not to be a person's repository.
     environment = hermetic_env() | {
         "GIT_DIR": empty_repository(format_.name),
@@ -301,5 +297,5 @@ def _write_pack(objects: str, ids: Collection[str], read: Read, source: str, for
         "GIT_ALTERNATE_OBJECT_DIRECTORIES": '"' + "".join(f"\\{byte:03o}" for byte in os.fsencode(source)) + '"',
     }
     how = ["--no-reuse-delta", "--depth=0"] if whole else []
-    command = ["pack-objects", "-q", "--window=0", *how, os.path.join(directory, "pack")]
+    command = ["pack-objects", "-q", "--window=0", *how, os.path.join(objects, "pack", "pack")]
     run_git(command, env=environment, stdin="\n".join(ids).encode() + b"\n", timeout=3600)

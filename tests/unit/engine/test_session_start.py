@@ -18,6 +18,7 @@ from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.operations.ids import random_id, seeded_ids
 from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, SessionExpired, SessionNotFound, UnsupportedRepository
 from pytest_gittrix.record.state.records import EvictionPolicy
+from pytest_gittrix.workspaces.seed import SPARE_SEEDS
 
 
 @pytest.fixture
@@ -379,3 +380,17 @@ def test_a_store_that_is_named_is_made_so_and_one_that_is_there_keeps_its_mode(t
     for name, mode in (("new", 0o700), ("there", 0o1777)):
         with GitTrix(LocalDurable(site.durable.path), store=tmp_path / name) as engine:
             assert engine.store.root.stat().st_mode & 0o7777 == mode
+
+
+def test_a_day_of_promotions_leaves_a_few_seeds_and_those_that_sessions_need(site: Site) -> None:
+    first = site.start()
+    for number in range(40):
+        session = site.start()
+        session.write("app.py", f"print({number})\n")
+        session.promote()
+
+    seeds = [path.name for path in (site.store / ".seeds").iterdir()]
+    assert len(seeds) <= 2 * SPARE_SEEDS + 1
+    assert f"{first.info().baseline_sha}-none" in seeds
+    first.write("README.md", "still at work\n")
+    assert site.durable.read("README.md", first.promote().sha) == b"still at work\n"

@@ -13,7 +13,7 @@ from support.git import GitRepo
 
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.git.objects import FORMATS, SHA1, ObjectFormat
-from pytest_gittrix.git.pack import build_pack, install_pack, release_pack, store_blob
+from pytest_gittrix.git.pack import build_pack, copy_pack, install_pack, release_pack, store_blob
 from pytest_gittrix.git.tree import FILE, Entry, write_trees
 
 formats = pytest.mark.parametrize("format_", FORMATS.values(), ids=list(FORMATS))
@@ -206,3 +206,36 @@ def test_what_a_killed_writer_of_a_pack_left_goes_with_it_and_a_stranger_s_file_
     assert len(os.listdir(packs)) == 2
     release_pack(str(packs.parent), pack.name, killed=True)
     assert os.listdir(packs) == ["tmp_pack_gIt123"]
+
+
+@formats
+def test_a_copied_pack_has_what_is_wanted_and_nothing_else(tmp_path: Path, format_: ObjectFormat) -> None:
+    there = blobs(format_, *(b"%d\n" % size * size for size in (0, 1, 9, 700, 5000)), b"dropped first", b"dropped last")
+    pack = build_pack(there, format_)
+    (tmp_path / "source.pack").write_bytes(pack.data)
+    (tmp_path / "source.idx").write_bytes(pack.index)
+    new = blobs(format_, b"new", b"another")
+    wanted = {id_: found for id_, found in (there | new).items() if not found[1].startswith(b"dropped")}
+    (tmp_path / "to").mkdir()
+
+    assert copy_pack(str(tmp_path / "source.pack"), str(tmp_path / "to"), wanted, new.__getitem__, format_)
+
+    repo = repository(tmp_path / "repo", format_)
+    (copied,) = (tmp_path / "to").glob("*.pack")
+    repo.git("index-pack", "--strict", "-o", str(tmp_path / "judged.idx"), str(copied))
+    assert (tmp_path / "judged.idx").read_bytes() == copied.with_suffix(".idx").read_bytes()
+    repo.git("index-pack", "--stdin", stdin=copied.read_bytes())
+    listed = repo.text("cat-file", "--batch-all-objects", "--batch-check=%(objectname)").split()
+    assert sorted(listed) == sorted(wanted)
+
+
+def test_a_pack_of_differences_is_not_copied(tmp_path: Path) -> None:
+    repo = GitRepo.make(tmp_path / "repo", {"a": "".join(f"line {n}\n" for n in range(200))})
+    repo.commit({"a": "".join(f"line {n}\n" for n in range(201))})
+    repo.git("repack", "-adq", "--depth=5", "--window=5")
+    (source,) = (repo.git_dir / "objects" / "pack").glob("*.pack")
+    assert b"chain length" in repo.git("verify-pack", "-v", str(source))
+    (tmp_path / "to").mkdir()
+
+    assert not copy_pack(str(source), str(tmp_path / "to"), [repo.head()], lambda _: ("blob", b""), SHA1)
+    assert not [*(tmp_path / "to").iterdir()]

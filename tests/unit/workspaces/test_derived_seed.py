@@ -16,8 +16,8 @@ from support.git import FORMATS, Content, GitRepo, executable, git, link, submod
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.workspaces import seed as seeds_module
 from pytest_gittrix.workspaces import seed_files
-from pytest_gittrix.workspaces.seed import Seed, prepare_seed, prune_seeds
-from pytest_gittrix.workspaces.seed_files import ancestry
+from pytest_gittrix.workspaces.seed import SPARE_SEEDS, Seed, prepare_seed, prune_seeds
+from pytest_gittrix.workspaces.seed_files import MOST_ANCESTORS, MOST_CHANGES, ancestry
 from pytest_gittrix.workspaces.workspace import create
 
 STEPS = 25
@@ -163,7 +163,7 @@ def test_a_long_line_of_seeds_begins_anew(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_too_much_that_differs_makes_a_seed_from_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seed_files, "_MOST_CHANGES", 2)
+    monkeypatch.setattr(seed_files, "MOST_CHANGES", 2)
     repo = GitRepo.make(tmp_path / "durable", {"a": "0\n"}, bare=True)
     prepared(repo, tmp_path / "seeds")
     repo.commit({"b": "1\n", "c": "1\n"})
@@ -189,7 +189,7 @@ def test_a_derived_seed_outlives_those_it_comes_from(tmp_path: Path) -> None:
     for name in os.listdir(tmp_path / "seeds"):
         os.utime(tmp_path / "seeds" / name, (0, 0))
 
-    removed = prune_seeds(str(tmp_path / "seeds"), lambda: [seed.commit])
+    removed = prune_seeds(str(tmp_path / "seeds"), lambda: [seed.commit], remove=shutil.rmtree)
 
     assert len(removed) == 1
     assert_equal(prepared(repo, tmp_path / "seeds"), prepared(repo, tmp_path / "cold"))
@@ -232,3 +232,11 @@ def test_makers_that_are_killed_leave_no_bad_seed(tmp_path: Path) -> None:
             maker.communicate()
         assert makers[2].returncode == 0
         assert_equal(prepared(repo, tmp_path / "seeds"), prepared(repo, tmp_path / f"cold{number}"))
+
+
+def test_the_page_on_the_store_says_these_numbers() -> None:
+    page = " ".join(Path("docs/reference/store.md").read_text().split())
+
+    assert f"{MOST_CHANGES:,} paths differ".replace(",", " ") in page
+    assert f"After {MOST_ANCESTORS} of them" in page
+    assert f"all but the {SPARE_SEEDS} youngest, as soon as there are more than {2 * SPARE_SEEDS} seeds" in page

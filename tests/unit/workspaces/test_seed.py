@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from support.git import FORMATS, GitRepo, executable, git, link, submodule
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.git.objects import MissingObject
 from pytest_gittrix.git.repository import Repository
+from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.workspaces import seed as seeds_module
 from pytest_gittrix.workspaces import seed_files
 from pytest_gittrix.workspaces.seed import History, Seed, check_history, open_seed, prepare_seed, prune_seeds
@@ -146,6 +148,7 @@ def test_a_removed_seed_is_made_anew(durable: GitRepo, tmp_path: Path) -> None:
 WORKER = """
 import sys
 from pytest_gittrix.git.repository import Repository
+from pytest_gittrix.os_level.file_lock import locked_file
 from pytest_gittrix.workspaces.seed import prepare_seed
 with Repository.open(sys.argv[1]) as repository:
     sys.stdin.readline()
@@ -216,7 +219,7 @@ def test_pruning_takes_only_old_seeds_that_nobody_wants(durable: GitRepo, tmp_pa
     for directory in (wanted.directory, old.directory, seeds / "tmp_killed"):
         os.utime(directory, (0, 0))
 
-    removed = prune_seeds(str(seeds), lambda: [wanted.commit])
+    removed = prune_seeds(str(seeds), lambda: [wanted.commit], remove=shutil.rmtree)
 
     assert removed == sorted([os.path.basename(old.directory), "tmp_killed"])
     assert sorted(os.listdir(seeds)) == sorted(os.path.basename(seed.directory) for seed in (wanted, fresh))
@@ -228,8 +231,8 @@ def test_pruning_asks_who_wants_what_only_if_something_is_old(durable: GitRepo, 
     def never() -> list[str]:
         raise AssertionError("asked")
 
-    assert prune_seeds(str(tmp_path / "seeds"), never) == []
-    assert prune_seeds(str(tmp_path / "nowhere"), never) == []
+    assert prune_seeds(str(tmp_path / "seeds"), never, remove=shutil.rmtree) == []
+    assert prune_seeds(str(tmp_path / "nowhere"), never, remove=shutil.rmtree) == []
 
 
 def test_pruning_passes_over_what_is_gone_by_the_time_it_looks(durable: GitRepo, tmp_path: Path) -> None:
@@ -239,4 +242,27 @@ def test_pruning_passes_over_what_is_gone_by_the_time_it_looks(durable: GitRepo,
     os.utime(old.directory, (0, 0))
     (seeds / "tmp_0123456789abcdef").symlink_to("renamed")
 
-    assert prune_seeds(str(seeds), list) == [os.path.basename(old.directory)]
+    assert prune_seeds(str(seeds), list, remove=shutil.rmtree) == [os.path.basename(old.directory)]
+
+
+def test_of_the_seeds_that_nobody_wants_the_youngest_stay(durable: GitRepo, tmp_path: Path) -> None:
+    seeds, made_seeds = tmp_path / "seeds", []
+    for number in range(5):
+        durable.commit({"a": f"{number}\n"})
+        made_seeds.append(made(durable, seeds))
+        os.utime(made_seeds[-1].directory, (2_000_000_000 + number, 2_000_000_000 + number))
+    names = [os.path.basename(seed.directory) for seed in made_seeds]
+
+    removed = prune_seeds(str(seeds), lambda: [made_seeds[0].commit], remove=shutil.rmtree, spare=2)
+
+    assert sorted(removed) == sorted(names[1:3])
+    assert sorted(os.listdir(seeds)) == sorted([names[0], *names[3:]])
+
+
+def test_nothing_is_pruned_while_somebody_makes_a_seed(durable: GitRepo, tmp_path: Path) -> None:
+    seeds = tmp_path / "seeds"
+    made(durable, seeds)
+
+    with locked_file(seeds, shared=True):
+        assert prune_seeds(str(seeds), list, remove=shutil.rmtree, spare=0) == []
+    assert len(prune_seeds(str(seeds), list, remove=shutil.rmtree, spare=0)) == 1

@@ -11,9 +11,8 @@ import os
 import struct
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from itertools import chain
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Final
@@ -31,9 +30,6 @@ _PIECE: Final = 1 << 20
 _LARGE: Final = 0x80000000
 _LEVEL: Final = 1
 _RETRIES: Final = 10
-
-Read = Callable[[str], tuple[str, bytes]]
-"""Returns the kind and the data of an object from its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,73 +137,75 @@ def install_pack(
         sync_directory(directory)
 
 
-def copy_pack(source: str, directory: str, wanted: Collection[str], read: Read, format_: ObjectFormat, *, sync: bool = False) -> bool:
-    """Write a pack of some objects: what another pack has is copied as it is, and what it lacks is compressed.
+def copy_pack(sources: Iterable[str], directory: str, wanted: Collection[str], format_: ObjectFormat, *, sync: bool = False) -> bool:
+    """Write a pack of some objects by copying them from other packs as they are.
 
     The cost grows with the size of the pack, and is that of copying and hashing it.
 
     Args:
-        source: the path of the other pack, which ends in ``.pack``; its index is beside it.
+        sources: the paths of the other packs, which end in ``.pack``, each with its index beside it. Those after the last object is found
+            are not looked at.
         directory: where the new pack and its index are written; nobody else writes there.
-        wanted: the ids of the objects, each once.
-        read: reads an object that the other pack lacks.
+        wanted: the ids of the objects.
         format_: the object format.
         sync: write both files through to the disk.
 
     Returns:
-        False, with nothing written, if the other pack has objects that are stored as differences from others.
+        False, with nothing written, if the other packs lack an object, or one has objects that are stored as differences from others.
 
     Raises:
-        MissingObject: ``read`` has not got an object.
-        OSError: the disk refused.
+        OSError: the disk refused, or a pack is gone.
     """
-    ids, checksums, offsets = _read_index(Path(source.removesuffix(".pack") + ".idx").read_bytes(), format_)
-    needed = set(map(bytes.fromhex, wanted))
-    with open(source, "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-        if any(data[offset] >> 4 & 7 in _DIFFERENCES for offset in offsets):
+    missing = set(map(bytes.fromhex, wanted))
+    entries: list[tuple[bytes, int, int]] = []
+    parts: list[tuple[mmap, list[tuple[int, int]]]] = []
+    at = _PACK_HEADER.size
+    with ExitStack() as opened:
+        for source in sources:
+            if not missing:
+                break
+            ids, checksums, offsets = _read_index(Path(source.removesuffix(".pack") + ".idx").read_bytes(), format_)
+            data = opened.enter_context(mmap(opened.enter_context(open(source, "rb")).fileno(), 0, access=ACCESS_READ))
+            if any(data[offset] >> 4 & 7 in _DIFFERENCES for offset in offsets):
+                return False
+            ranges: list[tuple[int, int]] = []
+            order = sorted(range(len(ids)), key=offsets.__getitem__)
+            ends = [*(offsets[number] for number in order[1:]), len(data) - format_.size]
+            for number, end in zip(order, ends, strict=True):
+                if ids[number] not in missing:
+                    continue
+                start = offsets[number]
+                if ranges and ranges[-1][1] == start:
+                    ranges[-1] = (ranges[-1][0], end)
+                else:
+                    ranges.append((start, end))
+                entries.append((ids[number], at, checksums[number]))
+                at += end - start
+            missing.difference_update(ids)
+            parts.append((data, ranges))
+        if missing:
             return False
-        order = sorted(range(len(ids)), key=offsets.__getitem__)
-        ends = [*(offsets[number] for number in order[1:]), len(data) - format_.size]
-        ranges: list[tuple[int, int]] = []
-        rows: list[tuple[bytes, int, int]] = []
-        at = _PACK_HEADER.size
-        for number, end in zip(order, ends, strict=True):
-            if ids[number] not in needed:
-                continue
-            start = offsets[number]
-            if ranges and ranges[-1][1] == start:
-                ranges[-1] = (ranges[-1][0], end)
-            else:
-                ranges.append((start, end))
-            rows.append((ids[number], at, checksums[number]))
-            at += end - start
-        added: list[bytes] = []
-        for id_ in sorted(needed.difference(ids)):
-            packed = _packed(*read(id_.hex()))
-            rows.append((id_, at, zlib.crc32(packed)))
-            added.append(packed)
-            at += len(packed)
-        rows.sort()
-        stem = os.path.join(directory, f"pack-{format_.digest(b''.join(row[0] for row in rows)).hex()}")
+        entries.sort()
+        stem = os.path.join(directory, f"pack-{format_.digest(b''.join(entry[0] for entry in entries)).hex()}")
         hasher = hashlib.new(format_.name, usedforsecurity=False)
-        write_file(stem + ".pack", _hashed_pieces(hasher, len(rows), _pieces(data, ranges), added), mode=0o400, sync=sync)
-    index = _index([row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows], hasher.digest(), format_)
-    write_file(stem + ".idx", index, mode=0o400, sync=sync)
+        write_file(stem + ".pack", _hashed_pieces(hasher, len(entries), parts), mode=0o400, sync=sync)
+    ids, starts, sums = (list(column) for column in zip(*entries, strict=True))
+    write_file(stem + ".idx", _index(ids, starts, sums, hasher.digest(), format_), mode=0o400, sync=sync)
     return True
 
 
-def _hashed_pieces(hasher: hashlib._Hash, count: int, *parts: Iterable[bytes]) -> Iterator[bytes]:
+def _hashed_pieces(hasher: hashlib._Hash, count: int, parts: Iterable[tuple[mmap, Iterable[tuple[int, int]]]]) -> Iterator[bytes]:
     """The file of a pack in pieces: its header, its objects and the hash of both, which the hasher has at the end."""
-    for piece in chain([_PACK_HEADER.pack(b"PACK", 2, count)], *parts):
-        hasher.update(piece)
-        yield piece
+    header = _PACK_HEADER.pack(b"PACK", 2, count)
+    hasher.update(header)
+    yield header
+    for data, ranges in parts:
+        for start, end in ranges:
+            for at in range(start, end, _PIECE):
+                piece = data[at : min(at + _PIECE, end)]
+                hasher.update(piece)
+                yield piece
     yield hasher.digest()
-
-
-def _pieces(data: mmap, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
-    for start, end in ranges:
-        for at in range(start, end, _PIECE):
-            yield data[at : min(at + _PIECE, end)]
 
 
 def _read_index(data: bytes, format_: ObjectFormat) -> tuple[list[bytes], tuple[int, ...], list[int]]:

@@ -26,7 +26,7 @@ from typing import Final
 from pytest_gittrix.git.environment import empty_repository, hermetic_env, run_git
 from pytest_gittrix.git.index import IndexEntry, IndexFile, build_index
 from pytest_gittrix.git.objects import ObjectFormat
-from pytest_gittrix.git.pack import Read, build_pack, copy_pack, install_pack
+from pytest_gittrix.git.pack import build_pack, copy_pack, install_pack
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.git.tree import DIRECTORY, FILE, SUBMODULE, Entry, ReadTree, changed_directories, changed_entries, changed_paths
 from pytest_gittrix.os_level.files import link_or_copy, names_in, read_text, sync_directory, whole_directory, write_file
@@ -42,6 +42,10 @@ MOST_CHANGES: Final = 2000
 _MANY_OBJECTS: Final = 80
 _SMALL_INDEX: Final = 4 << 10
 """Size in bytes of the index of a pack of about a hundred objects."""
+
+
+Read = Callable[[str], tuple[str, bytes]]
+"""Returns the kind and the data of an object from its id."""
 
 
 @dataclass(frozen=True)
@@ -189,7 +193,7 @@ def exact_packs(directory: str, ids: Callable[[], Collection[str]], read: Read, 
         with _building(exact, os.path.dirname(directory)) as building:
             packs = os.path.join(building, "pack")
             os.makedirs(packs)
-            if not _copied(directory, line, packs, wanted, read, format_, sync):
+            if len(wanted) <= _MANY_OBJECTS or not _copied(directory, line, packs, wanted, format_, sync):
                 _write_pack(building, wanted, read, os.path.join(directory, "objects"), format_, whole=True, sync=sync)
             if sync:
                 sync_directory(packs)
@@ -197,20 +201,20 @@ def exact_packs(directory: str, ids: Callable[[], Collection[str]], read: Read, 
     return os.path.join(exact, "pack")
 
 
-def _copied(
-    directory: str, line: Iterable[str], packs: str, wanted: Collection[str], read: Read, format_: ObjectFormat, sync: bool
-) -> bool:
-    """Copy the exact pack of the nearest ancestor that has one, as far as it is the same. Returns whether there was one to copy."""
-    if len(wanted) <= _MANY_OBJECTS:
-        return False
+def _copied(directory: str, line: Iterable[str], packs: str, wanted: Collection[str], format_: ObjectFormat, sync: bool) -> bool:
+    """Copy what is wanted from the exact pack of the nearest ancestor that has one, and from the packs of what is new since."""
     for name in line:
         ancestor = os.path.join(os.path.dirname(directory), name)
-        place = os.path.join(ancestor, "exact" if ancestry(ancestor) else "objects", "pack")
-        there = [found for found in names_in(place) if found.endswith(".pack")]
-        if len(there) == 1:
+        exact = _packs_in(os.path.join(ancestor, "exact" if ancestry(ancestor) else "objects", "pack"))
+        if len(exact) == 1:
             with suppress(FileNotFoundError):  # removed meanwhile
-                return copy_pack(os.path.join(place, there[0]), packs, wanted, read, format_, sync=sync)
+                own = sorted(_packs_in(os.path.join(directory, "objects", "pack")), key=os.path.getsize)
+                return copy_pack([*exact, *own], packs, wanted, format_, sync=sync)
     return False
+
+
+def _packs_in(directory: str) -> list[str]:
+    return [os.path.join(directory, name) for name in names_in(directory) if name.endswith(".pack")]
 
 
 def template_index(

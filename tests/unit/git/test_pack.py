@@ -211,14 +211,17 @@ def test_what_a_killed_writer_of_a_pack_left_goes_with_it_and_a_stranger_s_file_
 @formats
 def test_a_copied_pack_has_what_is_wanted_and_nothing_else(tmp_path: Path, format_: ObjectFormat) -> None:
     there = blobs(format_, *(b"%d\n" % size * size for size in (0, 1, 9, 700, 5000)), b"dropped first", b"dropped last")
-    pack = build_pack(there, format_)
-    (tmp_path / "source.pack").write_bytes(pack.data)
-    (tmp_path / "source.idx").write_bytes(pack.index)
-    new = blobs(format_, b"new", b"another")
-    wanted = {id_: found for id_, found in (there | new).items() if not found[1].startswith(b"dropped")}
+    new = blobs(format_, b"new", b"another", b"dropped too") | dict([next(iter(there.items()))])
+    sources = []
+    for name, objects in (("one", there), ("two", new)):
+        pack = build_pack(objects, format_)
+        (tmp_path / f"{name}.pack").write_bytes(pack.data)
+        (tmp_path / f"{name}.idx").write_bytes(pack.index)
+        sources.append(str(tmp_path / f"{name}.pack"))
+    wanted = [id_ for id_, found in (there | new).items() if not found[1].startswith(b"dropped")]
     (tmp_path / "to").mkdir()
 
-    assert copy_pack(str(tmp_path / "source.pack"), str(tmp_path / "to"), wanted, new.__getitem__, format_)
+    assert copy_pack([*sources, "not looked at"], str(tmp_path / "to"), wanted, format_)
 
     repo = repository(tmp_path / "repo", format_)
     (copied,) = (tmp_path / "to").glob("*.pack")
@@ -229,6 +232,16 @@ def test_a_copied_pack_has_what_is_wanted_and_nothing_else(tmp_path: Path, forma
     assert sorted(listed) == sorted(wanted)
 
 
+def test_a_pack_is_not_copied_without_an_object_that_is_wanted(tmp_path: Path) -> None:
+    pack = build_pack(blobs(SHA1, b"there"), SHA1)
+    (tmp_path / "one.pack").write_bytes(pack.data)
+    (tmp_path / "one.idx").write_bytes(pack.index)
+    (tmp_path / "to").mkdir()
+
+    assert not copy_pack([str(tmp_path / "one.pack")], str(tmp_path / "to"), blobs(SHA1, b"there", b"not there"), SHA1)
+    assert not [*(tmp_path / "to").iterdir()]
+
+
 def test_a_pack_of_differences_is_not_copied(tmp_path: Path) -> None:
     repo = GitRepo.make(tmp_path / "repo", {"a": "".join(f"line {n}\n" for n in range(200))})
     repo.commit({"a": "".join(f"line {n}\n" for n in range(201))})
@@ -237,5 +250,5 @@ def test_a_pack_of_differences_is_not_copied(tmp_path: Path) -> None:
     assert b"chain length" in repo.git("verify-pack", "-v", str(source))
     (tmp_path / "to").mkdir()
 
-    assert not copy_pack(str(source), str(tmp_path / "to"), [repo.head()], lambda _: ("blob", b""), SHA1)
+    assert not copy_pack([str(source)], str(tmp_path / "to"), [repo.head()], SHA1)
     assert not [*(tmp_path / "to").iterdir()]

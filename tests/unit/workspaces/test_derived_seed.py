@@ -235,7 +235,7 @@ def test_makers_that_are_killed_leave_no_bad_seed(tmp_path: Path) -> None:
 
 
 def test_the_page_on_the_store_says_these_numbers() -> None:
-    page = " ".join(Path("docs/reference/store.md").read_text().split())
+    page = " ".join(Path(__file__).resolve().parents[3].joinpath("docs/reference/store.md").read_text().split())
 
     assert f"{MOST_CHANGES:,} paths differ".replace(",", " ") in page
     assert f"After {MOST_ANCESTORS} of them" in page

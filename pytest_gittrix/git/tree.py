@@ -124,8 +124,8 @@ def changed_directories(
             continue
         before = read_tree(before_id) if before_id else nothing
         after = (read_new or read_tree)(after_id) if after_id else nothing
-        lines = tuple((name, before.get(name), after.get(name)) for name in before.keys() | after.keys())
-        lines = tuple(line for line in lines if line[1] != line[2])
+        names = before.keys() | after.keys()
+        lines = tuple((name, left, right) for name in names if (left := before.get(name)) != (right := after.get(name)))
         yield DirectoryChange(prefix, after_id, lines)
         for name, left, right in lines:
             if _subtree(left) or _subtree(right):

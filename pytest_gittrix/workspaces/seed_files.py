@@ -40,6 +40,8 @@ MOST_ANCESTORS: Final = 50
 MOST_CHANGES: Final = 2000
 """Paths that may differ from the seed that another one is derived from."""
 _MANY_OBJECTS: Final = 80
+_LITTLE_DATA: Final = 64 << 10
+"""Bytes that are not worth the time to compress them, since a line of seeds has few of them."""
 _SMALL_INDEX: Final = 4 << 10
 """Size in bytes of the index of a pack of about a hundred objects."""
 
@@ -292,7 +294,9 @@ def _write_pack(objects: str, ids: Collection[str], read: Read, source: str, for
         sync: write it through to the disk.
     """
     if len(ids) <= _MANY_OBJECTS:
-        install_pack(objects, build_pack({id_: read(id_) for id_ in ids}, format_), sync=sync)
+        found = {id_: read(id_) for id_ in ids}
+        level = 0 if sum(len(data) for _, data in found.values()) <= _LITTLE_DATA else 1
+        install_pack(objects, build_pack(found, format_, level=level), sync=sync)
         return
     # Git makes its temporary files in the object directory that is its own, which is not to be a person's repository.
     environment = hermetic_env() | {

@@ -37,7 +37,7 @@ help: ## list the targets
 	@echo "  PYTHON=python3.12   the interpreter to make $(VENV) with (3.11 or newer)"
 	@echo "  JOBS=4              test processes"
 	@echo "  SCRATCH=            no directory in memory for the files of tests"
-	@echo "  ARGS='-k promote'   more arguments for pytest (test), the demo or the benchmarks"
+	@echo "  ARGS='-k promote'   more arguments for pytest (test) or the benchmarks"
 
 test: $(INSTALLED) ## check style and types, then run all tests in random order
 	@$(MAKE) --no-print-directory --jobs=2 lint bytecode
@@ -55,8 +55,8 @@ lint: $(INSTALLED) ## check style (ruff) and types (mypy)
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy
 
-demo: $(INSTALLED) ## a session on a real repository, from start to eviction, and an eval of ten samples
-	@$(BIN)/python examples/demo.py $(ARGS)
+demo: $(INSTALLED) ## half a minute: three tests, a session from start to eviction, a verdict, an eval of ten samples
+	@$(BIN)/python -m examples.demo
 
 bench: $(INSTALLED) ## measure the engine beside plain git, in one run
 	@$(BIN)/python -m benchmarks $(ARGS)

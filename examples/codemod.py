@@ -1,21 +1,23 @@
 """A small real agent: it rewrites Python files so that long whole numbers are readable (``86400`` becomes ``86_400``,
 ``4096`` becomes ``4_096``).
 
-Run it in a workspace: ``python codemod.py [PATH ...]``. It prints each file it changed. What a program means never
-changes: the syntax tree before and
-after is compared, and a file where it would differ is left alone.
+Run it in a workspace: ``python codemod.py [PATH ...]``, with files or directories. It prints each file it changed. What a program means
+never changes: the syntax tree before and after is compared, and a file where it would differ is left alone.
 """
 
 from __future__ import annotations
 
 import ast
 import io
+import re
 import sys
 import tokenize
 from pathlib import Path
 
 SHORTEST = 4
 """Numbers with fewer digits are readable as they are."""
+LONG = re.compile(rf"(?<![\w.])\d{{{SHORTEST},}}(?![\w.])")
+"""A whole number that is long. Most files have none, and need not be read as Python."""
 
 
 def group(number: str) -> str:
@@ -38,6 +40,8 @@ def rewrite(source: str) -> str:
 def modernise(path: Path) -> bool:
     """Rewrite one file; whether it changed."""
     before = path.read_text(encoding="utf-8")
+    if not LONG.search(before):
+        return False
     after = rewrite(before)
     if after == before or ast.dump(ast.parse(after)) != ast.dump(ast.parse(before)):
         return False
@@ -46,8 +50,9 @@ def modernise(path: Path) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Rewrite the files given, or every Python file below the working directory."""
-    paths = [Path(name) for name in arguments] or sorted(Path().rglob("*.py"))
+    """Rewrite the files given and every Python file below the directories given; below the working directory if nothing is given."""
+    given = [Path(name) for name in arguments] or [Path()]
+    paths = [path for one in given for path in (sorted(one.rglob("*.py")) if one.is_dir() else [one])]
     changed = [path for path in paths if ".git" not in path.parts and modernise(path)]
     for path in changed:
         print(path)

@@ -16,11 +16,16 @@ CODEMOD = Path(__file__).with_name("codemod.py")
 
 @pytest.fixture
 def run_agent(gittrix_env: dict[str, str]) -> Callable[[AgentSession], list[str]]:
-    """Runs the codemod as a program in a session's workspace; gives the files it says it changed."""
+    """Runs the codemod as a program on a session's copy of the package; gives the files it says it changed."""
 
     def run(agent: AgentSession) -> list[str]:
         done = subprocess.run(
-            [sys.executable, str(CODEMOD)], cwd=agent.workspace_path, env=dict(gittrix_env), capture_output=True, text=True, check=True
+            [sys.executable, str(CODEMOD), "pytest_gittrix"],
+            cwd=agent.workspace_path,
+            env=dict(gittrix_env),
+            capture_output=True,
+            text=True,
+            check=True,
         )
         return done.stdout.split()
 

@@ -1,8 +1,8 @@
-"""The demonstration that ``make demo`` runs: the examples under pytest, the same by hand with the command line, and a small eval.
+"""The demonstration that ``make demo`` runs: three tests, the same story by hand, a verdict on a broken system, and a small eval.
 
-The durable repository of the first two is a clone of this project with its real history; the agent is ``codemod.py``. They happen in a
-temporary directory, under a clock that the demonstration moves. The eval runs ``puzzle_agent.py`` on ten puzzles, and is kept in
-``runs/demo``.
+The durable repository of tests and story is a clone of this project with its real history; the agent is ``codemod.py``. The story happens
+in a temporary directory, under a clock that the demonstration moves. The eval runs ``puzzle_agent.py`` on ten puzzles, and is kept in
+``runs/demo``. Run it from the root of the project: ``python -m examples.demo``.
 """
 
 from __future__ import annotations
@@ -16,118 +16,128 @@ import sys
 import tempfile
 from pathlib import Path
 
+from fixtures.broken_systems.judging import clauses, complaint
+from fixtures.broken_systems.zoo import ZOO
 from pytest_gittrix import World
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent
-PUZZLES = PROJECT / "fixtures" / "evals" / "puzzles"
-AGENT = HERE / "puzzle_agent.py"
-RUN = PROJECT / "runs" / "demo"
-GITTRIX = [str(Path(sys.executable).with_name("gittrix"))]
-
-
-class Shell:
-    """Runs commands as a person would type them, showing each with what it prints.
-
-    Args:
-        directory: where.
-        environment: with what.
-    """
-
-    def __init__(self, directory: Path, environment: dict[str, str]) -> None:
-        self.directory = directory
-        self.environment = environment
-
-    def run(self, *command: str, fails: bool = False, quiet: bool = False, where: Path | None = None) -> str:
-        """Run one command; gives what it printed. Ends the demonstration if it does not end as it should."""
-        shown = (
-            ["gittrix", *command[len(GITTRIX) :]]
-            if command[: len(GITTRIX)] == tuple(GITTRIX)
-            else ["python" if command[0] == sys.executable else command[0], *command[1:]]
-        )
-        print(f"\n$ {shlex.join(part.replace(str(HERE), 'examples') for part in shown)}", flush=True)
-        done = subprocess.run(
-            command,
-            cwd=where or self.directory,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        if not quiet:
-            print(done.stdout.rstrip(), flush=True)
-        if (done.returncode != 0) is not fails:
-            sys.exit(f"the command ended with status {done.returncode}")
-        return done.stdout
+TESTS = "examples/test_codemod_agent.py"
+PUZZLES = "fixtures/evals/puzzles"
+AGENT = "python:examples/puzzle_agent.py:work"
+RUN = "runs/demo"
+GITTRIX = str(Path(sys.executable).with_name("gittrix"))
+NAMES = {GITTRIX: "gittrix", sys.executable: "python"}
+"""What a person types for a program that is named by its path here."""
 
 
 def heading(text: str) -> None:
     """Say what comes."""
-    print(f"\n{'=' * 100}\n{text}\n{'=' * 100}", flush=True)
+    print(f"\n== {text}", flush=True)
 
 
-def by_pytest() -> None:
+def run(directory: Path, environment: dict[str, str], *command: str, lines: int = 8, fails: bool = False, quiet: bool = False) -> str:
+    """Run a command as a person would type it, and show it with the first lines of what it prints.
+
+    Args:
+        directory: where it runs.
+        environment: of the command.
+        command: program and arguments.
+        lines: how many lines of its output are shown at most.
+        fails: whether it should fail.
+        quiet: whether its output is not shown.
+
+    Returns:
+        All that it printed. The demonstration ends if the command does not end as it should.
+    """
+    print(f"$ {shlex.join(NAMES.get(part, part).replace(str(HERE), 'examples') for part in command)}", flush=True)
+    done = subprocess.run(command, cwd=directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    as_expected = (done.returncode != 0) is fails
+    if not quiet or not as_expected:
+        shown = done.stdout.splitlines()
+        print("\n".join(shown[:lines] if as_expected else shown), flush=True)
+    if not as_expected:
+        sys.exit(f"The command ended with status {done.returncode}.")
+    return done.stdout
+
+
+def three_tests() -> None:
     """The examples, as their author would run them."""
-    heading("1. The fixtures: pytest examples (three tests on a clone of this project)")
-    # The projects below import their own modules as any project's tests do.
-    options = ["-q", "-s", "-p", "no:cacheprovider", "-p", "no:randomly", "--import-mode=prepend"]
-    subprocess.run([sys.executable, "-m", "pytest", str(HERE), *options], check=True)
+    heading("Three tests of an agent, on a clone of this project")
+    # The examples import their own modules as any project's tests do.
+    options = "--no-header --import-mode=prepend -p no:cacheprovider -p no:randomly"
+    run(PROJECT, dict(os.environ) | {"PYTEST_ADDOPTS": options}, sys.executable, "-m", "pytest", TESTS, "-q", "-rp")
 
 
-def by_hand() -> None:
-    """The same with the command line, four hours included."""
-    heading("2. The same by hand: the gittrix command")
+def story() -> None:
+    """A session by hand: agent, diff, rival, conflict, promotion, four hours, sweep."""
+    heading("The same story by hand: an agent works in a session")
     with tempfile.TemporaryDirectory() as scratch, World.open(Path(scratch) / "world", repository=PROJECT) as world:
         world.gittrix.close()  # From here on only the command line works on the store.
-        shell = Shell(world.durable.path, dict(world.env) | {"COLUMNS": "100"})
-        started = json.loads(shell.run(*GITTRIX, "session", "start", "--task", "group long numbers", "--json", quiet=True))["data"]
-        session, workspace = started["id"], Path(started["workspacePath"])
-        print(f"{session} in a workspace of its own, at {started['baselineSha'][:12]}")
-        changed = shell.run(sys.executable, str(HERE / "codemod.py"), where=workspace, quiet=True).split()
+        project, environment = world.durable.path, dict(world.env) | {"COLUMNS": "100"}
+        session, workspace = run(project, environment, GITTRIX, "session", "start", "--task", "group long numbers").split()
+        changed = run(Path(workspace), environment, sys.executable, str(HERE / "codemod.py"), "pytest_gittrix", quiet=True).split()
         print(f"{len(changed)} files changed, the first: {changed[0]}")
-        shell.run(*GITTRIX, "session", "list")
-        shell.run(*GITTRIX, "session", "diff", session, changed[0])
-        heading("   A rival commits to the same file meanwhile: promotion fails, and nothing moves")
+        diff = run(project, environment, GITTRIX, "session", "diff", session, changed[0], quiet=True).splitlines()
+        print("\n".join([line for line in diff if line.startswith(("-", "+")) and not line.startswith(("---", "+++"))][:4]))
+
+        heading("A rival commits to the same file meanwhile: the promotion is refused, and nothing moves")
         world.rival.commit({changed[0]: "# rewritten by somebody else\n"}, message="Rewrite it")
-        shell.run(*GITTRIX, "promote", session, fails=True)
-        heading("   The other files go in, as one commit; what was left out is archived")
-        shell.run(
-            *GITTRIX, "promote", session, "--files", ",".join(changed[1:4]), "--strategy", "commit", "--message", "Group long numbers"
-        )
-        shell.run("git", "log", "--oneline", "-4")
-        shell.run("git", "show", "--stat", "--format=%h %an: %s", "HEAD")
-        heading("   A second session stands idle for four hours, and the sweep takes it")
-        second = shell.run(*GITTRIX, "session", "start", "--task", "another try").split()[0]
+        refused = json.loads(run(project, environment, GITTRIX, "promote", session, "--json", fails=True, quiet=True))["error"]
+        print(f"{refused['code']}: {', '.join(refused['conflictingFiles'])}")
+
+        heading("Other files go in, as one commit")
+        chosen = ["--files", ",".join(changed[1:3]), "--strategy", "commit", "--message", "Group long numbers"]
+        run(project, environment, GITTRIX, "promote", session, *chosen)
+        run(project, environment, "git", "log", "--oneline", "-2")
+
+        heading("Another session is idle for more than four hours: the sweep evicts it")
+        run(project, environment, GITTRIX, "session", "start", "--task", "another try", quiet=True)
         world.clock.advance(hours=4, minutes=5)
-        shell.run(*GITTRIX, "sweep")
-        shell.run(*GITTRIX, "session", "list")
-        shell.run(*GITTRIX, "session", "read", second, "README.md", fails=True)
+        run(project, environment, GITTRIX, "sweep")
+        run(project, environment, GITTRIX, "session", "list")
 
 
-def ten_samples() -> Path | None:
-    """An agent on ten puzzles; gives the page that tells of it, None without Jinja2."""
-    heading("3. An eval: ten puzzles, each in a session of its own (some answers are wrong, so that there is something to see)")
-    shutil.rmtree(RUN, ignore_errors=True)
-    shell = Shell(PROJECT, dict(os.environ))
-    agent = f"python:{AGENT.relative_to(PROJECT)}:work"
-    shell.run(
-        *GITTRIX, "eval", "run", str(PUZZLES.relative_to(PROJECT)), "--agent", agent, "--out", str(RUN.relative_to(PROJECT)), "-n", "2"
-    )
-    heading("   One of them: somebody else changed a file that the agent had changed too")
-    shell.run(*GITTRIX, "eval", "show", str(RUN.relative_to(PROJECT)), "compare-aware-times")
-    page = RUN / "report.html"
-    return page if page.exists() else None
+def verdict() -> None:
+    """A session system that is broken on purpose, and what five clauses of the conformance suite say of it."""
+    broken = ZOO["every commit conflicts"]
+    heading(f"A verdict on a broken session system, {broken.name!r}")
+    for code in ("ISO-01", "PRM-01", "CNF-01", "CNF-02", "CNF-14"):
+        found = complaint(broken.system(), code)
+        print(f"{code} {'broken' if found else 'kept  '}  {clauses()[code][0].promise}")
+
+
+def ten_samples() -> str:
+    """An eval of an agent on ten puzzles; gives the path of its report."""
+    heading("An eval: ten puzzles, each in a session of its own (some answers are wrong, so that there is something to see)")
+    shutil.rmtree(PROJECT / RUN, ignore_errors=True)
+    run(PROJECT, dict(os.environ), GITTRIX, "eval", "run", PUZZLES, "--agent", AGENT, "--out", RUN, "-n", "2", lines=5)
+    return str(PROJECT / RUN / "report.html")
+
+
+def why_not(project: Path) -> str | None:
+    """Why the demonstration cannot run on a directory; None if it can."""
+    command = ["git", "-C", str(project), "rev-parse", "--is-shallow-repository"]
+    said = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False).stdout.strip()
+    if said == "true":
+        return (
+            "This clone is shallow, and the demonstration plays on its whole history. Run `git fetch --unshallow`, then `make demo` again."
+        )
+    return None if said == "false" else "This is no git clone, and the demonstration plays on the project's history. Run it in a clone."
 
 
 def main() -> int:
     """Run all parts."""
     os.environ.setdefault("NO_COLOR", "1")
-    by_pytest()
-    by_hand()
-    page = ten_samples()
-    where = f"\nThe eval's report, to open in a browser: {page}" if page else ""
-    heading(f"That was all of it. Next: README.md, docs/tutorial/first-test.md{where}")
+    reason = why_not(PROJECT)
+    if reason is not None:
+        print(reason, file=sys.stderr)
+        return 1
+    three_tests()
+    story()
+    verdict()
+    report = ten_samples()
+    print(f"\nNext: README.md and docs/test-your-agent.md. The eval's report, to open in a browser:\n{report}")
     return 0
 
 

@@ -12,7 +12,7 @@ import sys
 import xml.etree.ElementTree as ET
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\w+)[^\n]*\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
-FILE = re.compile(r"# file: (?P<name>test_\w+\.py)\n")
+FILE = re.compile(r"# file: (?P<name>test_\w+\.py)(?P<continued>, continued)?\n")
 BESIDE = re.compile(r"# file: (?P<name>\w[\w.-]*(/\w[\w.-]*)+)\n")
 EXITS = re.compile(r"\s+# exits (?P<status>\d+)$")
 SESSION_ID = re.compile(r"\bsess_[\w-]{12}(?![\w-])")
@@ -43,6 +43,12 @@ class Block:
         """The test file the block is, if it says so in its first line."""
         named = FILE.match(self.body)
         return named["name"] if named and self.language == "python" else None
+
+    @property
+    def continues(self) -> bool:
+        """Whether it goes on with a test file that the page began above."""
+        named = FILE.match(self.body)
+        return named is not None and named["continued"] is not None
 
     @property
     def beside(self) -> str | None:
@@ -83,8 +89,16 @@ def blocks(text: str, name: str) -> Iterator[Block]:
         yield Block(f"{name}:{text.count(chr(10), 0, found.start()) + 1}", found["language"], body)
 
 
+def whole_files(found: Sequence[Block]) -> list[Block]:
+    """The test files among blocks, each with the blocks of its page that continue it."""
+    files = [block for block in found if block.file and not block.continues]
+    rest = [block for block in found if block.file and block.continues]
+    joined = ["\n\n".join([one.body, *(more.body for more in rest if (more.page, more.file) == (one.page, one.file))]) for one in files]
+    return [replace(one, body=body) for one, body in zip(files, joined, strict=True)]
+
+
 BLOCKS = [block for page in PAGES for block in blocks(page.read_text(encoding="utf-8"), page.relative_to(ROOT).as_posix())]
-TEST_FILES = [block for block in BLOCKS if block.file]
+TEST_FILES = whole_files(BLOCKS)
 CONSOLES = [block for block in BLOCKS if block.commands]
 
 
@@ -210,6 +224,20 @@ x = 1
     assert (first.where, first.file, first.body) == ("page.md:3", "test_it.py", "# file: test_it.py\nx = 1\n")
     assert second.where == "page.md:10"
     assert second.commands == [("gittrix session list", 0), ("gittrix session read sess_aaaaaaaaaaaa app.py", 1)]
+
+
+def test_a_test_file_is_shown_in_parts() -> None:
+    shown = [("test_a.py", "1"), ("test_b.py", "2"), ("test_a.py, continued", "3")]
+    page = "".join(f"```python\n# file: {name}\nx = {value}\n```\n" for name, value in shown)
+
+    assert [re.findall(r"x = (\d)", block.body) for block in whole_files([*blocks(page, "page.md")])] == [["1", "3"], ["2"]]
+
+
+def test_the_front_door_is_seven_tests_in_sixty_lines() -> None:
+    [block] = [block for block in TEST_FILES if block.page == "docs/test-your-agent.md"]
+
+    assert block.body.count("\ndef test_") == 7
+    assert len([line for line in block.body.splitlines() if line and not line.startswith("# file:")]) <= 60
 
 
 def test_every_error_code_is_in_the_reference() -> None:

@@ -21,6 +21,8 @@ from pytest_gittrix.record.eventlog.events import LIVE, VOCABULARY
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
+FIXTURES = {path.name: path.read_text(encoding="utf-8") for path in sorted((DOCS / "reference").glob("fixtures*.md"))}
+"""The pages of the plugin's fixtures: the core, and those for special purposes."""
 
 
 def page(name: str) -> str:
@@ -73,7 +75,7 @@ def test_the_names_that_listeners_may_use_are_in_the_reference() -> None:
 def test_every_point_of_the_engine_is_in_the_reference() -> None:
     source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "pytest_gittrix").rglob("*.py"))
     passed = {re.sub(r"\{.*", "<error>", point) for point in re.findall(r'points\.reached\(f?"([^"]+)"', source)}
-    table = re.findall(r"^\| [a-z, ]+ \| (`\w+:.*) \|$", page("reference/fixtures.md"), re.MULTILINE)
+    table = [line for text in FIXTURES.values() for line in re.findall(r"^\| [a-z, ]+ \| (`\w+:.*) \|$", text, re.MULTILINE)]
 
     assert {point for line in table for point in names(line)} == passed
 
@@ -85,13 +87,13 @@ def test_every_argument_of_the_marker_is_in_the_reference() -> None:
 
 
 def test_every_argument_of_the_marker_for_evals_is_in_the_reference() -> None:
-    told = [names(row[0]) for row in rows(page("reference/fixtures.md"), "## Evals")]
+    told = [names(row[0])[0] for row in rows(page("reference/fixtures-evals.md"), "## The marker")]
 
-    assert [name for [name] in told[: len(ARGUMENTS)]] == [*ARGUMENTS]
+    assert told == [*ARGUMENTS]
 
 
 def test_every_part_of_a_sample_of_evals_is_in_the_reference() -> None:
-    told = {name.removesuffix("()") for row in rows(page("reference/fixtures.md"), "## Evals")[len(ARGUMENTS) :] for name in names(row[0])}
+    told = {name.removesuffix("()") for row in rows(page("reference/fixtures-evals.md"), "## The sample") for name in names(row[0])}
     parts = {name for name in vars(EvalSample) if not name.startswith("_")}
 
     assert told == parts | {"id", "epoch", "key", "run"}
@@ -103,12 +105,56 @@ def test_every_option_is_in_the_reference_under_its_three_names() -> None:
     assert told == [(one.flag, one.variable, one.ini) for one in config.OPTIONS] + [("--gittrix-show-config",)]
 
 
-@pytest.mark.parametrize("where", ["README.md", "docs/reference/fixtures.md"])
-def test_every_fixture_is_listed(where: str) -> None:
-    text = (ROOT / where).read_text(encoding="utf-8")
-    fixtures = {name for name in vars(plugin) if re.fullmatch(r"gittrix(_\w+)?", name)}
+def fixtures_in(text: str) -> list[str]:
+    """The fixtures of a page's table of fixtures."""
+    table = text.partition("\n| fixture | gives |\n|---|---|\n")[2].partition("\n\n")[0]
+    return [names(line)[0] for line in table.splitlines()]
 
-    assert set(re.findall(r"^\| `(gittrix(?:_\w+)?)`(?: \(session scope\))? \|", text, re.MULTILINE)) >= fixtures
+
+def test_every_fixture_is_in_the_reference_once() -> None:
+    listed = [name for text in FIXTURES.values() for name in fixtures_in(text)]
+
+    assert sorted(listed) == sorted(name for name in vars(plugin) if re.fullmatch(r"gittrix(_\w+)?", name))
+
+
+def test_the_core_page_names_the_fixtures_of_each_other_page() -> None:
+    table = dict(re.findall(r"^\| \[[^]]+\]\((fixtures-\w+\.md)\) \| (`.*) \|$", FIXTURES["fixtures.md"], re.MULTILINE))
+
+    assert {name: names(cell) for name, cell in table.items()} == {
+        name: fixtures_in(text) for name, text in FIXTURES.items() if name != "fixtures.md"
+    }
+
+
+def test_the_first_page_lists_the_fixtures_of_the_core() -> None:
+    assert fixtures_in((ROOT / "README.md").read_text(encoding="utf-8")) == fixtures_in(FIXTURES["fixtures.md"])
+
+
+def test_the_navigation_has_five_groups() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+
+    assert re.findall(r"^  - ([^:]+):", nav, re.MULTILINE) == ["Start", "How to", "Evals", "Explanation", "Reference"]
+
+
+def test_the_glossary_has_ten_words() -> None:
+    assert len(re.findall(r"^\| (?!word )\w+ \|", page("glossary.md"), re.MULTILINE)) == 10
+
+
+OF_OTHER_SYSTEMS = re.compile(r"\b(rigs?|molecules?|members?|desks?|lineages?|leases?|polecats?|work units?)\b", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("where", ["README.md", "docs/test-your-agent.md", "docs/tutorial/first-test.md"])
+def test_a_newcomer_meets_no_word_of_another_system(where: str) -> None:
+    assert OF_OTHER_SYSTEMS.findall((ROOT / where).read_text(encoding="utf-8")) == []
+
+
+def test_what_the_first_page_runs_evals_on_is_there() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    paths = re.findall(r"(?:--agent python:|eval run )((?:fixtures|examples)/[\w./]+)", text)
+    made, compared = re.findall(r"--out (\S+)", text), re.findall(r"eval compare (\S+) (\S+)", text)
+
+    assert {*paths} == {"fixtures/evals/puzzles", "examples/puzzle_agent.py"}
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    assert compared == [tuple(made)]
 
 
 def test_every_command_and_flag_is_in_the_reference() -> None:
@@ -124,8 +170,9 @@ def test_every_command_and_flag_is_in_the_reference() -> None:
 def test_every_page_can_be_found(where: Path) -> None:
     name = where.relative_to(DOCS).as_posix()
 
-    assert re.search(rf": {re.escape(name)}$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
     lists = {"decisions": "decisions/index.md"}.get(name.partition("/")[0], "index.md")
+    if name == lists or lists == "index.md":
+        assert re.search(rf": {re.escape(name)}$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
     assert name in ("index.md", lists) or f"({where.relative_to((DOCS / lists).parent).as_posix()})" in page(lists)
 
 

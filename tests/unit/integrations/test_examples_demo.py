@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.git import git
 
 from examples.demo import verdict, why_not
-from support.git import git
 
 
 def test_a_shallow_clone_gets_a_sentence(tmp_path: Path) -> None:

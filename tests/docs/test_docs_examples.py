@@ -240,6 +240,20 @@ def test_the_front_door_is_seven_tests_in_sixty_lines() -> None:
     assert len([line for line in block.body.splitlines() if line and not line.startswith("# file:")]) <= 60
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_no_page_keeps_sessions_in_a_checkout(page: Path) -> None:
+    assert not re.search(r"GITTRIX_HOME=\"?(\$PWD|\$\(pwd\)|\.)/?[\w.]", page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_says_how_to_install_before_there_is_a_release(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    extras = set(re.findall(r"pip install [\"']pytest-gittrix\[([\w-]+)\]", text))
+
+    assert extras == set(re.findall(r"pip install [\"']\.\[([\w-]+)\]", text)) & extras
+    assert not re.search(r"pip install pytest-gittrix\[", text), "the shell reads these brackets: quote them"
+
+
 def test_every_error_code_is_in_the_reference() -> None:
     page = (ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
     kinds = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.GittrixError)]

@@ -29,7 +29,8 @@ STATES: Final[Mapping[str, tuple[Legal, str]]] = {
 HOUSE: Final = "explanation/architecture.md"
 HOUSE_BLOCK: Final = re.compile(r"(?<=<!-- house -->\n)```text\n.*?```\n", re.DOTALL)
 
-NAME: Final = re.compile(r"<code>([^<\s]{1,60})</code>")
+NAME: Final = re.compile(r"<code>([^<\s]{1,36})</code>")
+"""A code span that is one name, short enough for a line on a phone."""
 
 CHARACTER, LINE, PADDING = 7.9, 20, 12
 """Width and height of a character of the diagrams' monospaced font, and the space between text and frame; all in pixels."""

@@ -104,7 +104,8 @@ def verdict() -> None:
     heading(f"A verdict on a broken session system, {broken.name!r}")
     for code in ("ISO-01", "PRM-01", "CNF-01", "CNF-02", "CNF-14"):
         found = complaint(broken.system(), code)
-        print(f"{code} {'broken' if found else 'kept  '}  {clauses()[code][0].promise}")
+        promise = clauses()[code][0].promise
+        print(f"{code} broken  {promise}; but {found.splitlines()[0]}" if found else f"{code} kept    {promise}")
 
 
 def ten_samples() -> str:

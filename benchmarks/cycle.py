@@ -28,8 +28,9 @@ from pytest_gittrix.git.tree import FILE, Entry
 from pytest_gittrix.workspaces.workspace import KINDS, WorkspaceKind
 
 READ_TWICE: Final = "clone, diff() + promote()"
+WITH_SPARE: Final = "clone, a spare"
 DELETE: Final = "delete"
-"""Removing what was renamed away: later in the engine and the floors, at once in git's ``worktree remove``."""
+"""Removing what was renamed away, and making spares: later in the engine and the floors, at once in git's ``worktree remove``."""
 
 _ROUNDS: Final = {10: 61, 1_000: 25, 10_000: 9}
 _SECONDS: Final = {10: 15.0, 1_000: 20.0, 10_000: 35.0}
@@ -41,14 +42,23 @@ class EngineCycle:
     """The engine's own cycle in one kind of workspace."""
 
     def __init__(
-        self, kind: WorkspaceKind, sample: Sample, durable: Copy, directory: Path, home: Path, *, twice: bool = False, moving: bool = False
+        self,
+        kind: WorkspaceKind,
+        sample: Sample,
+        durable: Copy,
+        directory: Path,
+        home: Path,
+        *,
+        twice: bool = False,
+        moving: bool = False,
+        spares: int = 0,
     ) -> None:
         self._sample, self._durable, self._twice, self._moving = sample, durable, twice, moving
         self._trash = directory / ".trash"
         self._adapter = LocalDurable(durable.directory, sync=moving, author=("Bench", "bench@example.com"))
         self.engine = GitTrix(
             self._adapter,
-            LocalEphemeral(kind),
+            LocalEphemeral(kind, spares=spares),
             store=directory,
             home=home,  # shared, so that all kinds start from one seed
             clock=FrozenClock(separate_files=False),
@@ -82,6 +92,7 @@ class EngineCycle:
             session.promote(review)
         watch.lap("evict")
         if self._moving:
+            self.engine.services.resources.spares.wait()
             self.engine.services.resources.trash.wait()
         else:
             shutil.rmtree(self._trash)
@@ -141,6 +152,9 @@ def moving(sizes: list[int], *, quick: bool = False) -> list[Measurement]:
             variants: dict[str, Variant] = {GIT: GitCommands(sample, sample.copy(root / "git.git"), root / "git", moving=True)}
             for kind in ("clone", "lazy", "copy"):
                 variants[kind] = EngineCycle(kind, sample, sample.copy(root / f"{kind}.git"), root / kind, root / "home", moving=True)
+            variants[WITH_SPARE] = EngineCycle(
+                "clone", sample, sample.copy(root / "spare.git"), root / "spare", root / "home", moving=True, spares=1
+            )
             turns = interleave(variants, rounds=rounds, seconds=seconds)
             found += summarise("moving", turns, size=size, outside=(DELETE,))
     return found

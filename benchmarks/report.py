@@ -18,7 +18,11 @@ KINDS: Final = ("clone", "lazy", "copy", "worktree")
 PHASES: Final = ("start", "write", "review", "diff", "promote", "evict", "delete")
 CYCLES: Final = {"cycle": "Cycle", "moving": "Cycle on a moving baseline, durability full,"}
 """The tables of cycles, by bench."""
-MOVING_GOALS: Final = {"clone": {10: 3.5, 1_000: 3.5, 10_000: 3, 50_000: 2.5}, "lazy": {10: 3.5, 1_000: 8, 10_000: 30, 50_000: 80}}
+MOVING_GOALS: Final = {
+    "clone": {10: 3.5, 1_000: 3.5, 10_000: 3, 50_000: 2.5},
+    "lazy": {10: 3.5, 1_000: 8, 10_000: 30, 50_000: 80},
+    "clone, a spare": {10: 3.5, 1_000: 8, 10_000: 8, 50_000: 6},
+}
 """How many times faster than (a) the cycle is to be where the baseline moves, by kind and size."""
 FLOOR_SHARE: Final = 0.32
 """What the floor made by hand takes of (a) at 10 000 and 50 000 files."""

@@ -12,7 +12,7 @@ import pygit2
 
 from pytest_gittrix import points
 from pytest_gittrix.backends.protocol import Drift, LandingResult
-from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.git.checkout_update import Sides, lock_checkout
 from pytest_gittrix.git.commit import BuiltCommit, Commit, Signature, build_commit
 from pytest_gittrix.git.objects import MissingObject
@@ -26,6 +26,8 @@ from pytest_gittrix.workspaces.seed import History, Seed, check_history, prepare
 from pytest_gittrix.workspaces.snapshot import Limits
 from pytest_gittrix.workspaces.workspace import Workspace, WorkspaceKind, check_kind, create, open_workspace
 
+MOST_SPARES = 64
+"""How many spares an engine makes at most."""
 _COUNTED_COMMITS = 1000
 _FALLBACK = ("gittrix", "gittrix@localhost")
 
@@ -321,6 +323,8 @@ class LocalEphemeral:
         confine: how an agent's programs are confined: ``auto``, ``off``, ``guard`` or ``jail`` (docs/reference/confinement.md). None leaves
             it to whoever starts them, and all of those take ``auto``.
         limits: how large a session's changes may be.
+        spares: how many workspaces an engine makes ahead, in the background, so that the next start is a rename; of ``clone`` and ``copy``
+            on a repository of this machine. Each takes the disk space of a workspace (docs/how-to/choose-a-workspace.md).
 
     Raises:
         InvalidInput: a value is not allowed; the message lists the allowed ones.
@@ -330,10 +334,17 @@ class LocalEphemeral:
     history: History = "none"
     confine: Level | None = None
     limits: Limits = field(default_factory=Limits)
+    spares: int = 0
 
     def __post_init__(self) -> None:
         check_kind(self.kind)
         check_history(self.history)
+        if not isinstance(self.spares, int) or isinstance(self.spares, bool) or not 0 <= self.spares <= MOST_SPARES:
+            raise InvalidInput(
+                f"spares={self.spares!r} is no number of spares.",
+                why="Each is a whole workspace on the disk.",
+                fix=f"Use a whole number from 0 to {MOST_SPARES}.",
+            )
         if self.confine is not None:
             check_level(self.confine)
 

@@ -333,6 +333,7 @@ class GitTrix:
         report.problems.extend(index.problems())
         if not report.problems:
             self.services.prune_seeds()
+        self.services.resources.spares.prune()
         return report
 
     def moved_refs(self, id_: str) -> list[MovedRef]:

@@ -132,7 +132,8 @@ class EngineServices:
         self._most_seeds = 2 * max(SPARE_SEEDS, len(names_in(self.resources.seeds_path)))
 
     def tidy(self) -> None:
-        """Remove seeds when there are many, and empty the trash in the background, if the store is written through to the disk."""
+        """Remove seeds when there are many, make spares, and empty the trash in the background, if the store is written to the disk."""
+        self.resources.spares.refill()
         if len(names_in(self.resources.seeds_path)) > self._most_seeds:
             self.prune_seeds()
         if self.store.durability == "full":

@@ -21,7 +21,7 @@ from typing import Final, Literal, get_args
 
 from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput, PathNotFound, WriteRejected
 from pytest_gittrix.git.repository import shared_mode, shared_setting
-from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK
+from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Entry
 from pytest_gittrix.os_level.files import PUBLIC, make_directories, names_in, write_all, write_file, write_new
 from pytest_gittrix.os_level.safe_dir import SafeDir
 from pytest_gittrix.workspaces.seed import Seed, open_seed
@@ -102,6 +102,7 @@ class Workspace:
         kind: its kind.
         path: its root directory.
         seed: its baseline.
+        created: what its creation left behind, by which a snapshot knows an unchanged file.
         confine: how programs in it are to be confined. Set by the caller that made or opened the workspace, and only stored here.
     """
 
@@ -111,7 +112,7 @@ class Workspace:
         self.kind = kind
         self.path = path
         self.seed = seed
-        self._created = created
+        self.created = created
         self._admin = admin
         self._files: SafeDir | None = None
 
@@ -138,7 +139,7 @@ class Workspace:
 
     def snapshot(self, *, limits: Limits | None = None, named: Collection[str] = (), deleted: Collection[str] = ()) -> Snapshot:
         """Take a snapshot of the workspace; see ``take_snapshot`` for arguments and errors."""
-        return take_snapshot(self.path, self.seed, self._created, limits=limits, named=named, deleted=deleted)
+        return take_snapshot(self.path, self.seed, self.created, limits=limits, named=named, deleted=deleted)
 
     def close(self) -> None:
         """Release its descriptor."""
@@ -198,11 +199,24 @@ def create(
     if kind != "lazy":
         directories = _write_files(path, seed)
     if kind == "clone":
-        _write_repository(os.path.join(path, ".git"), seed, branch)
+        write_git_directory(os.path.join(path, ".git"), seed, branch)
     elif durable_common_dir is not None and kind == "worktree":
         admin = _link_worktree(path, durable_common_dir, seed, name)
     os.makedirs(state_dir, exist_ok=True)
-    write_new(os.path.join(state_dir, "stamp"), b"")
+    return Workspace(kind, path, seed, note_creation(kind, state_dir, seed, directories, admin), admin)
+
+
+def note_creation(kind: WorkspaceKind, state_dir: str, seed: Seed, directories: Mapping[str, int], admin: str | None) -> CreationState:
+    """Store what ``open_workspace`` and snapshots have to know of a workspace that was made just now.
+
+    Args:
+        kind: its kind.
+        state_dir: where it is stored; an earlier note of the same workspace is replaced.
+        seed: its baseline.
+        directories: the inode of each of its directories.
+        admin: its git directory in durable, if it is a linked work tree.
+    """
+    write_file(os.path.join(state_dir, "stamp"), b"")
     created = CreationState(os.stat(os.path.join(state_dir, "stamp")).st_ctime_ns, boot_offset(), directories, kind != "lazy")
     state = {
         "kind": kind,
@@ -215,8 +229,8 @@ def create(
         "boot": created.boot,
         "directories": {json_name(name): inode for name, inode in directories.items()},
     }
-    write_new(os.path.join(state_dir, "workspace.json"), json.dumps(state).encode())
-    return Workspace(kind, path, seed, created, admin)
+    write_file(os.path.join(state_dir, "workspace.json"), json.dumps(state).encode())
+    return created
 
 
 def json_name(name: str) -> str:
@@ -316,18 +330,23 @@ def _write_files(path: str, seed: Seed) -> dict[str, int]:
         try:
             inodes[directory] = os.fstat(descriptor).st_ino
             for name, entry in names.items():
-                if entry.mode == FILE:
-                    _write(descriptor, name, 0o666, seed.blob(entry.id))
-                elif entry.mode == SUBMODULE:
-                    os.mkdir(name, dir_fd=descriptor)
-                elif entry.mode == SYMLINK:
-                    os.symlink(seed.blob(entry.id), os.fsencode(name), dir_fd=descriptor)
-                    os.utime(name, ns=_STAMP, dir_fd=descriptor, follow_symlinks=False)
-                else:
-                    _write(descriptor, name, 0o777 if entry.mode == EXECUTABLE else 0o666, seed.blob(entry.id))
+                write_entry(descriptor, name, entry, seed)
         finally:
             os.close(descriptor)
     return inodes
+
+
+def write_entry(directory: int, name: str, entry: Entry, seed: Seed) -> None:
+    """Make a file, symlink or submodule of the baseline in an open directory in which nothing has the name."""
+    if entry.mode == FILE:
+        _write(directory, name, 0o666, seed.blob(entry.id))
+    elif entry.mode == SUBMODULE:
+        os.mkdir(name, dir_fd=directory)
+    elif entry.mode == SYMLINK:
+        os.symlink(seed.blob(entry.id), os.fsencode(name), dir_fd=directory)
+        os.utime(name, ns=_STAMP, dir_fd=directory, follow_symlinks=False)
+    else:
+        _write(directory, name, 0o777 if entry.mode == EXECUTABLE else 0o666, seed.blob(entry.id))
 
 
 def _write(directory: int, name: str, mode: int, data: bytes) -> None:
@@ -341,7 +360,7 @@ def _write(directory: int, name: str, mode: int, data: bytes) -> None:
         os.close(descriptor)
 
 
-def _write_repository(git_dir: str, seed: Seed, branch: str) -> None:
+def write_git_directory(git_dir: str, seed: Seed, branch: str) -> None:
     """Write a self-contained git directory: no remote, no alternates, and no history beyond the seed's."""
     packs = os.path.join(git_dir, "objects", "pack")
     for directory in (git_dir, os.path.dirname(packs), packs, os.path.join(git_dir, "refs")):

@@ -138,7 +138,9 @@ class Start:
         try:
             with convert_os_errors(), ExitStack() as held:
                 held.callback(lease.release)
-                return recorder, self._make(recorder, beginning, baseline)
+                made = self._make(recorder, beginning, baseline)
+            self.resources.order_spares(beginning.ephemeral, beginning.durable, beginning.branch)
+            return recorder, made
         except BaseException:
             with suppress(OSError, GittrixError):  # the next recovery removes it
                 if beginning.origin is not None:
@@ -154,9 +156,7 @@ class Start:
         seed = durable.seed(self.resources.seeds(), baseline, ephemeral.history)
         points.reached("start:seeded")
         engine = directory / "engine"
-        made = ephemeral.create(
-            workspace, str(engine), seed, branch=beginning.branch, durable_objects=durable.objects_dir, name=recorder.id
-        )
+        made = self.resources.create_workspace(ephemeral, directory, seed, durable=durable, branch=beginning.branch, name=recorder.id)
         try:
             note_references(engine, durable.references())
             if beginning.origin is not None:

@@ -19,6 +19,8 @@ from pytest_gittrix.os_level.files import private_directory
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.record.store.store import Store
+from pytest_gittrix.workspaces.seed import Seed
+from pytest_gittrix.workspaces.spares import KINDS_WITH_SPARES, SpareOrder, Spares
 from pytest_gittrix.workspaces.workspace import Trash, Workspace, adopt_workspace
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ class Resources:
         self.store = store
         self.ephemeral = ephemeral
         self.trash = Trash(str(store.root / ".trash"))
+        self.spares = Spares(str(store.root / ".spares"), self.trash, sync=store.durability == "full")
         self._credentials: Credentials = credentials if credentials is not None else lambda _address: None
         self._durables: dict[str, LocalDurable | RemoteDurable] = {}
         self._remotes: list[RemoteDurable] = []
@@ -183,6 +186,36 @@ class Resources:
         adopted.confine = self.ephemeral.confine or "auto"
         return adopted
 
+    def create_workspace(
+        self, ephemeral: LocalEphemeral, directory: Path, seed: Seed, *, durable: Durable, branch: str, name: str
+    ) -> Workspace:
+        """Make a session's workspace at the seed's baseline: a spare if there is one. ``LocalEphemeral.create`` says what is raised."""
+        path, state_dir = str(directory / "workspace"), str(directory / "engine")
+        order = self._spare_order(ephemeral, durable, branch)
+        spare = self.spares.take(order, seed, path, state_dir) if order is not None else None
+        if spare is None:
+            return ephemeral.create(path, state_dir, seed, branch=branch, durable_objects=durable.objects_dir, name=name)
+        spare.confine = ephemeral.confine or "auto"
+        return spare
+
+    def order_spares(self, ephemeral: LocalEphemeral, durable: Durable, branch: str) -> None:
+        """See in the background that the next sessions like this one find spares."""
+        order = self._spare_order(ephemeral, durable, branch)
+        if order is not None:
+            self.spares.order(order)
+
+    def _spare_order(self, ephemeral: LocalEphemeral, durable: Durable, branch: str) -> SpareOrder | None:
+        if not ephemeral.spares or ephemeral.kind not in KINDS_WITH_SPARES or durable.objects_dir is None:
+            return None
+        source = f"{durable.objects_dir} {ephemeral.history}"
+        return SpareOrder(
+            ephemeral.kind,
+            branch,
+            source,
+            lambda: durable.seed(self.seeds(), durable.head(branch), ephemeral.history),
+            ephemeral.spares,
+        )
+
     @property
     def seeds_path(self) -> Path:
         """Where seeds are, made or not."""
@@ -200,6 +233,7 @@ class Resources:
 
     def close(self) -> None:
         """Give back descriptors and processes."""
+        self.spares.close()
         for durable in (*self._durables.values(), *self._remotes):
             durable.close()
         if self.durable is not None:

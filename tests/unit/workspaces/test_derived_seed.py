@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.git import FORMATS, Content, GitRepo, executable, git, link, submodule
+from support.git import FORMATS, Content, GitRepo, git
+from support.moving import edit
 
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.workspaces import seed as seeds_module
@@ -21,7 +22,6 @@ from pytest_gittrix.workspaces.seed_files import MOST_ANCESTORS, MOST_CHANGES, a
 from pytest_gittrix.workspaces.workspace import create
 
 STEPS = 25
-PLACES = ("a", "b", "d/a", "d/b", "d/e/f", "d/e/g", "z/a", "z/.gitignore", ".gitignore", "d.x", "d-", "twin/e/f", "twin/e/g")
 
 
 @pytest.fixture(autouse=True)
@@ -47,33 +47,6 @@ def packed(directory: str, format_name: str) -> list[str]:
     indexes = [name for name in os.listdir(directory) if name.endswith(".idx")]
     listed = [git("show-index", f"--object-format={format_name}", stdin=Path(directory, name).read_bytes()) for name in indexes]
     return sorted(line.split()[1].decode() for listing in listed for line in listing.splitlines())
-
-
-def content(draw: random.Random, path: str, id_size: int) -> Content:
-    if path.endswith(".gitignore"):
-        return draw.choice(["*.log\n", "!x\n*.o\n"])
-    text = f"{draw.randrange(6)}\n"
-    return draw.choice([text, text * 400, executable("x\n"), link("a"), submodule("1" * id_size)])
-
-
-def edit(draw: random.Random, repo: GitRepo) -> None:
-    """Commit some edits, or rewind the branch and forget what was there."""
-    if draw.random() < 0.15 and repo.text("rev-list", "--count", "main") != "1":
-        repo.git("update-ref", "refs/heads/main", "main~1")
-        if draw.random() < 0.5:
-            repo.git("reflog", "expire", "--expire=now", "--all")
-            repo.git("gc", "-q", "--prune=now")
-        return
-    there = repo.tree()
-    files: dict[str, Content] = {}
-    for path in draw.sample(PLACES, draw.randint(1, 4)):
-        files[path] = None if path in there and draw.random() < 0.4 else content(draw, path, len(repo.head()))
-    if draw.random() < 0.2:  # a directory becomes a file, or the reverse
-        files |= dict.fromkeys((path for path in there if path.startswith("d/")), None)
-        files = {path: new for path, new in files.items() if new is None or not path.startswith("d/")} | {"d": "a file\n"}
-    elif "d" in there and any(path.startswith("d/") and new is not None for path, new in files.items()):
-        files["d"] = None
-    repo.commit({path: new for path, new in files.items() if new is not None or path in there})
 
 
 def assert_equal(one: Seed, other: Seed) -> None:

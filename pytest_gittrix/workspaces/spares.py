@@ -1,0 +1,246 @@
+"""Spares: workspaces that a thread in the background makes ahead of their sessions, so that a start is a rename.
+
+Nobody has ever worked in a spare, so there is nothing to reset in it. A spare is a directory whose name says what it is of; who renames it
+has it, and nobody else. When the baseline moves, the spares of the last one are brought forward by what differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from pytest_gittrix.errors import GittrixError
+from pytest_gittrix.git.tree import changed_directories, changed_entries, parents
+from pytest_gittrix.os_level.files import names_in, sync_file_system
+from pytest_gittrix.workspaces.seed import Seed
+from pytest_gittrix.workspaces.snapshot import CreationState
+from pytest_gittrix.workspaces.workspace import (
+    Trash,
+    Workspace,
+    WorkspaceKind,
+    create,
+    note_creation,
+    open_workspace,
+    write_entry,
+    write_git_directory,
+)
+
+KINDS_WITH_SPARES: Final = ("clone", "copy")
+"""The kinds of workspace that spares are made of: the others start as fast, or are part of durable."""
+
+LEAST_FREE: Final = 1 << 30
+"""Bytes that have to be free on the disk for a spare to be made."""
+
+
+@dataclass(frozen=True)
+class SpareOrder:
+    """What spares are to be made of.
+
+    Attributes:
+        kind: the kind of workspace.
+        branch: the branch that a ``clone`` is on.
+        source: which repository it is of; any text that only it has.
+        seed: prepares the seed of the commit that the branch is at now.
+        most: how many spares there are to be.
+    """
+
+    kind: WorkspaceKind
+    branch: str
+    source: str
+    seed: Callable[[], Seed] = field(compare=False)
+    most: int = field(compare=False)
+
+    @property
+    def mark(self) -> str:
+        """The same text for equal orders, and for no others."""
+        return hashlib.sha256("\0".join((self.kind, self.branch, self.source)).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+class Spares:
+    """The spares of a store, for all processes that start sessions in it.
+
+    Args:
+        directory: where they are; on the same file system as the sessions.
+        trash: where those go that nobody needs any more.
+        sync: write each through to the disk before somebody can have it.
+    """
+
+    def __init__(self, directory: str, trash: Trash, *, sync: bool) -> None:
+        self._directory = directory
+        self._trash = trash
+        self._sync = sync
+        self._orders: dict[str, SpareOrder] = {}
+        self._created: dict[str, CreationState] = {}
+        self._lock = threading.Lock()
+        self._again = False
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def take(self, order: SpareOrder, seed: Seed, path: str, state_dir: str) -> Workspace | None:
+        """Make a spare the workspace of a session; None if there is no spare of the baseline.
+
+        Args:
+            order: what it is to be.
+            seed: the baseline.
+            path: where the workspace is to be.
+            state_dir: where the engine notes what it has to know about the workspace.
+
+        Raises:
+            OSError: the system refused, and the spare is lost.
+        """
+        for name in self._of(order, seed.commit):
+            claimed = f"{path}.spare"
+            try:
+                os.rename(os.path.join(self._directory, name), claimed)
+            except FileNotFoundError:  # another start was faster
+                continue
+            os.rename(os.path.join(claimed, "workspace"), path)
+            os.rename(os.path.join(claimed, "engine"), state_dir)
+            os.rmdir(claimed)
+            created = self._created.pop(name, None)
+            if created is None:
+                return open_workspace(path, state_dir, os.path.dirname(seed.directory))
+            return Workspace(order.kind, path, seed, created, None)
+        return None
+
+    def order(self, order: SpareOrder) -> None:
+        """See in the background that there are as many spares as are ordered, of the commit that the branch is at; also from now on."""
+        self._orders[order.mark] = order
+        self.refill()
+
+    def refill(self) -> None:
+        """Make in the background what is missing of the spares that were ordered, and bring forward those of earlier commits."""
+        with self._lock:
+            self._again = True
+            if self._orders and not self._closed and (self._thread is None or not self._thread.is_alive()):
+                self._thread = threading.Thread(target=self._run, name="gittrix-spares", daemon=True)
+                self._thread.start()
+
+    def prune(self, *, older_than: float = 86400.0) -> None:
+        """Remove the spares of engines that have ended, and what was half made, once they are ``older_than`` seconds old."""
+        limit = time.clock_gettime(time.CLOCK_REALTIME) - older_than
+        for name in names_in(self._directory):
+            path = os.path.join(self._directory, name)
+            with suppress(FileNotFoundError):
+                if os.stat(path).st_mtime < limit:
+                    self._trash.discard(path)
+
+    def wait(self) -> None:
+        """Wait until the background thread has nothing to do."""
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def close(self) -> None:
+        """Let the background thread end after the spare that it is making. The spares stay, for who comes next."""
+        self._closed = True
+        self.wait()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if self._closed or not self._again:
+                    self._thread = None
+                    return
+                self._again = False
+            for order in list(self._orders.values()):
+                # Without a spare the next start makes its own workspace, and says what is wrong.
+                with suppress(OSError, GittrixError):
+                    self._fill(order)
+
+    def _fill(self, order: SpareOrder) -> None:
+        os.makedirs(self._directory, exist_ok=True)
+        seed = order.seed()
+        old = [name for name in self._of(order) if not name.startswith(f"{order.mark}-{seed.commit}-")]
+        missing = order.most - len(list(self._of(order, seed.commit)))
+        for _ in range(missing):
+            if self._closed or shutil.disk_usage(self._directory).free < LEAST_FREE:
+                break
+            self._make(order, seed, old.pop() if old else None)
+        for name in old:
+            self._trash.discard(os.path.join(self._directory, name))
+
+    def _of(self, order: SpareOrder, commit: str | None = None) -> Iterator[str]:
+        prefix = f"{order.mark}-" if commit is None else f"{order.mark}-{commit}-"
+        return (name for name in names_in(self._directory) if name.startswith(prefix))
+
+    def _make(self, order: SpareOrder, seed: Seed, old: str | None) -> None:
+        """Make one spare, from one of an earlier commit if there is one."""
+        building = os.path.join(self._directory, f"tmp_{secrets.token_hex(8)}")
+        workspace, engine = os.path.join(building, "workspace"), os.path.join(building, "engine")
+        try:
+            if old is None or not self._brought_forward(old, building, seed, order.branch):
+                create(order.kind, workspace, engine, seed, branch=order.branch)
+            if self._sync:
+                sync_file_system(building)
+            name = f"{order.mark}-{seed.commit}-{secrets.token_hex(8)}"
+            self._created[name] = open_workspace(workspace, engine, os.path.dirname(seed.directory)).created
+            os.rename(building, os.path.join(self._directory, name))
+        except BaseException:
+            self._trash.discard(building)
+            raise
+
+    def _brought_forward(self, old: str, building: str, seed: Seed, branch: str) -> bool:
+        """Make a spare of another one. Returns False if that is not possible: a start has taken it, or its seed is gone."""
+        self._created.pop(old, None)
+        try:
+            os.rename(os.path.join(self._directory, old), building)
+            engine = os.path.join(building, "engine")
+            workspace = open_workspace(os.path.join(building, "workspace"), engine, os.path.dirname(seed.directory))
+            bring_forward(workspace, engine, seed, branch)
+        except (OSError, GittrixError):
+            self._trash.discard(building)
+            return False
+        return True
+
+
+def bring_forward(workspace: Workspace, state_dir: str, seed: Seed, branch: str) -> None:
+    """Turn a workspace that nobody has worked in into one of another baseline; the cost grows with what differs.
+
+    Args:
+        workspace: the workspace, a ``clone`` or a ``copy``.
+        state_dir: where the engine noted what it knows about it.
+        seed: the other baseline, of the same repository.
+        branch: the branch that a ``clone`` is on.
+
+    Raises:
+        OSError: the disk refused; the workspace is no use any more.
+    """
+    root, old = workspace.path, workspace.seed
+    directories = dict(workspace.created.directories)
+    differing = changed_directories(old.trees.read, old.root, seed.root, read_new=seed.trees.read)
+    changes = {path: after for change in differing for path, (_, after) in changed_entries(change)}
+    for path in sorted(changes, reverse=True):
+        entry = old.entries.get(path)
+        if entry is not None:
+            at = os.path.join(root, path)
+            (os.rmdir if entry.kind == "submodule" else os.unlink)(at)
+    for directory in sorted(directories.keys() - seed.directories.keys(), reverse=True):
+        os.rmdir(os.path.join(root, directory))
+        del directories[directory]
+    for path in sorted(changes):
+        new = changes[path]
+        if new is None:
+            continue
+        directory, _, name = path.rpartition("/")
+        for parent in parents(path):
+            if parent not in directories:
+                os.mkdir(os.path.join(root, parent))
+                directories[parent] = os.stat(os.path.join(root, parent)).st_ino
+        descriptor = os.open(os.path.join(root, directory), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            write_entry(descriptor, name, new, seed)
+        finally:
+            os.close(descriptor)
+    if workspace.kind == "clone":
+        shutil.rmtree(os.path.join(root, ".git"))
+        write_git_directory(os.path.join(root, ".git"), seed, branch)
+    note_creation(workspace.kind, state_dir, seed, directories, None)

@@ -119,6 +119,23 @@ def parse_duration(text: str) -> timedelta:
         ) from None
 
 
+def duration_of(value: timedelta | str) -> timedelta:
+    """A duration that was given as a timedelta or as a text for :func:`parse_duration`.
+
+    Raises:
+        InvalidInput: it is neither, or a text that is written otherwise.
+    """
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, str):
+        return parse_duration(value)
+    raise InvalidInput(
+        f"{value!r} is not a duration.",
+        why="A bare number could be seconds or milliseconds.",
+        fix='Write it like "4h", "30m" or "1h30m", or pass a timedelta such as timedelta(hours=4).',
+    )
+
+
 def format_duration(duration: timedelta) -> str:
     """Write a duration the way :func:`parse_duration` reads it (``1h30m``; ``0s`` for none); a negative one gets a leading ``-``."""
     if duration < timedelta():
@@ -131,12 +148,14 @@ def format_duration(duration: timedelta) -> str:
     return "".join(parts) or "0s"
 
 
-def distance_ns(by: timedelta | None, units: Mapping[str, float]) -> int:
-    """Nanoseconds in a distance given as a timedelta or as its parts by name, of which exactly one must be there.
+def distance_ns(by: timedelta | str | None, units: Mapping[str, float]) -> int:
+    """Nanoseconds in a distance given as a timedelta, as a text for :func:`parse_duration`, or as its parts by name; exactly one of them.
 
     Raises:
-        InvalidInput: both, neither, an unknown unit, or too far for a timedelta.
+        InvalidInput: several, none, an unknown unit, a text that is no duration, or too far for a timedelta.
     """
+    if isinstance(by, str):
+        by = parse_duration(by)
     try:
         distance = timedelta(**units) if by is None and units else by
     except (TypeError, OverflowError, ValueError) as problem:
@@ -151,6 +170,6 @@ def distance_ns(by: timedelta | None, units: Mapping[str, float]) -> int:
 def _no_distance(fact: str) -> InvalidInput:
     return InvalidInput(
         fact,
-        why="A distance is one timedelta, or its parts by name.",
-        fix="Write hours=4 or timedelta(hours=4); the units are weeks, days, hours, minutes, seconds, milliseconds and microseconds.",
+        why="A distance is one timedelta, one text, or its parts by name.",
+        fix='Write hours=4, "4h" or timedelta(hours=4); the units are weeks, days, hours, minutes, seconds, milliseconds and microseconds.',
     )

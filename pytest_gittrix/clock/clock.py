@@ -129,11 +129,11 @@ class FrozenClock:
         """Nanoseconds moved so far, skews not counted: what a monotonic clock would have measured."""
         return self._elapsed
 
-    def every(self, interval: timedelta, fn: Callable[[], object]) -> Timer:
+    def every(self, interval: timedelta | str, fn: Callable[[], object]) -> Timer:
         """Call ``fn`` each time the clock has advanced by ``interval``. Like a real timer it does not notice a skew.
 
         Raises:
-            InvalidInput: ``interval`` is not positive.
+            InvalidInput: ``interval`` is not positive, or no duration.
         """
         return self._schedule.every(interval, fn, now=self._now)
 
@@ -145,13 +145,13 @@ class FrozenClock:
         """
         return self._schedule.at(ns_of(when), fn)
 
-    def advance(self, by: timedelta | None = None, /, *, timers: MissedTimers = "each", **units: float) -> datetime:
+    def advance(self, by: timedelta | str | None = None, /, *, timers: MissedTimers = "each", **units: float) -> datetime:
         """Move forward, running what falls due, in order of due time and then of registration.
 
         A timer that raises stops the clock at its instant; the exception propagates, and the timers after it stay due.
 
         Args:
-            by: how far; or in words of ``timedelta``: ``advance(hours=4, minutes=5)``.
+            by: how far, as a timedelta or a text such as ``"1h30m"``; or in words of ``timedelta``: ``advance(hours=4, minutes=5)``.
             timers: ``each`` runs every firing at its own instant. ``once`` runs each timer that fell due once, at the end, as after a
                 laptop was asleep. ``none`` runs nothing, as if the process had not been there: one-offs that fell due are gone, periodic
                 timers go on after now.
@@ -182,7 +182,7 @@ class FrozenClock:
         """Advance to one microsecond after ``when``: the first instant at which a deadline has passed."""
         return self.advance_to(when + _MICROSECOND)
 
-    def skew(self, by: timedelta | None = None, /, **units: float) -> datetime:
+    def skew(self, by: timedelta | str | None = None, /, **units: float) -> datetime:
         """Set the wall clock forward or back, as an operator or NTP does: no timer runs, and no time has elapsed.
 
         Periodic timers stay as far away as they were. One-offs stay at their instant: those it jumped over run at the next move.
@@ -380,7 +380,7 @@ class SystemClock:
         """The instant in nanoseconds since 1970-01-01T00:00:00Z."""
         return _wall_ns()
 
-    def every(self, interval: timedelta, fn: Callable[[], object]) -> Timer:
+    def every(self, interval: timedelta | str, fn: Callable[[], object]) -> Timer:
         """Call ``fn`` on the timer thread each time ``interval`` has gone by.
 
         Raises:

@@ -39,7 +39,7 @@ class FileClock:
         """The instant in nanoseconds since 1970-01-01T00:00:00Z."""
         return read_instant(self._path)
 
-    def every(self, interval: timedelta, fn: Callable[[], object]) -> Timer:
+    def every(self, interval: timedelta | str, fn: Callable[[], object]) -> Timer:
         """Have :meth:`poll` call ``fn`` each time ``interval`` has gone by.
 
         Raises:

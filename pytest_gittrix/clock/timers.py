@@ -11,7 +11,7 @@ from datetime import timedelta
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import count
 
-from pytest_gittrix.durations import format_duration
+from pytest_gittrix.durations import duration_of, format_duration
 from pytest_gittrix.errors import InvalidInput
 
 
@@ -61,12 +61,13 @@ class Schedule:
         """Have ``fn`` come up once, at ``due``."""
         return self._add(due, fn, None)
 
-    def every(self, interval: timedelta, fn: Callable[[], object], *, now: int) -> Timer:
+    def every(self, interval: timedelta | str, fn: Callable[[], object], *, now: int) -> Timer:
         """Have ``fn`` come up each ``interval``, for the first time one interval after ``now``.
 
         Raises:
-            InvalidInput: ``interval`` is not positive.
+            InvalidInput: ``interval`` is not positive, or no duration.
         """
+        interval = duration_of(interval)
         if interval <= timedelta():
             raise InvalidInput(
                 f"A timer cannot run every {format_duration(interval)}.",

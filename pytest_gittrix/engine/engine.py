@@ -14,6 +14,7 @@ from pytest_gittrix.backends.forge.protocol import Forge
 from pytest_gittrix.backends.local import LocalEphemeral
 from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.clock.clock import Clock, SystemClock, Timer
+from pytest_gittrix.durations import duration_of
 from pytest_gittrix.engine.agents.agent_session import look_at
 from pytest_gittrix.engine.endings import evict, sweep
 from pytest_gittrix.engine.event_stream import EventStream
@@ -28,6 +29,7 @@ from pytest_gittrix.engine.operations.info import SessionInfo, info_of
 from pytest_gittrix.engine.operations.moved_refs import MovedRef
 from pytest_gittrix.engine.operations.recorder import Listener, convert_os_errors
 from pytest_gittrix.engine.operations.resources import Credentials, Resources
+from pytest_gittrix.engine.operations.validation import policy_of
 from pytest_gittrix.engine.promotion.pull_requests import ForgeOf, PullRequests, forges_of
 from pytest_gittrix.engine.promotion.strategy import Ask, check_strategy
 from pytest_gittrix.engine.queries import DEPTH, Node
@@ -42,7 +44,7 @@ from pytest_gittrix.views import view
 from pytest_gittrix.workspaces.workspace import WorkspaceKind
 
 if TYPE_CHECKING:
-    from pytest_gittrix.record.state.records import EvictionPolicy, SessionMetadata
+    from pytest_gittrix.record.state.records import Eviction, SessionMetadata
 
 __all__ = ["GitTrix", "MovedRef", "RecoveryReport"]
 
@@ -57,8 +59,8 @@ class GitTrix:
         store: directory of sessions; ``<home>/sessions`` by default.
         home: directory of everything else that the engine stores (locks, preferences); ``GITTRIX_HOME`` or ``~/.gittrix``.
         clock: the time; ``SystemClock`` by default.
-        eviction: policy of sessions that are started without one of their own.
-        sweep_interval: how often the sweep runs by itself; None for never.
+        eviction: policy of sessions that are started without one of their own: an ``EvictionPolicy``, or an idle TTL such as ``"4h"``.
+        sweep_interval: how often the sweep runs by itself, as a timedelta or a text such as ``"5m"``; None for never.
         durability: ``full`` (starts, handoffs, promotions and ends survive a power cut once they are reported; the last events and writes
             of a session may be lost) or ``fast`` (they survive a crash).
         strategy: what ``auto`` means before the contributor heuristic is asked.
@@ -84,8 +86,8 @@ class GitTrix:
         store: str | os.PathLike[str] | None = None,
         home: str | os.PathLike[str] | None = None,
         clock: Clock | None = None,
-        eviction: EvictionPolicy | None = None,
-        sweep_interval: timedelta | None = timedelta(minutes=5),
+        eviction: Eviction | None = None,
+        sweep_interval: timedelta | str | None = timedelta(minutes=5),
         durability: Durability = "full",
         strategy: str = "auto",
         ask: Ask | None = None,
@@ -106,7 +108,7 @@ class GitTrix:
             self.clock,
             self.ephemeral,
             resources,
-            policy=eviction.policy() if eviction is not None else Policy(),
+            policy=policy_of(eviction, Policy()),
             make_id=ids or random_id,
             pull_requests=PullRequests(forges_of(forge, resources.is_own)),
             strategy=check_strategy(strategy),
@@ -114,7 +116,7 @@ class GitTrix:
         )
         self.records = self.services.records
         self._own_clock = clock is None
-        self._sweep_interval = sweep_interval
+        self._sweep_interval = None if sweep_interval is None else duration_of(sweep_interval)
         self._timer: Timer | None = None
 
     @property
@@ -179,7 +181,7 @@ class GitTrix:
         durable_branch: str | None = None,
         durable_path: str | os.PathLike[str] | None = None,
         durable_ref: str | None = None,
-        eviction: EvictionPolicy | None = None,
+        eviction: Eviction | None = None,
         workspace: WorkspaceKind | None = None,
         strategy: str | None = None,
         parent: str | None = None,
@@ -193,7 +195,7 @@ class GitTrix:
             durable_branch: the branch; the durable adapter's by default.
             durable_path: another repository on this machine than the engine's.
             durable_ref: the same as ``local://<path>#<branch>``, or a remote as ``<address>#<branch>``.
-            eviction: this session's policy.
+            eviction: this session's policy: an ``EvictionPolicy``, or an idle TTL such as ``"4h"``.
             workspace: this session's kind of workspace.
             strategy: what ``auto`` means for this session.
             parent: a session that crashed, which this one continues (Gas Town).
@@ -213,7 +215,7 @@ class GitTrix:
             durable,
             branch,
             ephemeral=ephemeral,
-            policy=eviction.policy() if eviction is not None else self.services.policy,
+            policy=policy_of(eviction, self.services.policy),
             strategy=strategy,
             parent=parent,
             id_=id,
@@ -229,7 +231,7 @@ class GitTrix:
         task: str | None = None,
         summary: str | bool | None = None,
         files: FilesOf = "then",
-        eviction: EvictionPolicy | None = None,
+        eviction: Eviction | None = None,
         id: str | None = None,
         **identity: str,
     ) -> UserSession:

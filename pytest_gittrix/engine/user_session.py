@@ -17,7 +17,7 @@ from pytest_gittrix.engine.operations.info import SessionInfo
 from pytest_gittrix.engine.operations.moved_refs import moved_references
 from pytest_gittrix.engine.operations.recorder import Recorder, require_live
 from pytest_gittrix.engine.operations.review import ListEntry, Review
-from pytest_gittrix.engine.operations.validation import check_commit_text, check_hunks, check_paths, check_ttl
+from pytest_gittrix.engine.operations.validation import check_commit_text, check_hunks, check_paths, check_ttl, policy_of
 from pytest_gittrix.engine.promotion.promoter import PromoteRequest
 from pytest_gittrix.engine.promotion.pull_requests import PrRequest
 from pytest_gittrix.engine.services import EngineServices
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.engine.lineage.fork import FilesOf
     from pytest_gittrix.engine.operations.moved_refs import MovedRef
     from pytest_gittrix.engine.promotion.promotion import PromoteResult
-    from pytest_gittrix.record.state.records import EvictionPolicy
+    from pytest_gittrix.record.state.records import Eviction
 
 __all__ = ["AgentSession", "CommitEntry", "ListEntry", "Review", "SessionInfo", "UserSession"]
 
@@ -138,9 +138,7 @@ class UserSession(AgentSession):
         evict(self._services, self.id, "discarded", outcome=outcome)
         self._workspace.close()
 
-    def handoff(
-        self, task: str | None = None, *, eviction: EvictionPolicy | None = None, id: str | None = None, **identity: str
-    ) -> UserSession:
+    def handoff(self, task: str | None = None, *, eviction: Eviction | None = None, id: str | None = None, **identity: str) -> UserSession:
         """End this session and go on in a new one of the same chain, with this one's workspace as it is (Gas Town).
 
         Args:
@@ -159,7 +157,7 @@ class UserSession(AgentSession):
         """
         services = self._services
         recorder = services.settled(self._recorder)
-        policy = eviction.policy() if eviction is not None else None
+        policy = policy_of(eviction, None)
         with services.turns.pausing(recorder):
             child = services.origins.hand_on(recorder, task=task, policy=policy, id_=id, identity=identity)
         self._workspace.close()
@@ -176,7 +174,7 @@ class UserSession(AgentSession):
         task: str | None = None,
         summary: str | bool | None = None,
         files: FilesOf = "then",
-        eviction: EvictionPolicy | None = None,
+        eviction: Eviction | None = None,
         id: str | None = None,
         **identity: str,
     ) -> UserSession:
@@ -284,17 +282,20 @@ class UserSession(AgentSession):
         """
         return self._services.turns.pressure.register(self.id, checkpoint_to_seq, tier)
 
-    def extend(self, ttl: timedelta) -> None:
+    def extend(self, ttl: timedelta | str) -> None:
         """Replace the idle TTL (it is not added), and start it anew from now.
 
+        Args:
+            ttl: a timedelta, or a text such as ``"30m"``.
+
         Raises:
-            InvalidInput: it is no timedelta, not positive, or longer than a hundred years.
+            InvalidInput: it is neither, not positive, or longer than a hundred years.
             PersonRequired: an agent's process asks.
         """
-        check_ttl(ttl)
+        idle_ns = check_ttl(ttl) // timedelta(microseconds=1) * 1000
         require_person(self._services.store.root, "extend")
         with self._recorder.working("extend", self._actor):
-            self._recorder.append("session.extended", {"ttl_idle_ns": ttl // timedelta(microseconds=1) * 1000}, actor=self._actor)
+            self._recorder.append("session.extended", {"ttl_idle_ns": idle_ns}, actor=self._actor)
 
     @property
     def archives(self) -> tuple[str, ...]:
@@ -334,11 +335,11 @@ def fork_session(
     task: str | None,
     summary: str | bool | None,
     files: FilesOf,
-    eviction: EvictionPolicy | None,
+    eviction: Eviction | None,
     id: str | None,
 ) -> UserSession:
     """A session that begins as another one, perhaps ended, was after an event; ``UserSession.fork`` says how and what it raises."""
-    policy = eviction.policy() if eviction is not None else None
+    policy = policy_of(eviction, None)
     recorder, workspace = services.origins.fork(
         services.recorder(id_), at_seq, task=task, summary=summary, files=files, policy=policy, id_=id, identity=identity
     )

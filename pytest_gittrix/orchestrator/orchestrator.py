@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from pytest_gittrix.confine.limits import ResourceLimits
 from pytest_gittrix.confine.network import ModelEndpoint
+from pytest_gittrix.durations import duration_of
 from pytest_gittrix.engine.agents.launch import settings_for
 from pytest_gittrix.engine.agents.processes import GRACE
 from pytest_gittrix.engine.operations.caller import agents_sessions, require_person
@@ -387,14 +388,14 @@ class Orchestrator:
         polled = self._poller.poll() if id is None else [self._poller.poll_one(id)]
         return [self._board.to_session(observed) for observed in polled]
 
-    def watch(self, interval: timedelta = POLL) -> None:
+    def watch(self, interval: timedelta | str = POLL) -> None:
         """Poll regularly on the engine's clock, until ``close``; never twice at once.
 
         Raises:
             InvalidInput: the interval is not positive.
         """
         self.close()
-        self._timer = self._board.engine.clock.every(interval, _weakly(self._poller))
+        self._timer = self._board.engine.clock.every(duration_of(interval), _weakly(self._poller))
 
     def _purge_merged(self, id: str) -> None:
         self._ends.kill(id, "pr_merged", purge=True)

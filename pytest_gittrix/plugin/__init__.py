@@ -114,9 +114,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show the world of a failing test once; after the test, keep its worlds or remove them."""
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show a failing test up to the user's line, and its world once; after the test, keep its worlds or remove them."""
+    by_message = False
+    if call.excinfo is not None and not item.config.getoption("fulltrace", False):
+        from pytest_gittrix.plugin.tracebacks import hide_frames
+
+        by_message = hide_frames(call.excinfo.value, getattr(item, "module", None))
     report = yield
+    if by_message and report.failed and call.excinfo is not None:
+        report.longrepr = call.excinfo.getrepr(style="value", chain=False)
     worlds = item.config.stash.get(_WORLDS, None)
     if worlds is None or not worlds.opened:
         return report
@@ -232,11 +239,15 @@ def gittrix_system(gittrix_worlds: Worlds, request: pytest.FixtureRequest) -> Sy
 @pytest.fixture
 def _gittrix_world(request: pytest.FixtureRequest, gittrix_worlds: Worlds) -> Iterator[World]:
     """The world that all the fixtures of one test show."""
+    from pytest_gittrix.plugin.config import refusals_at
+
     arguments = _marker(request)
     freeze = arguments.pop("freeze", None)
     arguments.pop("task", None)
-    with gittrix_worlds.standing(request.node.name, **arguments) as opened, _frozen(opened.world, freeze):
-        yield opened.world
+    with refusals_at(request.node):
+        world = gittrix_worlds.create(request.node.name, **arguments)
+    with gittrix_worlds.standing(world), _frozen(world, freeze):
+        yield world
 
 
 @pytest.fixture

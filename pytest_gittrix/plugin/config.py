@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -20,7 +21,7 @@ import pytest
 if TYPE_CHECKING:
     from pytest_gittrix.backends.local import LocalEphemeral
     from pytest_gittrix.evals.runs.shards import Shard
-    from pytest_gittrix.record.state.records import EvictionPolicy
+    from pytest_gittrix.record.state.records import Eviction
     from pytest_gittrix.testing.repos.history import Contents
     from pytest_gittrix.testing.systems.protocol import SessionSystem
 
@@ -356,7 +357,7 @@ def gittrix(
     branch: str = "main",
     bare: bool = False,
     workspace: str | LocalEphemeral | None = None,
-    eviction: EvictionPolicy | None = None,
+    eviction: Eviction | None = None,
     epoch: datetime | str | None = None,
     task: str | None = None,
     freeze: str | None = None,
@@ -371,7 +372,7 @@ EVAL_MARKER: Final = "gittrix_eval(*, suite, agent, epochs, seed, confine, only)
 the test is run once for each sample of a suite of evals"
 
 _KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
-    "files": ((Mapping,), "a mapping of path to contents"),
+    "files": ((Mapping,), 'a mapping of path to contents, such as {"app.py": "v1\\n"}'),
     "repository": ((str, os.PathLike), "the path of a repository"),
     "branch": ((str,), "the name of a branch"),
     "freeze": ((str,), "a text"),
@@ -404,6 +405,24 @@ def marker_arguments(item: pytest.Item) -> dict[str, Any]:
     if isinstance(merged.get("epoch"), str | datetime):
         merged["epoch"] = _instant(item, merged["epoch"])
     return {name: value for name, value in merged.items() if value is not None}
+
+
+@contextmanager
+def refusals_at(item: pytest.Item) -> Iterator[None]:
+    """Report what the block refuses of a marker's arguments as an error at the test.
+
+    Raises:
+        pytest.fail.Exception: the block raised a GittrixError; the message points at the test, and says what is valid.
+    """
+    from pytest_gittrix.errors import GittrixError
+
+    try:
+        yield
+    except GittrixError as problem:
+        given = dict.fromkeys(f"{name}=" for mark in item.iter_markers("gittrix") for name in mark.kwargs)
+        if given:
+            _fail(item, f"cannot be followed; it gives {', '.join(given)}", str(problem))
+        raise
 
 
 def _names() -> list[str]:

@@ -96,7 +96,7 @@ class Worlds:
         """
         opened: Opened | None = None
         try:
-            with self.standing("example", **arguments) as opened:
+            with self.standing(self.create("example", **arguments)) as opened:
                 yield opened.world
         except BaseException as error:
             if opened is not None:
@@ -106,21 +106,28 @@ class Worlds:
             if opened is not None and not self._keep_all:
                 self._keep_only_failed(opened)
 
-    @contextmanager
-    def standing(self, name: str, **arguments: Any) -> Iterator[Opened]:
-        """One fresh world, closed when the block ends, that stays on disk until :meth:`settle`.
+    def create(self, name: str, **arguments: Any) -> World:
+        """Create a world in a fresh directory.
 
         Args:
             name: to know its directory by.
             arguments: as ``World.open`` takes them.
+
+        Raises:
+            GittrixError: an argument is not allowed, or what it names cannot be used; see ``World.open``.
         """
         number = next(self._numbers)
         if number == 0:
             self.leaked = tuple(name for name in LOCATING if name in os.environ)
             self._directory.mkdir(parents=True, exist_ok=True)
         path = self._directory / f"{number:04}-{re.sub(r'[^A-Za-z0-9_]+', '-', name)[:40]}"
-        with World.open(path, **{**self._defaults, **arguments}) as world:
-            opened = Opened(world, path)
+        return World.open(path, **{**self._defaults, **arguments})
+
+    @contextmanager
+    def standing(self, world: World) -> Iterator[Opened]:
+        """A created world, closed when the block ends, that stays on disk until :meth:`settle`."""
+        with world:
+            opened = Opened(world, world.path)
             self.opened.append(opened)
             try:
                 if self._prepare is not None:

@@ -28,7 +28,7 @@ from pytest_gittrix.workspaces.workspace import WorkspaceKind
 
 if TYPE_CHECKING:
     from pytest_gittrix.engine.user_session import UserSession
-    from pytest_gittrix.record.state.records import EvictionPolicy
+    from pytest_gittrix.record.state.records import Eviction
     from pytest_gittrix.testing.scenarios.session_in import SessionsIn
     from pytest_gittrix.testing.scenarios.timeline import Timeline
 
@@ -60,7 +60,7 @@ class World(Place):
         workspace: WorkspaceKind | LocalEphemeral = "clone",
         bare: bool = False,
         branch: str = "main",
-        eviction: EvictionPolicy | None = None,
+        eviction: Eviction | None = None,
         epoch: datetime = EPOCH,
         seed: int = 0,
         object_format: str = "sha1",
@@ -68,7 +68,7 @@ class World(Place):
         strategy: str = "commit",
         durability: Durability = "fast",
         store: str | os.PathLike[str] | None = None,
-        sweep_interval: timedelta | None = timedelta(minutes=5),
+        sweep_interval: timedelta | str | None = timedelta(minutes=5),
         clock: FrozenClock | None = None,
         separate_files: bool = True,
         keep: bool | None = None,
@@ -83,7 +83,7 @@ class World(Place):
             workspace: the kind of the sessions' workspaces, or their whole configuration.
             bare: durable has no work tree.
             branch: durable's branch.
-            eviction: the default policy of sessions.
+            eviction: the default policy of sessions, or their idle TTL, such as ``"4h"``.
             epoch: where the clock starts; durable's last commit is one minute older.
             seed: the seed of session ids.
             object_format: ``sha1``, or ``sha256`` (which needs git for every read, and is slow).

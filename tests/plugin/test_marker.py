@@ -87,31 +87,60 @@ def test_the_task_is_the_tests_name_by_default(run: Run) -> None:
     run(source).assert_outcomes(passed=1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ("fils={}", "*has no argument 'fils'.|Did you mean 'files'[?] Arguments: files, history, *"),
-        ("colour='red'", "*has no argument 'colour'.|Arguments: files, *"),
-        ("{'a': 'b'}", "*takes keyword arguments only, and was given {'a': 'b'}.|*"),
-        ("files='app.py'", "*was given files='app.py'.|It takes a mapping of path to contents."),
-        ("bare='yes'", "*was given bare='yes'.|It takes True or False."),
-        ("workspace='zip'", "*was given workspace='zip'.|Valid values: clone, worktree, copy, lazy."),
-        ("freeze='walls'", "*was given freeze='walls'.|Valid values: wall, all, none."),
-        ("object_format='md5'", "*was given object_format='md5'.|Valid values: sha1, sha256."),
-        ("epoch='soon'", "*was given epoch='soon'.|*It takes an aware datetime, or ISO 8601 with a time zone."),
-        ("epoch=__import__('datetime').datetime(2030, 1, 1)", "*was given epoch=datetime*|*has no time zone*"),
-    ],
-)
-def test_a_wrong_argument_is_an_error_at_the_test(arguments: str, said: str, run: Run) -> None:
-    source = f"""
+WRONG = {
+    "fils={}": ["has no argument 'fils'.", "Did you mean 'files'? Arguments: files, history, "],
+    "colour='red'": ["has no argument 'colour'.", "Arguments: files, "],
+    "{'a': 'b'}": ["takes keyword arguments only, and was given {'a': 'b'}.", ""],
+    "files='app.py'": ["was given files='app.py'.", "It takes a mapping of path to contents, such as "],
+    "files={'a': 1}": ["cannot be followed; it gives files=.", "The content of 'a' is int: 1."],
+    "files={'../a': ''}": ["cannot be followed; it gives files=.", "path '../a' may not be written: it has the component '..'"],
+    "history='x'": ["cannot be followed; it gives history=.", "A step of a history is str: 'x'."],
+    "history={'a': 'b'}": ["cannot be followed; it gives history=.", "history= is dict: {'a': 'b'}."],
+    "history=3": ["cannot be followed; it gives history=.", "history= is int: 3."],
+    "history=[], files={}": ["cannot be followed; it gives history=, files=.", "Both files= and history= were given."],
+    "repository='/nowhere'": ["cannot be followed; it gives repository=.", "/nowhere is not a directory."],
+    "branch='a b'": ["cannot be followed; it gives branch=.", "'a b' is not a branch name."],
+    "eviction='4 hours'": ["cannot be followed; it gives eviction=.", "'4 hours' is not a duration."],
+    "eviction=4": ["cannot be followed; it gives eviction=.", "eviction=4 is no eviction policy."],
+    "bare='yes'": ["was given bare='yes'.", "It takes True or False."],
+    "task=3": ["was given task=3.", "It takes a text."],
+    "workspace='zip'": ["was given workspace='zip'.", "Valid values: clone, worktree, copy, lazy."],
+    "workspace=3": ["cannot be followed; it gives workspace=.", "workspace=3 is not a kind of workspace."],
+    "freeze='walls'": ["was given freeze='walls'.", "Valid values: wall, all, none."],
+    "object_format='md5'": ["was given object_format='md5'.", "Valid values: sha1, sha256."],
+    "epoch='soon'": ["was given epoch='soon'.", "'soon' is not an instant. It takes an aware datetime, or ISO 8601 with a time zone."],
+    "epoch=__import__('datetime').datetime(2030, 1, 1)": ["was given epoch=datetime.datetime(2030, 1, 1, 0, 0).", ""],
+    "epoch='1960-01-01T00:00:00Z'": ["cannot be followed; it gives epoch=.", "The clock cannot stand at 1960-01-01"],
+}
+
+
+def test_a_wrong_argument_is_an_error_at_the_test(run: Run) -> None:
+    tests = [f"@pytest.mark.gittrix({arguments})\ndef test_{number}(gittrix): raise ValueError" for number, arguments in enumerate(WRONG)]
+    result = run("\n".join(["import pytest", *tests]))
+
+    result.assert_outcomes(errors=len(WRONG))
+    shown = result.outlines
+    for number, (arguments, (first, second)) in enumerate(WRONG.items()):
+        line = f"test_it.py:{2 + 2 * number}: the gittrix marker of test_{number} {first}"
+        assert line in shown, f"{arguments}\n{result.stdout}"
+        assert shown[shown.index(line) + 1].startswith(second), arguments
+        assert "ERROR at setup of" in shown[shown.index(line) - 1]
+    result.stdout.no_fnmatch_line("*pytest_gittrix*")
+
+
+def test_an_idle_ttl_can_be_a_text(run: Run) -> None:
+    source = """
         import pytest
 
-        @pytest.mark.gittrix({arguments})
-        def test_it(gittrix_durable): pass
+        @pytest.mark.gittrix(eviction="4h")
+        def test_eviction(gittrix, gittrix_clock):
+            idle, short = gittrix.start_session("idle"), gittrix.start_session("short", eviction="90s")
+            gittrix_clock.advance("2m")
+            assert gittrix.sweep() == [short.id]
+            idle.extend("30m")
+            gittrix_clock.advance("30m")
+            assert gittrix.sweep() == []
+            gittrix_clock.skew("1h")
+            assert gittrix.sweep() == [idle.id]
     """
-    result = run(source)
-
-    result.assert_outcomes(errors=1)
-    first, second = said.split("|")
-    result.stdout.fnmatch_lines([f"*test_it.py:3: the gittrix marker of test_it {first}", second])
-    result.stdout.no_fnmatch_line("*config.py*")
+    run(source).assert_outcomes(passed=1)

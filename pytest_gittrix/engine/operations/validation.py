@@ -8,12 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+from pytest_gittrix.durations import duration_of
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.record.state.values import Policy
 
 LONGEST_TTL: Final = timedelta(days=36_525)
 """A hundred years: any deadline that starts from a date of ours is one that a calendar has."""
+_Default = TypeVar("_Default", bound=Policy | None)
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -118,17 +121,22 @@ def _names_hunks(item: tuple[object, object]) -> bool:
 
 
 def check_ttl(value: object, what: str = "ttl") -> timedelta:
-    """Validate a time to live.
+    """Validate a time to live, and return it as a timedelta.
+
+    Args:
+        value: a timedelta, or a text such as ``4h``.
+        what: its name in the message.
 
     Raises:
-        InvalidInput: it is no timedelta, not positive, or longer than ``LONGEST_TTL``.
+        InvalidInput: it is neither, not positive, or longer than ``LONGEST_TTL``.
     """
-    if not isinstance(value, timedelta):
+    if not isinstance(value, timedelta | str):
         raise InvalidInput(
-            f"{what}={_shown(value)} is {type(value).__name__}, not a timedelta.",
-            why="A bare number or text does not say its unit.",
-            fix="Pass a timedelta, for example timedelta(hours=4).",
+            f"{what}={_shown(value)} is {type(value).__name__}, not a duration.",
+            why="A bare number does not say its unit.",
+            fix='Pass a text such as "4h" or "30m", or a timedelta such as timedelta(hours=4).',
         )
+    value = duration_of(value)
     if value <= timedelta(0):
         raise InvalidInput(
             f"{what}={value!r} is not positive.", why="It would expire the session at once.", fix="To end it now, use discard()."
@@ -140,6 +148,32 @@ def check_ttl(value: object, what: str = "ttl") -> timedelta:
             fix="For a session that nothing but a person ends, use EvictionPolicy(ttl_idle=None).",
         )
     return value
+
+
+def policy_of(eviction: object, default: _Default) -> Policy | _Default:
+    """The policy that a caller gave as an ``Eviction``: an ``EvictionPolicy``, or an idle TTL as a timedelta or a text such as ``4h``.
+
+    Args:
+        eviction: what the caller gave; None for the default.
+        default: the policy of a session without one of its own.
+
+    Raises:
+        InvalidInput: it is none of these, or no time to live as ``check_ttl`` says.
+    """
+    if eviction is None:
+        return default
+    if isinstance(eviction, timedelta | str):
+        return Policy(ttl_idle_ns=check_ttl(eviction, "eviction") // timedelta(microseconds=1) * 1000)
+
+    from pytest_gittrix.record.state.records import EvictionPolicy  # slow to import, and loaded already by who made one
+
+    if isinstance(eviction, EvictionPolicy):
+        return eviction.policy()
+    raise InvalidInput(
+        f"eviction={_shown(eviction)} is no eviction policy.",
+        why="It decides when the session expires.",
+        fix='Give an EvictionPolicy(ttl_idle=, ttl_absolute=, until_promote=, manual=), or the idle TTL by itself, such as "4h".',
+    )
 
 
 def _shown(value: object) -> str:

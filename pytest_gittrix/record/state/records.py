@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StrictInt, ValidationError
 from pydantic.alias_generators import to_camel
 
-from pytest_gittrix.durations import format_instant, parse_duration, parse_instant
+from pytest_gittrix.durations import duration_of, format_instant, parse_instant
 from pytest_gittrix.errors import InvalidInput, MetadataVersionUnsupported
 from pytest_gittrix.record.state.fold import Policy, SessionState, StateName, metadata_of
 
@@ -44,13 +44,7 @@ _MICROSECOND = timedelta(microseconds=1)
 def _duration(value: object) -> object:
     if value is None:
         return None
-    span = parse_duration(value) if isinstance(value, str) else value
-    if not isinstance(span, timedelta):
-        raise InvalidInput(
-            f"{value!r} is not a duration.",
-            why="A bare number could be seconds or milliseconds.",
-            fix='Write timedelta(hours=4) or "4h"; None means no limit.',
-        )
+    span = duration_of(value)  # type: ignore[arg-type]
     if span <= timedelta(0):
         raise InvalidInput(
             f"{value!r} is no time to live: it must be positive.",
@@ -109,6 +103,10 @@ class EvictionPolicy(BaseModel):
             until_promote=policy.until_promote,
             manual=policy.manual,
         )
+
+
+Eviction = EvictionPolicy | timedelta | str
+"""What a caller may give as the policy of a session: a policy, or an idle TTL by itself, such as ``"4h"``."""
 
 
 class _Record(BaseModel):

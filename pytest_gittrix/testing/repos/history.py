@@ -80,6 +80,9 @@ class Step:
         changes: new contents by path, None to delete; the step stores a copy.
         message: the commit message.
         author: name and address of the author; ``AUTHOR`` by default.
+
+    Raises:
+        InvalidInput: an argument is of another type.
     """
 
     changes: Contents
@@ -87,7 +90,13 @@ class Step:
     author: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.changes, Mapping):
+            raise _no_step(self.changes)
         object.__setattr__(self, "changes", dict(self.changes))
+        if not isinstance(self.message, str):
+            raise InvalidInput(f"The message of a step is {type(self.message).__name__}: {self.message!r}.", fix="Pass a str.")
+        if self.author is not None and not _is_person(self.author):
+            raise InvalidInput(f"The author of a step is {self.author!r}.", fix='Give name and address: ("Ada", "ada@example.org").')
 
 
 @dataclass(frozen=True)
@@ -122,7 +131,7 @@ class History:
             history: steps, or plain contents for a step with the default message.
 
         Raises:
-            InvalidInput: both were given, or a history without a step.
+            InvalidInput: both were given, or a history that is no list of steps, or has none.
         """
         if files is not None and history is not None:
             raise InvalidInput(
@@ -132,6 +141,12 @@ class History:
             )
         if isinstance(history, History):
             return history
+        if history is not None and (isinstance(history, Mapping) or not isinstance(history, Iterable)):
+            raise InvalidInput(
+                f"history= is {type(history).__name__}: {history!r:.80}.",
+                why="A history is the commits of a repository, the oldest first.",
+                fix='Give a list of steps: [{"app.py": "v1\\n"}, Step({"app.py": "v2\\n"}, message="Improve it")].',
+            )
         if history is None:
             return cls((Step(SMALL_PROJECT if files is None else files, "Start the project"),))
         steps = tuple(step if isinstance(step, Step) else Step(step, f"Step {number}") for number, step in enumerate(history, 1))
@@ -258,6 +273,18 @@ def check_fit(changes: Mapping[str, Entry | None], before: Callable[[str], Entry
                 why="The commit would be damaged.",
                 fix="Give the bytes instead of an Entry.",
             )
+
+
+def _no_step(given: object) -> InvalidInput:
+    return InvalidInput(
+        f"A step of a history is {type(given).__name__}: {given!r:.80}.",
+        why="A step is a commit: the contents that it changes, by path.",
+        fix='Give a mapping such as {"app.py": "v2\\n"}, None for a path to delete; or Step({...}, message="Improve it").',
+    )
+
+
+def _is_person(author: object) -> bool:
+    return isinstance(author, tuple | list) and len(author) == 2 and all(isinstance(part, str) for part in author)
 
 
 def _mode_and_data(path: str, content: str | bytes | Executable | Symlink) -> tuple[int, bytes]:

@@ -17,7 +17,7 @@ from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.fold import SessionState, fold
-from pytest_gittrix.record.state.records import EvictionPolicy
+from pytest_gittrix.record.state.records import Eviction, EvictionPolicy
 from pytest_gittrix.record.store.store import Store
 
 if TYPE_CHECKING:
@@ -93,10 +93,10 @@ class ChainKit:
         agent: str,
         ends: Sequence[str],
         *,
-        every: timedelta = _TEN_MINUTES,
+        every: timedelta | str = _TEN_MINUTES,
         work_unit: str | None = None,
         task: str = "fix the bug",
-        eviction: EvictionPolicy | None = None,
+        eviction: Eviction | None = None,
         **options: Any,
     ) -> list[UserSession]:
         """Make a line: ``gittrix_chain("toast", ["handoff", "crash", "done"])`` makes three sessions in one line.
@@ -106,7 +106,7 @@ class ChainKit:
         Args:
             agent: the agent of all of them.
             ends: how each ends: ``handoff``, ``crash``, ``done`` or ``killed``; the last may stay ``active``.
-            every: how long each lasts; the clock is advanced.
+            every: how long each lasts, as a timedelta or a text such as ``"10m"``; the clock is advanced.
             work_unit: the work unit of them all.
             task: the task of them all.
             eviction: the policy of them all; manual by default, so that a line of days does not expire.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gittrix.clock.clock import FrozenClock
-from pytest_gittrix.durations import parse_duration
+from pytest_gittrix.durations import duration_of
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.members.finalize import finalize
@@ -329,8 +329,8 @@ class _Lifecycle:
 
 
 def _age(age: str | timedelta) -> timedelta:
-    found = parse_duration(age) if isinstance(age, str) else age
-    if not isinstance(found, timedelta) or found < timedelta(0):
+    found = duration_of(age)
+    if found < timedelta(0):
         raise InvalidInput(f"{age!r} is no age.", fix="Write it like 25h, or give a timedelta that is not negative.")
     return found
 

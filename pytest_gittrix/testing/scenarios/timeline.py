@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Self, get_args
 
 from pytest_gittrix.clock.clock import FrozenClock
-from pytest_gittrix.durations import format_duration, parse_duration
+from pytest_gittrix.durations import duration_of, format_duration
 from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.record.eventlog.events import Event
 from pytest_gittrix.record.state.agent_reports import check_report
@@ -278,7 +278,7 @@ def _report(log: LogKit, name: str, at: datetime) -> None:
 def _after(when: str | timedelta) -> timedelta:
     if when == "0":
         return timedelta(0)
-    found = parse_duration(when) if isinstance(when, str) else when
-    if not isinstance(found, timedelta) or found < timedelta(0):
+    found = duration_of(when)
+    if found < timedelta(0):
         raise InvalidInput(f"{when!r} is no time since the start.", fix="Write it like 6m, or give a timedelta that is not negative.")
     return found

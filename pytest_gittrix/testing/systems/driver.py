@@ -15,8 +15,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from pytest_gittrix.engine.operations.review import ListEntry
+from pytest_gittrix.engine.operations.validation import policy_of
 from pytest_gittrix.errors import CapabilityMissing
-from pytest_gittrix.record.state.records import EvictionPolicy
+from pytest_gittrix.record.state.records import Eviction, EvictionPolicy
+from pytest_gittrix.record.state.values import Policy
 from pytest_gittrix.testing.oracle import Judge
 from pytest_gittrix.testing.repos.place import Place
 from pytest_gittrix.testing.systems.driver_members import DrivenMembers, DrivenRules
@@ -133,9 +135,9 @@ class DrivenEngine:
         self._capabilities = capabilities
         self._closed = False
 
-    def start_session(self, task: str, *, eviction: EvictionPolicy | None = None, **identity: str) -> DrivenSession:
+    def start_session(self, task: str, *, eviction: Eviction | None = None, **identity: str) -> DrivenSession:
         """Start a session from the head of durable's branch; of a system with ``lines``, perhaps saying who works in it, and on what."""
-        return self.get_session(str(self.raw.start(task, eviction if eviction is not None else EvictionPolicy(), **identity)))
+        return self.get_session(str(self.raw.start(task, EvictionPolicy.of(policy_of(eviction, Policy())), **identity)))
 
     def get_session(self, id_: str) -> DrivenSession:
         """A handle of a session. Whether the session exists shows when the handle is used."""
@@ -234,7 +236,7 @@ class Stage:
         """Environment variables for programs: hermetic git, dates of the clock."""
         return self.place.env
 
-    def start(self, task: str = "Improve the project", eviction: EvictionPolicy | None = None, **identity: str) -> DrivenSession:
+    def start(self, task: str = "Improve the project", eviction: Eviction | None = None, **identity: str) -> DrivenSession:
         """Start a session with the first engine."""
         return self.gittrix.start_session(task, eviction=eviction, **identity)
 

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gittrix.durations import distance_ns, format_duration, format_instant, instant_at, ns_of, parse_duration, parse_instant
+from pytest_gittrix.durations import (
+    distance_ns,
+    duration_of,
+    format_duration,
+    format_instant,
+    instant_at,
+    ns_of,
+    parse_duration,
+    parse_instant,
+)
 from pytest_gittrix.errors import InvalidInput
 
 zones = st.integers(-23 * 60, 23 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
@@ -147,8 +156,18 @@ def test_an_instant_no_datetime_can_hold_is_refused() -> None:
         (None, {"days": 1e12}),
         (None, {"days": float("nan")}),
         (3600, {}),
+        ("1h", {"hours": 1}),
     ],
 )
-def test_a_distance_is_one_timedelta_or_its_known_parts(by: timedelta, units: dict[str, float]) -> None:
+def test_a_distance_is_one_timedelta_one_text_or_its_known_parts(by: timedelta, units: dict[str, float]) -> None:
     with pytest.raises(InvalidInput, match="the units are weeks, days, hours"):
         distance_ns(by, units)
+
+
+def test_a_duration_is_a_timedelta_or_a_text() -> None:
+    assert duration_of("1h30m") == duration_of(timedelta(minutes=90)) == timedelta(minutes=90)
+    assert distance_ns("90s", {}) == 90 * 10**9
+    with pytest.raises(InvalidInput, match="A bare number"):
+        duration_of(4)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="'4 hours' is not a duration"):
+        duration_of("4 hours")

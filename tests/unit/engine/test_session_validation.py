@@ -11,10 +11,20 @@ import pytest
 from support.engine import Site, open_site
 
 from pytest_gittrix.clock import EPOCH, FrozenClock
-from pytest_gittrix.engine.operations.validation import LONGEST_TTL, check_contents, check_message, check_paths, check_text, check_ttl
+from pytest_gittrix.engine.operations.validation import (
+    LONGEST_TTL,
+    check_contents,
+    check_message,
+    check_paths,
+    check_text,
+    check_ttl,
+    policy_of,
+)
 from pytest_gittrix.engine.user_session import UserSession
 from pytest_gittrix.errors import InvalidInput, PromoteFailed, WriteRejected
 from pytest_gittrix.os_level.safe_dir import temporary_name
+from pytest_gittrix.record.state.records import EvictionPolicy
+from pytest_gittrix.record.state.values import Policy
 
 
 @pytest.fixture
@@ -81,8 +91,15 @@ class TestTimeToLive:
     def test_that_a_deadline_can_be_made_of_is_given_back(self, value: timedelta) -> None:
         assert check_ttl(value) is value
 
-    @pytest.mark.parametrize("value", ["4h", 4, 4.5, None])
-    def test_that_is_no_timedelta_is_refused_with_an_example(self, value: object) -> None:
+    def test_may_be_a_text(self, session: UserSession) -> None:
+        assert check_ttl("1h30m") == timedelta(minutes=90)
+        session.extend("30m")
+        info = session.info()
+        assert info.deadline is not None
+        assert info.deadline - info.last_access_at == timedelta(minutes=30)
+
+    @pytest.mark.parametrize("value", [4, 4.5, None])
+    def test_that_is_no_duration_is_refused_with_an_example(self, value: object) -> None:
         with pytest.raises(InvalidInput, match=r"timedelta\(hours=4\)"):
             check_ttl(value)
 
@@ -112,7 +129,9 @@ WRONG: dict[str, Callable[[UserSession], object]] = {
     "half a character as the message of a promotion": lambda session: session.promote(message="\ud800x"),
     "one text as the paths of a diff": lambda session: session.diff("app.py"),
     "one text as the files of a promotion": lambda session: session.promote(files="app.py"),
-    "a text as a time to live": lambda session: session.extend("4h"),  # type: ignore[arg-type]
+    "a text without a unit as a time to live": lambda session: session.extend("4"),
+    "a text as the policy of a fork, and no duration": lambda session: session.fork(eviction="soon"),
+    "a number as the policy of a fork": lambda session: session.fork(eviction=4),  # type: ignore[arg-type]
 }
 
 
@@ -163,3 +182,14 @@ class TestClock:
         with pytest.raises(InvalidInput, match="before 1970"):
             clock.skew(days=-366 * 60)
         assert clock.now() == EPOCH
+
+
+def test_an_idle_ttl_by_itself_is_a_policy() -> None:
+    hours = Policy(ttl_idle_ns=4 * 3600 * 10**9)
+
+    assert policy_of("4h", None) == policy_of(timedelta(hours=4), None) == policy_of(EvictionPolicy(ttl_idle="4h"), None) == hours
+    assert policy_of(None, hours) is hours
+    with pytest.raises(InvalidInput, match=r"EvictionPolicy\(ttl_idle="):
+        policy_of(4, None)
+    with pytest.raises(InvalidInput, match="'4x' is not a duration"):
+        policy_of("4x", None)

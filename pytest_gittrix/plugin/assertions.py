@@ -19,11 +19,20 @@ def explain(operator: str, left: object, right: object) -> list[str] | None:
     if operator != "==":
         return None
     if type(left).__module__ == _FINGERPRINTS and type(left) is type(right):
-        lines: list[str] = left.diff(right)  # type: ignore[attr-defined]
-        return [f"fingerprints differ in {len(lines)} place{'s' if len(lines) != 1 else ''}", *_shortened(lines)]
+        lines = [_fact_line(*fact) for fact in left.differences(right)]  # type: ignore[attr-defined]
+        return [f"fingerprints differ in {len(lines)} place{'s' if len(lines) != 1 else ''}, left != right", *_shortened(lines)]
     if isinstance(left, Mapping) and isinstance(right, Mapping) and _is_tree(left, right):
         return _tree_lines(left, right)
     return None
+
+
+def _fact_line(name: str, left: str | None, right: str | None) -> str:
+    """A fact of two fingerprints that differs, in the order of the assertion: neither side need be the earlier one."""
+    if right is None:
+        return f"{name}: only on the left ({left})"
+    if left is None:
+        return f"{name}: only on the right ({right})"
+    return f"{name}: {left} != {right}"
 
 
 def _is_tree(left: Mapping[Any, Any], right: Mapping[Any, Any]) -> bool:

@@ -249,5 +249,5 @@ class Environment(Mapping[str, str]):
 @contextmanager
 def race(world: World, env: Mapping[str, str] | None = None) -> Iterator[Race]:
     """Control over interleavings of the actors on a world; their environment is ``env``, by default that of the world."""
-    with Race(world.path / "race", lambda: world.env if env is None else env) as control:
+    with world.new_race(lambda: world.env if env is None else env) as control:
         yield control

@@ -1,6 +1,6 @@
 """The world of a failed test as short sections of pytest's report, and as a bundle of files.
 
-Everything is read from the disk, without the engine, so that reading changes nothing: no event, no sweep, no lock.
+Everything but the races is read from the disk, without the engine, so that reading changes nothing: no event, no sweep, no lock.
 """
 
 from __future__ import annotations
@@ -8,21 +8,26 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
 from pytest_gittrix.clock.clock import FrozenClock
-from pytest_gittrix.durations import format_instant, instant_at
+from pytest_gittrix.durations import format_duration, format_instant, instant_at, instant_text
+from pytest_gittrix.engine.operations.expiry import unseen_activity
 from pytest_gittrix.engine.operations.review import file_changes, snapshot_of
 from pytest_gittrix.git.commit import Commit
+from pytest_gittrix.git.objects import MissingObject
 from pytest_gittrix.git.patch import patch_bytes
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.repository import Repository
 from pytest_gittrix.record.eventlog.events import Event
-from pytest_gittrix.record.state.fold import SessionState
+from pytest_gittrix.record.state.values import SessionState, deadline_ns
 from pytest_gittrix.record.store.store import LOG, Store
 from pytest_gittrix.workspaces.snapshot import Limits
 from pytest_gittrix.workspaces.workspace import open_workspace
@@ -33,9 +38,18 @@ if TYPE_CHECKING:
 
 _LONGEST_NAME = 100
 _LONGEST_LINE = 160
-_SHOWN = {"gittrix durable log": 10, "gittrix session events": 30, "gittrix clock": 5, "gittrix diff": 60}
+_MOST_COMMITS = 5000
+_MOST_LOST = 5
+_SHOWN = {
+    "gittrix durable log": 14,
+    "gittrix session events": 30,
+    "gittrix sessions": 20,
+    "gittrix race": 30,
+    "gittrix clock": 5,
+    "gittrix diff": 60,
+}
 # The ends of logs matter most, and the beginnings of diffs.
-_FROM_THE_END = frozenset({"gittrix durable log", "gittrix session events"})
+_FROM_THE_END = frozenset({"gittrix durable log", "gittrix session events", "gittrix race"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +61,20 @@ class Scene:
         branch: its branch.
         store: the directory of the sessions.
         clock: the clock of the test.
+        races: what happened in its races, one line each.
     """
 
     durable: Path
     branch: str
     store: Path
     clock: FrozenClock
+    races: Sequence[str] = ()
 
     @classmethod
     def of(cls, world: World) -> Scene:
         """The scene of a world, open or closed."""
-        return cls(world.durable.path, world.durable.branch, world.gittrix.store.root, world.clock)
+        races = [line for race in world.races for line in race.story()]
+        return cls(world.durable.path, world.durable.branch, world.gittrix.store.root, world.clock, races)
 
 
 def explain_failure(worlds: Sequence[Opened], nodeid: str, *, kept: bool, artifacts: Path | None) -> list[tuple[str, str]]:
@@ -91,14 +108,17 @@ def slug(nodeid: str) -> str:
 
 
 def sections(scene: Scene) -> list[tuple[str, str]]:
-    """The title and the shortened text of each section; a section that cannot be read says why."""
+    """The title and the shortened text of each section that has any; a section that cannot be read says why."""
     readers: Mapping[str, Callable[[Scene], list[str]]] = {
         "gittrix durable log": durable_log,
         "gittrix session events": session_events,
+        "gittrix sessions": deadlines,
+        "gittrix race": lambda scene: [*scene.races],
         "gittrix clock": clock_lines,
         "gittrix diff": lambda scene: _lines(b"".join(patch for _, patch in patches(scene))),
     }
-    return [(title, "\n".join(_shortened(title, _attempt(read, scene)))) for title, read in readers.items()]
+    found = {title: _attempt(read, scene) for title, read in readers.items()}
+    return [(title, "\n".join(_shortened(title, lines))) for title, lines in found.items() if lines]
 
 
 def write_bundle(scene: Scene, directory: Path) -> None:
@@ -128,11 +148,76 @@ def write_bundle(scene: Scene, directory: Path) -> None:
 
 
 def durable_log(scene: Scene) -> list[str]:
-    """The commits of durable's branch, newest last: short id, time, author, subject."""
+    """The commits of durable's branch, newest last: short id, time, author, subject; then those that the branch had and lost."""
     with Repository.open(scene.durable) as repository:
         head = repository.head(branch_ref(scene.branch))
-        commits = list(repository.log(head, limit=1000)) if head else []
-    return [_commit_line(commit) for commit in reversed(commits)] or [f"{scene.branch} has no commit"]
+        commits = list(repository.log(head, limit=_MOST_COMMITS)) if head else []
+        lines = [_commit_line(commit) for commit in reversed(commits)] or [f"{scene.branch} has no commit"]
+        return [*lines, *_lost_commits(scene, repository, head)]
+
+
+def _lost_commits(scene: Scene, repository: Repository, head: str | None) -> list[str]:
+    """The commits that were on the branch, by its reflog and by the logs of sessions, and are no ancestors of its head any more."""
+    moves = [*_reflog(repository, branch_ref(scene.branch))]
+    promoted = _promoted(scene)
+    kept = {commit.id for commit in _ancestors(repository, [head] if head else [])}
+    if len(kept) == _MOST_COMMITS:
+        return []  # the history is longer than is read here, so an old commit may well be on the branch
+    tips = [id_ for id_ in dict.fromkeys([*(move.new for move in moves), *promoted]) if id_ not in kept and id_.strip("0")]
+    lost = sorted(_ancestors(repository, tips, kept), key=lambda commit: commit.committer.when)
+    if not lost:
+        return []
+    by = {commit.id: f" (promoted by {promoted[commit.id]})" if commit.id in promoted else "" for commit in lost}
+    dropped = [move for move in moves if move.old in by and move.new not in by]
+    return [
+        f"no longer on {scene.branch}:",
+        *(_commit_line(commit) + by[commit.id] for commit in lost[:_MOST_LOST]),
+        *([f"... {len(lost) - _MOST_LOST} more"] if len(lost) > _MOST_LOST else []),
+        *(f"{scene.branch} went from {move.old[:10]} to {move.new[:10]} by {move.who}: {move.note}" for move in dropped),
+    ]
+
+
+class _Move(NamedTuple):
+    """A line of a reflog."""
+
+    old: str
+    new: str
+    who: str
+    note: str
+
+
+def _reflog(repository: Repository, ref: str) -> Iterator[_Move]:
+    file = Path(repository.common_dir, "logs", ref)
+    for line in file.read_text("utf-8", "surrogateescape").splitlines() if file.is_file() else ():
+        ids, _, note = line.partition("\t")
+        old, new, who = ids.split(" ", 2)
+        yield _Move(old, new, who.partition(" <")[0], note)
+
+
+def _promoted(scene: Scene) -> dict[str, str]:
+    """The ids of the sessions that were promoted to the branch, by the id of their commit."""
+    store = Store(scene.store)
+    return {
+        event.data["commit"]: id_
+        for id_ in store.ids()
+        for event in store.log(id_).salvage().events
+        if event.type == "promote.done" and event.data.get("branch") == scene.branch and event.data.get("commit")
+    }
+
+
+def _ancestors(repository: Repository, tips: Sequence[str], known: Collection[str] = ()) -> Iterator[Commit]:
+    """Commits with all their ancestors, but for known ones and those that are not stored any more."""
+    pending, visited = deque(tips), {*known}
+    most = len(visited) + _MOST_COMMITS
+    while pending and len(visited) < most:
+        id_ = pending.popleft()
+        if id_ in visited:
+            continue
+        visited.add(id_)
+        with suppress(MissingObject):
+            commit = repository.commit(id_)
+            yield commit
+            pending.extend(commit.parents)
 
 
 def _commit_line(commit: Commit) -> str:
@@ -155,6 +240,39 @@ def session_events(scene: Scene) -> list[str]:
 def _event_line(event: Event) -> str:
     data = " ".join(f"{name}={_short(value)}" for name, value in event.data.items())
     return f"  {event.seq:>3}  {format_instant(instant_at(event.ts))}  {event.type} ({event.actor})  {data}"
+
+
+def deadlines(scene: Scene) -> list[str]:
+    """When each session was last used, and when its time is or was up, by the clock of the test."""
+    now = scene.clock.now_ns()
+    lines = [
+        _deadline_line(state, scene.clock) for state in sorted(Store(scene.store).scan()[0], key=lambda state: (state.created_ns, state.id))
+    ]
+    return [f"now {instant_text(now)}; a session expires once that is past its deadline", *lines] if lines else []
+
+
+def _deadline_line(state: SessionState, clock: FrozenClock) -> str:
+    touched = None if state.ended or state.life is not None else unseen_activity(state, clock)
+    if touched is not None:
+        state = replace(state, last_access_ns=touched)
+    used = f"last used {instant_text(state.last_access_ns)}{' by a change of its files' if touched is not None else ''}"
+    ended = state.ended_ns if state.ended else None
+    what = f"{state.id} {state.state}" if ended is None else f"{state.id} {state.state} at {instant_text(ended)}"
+    deadline = deadline_ns(state)
+    if deadline is None:
+        return f"{what}: {used}, no deadline"
+    distance = _distance(deadline, clock.now_ns() if ended is None else ended, lives=ended is None)
+    return f"{what}: {used}, deadline {instant_text(deadline)}, {distance}"
+
+
+def _distance(deadline: int, moment: int, *, lives: bool) -> str:
+    """How far a deadline is from now, or from the end of a session."""
+    apart = format_duration(timedelta(microseconds=abs(deadline - moment) // 1000))
+    if deadline == moment:
+        return "which is now and not past" if lives else "at the deadline"
+    if lives:
+        return f"{apart} from now" if deadline > moment else f"past for {apart}"
+    return f"{apart} before it" if deadline > moment else f"{apart} after it"
 
 
 def _short(value: Any) -> str:

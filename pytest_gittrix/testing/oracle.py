@@ -199,16 +199,21 @@ def require(holds: object, rule: str, *lines: str) -> None:
         raise AssertionError("\n  ".join([rule, *lines]))
 
 
-def _differences(expected: Mapping[str, object], found: Mapping[str, object]) -> list[str]:
+def _differences(expected: Mapping[str, object], found: Mapping[str, object], *, absent: str, none: str = "no file") -> list[str]:
+    """A line for each path at which two mappings differ.
+
+    Args:
+        expected, found: facts by path.
+        absent: what it means that a mapping does not have a path.
+        none: what it means that the fact is None.
+    """
+
+    def shown(facts: Mapping[str, object], path: str) -> str:
+        return absent if path not in facts else none if facts[path] is None else f"{facts[path]!r:.120}"
+
     paths = sorted(path for path in expected.keys() | found.keys() if expected.get(path, _NOTHING) != found.get(path, _NOTHING))
-    lines = [f"{path!r}: expected {_shown(expected, path)}, found {_shown(found, path)}" for path in paths[:_SHOWN]]
+    lines = [f"{path!r}: expected {shown(expected, path)}, found {shown(found, path)}" for path in paths[:_SHOWN]]
     return [*lines, f"and {len(paths) - _SHOWN} more"] if len(paths) > _SHOWN else lines
-
-
-def _shown(facts: Mapping[str, object], path: str) -> str:
-    if path not in facts:
-        return "nothing"
-    return "none there" if facts[path] is None else f"{facts[path]!r:.120}"
 
 
 # The rules -----------------------------------------------------------------------------------------------------------------------
@@ -227,7 +232,11 @@ def invariant_promote_is_one_commit(judge: Judge, sha: str, *, onto: str, select
     require(parents == (onto,), "A promotion is one commit on the head it met.", f"parent {onto} was expected, found {parents}")
     made = judge.tree(onto).to(judge.tree(sha))
     wanted = {path: content for path, content in selection.items() if judge.tree(onto).get(path) != content}
-    require(dict(made) == wanted, "A promotion changes exactly its selection.", *_differences(wanted, made))
+    require(
+        dict(made) == wanted,
+        "A promotion changes exactly its selection.",
+        *_differences(wanted, made, absent="no change", none="a deletion"),
+    )
 
 
 def invariant_no_commit_is_lost(judge: Judge, head: str, commits: Iterable[str]) -> None:
@@ -240,7 +249,7 @@ def invariant_no_commit_is_lost(judge: Judge, head: str, commits: Iterable[str])
 def invariant_touched_is_the_difference(reported: Iterable[str], baseline: Tree, workspace: Tree) -> None:
     """Touched is the difference of two trees, whatever the agent did to its HEAD, index or ignore rules (rule 3)."""
     wanted, found = dict.fromkeys(baseline.to(workspace), "touched"), dict.fromkeys(reported, "touched")
-    require(wanted == found, "Touched is exactly what differs from the baseline.", *_differences(wanted, found))
+    require(wanted == found, "Touched is exactly what differs from the baseline.", *_differences(wanted, found, absent="no change"))
 
 
 def invariant_conflict_iff_overlap(conflicting: Collection[str] | None, selected: Iterable[str], baseline: Tree, head: Tree) -> None:
@@ -253,7 +262,11 @@ def invariant_conflict_iff_overlap(conflicting: Collection[str] | None, selected
     """
     met = overlapping(selected, baseline.to(head))
     wanted, found = dict.fromkeys(met, "conflict"), dict.fromkeys(conflicting or (), "conflict")
-    require(wanted == found, "A promotion conflicts exactly where durable drifted over the selection.", *_differences(wanted, found))
+    require(
+        wanted == found,
+        "A promotion conflicts exactly where durable drifted over the selection.",
+        *_differences(wanted, found, absent="no conflict"),
+    )
 
 
 def invariant_untouched(before: Fingerprint, after: Fingerprint, *, by: str) -> None:
@@ -272,10 +285,10 @@ def invariant_checkout(judge: Judge, *, files: Tree | None = None, staged: Tree 
     """
     if files is not None:
         found = files_in(judge.path)
-        require(found == files, "The human's work tree is the human's.", *_differences(files, found))
+        require(found == files, "The human's work tree is the human's.", *_differences(files, found, absent="no file"))
     if staged is not None:
         index = judge.index()
-        require(index == staged, "The human's index is the human's.", *_differences(staged, index))
+        require(index == staged, "The human's index is the human's.", *_differences(staged, index, absent="no file"))
 
 
 def invariant_workspace_stands_alone(workspace: str | os.PathLike[str], durable: Judge, hidden: Iterable[str]) -> None:
@@ -341,7 +354,7 @@ def invariant_work_is_archived(archive: Judge, ref: str, unpromoted: Mapping[str
     """
     archived = archive.tree(ref)
     found = {path: archived.get(path) for path in unpromoted}
-    require(found == dict(unpromoted), "What was not promoted is set aside whole.", *_differences(unpromoted, found))
+    require(found == dict(unpromoted), "What was not promoted is set aside whole.", *_differences(unpromoted, found, absent="no file"))
 
 
 def invariant_nothing_is_half_done(
@@ -390,4 +403,4 @@ def invariant_runs_are_equal(runs: Iterable[Mapping[str, object]]) -> None:
     """
     first, *others = runs
     for other in others:
-        require(first == other, "Equal seeds give equal runs.", *_differences(first, other))
+        require(first == other, "Equal seeds give equal runs.", *_differences(first, other, absent="nothing", none="None"))

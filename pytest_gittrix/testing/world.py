@@ -6,7 +6,7 @@ Every fixture gives a part of one. The user's git configuration, other worlds an
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -40,6 +40,7 @@ class World(Place):
         path: its directory, with ``durable``, ``gittrix`` (the engine's home, with ``sessions``) and ``home`` (of git).
         gittrix: the engine, initialised.
         sessions: the sessions that ``start`` started, in order.
+        races: the races in this world, in order.
     """
 
     def __init__(self, place: Place, gittrix: GitTrix, closing: ExitStack) -> None:
@@ -48,6 +49,7 @@ class World(Place):
         )
         self.gittrix = gittrix
         self.sessions: list[UserSession] = []
+        self.races: list[Race] = []
 
     @classmethod
     def open(
@@ -136,7 +138,17 @@ class World(Place):
     @cached_property
     def race(self) -> Race:
         """Controls which actor goes next. A step that was named and never reached fails the block that the world is used in."""
-        return self._closing.enter_context(Race(self.path / "race", lambda: self.env))
+        return self._closing.enter_context(self.new_race(lambda: self.env))
+
+    def new_race(self, env: Callable[[], Mapping[str, str]]) -> Race:
+        """Create a race in this world, to be entered.
+
+        Args:
+            env: returns the environment that the race's own is built on.
+        """
+        race = Race(self.path / "race", env)
+        self.races.append(race)
+        return race
 
     @property
     def session_in(self) -> SessionsIn:

@@ -75,8 +75,15 @@ def test_fingerprints_say_what_changed(tmp_path: Path) -> None:
     (tmp_path / ".git" / "HEAD").write_text("ref: refs/heads/other\n")
 
     assert explain("==", before, Fingerprint.of(tmp_path)) == [
-        "fingerprints differ in 1 place",
-        "HEAD: HEAD: ref: refs/heads/main -> ref: refs/heads/other",
+        "fingerprints differ in 1 place, left != right",
+        "HEAD: HEAD: ref: refs/heads/main != ref: refs/heads/other",
+    ]
+    (tmp_path / "new").touch()
+    after = Fingerprint.of(tmp_path)
+    assert explain("==", after, before) == [
+        "fingerprints differ in 2 places, left != right",
+        "HEAD: HEAD: ref: refs/heads/other != ref: refs/heads/main",
+        f"work tree: new: only on the left ({after.sections['work tree']['new']})",
     ]
 
 

@@ -54,7 +54,14 @@ def test_a_failing_test_shows_its_world(run: Run) -> None:
     result = run(FAILING, "--gittrix-freeze=none")
 
     result.assert_outcomes(failed=1)
-    assert sections(result) == ["gittrix durable log", "gittrix session events", "gittrix clock", "gittrix diff", "gittrix world"]
+    assert sections(result) == [
+        "gittrix durable log",
+        "gittrix session events",
+        "gittrix sessions",
+        "gittrix clock",
+        "gittrix diff",
+        "gittrix world",
+    ]
     result.stdout.fnmatch_lines(
         [
             "*gittrix durable log*",
@@ -71,6 +78,50 @@ def test_a_failing_test_shows_its_world(run: Run) -> None:
             "+v2",
         ]
     )
+
+
+def test_the_deadlines_of_sessions_and_lost_commits_are_shown(run: Run) -> None:
+    source = """
+        import pytest
+
+        @pytest.mark.gittrix(eviction="30m")
+        def test_late(gittrix, gittrix_clock):
+            kept, expired, forever = (gittrix.start_session(name) for name in ("kept", "expired", "forever"))
+            gittrix.evict(forever.id, "discarded")
+            gittrix_clock.advance("20m")
+            (kept.workspace_path / "new").touch()
+            gittrix_clock.advance("11m")
+            assert gittrix.sweep() == []
+
+        @pytest.mark.gittrix(bare=True)
+        def test_lost_without_a_reflog(gittrix_session, gittrix_durable):
+            before = gittrix_durable.head()
+            gittrix_session.write("new", "x")
+            gittrix_session.promote(strategy="commit")
+            gittrix_durable.git("update-ref", "refs/heads/main", before)
+            assert "new" in gittrix_durable.tree()
+
+        @pytest.mark.gittrix(eviction="30m")
+        def test_not_swept(gittrix_session, gittrix_clock):
+            gittrix_clock.advance("20m")
+            (gittrix_session.workspace_path / "new").touch()
+            gittrix_clock.skew("11m")
+            assert False
+    """
+    result = run(source, "--gittrix-freeze=none")
+
+    result.assert_outcomes(failed=3)
+    shown = result.stdout.str()
+    day = "2030-01-01T"
+    for line in (
+        rf"now {day}00:31:00\.000Z; a session expires once that is past its deadline",
+        rf"sess_\w+ expired at {day}00:31:00\.000Z: last used {day}00:00:00\.000Z, deadline {day}00:30:00\.000Z, 1m after it",
+        rf"sess_\w+ active: last used {day}00:20:00\.000Z, deadline {day}00:50:00\.000Z, 19m from now",
+        rf"sess_\w+ discarded at {day}00:00:00\.000Z: last used {day}00:00:00\.000Z, deadline {day}00:30:00\.000Z, 30m before it",
+        rf"sess_\w+ active: last used {day}00:20:00\.000Z by a change of its files, deadline {day}00:50:00\.000Z, 19m from now",
+        r"no longer on main:\n[0-9a-f]{10}  .* Human: gittrix: test_lost_without_a_reflog \(promoted by sess_\w+\)",
+    ):
+        assert re.search(rf"^{line}$", shown, re.MULTILINE), line
 
 
 def test_a_passing_test_shows_nothing(run: Run) -> None:

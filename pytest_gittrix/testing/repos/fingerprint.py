@@ -91,12 +91,20 @@ class Fingerprint:
 
     def diff(self, other: Fingerprint) -> list[str]:
         """Return the differences to a later fingerprint, one line each: ``section: name: before -> after``, sorted by section."""
-        lines: list[str] = []
+        return [f"{name}: {_value(before)} -> {_value(after)}" for name, before, after in self.differences(other)]
+
+    def differences(self, other: Fingerprint) -> list[tuple[str, str | None, str | None]]:
+        """Return each fact that differs, sorted: ``section: name``, its value here and its value there; None where it has none."""
+        found: list[tuple[str, str | None, str | None]] = []
         for section in sorted(self.sections.keys() | other.sections.keys()):
-            before, after = self.sections.get(section, {}), other.sections.get(section, {})
-            changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-            lines += [f"{section}: {_shown(name)}: {before.get(name, 'nothing')} -> {after.get(name, 'nothing')}" for name in changed]
-        return lines
+            mine, others = self.sections.get(section, {}), other.sections.get(section, {})
+            names = sorted(name for name in mine.keys() | others.keys() if mine.get(name) != others.get(name))
+            found += [(f"{section}: {_shown(name)}", mine.get(name), others.get(name)) for name in names]
+        return found
+
+
+def _value(fact: str | None) -> str:
+    return "nothing" if fact is None else fact
 
 
 def _shown(name: str) -> str:

@@ -81,6 +81,12 @@ class Actors:
                 actor.thread.join(self._timeout)
 
     @property
+    def current(self) -> str | None:
+        """The name of the actor whose thread this is, or None."""
+        actor: _Actor | None = getattr(self._mine, "actor", None)
+        return actor.name if actor is not None else None
+
+    @property
     def outcomes(self) -> dict[str, Outcome]:
         """The outcomes of the actors that have ended, by name."""
         return {name: actor.outcome for name, actor in self._actors.items() if actor.outcome is not None}

@@ -8,16 +8,29 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from pytest_gittrix import points
-from pytest_gittrix.errors import Deadlock
+from pytest_gittrix.errors import Deadlock, GittrixError
 from pytest_gittrix.testing.schedules.actors import Actors, Outcome
 from pytest_gittrix.testing.schedules.git_shim import GitShim, Side
 
 Act = Callable[[], object]
+
+_SHORT: Final = 2
+_LONGEST: Final = 100
+
+
+@dataclass
+class _Passed:
+    """A step that an actor passed, and what was done there."""
+
+    actor: str
+    step: str
+    did: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -46,7 +59,8 @@ class Race:
         self._base_env = base_env
         self._timeout = timeout
         self._hooks: list[_Hook] = []
-        self._passed: list[str] = []
+        self._passed: list[_Passed] = []
+        self._played: list[Actors] = []
         self._acting = threading.local()
         self._actors: Actors | None = None
         self._shim: GitShim | None = None
@@ -98,6 +112,7 @@ class Race:
         One thread runs at a time. While an actor has its turn, the others wait at a point of the engine.
         """
         with Actors(actors, timeout=self._timeout) as self._actors:
+            self._played.append(self._actors)
             try:
                 yield self._actors
                 self._actors.finish()
@@ -122,6 +137,24 @@ class Race:
             for name in schedule:
                 taking_turns.step(name)
         return taking_turns.outcomes
+
+    def story(self) -> list[str]:
+        """What happened, in order, one line each: who passed which steps, what was done at a step, and how each actor ended.
+
+        Empty if nothing was to be done and no actor was played.
+        """
+        if not self._hooks and not self._played:
+            return []
+        lines: list[str] = []
+        for (actor, eventful), group in groupby(self._passed, lambda passed: (passed.actor, bool(passed.did))):
+            run = [*group]
+            if eventful:
+                lines += [f"{actor}: {passed.step}: {did}" for passed in run for did in passed.did]
+            else:
+                steps = [passed.step for passed in run]
+                lines.append(f"{actor}: {', '.join(steps) if len(steps) <= _SHORT else f'{steps[0]} .. {steps[-1]}'}")
+        lines += [f"{hook.step} was never reached" for hook in self._hooks if not hook.runs]
+        return [*lines, *(f"{name} {_ended(outcome)}" for actors in self._played for name, outcome in actors.outcomes.items())]
 
     def _add(self, side: Side, step: str, fn: Act, times: int | None) -> None:
         if ":" not in step:
@@ -149,12 +182,16 @@ class Race:
             self._actors.pause(point)
 
     def _act(self, step: str) -> None:
-        self._passed.append(step)
+        passed = _Passed(self._actors.current or "test" if self._actors is not None else "test", step)
+        self._passed.append(passed)
         for hook in [hook for hook in self._hooks if hook.step == step and not hook.spent]:
             hook.runs += 1
             self._acting.now = True
             try:
-                hook.fn()
+                passed.did.append(f"{_named(hook.fn)} {_ended(Outcome(hook.fn()))}")
+            except BaseException as error:
+                passed.did.append(f"{_named(hook.fn)} {_ended(Outcome(error=error))}")
+                raise
             finally:
                 self._acting.now = False
 
@@ -165,6 +202,19 @@ class Race:
         raise Deadlock(
             f"Never reached, or less often than asked: {', '.join(unreached)}.",
             why="What should have happened there did not, so the test has not shown what it says.",
-            fix=f"Steps that were reached: {', '.join(dict.fromkeys(self._passed)) or 'none'}.",
+            fix=f"Steps that were reached: {', '.join(dict.fromkeys(passed.step for passed in self._passed)) or 'none'}.",
             opt_out="Pass times=None for a step that need not be reached.",
         )
+
+
+def _named(fn: Act) -> str:
+    code = getattr(fn, "__code__", None)
+    return f"{fn.__name__} ({Path(code.co_filename).name}:{code.co_firstlineno})" if code is not None else f"{fn!r:.{_LONGEST}}"
+
+
+def _ended(outcome: Outcome) -> str:
+    if outcome.error is None:
+        return f"returned {outcome.value!r:.{_LONGEST}}"
+    name = outcome.error.code if isinstance(outcome.error, GittrixError) else type(outcome.error).__name__
+    message = str(outcome.error).partition("\n")[0]
+    return f"raised {name}: {message:.{_LONGEST}}"

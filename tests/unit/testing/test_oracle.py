@@ -116,9 +116,9 @@ def test_a_conflict_is_where_drift_overlaps_and_nowhere_else() -> None:
 
     oracle.invariant_conflict_iff_overlap(["a"], ["a", "run"], FILES, head)
     oracle.invariant_conflict_iff_overlap(None, ["run"], FILES, head)
-    with pytest.raises(AssertionError, match="'a': expected 'conflict', found nothing"):
+    with pytest.raises(AssertionError, match="'a': expected 'conflict', found no conflict"):
         oracle.invariant_conflict_iff_overlap(None, ["a"], FILES, head)
-    with pytest.raises(AssertionError, match="'run': expected nothing, found 'conflict'"):
+    with pytest.raises(AssertionError, match="'run': expected no conflict, found 'conflict'"):
         oracle.invariant_conflict_iff_overlap(["run"], ["run"], FILES, head)
 
 
@@ -211,9 +211,9 @@ def test_an_archive_holds_all_that_was_not_promoted(world: World, judge: Judge) 
     sha = world.durable.commit({"a": b"kept\n", "run": None})
 
     oracle.invariant_work_is_archived(judge, sha, {"a": b"kept\n", "run": None})
-    with pytest.raises(AssertionError, match="'new': expected b'', found none there"):
+    with pytest.raises(AssertionError, match="'new': expected b'', found no file"):
         oracle.invariant_work_is_archived(judge, sha, {"new": b""})
-    with pytest.raises(AssertionError, match="'dir/deep/link': expected none there"):
+    with pytest.raises(AssertionError, match="'dir/deep/link': expected no file, found Symlink"):
         oracle.invariant_work_is_archived(judge, sha, {"dir/deep/link": None})
 
 

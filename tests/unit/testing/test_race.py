@@ -380,3 +380,32 @@ def test_an_actor_that_was_stuck_is_not_taken_for_the_one_that_frees_it(opened: 
         assert actors.step("A") == "A:has-it"
         assert actors.step("A") is None
         assert actors.step("B") == "B:let-go"
+
+
+def test_the_story_says_who_passed_what_and_what_was_done_there(opened: Callable[..., Race]) -> None:
+    trace: list[str] = []
+
+    def intrude() -> str:
+        return "intruded"
+
+    def refuse() -> None:
+        raise SessionNotFound("No such session.", fix="Name another.")
+
+    with opened() as race:
+        assert race.story() == []
+        passing("alone", trace, 1)()
+        assert race.story() == []
+        race.before("A:1", intrude)
+        race.run("ABA", A=passing("A", trace, 3), B=refuse)
+        race.before("C:0", print, times=None)
+
+    place = f"(test_race.py:{intrude.__code__.co_firstlineno})"
+    assert race.story() == [
+        "test: alone:0",
+        "A: A:0",
+        f"A: A:1: intrude {place} returned 'intruded'",
+        "A: A:2",
+        "C:0 was never reached",
+        "A returned 'A'",
+        "B raised SESSION_NOT_FOUND: No such session.",
+    ]

@@ -132,6 +132,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         from pytest_gittrix.plugin.sections import explain_failure
 
         item.stash[_FAILED] = True
+        if call.excinfo is not None:
+            from pytest_gittrix.plugin.examples import example_lines
+
+            lines = example_lines(call.excinfo.value, item)
+            report.sections += [("gittrix example", "\n".join(lines))] if lines else []
         report.sections += explain_failure(worlds.opened, item.nodeid, kept=options.keep != "none", artifacts=options.artifacts)
     if report.when == "teardown":
         failed = item.stash.get(_FAILED, False)

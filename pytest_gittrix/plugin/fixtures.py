@@ -85,6 +85,9 @@ class Worlds:
         self._trash = Trash(str(directory / "trash"))
         self._thrown = 0
 
+    def __repr__(self) -> str:
+        return "gittrix_worlds"  # Hypothesis shows it among the arguments of a failing example
+
     @contextmanager
     def open(self, **arguments: Any) -> Iterator[World]:
         """One fresh world, closed and removed when the block ends. If the block raises, its world stays for the report.

@@ -42,7 +42,7 @@ def hide_frames(failure: BaseException, test: ModuleType | None = None) -> bool:
     def is_users(frame: FrameType) -> bool:
         return _is_users(frame) or (test is not None and frame.f_globals is vars(test))
 
-    if not frames or not (_is_deliberate(failure) or is_users(frames[-1])):
+    if not any(map(_is_ours, frames)) or not (_is_deliberate(failure) or is_users(frames[-1])):
         return False
     if not any(map(is_users, frames)):
         return True

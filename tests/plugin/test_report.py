@@ -7,8 +7,12 @@ import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+from pytest_gittrix.plugin.examples import example_lines
 
 Run = Callable[..., pytest.RunResult]
 
@@ -266,7 +270,64 @@ def test_of_a_failing_property_the_smallest_world_stays(run: Run, pytester: pyte
 
     result.assert_outcomes(failed=1)
     assert len(left_over(pytester)) == 1
-    result.stdout.fnmatch_lines(["*gittrix diff*", "-10", "+changed 10"])
+    result.stdout.fnmatch_lines(
+        [
+            "*gittrix example*",
+            "To run this example alone, put above @given: @example(number=10)",
+            "*gittrix diff*",
+            "-10",
+            "+changed 10",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*<pytest_gittrix.plugin*")
+
+
+class FailedHealthCheck(Exception):
+    """As Hypothesis raises it."""
+
+
+def noted(*notes: str, error: BaseException | None = None) -> BaseException:
+    """An exception as Hypothesis leaves it."""
+    error = error if error is not None else AssertionError("no")
+    for note in notes:
+        error.add_note(note)
+    return error
+
+
+CALL = "Failing test case: test_it(\n    gittrix_worlds=gittrix_worlds,\n    text='a)\\n',  # or any other\n    number=3,\n)"
+PER_TEST = FailedHealthCheck("'test_it' uses a function-scoped fixture 'gittrix_session'.")
+
+
+@pytest.mark.parametrize(
+    ("failure", "lines"),
+    [
+        (noted(CALL), ["To run this example alone, put above @given: @example(text='a)\\n', number=3)"]),
+        (noted("Falsifying example: test_it(number=(1, 2))"), ["To run this example alone, put above @given: @example(number=(1, 2))"]),
+        (
+            ExceptionGroup("two", [ValueError(), noted(CALL)]),
+            ["To run this example alone, put above @given: @example(text='a)\\n', number=3)"],
+        ),
+        (noted("Falsifying example: test_it(data=data(...), number=1)"), []),
+        (noted("Falsifying example: test_it(thing=<object at 0x7f>)"), []),
+        (noted("a note of the user's about test_it(3)"), []),
+        (
+            PER_TEST,
+            [
+                "gittrix_session is made once for each test, and Hypothesis runs the test once for each example.",
+                "Open a world for each example instead: with gittrix_worlds.open() as world: session = world.start()",
+            ],
+        ),
+    ],
+)
+def test_a_failing_example_can_be_run_alone(failure: BaseException, lines: list[str]) -> None:
+    fixtures = ["gittrix_worlds", "gittrix_session", "tmp_path"]
+
+    def item(**attributes: object) -> pytest.Item:
+        found: Any = SimpleNamespace(name="test_it", fixturenames=fixtures, obj=SimpleNamespace(**attributes))
+        return found
+
+    assert example_lines(failure, item(is_hypothesis_test=True)) == lines
+    assert example_lines(failure, item()) == []
 
 
 def test_keep_all_keeps_every_example(run: Run, pytester: pytest.Pytester) -> None:

@@ -73,6 +73,18 @@ class CapabilityMissing(GittrixError):
     code = "CAPABILITY_MISSING"
 
 
+class ExtraMissing(CapabilityMissing, ImportError):
+    """A part of the package needs packages that are not installed; the message has the line that installs them.
+
+    Attributes:
+        extra: the name of the extra that installs them.
+    """
+
+    def __init__(self, fact: str, *, extra: str, why: str = "", fix: str = "", opt_out: str = "") -> None:
+        super().__init__(fact, why=why, fix=fix, opt_out=opt_out)
+        self.extra = extra
+
+
 class InvalidInput(GittrixError):
     """An argument, option, file or record has a value that is not allowed; the message names it."""
 

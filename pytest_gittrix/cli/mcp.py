@@ -47,7 +47,7 @@ def arguments(verb: Any) -> None:
 
 def mcp(options: argparse.Namespace) -> CommandResult:
     """Serve one session until the client goes away."""
-    from pytest_gittrix.integrations.extras import required
+    from pytest_gittrix.extras import required
     from pytest_gittrix.mcp.server import serve
     from pytest_gittrix.mcp.tools import SessionTools
 

@@ -46,9 +46,11 @@ def port(text: str) -> int:
 def serve(options: Namespace) -> CommandResult:
     """Serve until a signal, and print the address as soon as the daemon listens."""
     from pytest_gittrix.commands.engine_context import store_of
-    from pytest_gittrix.server.run import Serving, Settings, require_installed
+    from pytest_gittrix.extras import needs
 
-    require_installed()
+    with needs("serve"):
+        from pytest_gittrix.server.run import Serving, Settings
+
     settings = Settings(
         host=options.host,
         port=options.port,

@@ -17,6 +17,7 @@ from typing import Any, Final
 from pytest_gittrix.conformance.base.catalogue import all_clauses
 from pytest_gittrix.conformance.base.clause import FAMILIES, Clause
 from pytest_gittrix.errors import GittrixError, InvalidInput
+from pytest_gittrix.extras import required
 
 # Given as a module, the file is collected whatever file names the project configures for its tests.
 _MODULE: Final = "pytest_gittrix.conformance.test_conformance"
@@ -73,9 +74,12 @@ def run_clauses(spec: RunSpec, *, quiet: bool = False) -> tuple[bool, dict[str, 
         Whether the system keeps everything that it claims, and the report as ``report.to_json`` gives it.
 
     Raises:
+        ExtraMissing: there are to be several workers, and pytest-xdist is not installed.
         InvalidInput: pytest refused an option; the message is pytest's.
         GittrixError: pytest could not run the clauses.
     """
+    if spec.workers is not None:
+        required("xdist", "xdist")
     with tempfile.TemporaryDirectory(prefix="gittrix-conform-") as directory:
         report = Path(directory, "report.json")
         done = subprocess.run(

@@ -16,14 +16,17 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
-import anyio.to_thread
-from harbor.environments.base import BaseEnvironment, ExecResult
-from harbor.environments.capabilities import EnvironmentCapabilities
-
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
+from pytest_gittrix.extras import needs
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment
 from pytest_gittrix.integrations.programs import exit_code
-from pytest_gittrix.integrations.waiting import run_cancellable
+
+with needs("harbor"):
+    import anyio.to_thread
+    from harbor.environments.base import BaseEnvironment, ExecResult
+    from harbor.environments.capabilities import EnvironmentCapabilities
+
+    from pytest_gittrix.integrations.waiting import run_cancellable  # loads anyio, which the framework brings
 
 DIRECTORIES: Final = ("/logs", "/solution", "/tests", "/installed-agent")
 """The directories that Harbor and its tasks' scripts name by absolute paths, besides the working directory."""

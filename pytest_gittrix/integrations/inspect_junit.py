@@ -16,7 +16,7 @@ from typing import Any, Final
 from xml.etree import ElementTree
 
 from pytest_gittrix.errors import GittrixError, InvalidInput
-from pytest_gittrix.integrations.extras import required
+from pytest_gittrix.extras import required
 
 _NOT_IN_XML: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _MOST: Final = 20_000

@@ -15,26 +15,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, overload
 
-import anyio.to_thread
-from inspect_ai.util import (
-    ExecResult,
-    OutputLimitExceededError,
-    SandboxConnection,
-    SandboxEnvironment,
-    SandboxEnvironmentLimits,
-    SandboxUnavailableError,
-    SandboxUserUnsupportedError,
-    concurrency,
-)
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pytest_gittrix.clock.clock import EPOCH
 from pytest_gittrix.errors import GittrixError, InvalidInput
 from pytest_gittrix.evals.runs.work_dirs import WorkDir, make_work_dir, scratch_root, sweep
+from pytest_gittrix.extras import needs
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment
 from pytest_gittrix.integrations.files import TooLarge
 from pytest_gittrix.integrations.programs import exit_code
-from pytest_gittrix.integrations.waiting import run_cancellable
+
+with needs("inspect"):
+    import anyio.to_thread
+    from inspect_ai.util import (
+        ExecResult,
+        OutputLimitExceededError,
+        SandboxConnection,
+        SandboxEnvironment,
+        SandboxEnvironmentLimits,
+        SandboxUnavailableError,
+        SandboxUserUnsupportedError,
+        concurrency,
+    )
+
+    from pytest_gittrix.integrations.waiting import run_cancellable  # loads anyio, which the framework brings
 
 NAME: Final = "gittrix"
 _AT_ONCE: Final = max(os.cpu_count() or 1, 2)

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from inspect_ai.util import sandboxenv
+from pytest_gittrix.extras import needs
+
+with needs("inspect"):
+    from inspect_ai.util import sandboxenv
+
 
 if TYPE_CHECKING:
     from pytest_gittrix.integrations.inspect_provider import GittrixSandbox

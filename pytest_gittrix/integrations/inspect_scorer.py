@@ -9,15 +9,18 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
-import anyio.to_thread
-from inspect_ai.scorer import CORRECT, INCORRECT, Score, Target, accuracy, scorer, stderr
-from inspect_ai.solver import TaskState
-from inspect_ai.util import SandboxEnvironment, sandbox
-
+from pytest_gittrix.extras import needs
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment, Promotion
 from pytest_gittrix.integrations.inspect_provider import GittrixSandbox
 from pytest_gittrix.integrations.programs import exit_code
-from pytest_gittrix.integrations.waiting import run_cancellable
+
+with needs("inspect"):
+    import anyio.to_thread
+    from inspect_ai.scorer import CORRECT, INCORRECT, Score, Target, accuracy, scorer, stderr
+    from inspect_ai.solver import TaskState
+    from inspect_ai.util import SandboxEnvironment, sandbox
+
+    from pytest_gittrix.integrations.waiting import run_cancellable  # loads anyio, which the framework brings
 
 Outcome = Literal["pass", "fail", "conflict", "refused", "timeout"]
 

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict
 
 from pytest_gittrix.clock.clock import EPOCH
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.extras import required
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment, Promotion
-from pytest_gittrix.integrations.extras import required
 from pytest_gittrix.integrations.programs import exit_code
 
 SUBMIT: Final = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"

@@ -15,21 +15,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import anyio
-import anyio.abc
-import anyio.to_thread
-from pydantic_ai.workspaces import (
-    CommandResult,
-    WorkspaceOutputLimitError,
-    WorkspaceRef,
-    WorkspaceTimeoutError,
-    WorkspaceUnavailableError,
-)
-from pydantic_ai.workspaces.protocol import validate_timeout
-
 from pytest_gittrix.errors import GittrixError, InvalidInput
+from pytest_gittrix.extras import needs
 from pytest_gittrix.integrations.programs import MOST_OUTPUT, Programs, exit_code
-from pytest_gittrix.integrations.waiting import run_cancellable
+
+with needs("pydantic-ai"):
+    import anyio
+    import anyio.abc
+    import anyio.to_thread
+    from pydantic_ai.workspaces import (
+        CommandResult,
+        WorkspaceOutputLimitError,
+        WorkspaceRef,
+        WorkspaceTimeoutError,
+        WorkspaceUnavailableError,
+    )
+    from pydantic_ai.workspaces.protocol import validate_timeout
+
+    from pytest_gittrix.integrations.waiting import run_cancellable  # loads anyio, which the framework brings
 
 if TYPE_CHECKING:
     from pytest_gittrix.confine.choose import Finished

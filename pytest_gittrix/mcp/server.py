@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_gittrix import __version__
 from pytest_gittrix.errors import GittrixError
-from pytest_gittrix.integrations.extras import required
+from pytest_gittrix.extras import required
 from pytest_gittrix.mcp.tools import SessionTools
 
 _INSTRUCTIONS = """\

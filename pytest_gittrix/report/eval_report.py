@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gittrix.errors import CapabilityMissing
 from pytest_gittrix.evals.inputs.sample_record import OUTCOMES, Record, digest
 from pytest_gittrix.evals.results.store import RunStore
 from pytest_gittrix.evals.results.summary import Rates, rates
+from pytest_gittrix.extras import needs
 from pytest_gittrix.os_level.files import PUBLIC, write_file
 from pytest_gittrix.report.plots import Share, histogram, shares
 from pytest_gittrix.report.side_by_side import FileDiff, file_diffs
@@ -114,7 +114,7 @@ def write_report(store: RunStore, to: Path | None = None) -> Path:
         The file.
 
     Raises:
-        CapabilityMissing: the template library is not installed (``pytest-gittrix[evals]``).
+        ExtraMissing: the template library is not installed (``pytest-gittrix[evals]``).
         InvalidInput: a record of the run is damaged.
         OSError: the file cannot be written.
     """
@@ -126,12 +126,12 @@ def write_report(store: RunStore, to: Path | None = None) -> Path:
 
 def page_of(store: RunStore) -> str:
     """The HTML of a run's page. Raises as ``write_report``."""
+    template = _environment().get_template("report.html")
     records = sorted(store.records(), key=lambda one: (_FAILING_FIRST[one.outcome], one.id, one.epoch))
     samples = [_sample(store, record) for record in records]
     manifest = store.manifest()
     counts: dict[str, int] = {outcome: sum(one.outcome == outcome for one in records) for outcome in OUTCOMES}
     found = rates(records)
-    template = _environment().get_template("report.html")
     return template.render(
         run=store.path.name,
         suite=manifest.core["suite"],
@@ -264,15 +264,8 @@ def _share(name: str, found: Rates) -> Share | None:
 
 @cache
 def _environment() -> Environment:
-    try:
+    with needs("evals"):
         from jinja2 import Environment, PackageLoader, StrictUndefined
-    except ImportError:
-        raise CapabilityMissing(
-            "The report of a run needs Jinja2, which is not installed.",
-            why="The page is made from a template.",
-            fix="pip install 'pytest-gittrix[evals]'",
-            opt_out="gittrix eval run --no-report",
-        ) from None
     loader = PackageLoader("pytest_gittrix.report", "page")
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 

@@ -21,7 +21,8 @@ from anyio import to_thread
 
 from pytest_gittrix.commands.team_file import Team, read_team
 from pytest_gittrix.durations import format_instant
-from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
+from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
+from pytest_gittrix.extras import needs
 from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.record.store.store import default_home
 from pytest_gittrix.server import daemon_file
@@ -60,19 +61,6 @@ class Settings:
         return self.store.parent if self.store is not None else default_home()
 
 
-def require_installed() -> None:
-    """Raise CapabilityMissing if the web framework is not installed."""
-    try:
-        import fastapi  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as problem:
-        raise CapabilityMissing(
-            f"The daemon needs FastAPI and uvicorn: {problem}.",
-            why="They are not installed with the engine, which works without them.",
-            fix="pip install 'pytest-gittrix[serve]'",
-        ) from None
-
-
 class Serving:
     """A daemon that listens. ``run`` blocks until ``end`` is called, or until a signal if it runs in the main thread.
 
@@ -89,8 +77,8 @@ class Serving:
     """
 
     def __init__(self, settings: Settings, *, listening: Callable[[DaemonFile], object] = lambda _file: None) -> None:
-        require_installed()
-        from pytest_gittrix.server.state import Daemon
+        with needs("serve"):
+            from pytest_gittrix.server.state import Daemon
 
         token = None if settings.token_file is None else read_token(settings.token_file)
         require_token_beyond_loopback(settings.host, token)

@@ -24,6 +24,7 @@ STOREYS: Mapping[str, tuple[str, ...]] = {
         "errors",
         "points",
         "durations",
+        "extras",
         "lazy_exports",
         "old_addresses",
         "os_level",

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from support.git import git
 
-from pytest_gittrix.integrations.extras import EXTRAS, missing
+from pytest_gittrix.extras import missing
 
-HERE = any(not missing(extra) for extra in EXTRAS)
+FRAMEWORKS = ("mcp", "inspect", "mini", "pydantic-ai", "harbor")
+HERE = any(not missing(extra) for extra in FRAMEWORKS)
 FILES = {"app.py": "def add(a, b):\n    return a - b\n", "README.md": "# A project\n"}
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 OFFLINE = {

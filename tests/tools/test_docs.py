@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.git import git
 
-from pytest_gittrix.integrations.extras import missing
+from pytest_gittrix.extras import missing
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "how-to"
 EXTRAS = {"mcp": "mcp", "inspect": "inspect", "mini-swe-agent": "mini", "pydantic-ai": "pydantic-ai"}

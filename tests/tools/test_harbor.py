@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gittrix.integrations.extras import missing
+from pytest_gittrix.extras import missing
 
 if reason := missing("harbor"):
     pytest.skip(reason, allow_module_level=True)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from copy import copy
 from typing import Any, Final, TypeVar, cast
 
-from pytest_gittrix.backends.forge.http_client import Json, Patience, RestClient, import_client
+from pytest_gittrix.backends.forge.http_client import Json, Patience, RestClient
 from pytest_gittrix.backends.forge.protocol import (
     Check,
     CheckState,
@@ -27,6 +27,7 @@ from pytest_gittrix.backends.forge.protocol import (
     check_pr_filter,
 )
 from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.extras import required
 
 __all__ = ["GITHUB", "GitHubForge"]
 
@@ -64,7 +65,7 @@ class GitHubForge:
     def __init__(self, repo: str, *, base_url: str = GITHUB, token: str | None = None, patience: Patience | None = None) -> None:
         if not _REPO.fullmatch(repo) or ".." in repo or any(part in (".", "..") for part in repo.split("/")):
             raise InvalidInput(f"repo={repo!r} is no repository at a forge.", fix="Give owner/name.")
-        import_client()
+        required("httpx", "forge")
         self.repo = repo
         self._rest = RestClient(base_url, token, patience if patience is not None else Patience())
 

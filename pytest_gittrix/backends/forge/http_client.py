@@ -18,7 +18,8 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.backends.forge.protocol import ForgeTimeout, ForgeUnavailable, RateLimited
-from pytest_gittrix.errors import AuthFailed, CapabilityMissing, GittrixError, InvalidInput
+from pytest_gittrix.errors import AuthFailed, GittrixError, InvalidInput
+from pytest_gittrix.extras import needs
 
 if TYPE_CHECKING:
     import httpx
@@ -178,8 +179,8 @@ class RestClient:
     # One exchange ----------------------------------------------------------------------------------------------------------------
 
     def _exchange(self, method: str, path: str, query: Mapping[str, str] | None, body: Json) -> Reply | _Failure:
-        import_client()
-        import httpx
+        with needs("forge"):
+            import httpx
 
         harmless = method in _HARMLESS
         try:
@@ -309,22 +310,6 @@ class RestClient:
 
 class _TooSlow(Exception):
     """A reply that arrived too slowly or was too large."""
-
-
-def import_client() -> None:
-    """Check that the HTTP client is installed.
-
-    Raises:
-        CapabilityMissing: httpx is not installed.
-    """
-    try:
-        import httpx  # noqa: F401
-    except ImportError as problem:
-        raise CapabilityMissing(
-            "Talking to a forge needs httpx, which is not installed.",
-            why="It is an extra, so that those who use no forge need not have it.",
-            fix="Install pytest-gittrix[forge].",
-        ) from problem
 
 
 def _is_limit(headers: httpx.Headers, message: str) -> bool:

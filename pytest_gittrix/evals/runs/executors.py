@@ -10,8 +10,9 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from typing import Any, Final, ParamSpec, TypeVar
 
-from pytest_gittrix.errors import CapabilityMissing, InvalidInput
+from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.evals.runs.worker import begin_worker
+from pytest_gittrix.extras import needs
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,14 +55,8 @@ def dask(address: str | None = None) -> Factory:
     Raises:
         CapabilityMissing: the library is not installed.
     """
-    try:
+    with needs("dask"):
         import distributed
-    except ImportError:
-        raise CapabilityMissing(
-            "Dask distributed is not installed.",
-            why="--executor dask hands samples to its workers.",
-            fix="pip install pytest-gittrix[dask]",
-        ) from None
 
     def make(workers: int) -> Executor:
         connect: Any = distributed.Client

@@ -52,7 +52,7 @@ def test_without_the_template_library_a_run_ends_well_with_a_note(cli: Cli, monk
     refused = cli("eval", "report", str(cli.root / "a"))
 
     assert ended.status == 0
-    assert "no report: The report of a run needs Jinja2, which is not installed." in ended.err
+    assert "no report: The report of an eval run is not available here. The package jinja2 is not installed." in ended.err
     assert refused.status == 1
     assert "pytest-gittrix[evals]" in refused.err
 

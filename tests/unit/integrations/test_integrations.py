@@ -6,7 +6,6 @@ import contextlib
 import os
 import shlex
 import stat
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,9 +18,7 @@ from pytest_gittrix.clock import FrozenClock
 from pytest_gittrix.confine.choose import confinement
 from pytest_gittrix.errors import CapabilityMissing, InvalidInput
 from pytest_gittrix.evals.runs.work_dirs import make_work_dir, sweep
-from pytest_gittrix.integrations import extras
 from pytest_gittrix.integrations.eval_environment import EvalEnvironment
-from pytest_gittrix.integrations.extras import EXTRAS, Extra, missing, required
 from pytest_gittrix.integrations.files import TooLarge
 from pytest_gittrix.integrations.programs import Programs, exit_code
 from pytest_gittrix.mcp.request import MOST_CHARACTERS, promotion_request
@@ -42,35 +39,6 @@ def environment() -> Iterator[EvalEnvironment]:
 def confined() -> Iterator[EvalEnvironment]:
     with EvalEnvironment.open("fix it", files=FILES, confine="auto") as environment:
         yield environment
-
-
-# What is not installed ---------------------------------------------------------------------------------------------------------------
-
-
-def test_a_framework_that_is_missing_is_an_error_with_the_line_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "EXTRAS", {**EXTRAS, "new": Extra("no_such_framework", "the new environment")})
-
-    with pytest.raises(CapabilityMissing) as error:
-        required("no_such_framework.module", "new")
-
-    assert "no_such_framework is not installed" in error.value.fact
-    assert error.value.fix == 'Install it: pip install "pytest-gittrix[new]"'
-
-
-def test_a_framework_for_a_newer_python_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "EXTRAS", {"new": Extra("json", "the new environment", oldest=(4, 0))})
-
-    assert missing("new") == f"json needs Python 4.0 or newer; this is {sys.version_info.major}.{sys.version_info.minor}."
-
-
-def test_a_module_that_another_version_has_not_is_missing_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "EXTRAS", {"json": Extra("json", "the environment")})
-
-    assert required("json.decoder", "json").__name__ == "json.decoder"
-    with pytest.raises(CapabilityMissing, match=r"json\.new cannot be loaded"):
-        required("json.new", "json")
-    with pytest.raises(InvalidInput, match="no extra 'jsn'"):
-        missing("jsn")
 
 
 # Programs and files --------------------------------------------------------------------------------------------------------------------

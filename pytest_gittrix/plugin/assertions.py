@@ -1,4 +1,4 @@
-"""The explanation of a failed ``assert a == b`` of trees and fingerprints: which paths differ, and how.
+"""The explanation of a failed ``assert a == b`` of trees and fingerprints, which paths differ and how, and of ``assert path in tree``.
 
 pytest calls ``explain`` for every failed comparison of every test, so it first looks at the names of types. It imports nothing of the
 package: a test with such a value has loaded its module.
@@ -16,6 +16,9 @@ _SHOWN = 40
 
 def explain(operator: str, left: object, right: object) -> list[str] | None:
     """The lines that pytest shows for ``assert left <operator> right``; None leaves the explanation to pytest."""
+    if operator in ("in", "not in") and isinstance(right, Mapping) and _is_tree({}, right):
+        paths = sorted(right)
+        return [f"{left!r} {operator} a tree of {len(paths)} path{'s' if len(paths) != 1 else ''}", *_shortened([*map(repr, paths)])]
     if operator != "==":
         return None
     if type(left).__module__ == _FINGERPRINTS and type(left) is type(right):

@@ -256,23 +256,24 @@ def _deadline_line(state: SessionState, clock: FrozenClock) -> str:
     if touched is not None:
         state = replace(state, last_access_ns=touched)
     used = f"last used {instant_text(state.last_access_ns)}{' by a change of its files' if touched is not None else ''}"
-    ended = state.ended_ns if state.ended else None
-    what = f"{state.id} {state.state}" if ended is None else f"{state.id} {state.state} at {instant_text(ended)}"
-    deadline = deadline_ns(state)
-    if deadline is None:
-        return f"{what}: {used}, no deadline"
-    distance = _distance(deadline, clock.now_ns() if ended is None else ended, lives=ended is None)
-    return f"{what}: {used}, deadline {instant_text(deadline)}, {distance}"
+    deadline, now = deadline_ns(state), clock.now_ns()
+    if not state.ended or state.ended_ns is None:
+        place = "no deadline" if deadline is None else f"deadline {instant_text(deadline)} is {_from_now(deadline - now)}"
+        return f"{state.id} {state.state}, {place}; {used}"
+    place = "" if deadline is None else f", {_beside(state.ended_ns - deadline)} its deadline {instant_text(deadline)}"
+    return f"{state.id} {state.state} at {instant_text(state.ended_ns)}{place}; {used}"
 
 
-def _distance(deadline: int, moment: int, *, lives: bool) -> str:
-    """How far a deadline is from now, or from the end of a session."""
-    apart = format_duration(timedelta(microseconds=abs(deadline - moment) // 1000))
-    if deadline == moment:
-        return "which is now and not past" if lives else "at the deadline"
-    if lives:
-        return f"{apart} from now" if deadline > moment else f"past for {apart}"
-    return f"{apart} before it" if deadline > moment else f"{apart} after it"
+def _from_now(ns: int) -> str:
+    return f"{_span(ns)} from now" if ns > 0 else f"{_span(ns)} ago" if ns < 0 else "now, which is not past it"
+
+
+def _beside(ns: int) -> str:
+    return f"{_span(ns)} after" if ns > 0 else f"{_span(ns)} before" if ns < 0 else "at"
+
+
+def _span(ns: int) -> str:
+    return format_duration(timedelta(microseconds=abs(ns) // 1000))
 
 
 def _short(value: Any) -> str:

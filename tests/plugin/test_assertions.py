@@ -40,6 +40,11 @@ def test_a_deletion_in_a_set_of_changes_is_shown() -> None:
     assert explain("==", {"a": None}, {"a": Entry(FILE, A)}) == ["trees differ at 1 of 1 path", "'a': deleted != file 100644 aaaaaaaaaa"]
 
 
+def test_a_path_that_is_not_in_a_tree_is_shown_with_those_that_are() -> None:
+    assert explain("in", "new", {"b": Entry(FILE, A), "a": None}) == ["'new' in a tree of 2 paths", "'a'", "'b'"]
+    assert explain("not in", "a", {"a": Entry(FILE, A)}) == ["'a' not in a tree of 1 path", "'a'"]
+
+
 def test_a_tree_compared_with_nothing_is_a_tree() -> None:
     assert explain("==", {}, {"a": Entry(FILE, A)}) == ["trees differ at 1 of 1 path", "'a': only on the right (file 100644 aaaaaaaaaa)"]
 
@@ -55,6 +60,9 @@ def test_many_differences_are_counted() -> None:
     ("operator", "left", "right"),
     [
         ("!=", {"a": Entry(FILE, A)}, {"a": Entry(FILE, A)}),
+        ("in", "a", {"b": 1}),
+        ("in", "a", {}),
+        ("in", "a", "b"),
         ("==", {"a": 1}, {"a": 2}),
         ("==", {}, {}),
         ("==", {"a": None}, {"a": None}),

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from itertools import groupby
 from pathlib import Path
 from typing import Final, Self
@@ -21,7 +22,7 @@ from pytest_gittrix.testing.schedules.git_shim import GitShim, Side
 Act = Callable[[], object]
 
 _SHORT: Final = 2
-_LONGEST: Final = 100
+_LONGEST: Final = 120
 
 
 @dataclass
@@ -199,22 +200,32 @@ class Race:
         unreached = [hook.step for hook in self._hooks if hook.times is not None and not hook.spent]
         if not unreached:
             return
+        reached = list(dict.fromkeys(passed.step for passed in self._passed))
+        near = dict.fromkeys(name for step in unreached for name in get_close_matches(step, reached, 1))
         raise Deadlock(
             f"Never reached, or less often than asked: {', '.join(unreached)}.",
             why="What should have happened there did not, so the test has not shown what it says.",
-            fix=f"Steps that were reached: {', '.join(dict.fromkeys(passed.step for passed in self._passed)) or 'none'}.",
+            fix=f"{f'Did you mean {_listed(near)}? ' if near else ''}Steps that were reached: {_listed(reached) or 'none'}.",
             opt_out="Pass times=None for a step that need not be reached.",
         )
 
 
 def _named(fn: Act) -> str:
     code = getattr(fn, "__code__", None)
-    return f"{fn.__name__} ({Path(code.co_filename).name}:{code.co_firstlineno})" if code is not None else f"{fn!r:.{_LONGEST}}"
+    return f"{fn.__name__} ({Path(code.co_filename).name}:{code.co_firstlineno})" if code is not None else _shortened(repr(fn))
 
 
 def _ended(outcome: Outcome) -> str:
     if outcome.error is None:
-        return f"returned {outcome.value!r:.{_LONGEST}}"
+        return f"returned {_shortened(repr(outcome.value))}"
     name = outcome.error.code if isinstance(outcome.error, GittrixError) else type(outcome.error).__name__
-    message = str(outcome.error).partition("\n")[0]
-    return f"raised {name}: {message:.{_LONGEST}}"
+    first, _, _ = str(outcome.error).partition("\n")
+    return f"raised {name}: {_shortened(first)}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)

@@ -76,7 +76,7 @@ def test_without_the_template_library_there_is_a_note_and_no_page(half: EvalTest
     result = half.run_apart()
 
     result.assert_outcomes(passed=2, failed=2)
-    result.stdout.fnmatch_lines(["no report: The report of a run needs Jinja2*"])
+    result.stdout.fnmatch_lines(["no report: The report of an eval run is not available here. The package jinja2 is not installed.*"])
     assert not (half.root / "runs" / "suite" / "report.html").exists()
 
 

@@ -153,10 +153,10 @@ class TestTheIdleLimit:
         site.clock.advance(hours=1, microseconds=1)
         assert site.engine.sweep() == [session.id]
 
-    @pytest.mark.parametrize("ttl", [timedelta(0), timedelta(seconds=-1), 3600, "1h", None])
+    @pytest.mark.parametrize("ttl", [timedelta(0), timedelta(seconds=-1), 3600, "1", None])
     def test_cannot_be_extended_by_what_is_no_positive_duration(self, site: Site, ttl: object) -> None:
         session = site.start()
-        with pytest.raises(InvalidInput, match=r"not positive|not a timedelta"):
+        with pytest.raises(InvalidInput, match=r"not positive|not a duration"):
             session.extend(ttl)  # type: ignore[arg-type]
         assert session.info().deadline == EPOCH + FOUR_HOURS
 

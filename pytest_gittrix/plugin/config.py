@@ -381,6 +381,7 @@ _KINDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "epoch": ((datetime, str), "an aware datetime, or ISO 8601 with a time zone"),
     "task": ((str,), "a text"),
 }
+_OF_THE_TEST: Final = frozenset({"task", "freeze"})  # the other arguments are those of ``World.open``
 _SOURCES: Final = frozenset({"files", "history", "repository"})
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"workspace": WORKSPACES, "freeze": FREEZES, "object_format": ("sha1", "sha256")}
 
@@ -419,7 +420,7 @@ def refusals_at(item: pytest.Item) -> Iterator[None]:
     try:
         yield
     except GittrixError as problem:
-        given = dict.fromkeys(f"{name}=" for mark in item.iter_markers("gittrix") for name in mark.kwargs)
+        given = dict.fromkeys(f"{name}=" for mark in item.iter_markers("gittrix") for name in mark.kwargs if name not in _OF_THE_TEST)
         if given:
             _fail(item, f"cannot be followed; it gives {', '.join(given)}", str(problem))
         raise

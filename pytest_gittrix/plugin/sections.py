@@ -113,7 +113,7 @@ def sections(scene: Scene) -> list[tuple[str, str]]:
         "gittrix durable log": durable_log,
         "gittrix session events": session_events,
         "gittrix sessions": deadlines,
-        "gittrix race": lambda scene: [*scene.races],
+        "gittrix race": race_lines,
         "gittrix clock": clock_lines,
         "gittrix diff": lambda scene: _lines(b"".join(patch for _, patch in patches(scene))),
     }
@@ -124,16 +124,18 @@ def sections(scene: Scene) -> list[tuple[str, str]]:
 def write_bundle(scene: Scene, directory: Path) -> None:
     """Write all files of the bundle into a directory, which is replaced.
 
-    ``durable.log``, ``clock.txt``, and for each session ``<id>/events.jsonl`` as stored and, if it is active, ``<id>/changes.patch`` for
-    ``git apply``.
+    ``durable.log``, ``clock.txt``, ``sessions.txt`` and ``race.txt`` if there was any, and for each session ``<id>/events.jsonl`` as stored
+    and, if it is active, ``<id>/changes.patch`` for ``git apply``.
 
     Raises:
         OSError: the directory cannot be written.
     """
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
-    for name, read in (("durable.log", durable_log), ("clock.txt", clock_lines)):
-        (directory / name).write_text("\n".join(_attempt(read, scene)) + "\n", encoding="utf-8")
+    readers = (("durable.log", durable_log), ("clock.txt", clock_lines), ("sessions.txt", deadlines), ("race.txt", race_lines))
+    for name, read in readers:
+        if lines := _attempt(read, scene):
+            (directory / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     store = Store(scene.store)
     for id_ in store.ids():
         (directory / id_).mkdir()
@@ -285,6 +287,11 @@ def _short(value: Any) -> str:
 def clock_lines(scene: Scene) -> list[str]:
     """The time of the clock, and how far the test moved it."""
     return [format_instant(scene.clock.now()), f"advanced by {scene.clock.elapsed_ns / 1e9:,.6f} s, skews not counted"]
+
+
+def race_lines(scene: Scene) -> list[str]:
+    """What happened in the races of the test; see ``Race.story``."""
+    return [*scene.races]
 
 
 def patches(scene: Scene) -> Iterator[tuple[str, bytes]]:

@@ -364,6 +364,8 @@ def test_artifacts_of_a_failed_test_can_be_read_without_us(run: Run, pytester: p
     session = next(path for path in bundle.iterdir() if path.is_dir())
     assert "hot fix" in (bundle / "durable.log").read_text()
     assert "2030-01-01T00:03:00.000Z" in (bundle / "clock.txt").read_text()
+    assert f"{session.name} active, deadline 2030-01-01T04:03:00.000Z" in (bundle / "sessions.txt").read_text()
+    assert not (bundle / "race.txt").exists()
     events = [json.loads(line) for line in (session / "events.jsonl").read_text().splitlines()]
     assert events[0]["type"] == "session.created"
     (pytester.path / "app.py").write_text("v1\n")

@@ -221,6 +221,17 @@ def test_an_interval_that_is_not_positive_is_refused(clock: FrozenClock, system_
             any_clock.every(interval, print)
 
 
+def test_distances_and_intervals_may_be_texts(clock: FrozenClock) -> None:
+    ran: list[int] = []
+    clock.every("20m", lambda: ran.append(clock.now_ns()))
+
+    assert clock.advance("1h") == EPOCH + timedelta(hours=1)
+    assert len(ran) == 3
+    assert clock.skew("90s") == EPOCH + timedelta(hours=1, seconds=90)
+    with pytest.raises(InvalidInput, match="'an hour' is not a duration"):
+        clock.advance("an hour")
+
+
 def test_close_cancels_every_timer(clock: FrozenClock) -> None:
     timers = [clock.every(FIVE_MINUTES, lambda: pytest.fail("was cancelled")), clock.at(EPOCH, lambda: pytest.fail("was cancelled"))]
     clock.close()

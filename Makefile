@@ -29,7 +29,7 @@ INSTALL    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TOOLS_VENV  ?= .venv-tools
 TOOLS_READY := $(TOOLS_VENV)/.installed
 
-.PHONY: help test bytecode tools lint demo bench docs clean
+.PHONY: help test bytecode tools lint demo bench docs dist compat clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-6s %s\n", $$1, $$2}' Makefile
@@ -63,6 +63,12 @@ bench: $(INSTALLED) ## measure the engine beside plain git, in one run
 
 docs: $(DOCS_READY) ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict
+
+dist: $(INSTALLED) ## build the wheel and the sdist into dist/
+	@rm -rf dist && $(BIN)/python -m hatchling build
+
+compat: $(INSTALLED) ## run the wheel under each pytest with its neighbours, and write docs/reference/compatibility.md (10 minutes)
+	@$(BIN)/python -m tests.quality.compatibility
 
 clean: ## remove the virtualenv and everything generated
 	rm -rf $(VENV) $(TOOLS_VENV) runs/demo site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .tox

@@ -6,11 +6,41 @@ four parts, one a line: the fact, why it matters, what to do, how to opt out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, Literal, Self
 
 PromoteStage = Literal["staging", "apply", "cleanup"]
 ConflictKind = Literal["path", "text", "tree"]
+
+
+class Advice(str):
+    """A part of a message that names arguments: it is Python's wording, and carries that of the command line beside it.
+
+    Args:
+        python: for who calls a function: ``Promote with strategy='branch'.``
+        command: for who typed a command: ``Promote with --strategy branch.``
+    """
+
+    command: str
+
+    def __new__(cls, python: str, command: str = "") -> Self:
+        advice = super().__new__(cls, python)
+        advice.command = command
+        return advice
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that was probably meant by ``word``; None if it resembles none."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, [*known], 1)
+    return near[0] if near else None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The question ``Did you mean start? ``, with a space behind it, for the known word that was probably meant; empty if there is none."""
+    near = nearest(word, known)
+    return f"Did you mean {near}? " if near is not None else ""
 
 
 class GittrixError(Exception):
@@ -21,6 +51,8 @@ class GittrixError(Exception):
         why: why that matters to the reader.
         fix: what to do about it.
         opt_out: how to switch the rule off, where that is possible.
+
+    A part that is an :class:`Advice` is worded for the command line too.
 
     Attributes:
         outcome: ``unknown`` if the operation had begun, so that a recovery finishes or undoes it; None otherwise.
@@ -41,6 +73,12 @@ class GittrixError(Exception):
         self.outcome, self.session = "unknown", session
         self.why, self.fix = why, fix
         self.args = ("\n".join(part for part in (self.fact, why, fix, self.opt_out) if part),)
+
+    def command_message(self) -> str:
+        """The message as the command line words it: it speaks of flags and commands where ``str()`` speaks of arguments and calls."""
+        parts = (self.fact, self.why, self.fix, self.opt_out)
+        worded = [part.command if isinstance(part, Advice) else part for part in parts]
+        return "\n".join(part for part in worded if part)
 
 
 class AdapterUnavailable(GittrixError):

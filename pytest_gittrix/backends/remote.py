@@ -19,7 +19,7 @@ from pytest_gittrix.backends.local import LocalDurable
 from pytest_gittrix.backends.mirror import Mirror, mirror_url
 from pytest_gittrix.backends.protocol import Drift, LandingResult
 from pytest_gittrix.backends.transport import PushResult, Transport, parse_push
-from pytest_gittrix.errors import AdapterUnavailable, DurableLocked, GittrixError, PromoteFailed
+from pytest_gittrix.errors import AdapterUnavailable, Advice, DurableLocked, GittrixError, PromoteFailed
 from pytest_gittrix.git.commit import BuiltCommit, Commit
 from pytest_gittrix.git.refs import RefMoved, branch_ref, short_branch
 from pytest_gittrix.git.repository import no_branch_error
@@ -260,7 +260,10 @@ class RemoteDurable:
             stage="apply",
             why="The branch did not move, and nothing of the commit is left behind.",
             fix="See to what the remote says, then promote again.",
-            opt_out="Or promote with strategy='branch', where only this branch is closed to you.",
+            opt_out=Advice(
+                "Or promote with strategy='branch', where only this branch is closed to you.",
+                "Or promote with --strategy branch, where only this branch is closed to you.",
+            ),
         )
 
     def _unknown_error(self, push: PushResult) -> AdapterUnavailable:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 from urllib.parse import quote, unquote, urlsplit
 
-from pytest_gittrix.errors import AdapterUnavailable, AuthFailed, GittrixError, InvalidInput
+from pytest_gittrix.errors import AdapterUnavailable, Advice, AuthFailed, GittrixError, InvalidInput
 from pytest_gittrix.git.environment import git_binary, git_version, hermetic_env
 
 Outcome = Literal["landed", "rejected", "refused", "unknown"]
@@ -173,7 +173,10 @@ class Transport:
             raise InvalidInput(
                 f"The address {_without_user(text)!r} has a password in it, and {protocol} takes none.",
                 why="It is written into records, and shown.",
-                fix="Leave it out; for ssh, give SSH_AUTH_SOCK in environment=.",
+                fix=Advice(
+                    "Leave it out; for ssh, give SSH_AUTH_SOCK in environment=.",
+                    "Leave it out; for ssh, an agent that holds the key is used.",
+                ),
             )
         elif credentials is not None:
             raise InvalidInput(
@@ -277,7 +280,10 @@ class Transport:
         return AuthFailed(
             f"{self.url} does not let you {action}: {message}.",
             why="The remote refused the credentials, or there were none; the engine asks nobody and uses no credential helper.",
-            fix="Give credentials=(user, token), with the rights that the token needs there.",
+            fix=Advice(
+                "Give credentials=(user, token), with the rights that the token needs there.",
+                "Set GITTRIX_FORGE_REPO and GITTRIX_FORGE_TOKEN to the repository and a token that has the rights needed there.",
+            ),
         )
 
 

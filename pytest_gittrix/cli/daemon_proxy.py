@@ -35,7 +35,7 @@ _EXTRAS: Final = {"conflictingFiles": "conflicting_files", "durableSha": "durabl
 
 
 class RemoteError(GittrixError):
-    """An error that a daemon reported, with the fields that it was raised with there."""
+    """An error that a daemon reported, with the fields that it was raised with there; ``text`` is what people are shown."""
 
     def __init__(self, error: Mapping[str, Any], text: str) -> None:
         super().__init__(str(error["message"]))
@@ -45,11 +45,6 @@ class RemoteError(GittrixError):
             if wire not in ("code", "message"):
                 setattr(self, _EXTRAS.get(wire, wire), value)
         self.message = str(error["message"])
-
-
-def message_of(error: Exception) -> str:
-    """The message of an error for people."""
-    return error.text if isinstance(error, RemoteError) else str(error)
 
 
 def run(options: Namespace, arguments: Sequence[str]) -> CommandResult:

@@ -268,10 +268,14 @@ def du(options: argparse.Namespace) -> CommandResult:
 
 def _options(suite: Suite, options: argparse.Namespace) -> Options:
     from pytest_gittrix.confine.limits import check_limits
+    from pytest_gittrix.evals.runs.agents import agent_of, require_program
     from pytest_gittrix.evals.runs.run import Options
 
+    agent = unmarked(options.agent)
+    if agent:
+        require_program(agent_of(agent))
     return Options(
-        agent=unmarked(options.agent),
+        agent=agent,
         out=options.out if options.out is not None else Path("runs", suite.name),
         seed=options.seed,
         epochs=options.epochs,

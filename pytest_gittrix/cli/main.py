@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from pytest_gittrix.cli import daemon_proxy
 from pytest_gittrix.cli.verbs import command_line
-from pytest_gittrix.commands.output import FAILED, OutputLost, error_data, print_result, put_error, put_json
+from pytest_gittrix.commands.output import FAILED, OutputLost, error_data, message_of, print_result, put_error, put_json
 from pytest_gittrix.commands.parser import Misuse
 from pytest_gittrix.errors import GittrixError
 
@@ -49,8 +49,7 @@ def _run(arguments: list[str]) -> int:
         if _wants_json(arguments):
             put_json({"ok": False, "error": {"code": "USAGE", "message": str(misuse)}})
         else:
-            print(misuse.usage, end="", file=sys.stderr)
-            put_error(str(misuse))
+            put_error(f"{misuse}\n{misuse.usage}")
         return MISUSED
     print_result(result, as_json=options.json)
     return result.status
@@ -63,11 +62,11 @@ def _failed(error: Exception, *, as_json: bool, status: int = FAILED) -> int:
         traceback.print_exception(error)
     if as_json and not isinstance(error, OutputLost):
         try:
-            put_json({"ok": False, "error": error_data(error)})
+            put_json({"ok": False, "error": error_data(error, of_command=True)})
             return status
         except OutputLost as lost:
             error = lost
-    put_error(daemon_proxy.message_of(error) if isinstance(error, GittrixError | OutputLost) else f"{type(error).__name__}: {error}")
+    put_error(error.text if isinstance(error, daemon_proxy.RemoteError) else message_of(error))
     return status
 
 

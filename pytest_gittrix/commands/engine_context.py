@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from pytest_gittrix.errors import InvalidInput, SessionNotFound
+from pytest_gittrix.errors import InvalidInput, SessionNotFound, nearest
 from pytest_gittrix.os_level.confinement_levels import LEVELS
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from pytest_gittrix.engine.user_session import UserSession
     from pytest_gittrix.members.members import Members
     from pytest_gittrix.orchestrator.orchestrator import Orchestrator
+
+
+_PREFIX: Final = "sess_"
 
 
 @dataclass(frozen=True)
@@ -97,8 +100,18 @@ def engine(
 
 
 def store_of(options: Namespace) -> Path | None:
-    """The store that was named; None for the default one."""
-    return Path(options.store).absolute() if options.store else None
+    """The store that was named; None for the default one. Raises InvalidInput if it cannot be a directory, because a file is in the way."""
+    if not options.store:
+        return None
+    store = Path(options.store).absolute()
+    there = next(path for path in (store, *store.parents) if os.path.lexists(path))
+    if not there.is_dir():
+        raise InvalidInput(
+            f"{store} cannot be a store: {there} is no directory.",
+            why="A store has a directory for each session.",
+            fix="Name a directory with --store; it is made if it is missing.",
+        )
+    return store
 
 
 def members(gittrix: GitTrix, options: Namespace) -> Members:
@@ -183,7 +196,16 @@ def full_id(gittrix: GitTrix, beginning: str) -> str:
     try:
         return gittrix.records.resolve(beginning)
     except SessionNotFound as problem:
-        raise SessionNotFound(f"There is no session {beginning!r} in {store.root}.", fix=problem.fix) from None
+        meant = _meant_session(beginning, store.ids())
+        raise SessionNotFound(f"There is no session {beginning!r} in {store.root}.", fix=f"{meant}{problem.fix}") from None
+
+
+def _meant_session(beginning: str, ids: Iterable[str]) -> str:
+    """The question for the session whose id was probably meant. What all ids begin with says nothing, so the rest is compared."""
+    rest = beginning.removeprefix(_PREFIX)
+    by_beginning = {id_.removeprefix(_PREFIX)[: len(rest)]: id_ for id_ in ids}
+    near = nearest(rest, by_beginning)
+    return "" if near is None else f"Did you mean {by_beginning[near]}? "
 
 
 def standard_input(what: str) -> bytes:

@@ -12,10 +12,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TextIO
 
+from pytest_gittrix.errors import GittrixError
+
 # Control characters but tab and newline, bytes that are no UTF-8, and marks that reorder the text around them.
 _STEERING = (*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A), *range(0xDC80, 0xDD00))
 _VISIBLE = {code: f"\\x{code & 0xFF:02x}" if code < 0xA0 or code >= 0xDC80 else f"\\u{code:04x}" for code in _STEERING}
 _ONE_LINE = _VISIBLE | {0x09: "\\t", 0x0A: "\\n"}
+
+_CONTROLS = {code: shown for code, shown in _VISIBLE.items() if code < 0xA0}
 
 _GAP = "  "
 _BOLD = 1
@@ -93,10 +97,28 @@ def print_result(result: CommandResult, *, as_json: bool) -> None:
         put_error(note)
 
 
-def error_data(error: Exception) -> dict[str, Any]:
-    """The envelope's ``error``: a stable code (``UNKNOWN`` for an unexpected exception), the message, and the error's further fields."""
+def visible(text: str) -> str:
+    """What somebody wrote, a task or a message, with its control characters as escapes; a pipe may end at a terminal, too."""
+    return text.translate(_CONTROLS)
+
+
+def message_of(error: Exception) -> str:
+    """The message of an error for who typed a command; an unexpected exception is named by its type."""
+    if isinstance(error, GittrixError):
+        return error.command_message()
+    return str(error) if isinstance(error, OutputLost) else f"{type(error).__name__}: {error}"
+
+
+def error_data(error: Exception, *, of_command: bool = False) -> dict[str, Any]:
+    """The envelope's ``error``: a stable code (``UNKNOWN`` for an unexpected exception), the message, and the error's further fields.
+
+    Args:
+        error: what was raised.
+        of_command: whether the message is for who typed a command, and speaks of flags.
+    """
+    message = error.command_message() if of_command and isinstance(error, GittrixError) else str(error)
     known = {wire: getattr(error, name) for name, wire in _EXTRAS.items() if getattr(error, name, None) is not None}
-    return {"code": getattr(error, "code", "UNKNOWN"), "message": str(error) or type(error).__name__, **known}
+    return {"code": getattr(error, "code", "UNKNOWN"), "message": message or type(error).__name__, **known}
 
 
 def put_json(envelope: Mapping[str, Any]) -> None:

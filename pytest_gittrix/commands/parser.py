@@ -6,14 +6,15 @@ Verbs and flags are those of the TypeScript CLI, and more. Loads nothing but the
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn, Self
+from typing import Any, Final, NoReturn, Self
 
 from pytest_gittrix import __version__
 from pytest_gittrix.commands import find_verbs, forge_options, lineage_verbs, log_verbs, member_verbs, orchestrator_verbs, session_verbs
 from pytest_gittrix.commands.output import CommandResult, put
 from pytest_gittrix.commands.values import POSITIONAL_MARK, duration, history, hunks, limit, names, unmarked
+from pytest_gittrix.errors import did_you_mean, nearest
 
 Run = Callable[[argparse.Namespace], CommandResult]
 
@@ -22,6 +23,21 @@ STRATEGIES = ("auto", "commit", "branch", "patch", "pr")
 WORKSPACES = ("clone", "lazy", "copy", "worktree")
 OUTCOMES = ("done", "crash", "killed")
 ON_OVERLAP = ("refuse", "allow-identical", "merge")
+
+COMMANDS: Final = {
+    "sessions": ("session", "promote", "sweep", "recover"),
+    "agents that stay": ("member", "serve", "mcp"),
+    "tests": ("eval", "conform", "torture"),
+}
+VERBS_OF_SESSIONS: Final = {
+    "work": ("start", "read", "write", "delete", "commit", "record", "extend"),
+    "look": ("list", "find", "info", "list-files", "touched", "diff", "log", "history"),
+    "end (and gittrix promote)": ("discard", "evict"),
+    "lineage": ("handoff", "fork", "chain", "tree", "identify"),
+    "other systems (Gas Town, Pixir)": ("show", "export"),
+    "other systems (BotMinter: sessions of gittrix member)": ("inspect", "finalize", "cleanup"),
+    "other systems (agent-orchestrator)": ("spawn", "restore", "kill", "send", "claim-pr", "report"),
+}
 
 _EXAMPLES = {
     "": ['gittrix session start --task "fix the bug"', "gittrix session diff sess_V1St", 'gittrix promote sess_V1St -m "Fix the bug"'],
@@ -62,15 +78,16 @@ _EXAMPLES = {
 
 
 class Misuse(Exception):
-    """The command line cannot be parsed; the message says why.
+    """The command line cannot be parsed; the message says why."""
 
-    Attributes:
-        usage: the usage line of the verb.
-    """
-
-    def __init__(self, message: str, usage: str) -> None:
+    def __init__(self, message: str, verb: Parser) -> None:
         super().__init__(message)
-        self.usage = usage
+        self._verb = verb
+
+    @property
+    def usage(self) -> str:
+        """How the verb is used, in short, and what shows all of it; a line each."""
+        return self._verb.short_usage()
 
 
 class Parser(argparse.ArgumentParser):
@@ -80,12 +97,33 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
         self._line = line
         self._intermixing = False
+        self._verbs: Any = None
+        self._groups: Mapping[str, Sequence[str]] = {}
+        self.everything: Callable[[], Parser] = lambda: self
+        self.color = False  # Python 3.14 would colour what is shown as text
         self.register("type", None, unmarked)
 
-    def add_verbs(self, title: str, metavar: str) -> Any:
-        """Add subparsers: each is a Parser if the line that will be parsed names its verb, and takes declarations in vain if not."""
-        make: Any = partial(_verb_parser, self._line)  # typeshed knows classes alone
-        return self.add_subparsers(title=title, metavar=metavar, required=True, parser_class=make)
+    def add_verbs(self, metavar: str, groups: Mapping[str, Sequence[str]]) -> Any:
+        """Add subparsers: each is a Parser if the line that will be parsed names its verb, and takes declarations in vain if not.
+
+        Args:
+            metavar: what a verb is called in the usage.
+            groups: the verbs in the order of the help, by the title they stand under; without any, they stand under one.
+        """
+        make: Any = partial(_verb_parser, self._line, self.everything)  # typeshed knows classes alone
+        self._groups = groups
+        self._verbs = self.add_subparsers(title=f"{metavar.lower()}s", metavar=metavar, required=True, parser_class=make)
+        return self._verbs
+
+    def format_help(self) -> str:
+        """The help, with the verbs in their groups."""
+        if self._groups and self._subparsers is not None:
+            listed = {verb.dest: verb for verb in self._verbs._choices_actions}
+            for title, verbs in self._groups.items():
+                self.add_argument_group(title)._group_actions.extend(listed[verb] for verb in verbs if verb in listed)
+            self._subparsers._group_actions.clear()
+            self._groups = {}
+        return super().format_help()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse flags and positional arguments in any order.
@@ -93,17 +131,60 @@ class Parser(argparse.ArgumentParser):
         argparse's own way takes optional positional arguments only before the first flag. Its intermixed way forgets a ``--`` before all
         of them, so the arguments behind ``--`` are marked, and no longer look like flags.
         """
-        if self._intermixing or self._subparsers is not None:
+        if self._intermixing:
+            return super().parse_known_args(args, namespace)
+        self._refuse_unknown_flags(args)
+        if self._verbs is not None:
             return super().parse_known_args(args, namespace)
         self._intermixing = True
         try:
-            return self.parse_known_intermixed_args(_marked(args), namespace)
+            parsed, left_over = self.parse_known_intermixed_args(_marked(args), namespace)
         finally:
             self._intermixing = False
+        if left_over:
+            self.error(f"unrecognized arguments: {' '.join(left_over)}")
+        return parsed, []
 
     def error(self, message: str) -> NoReturn:
         """Raise Misuse, with this verb's usage."""
-        raise Misuse(message.replace(POSITIONAL_MARK, ""), self.format_usage())
+        raise Misuse(message.replace(POSITIONAL_MARK, ""), self)
+
+    def short_usage(self) -> str:
+        """The usage line without the flags that may be left out, and below it the command for the whole help."""
+        usage = self._get_formatter()
+        usage._prog = f"{self.prog} [FLAGS]"
+        usage.add_usage(None, [action for action in self._actions if action.required or not action.option_strings], [])
+        return f"{usage.format_help().strip()}\n`{self.prog} --help` shows all of it."
+
+    def _refuse_unknown_flags(self, args: Sequence[str]) -> None:
+        """argparse finds an unknown flag last, after everything that seems to be missing because of it."""
+        flags = self._option_string_actions
+        for argument in args[: _dashes(args)]:
+            if self._verbs is not None and not argument.startswith("-"):
+                return  # what follows is the verb's
+            flag = argument.partition("=")[0]
+            if flag.startswith("--") and " " not in argument and flag not in flags:
+                self.error(f"There is no flag {flag}.\n{did_you_mean(flag, [one for one in flags if one.startswith('--')])}".rstrip())
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """Refuse what is none of the choices, with the one that was probably meant, and all others on a line of their own."""
+        if action.choices is None or value in action.choices:
+            return
+        word = str(value)
+        if action is self._verbs:
+            verbs = [verb.dest for verb in action._choices_actions]
+            more = self._meant(word, verbs) or f"There are: {', '.join(verbs)}."
+            self.error(f"There is no {action.metavar.lower()} {word!r}.\n{more}")
+        choices = [str(choice) for choice in action.choices]
+        raise argparse.ArgumentError(action, f"invalid choice: {word!r}\n{did_you_mean(word, choices)}Choose from: {', '.join(choices)}.")
+
+    def _meant(self, word: str, verbs: Iterable[str]) -> str:
+        """The question for the verb that was probably meant, here or of another command."""
+        here, all_verbs = nearest(word, verbs), dict(reversed([*_runnable(self.everything())]))  # of two verbs of one name, the first
+        there = nearest(word, all_verbs)
+        if there is not None and (here is None or there == word):
+            return f"Did you mean `{all_verbs[there]}`?"
+        return f"Did you mean {here}?" if here is not None else ""
 
     def _print_message(self, message: str, file: object = None) -> None:  # noqa: ARG002  (help and version go to standard output)
         if message:
@@ -123,8 +204,12 @@ class _Unused:
         return self
 
 
-def _verb_parser(line: frozenset[str] | None, *, words: tuple[str, ...], **settings: Any) -> Any:
-    return Parser(line, parents=[_common()], **settings) if line is None or not line.isdisjoint(words) else _Unused()
+def _verb_parser(line: frozenset[str] | None, everything: Callable[[], Parser], *, words: tuple[str, ...], **settings: Any) -> Any:
+    if line is not None and line.isdisjoint(words):
+        return _Unused()
+    made = Parser(line, parents=[_common()], **settings)
+    made.everything = everything
+    return made
 
 
 def parser(add_more: Callable[[Any], None] | None = None, line: Iterable[str] | None = None) -> Parser:
@@ -145,10 +230,11 @@ def parser(add_more: Callable[[Any], None] | None = None, line: Iterable[str] | 
         parents=[_common()],
         line=None if line is None else frozenset(line),
     )
+    root.everything = lambda: parser(add_more)
     root.add_argument("--version", action="version", version=f"gittrix {__version__}")
     root.set_defaults(json=False, store=None, direct=False)
-    areas = root.add_verbs("commands", "COMMAND")
-    _session_verbs(add_group(areas, "session", "start, look into, change and end sessions", "s"))
+    areas = root.add_verbs("COMMAND", COMMANDS)
+    _session_verbs(add_group(areas, "session", "start, look into, change and end sessions", "s", groups=VERBS_OF_SESSIONS))
     _promote(add_command(areas, "promote", session_verbs.promote, "make one commit of a session's work on durable", "p", of_session=True))
     add_command(areas, "sweep", session_verbs.sweep, "evict every session past its time")
     add_command(areas, "recover", session_verbs.recover, "put sessions in order after a kill")
@@ -283,10 +369,10 @@ def _path(verb: Parser) -> None:
     verb.add_argument("path", metavar="PATH", help="from the workspace's root")
 
 
-def add_group(areas: Any, name: str, what: str, *aliases: str) -> Any:
-    """Add a command that has verbs, and return the subparsers that its verbs are added to."""
+def add_group(areas: Any, name: str, what: str, *aliases: str, groups: Mapping[str, Sequence[str]] | None = None) -> Any:
+    """Add a command that has verbs, and return the subparsers that its verbs are added to; ``groups`` is as in ``Parser.add_verbs``."""
     group = areas.add_parser(name, aliases=aliases, words=(name, *aliases), help=what, description=_sentence(what))
-    return group.add_verbs("verbs", "VERB")
+    return group.add_verbs("VERB", groups or {})
 
 
 def add_command(
@@ -338,5 +424,21 @@ def _epilog(examples: Sequence[str]) -> str:
 
 
 def _marked(arguments: Sequence[str]) -> list[str]:
-    start = [*arguments].index("--") + 1 if "--" in arguments else len(arguments)
+    start = _dashes(arguments) + 1
     return [*arguments[:start], *(POSITIONAL_MARK + argument for argument in arguments[start:])]
+
+
+def _dashes(arguments: Sequence[str]) -> int:
+    """The place of the ``--`` among arguments; behind them all if there is none."""
+    return [*arguments, "--"].index("--")
+
+
+def _runnable(of: Parser) -> Iterator[tuple[str, str]]:
+    """Each word that runs a command, with the whole of what is typed for it."""
+    if of._subparsers is None:
+        yield of.prog.rpartition(" ")[2], of.prog
+        return
+    for action in of._subparsers._group_actions:
+        verbs: Any = action.choices
+        for verb in dict.fromkeys(verbs.values()):
+            yield from _runnable(verb)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytest_gittrix.commands.output import Table
+from pytest_gittrix.commands.output import Table, visible
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
@@ -100,7 +100,7 @@ def facts_text(facts: Iterable[tuple[str, object]]) -> str:
     texts = [(name, text) for name, value in facts if (text := _fact(value))]
     width = max([_NARROWEST, *(len(name) for name, _ in texts)])
     below = "\n" + " " * (width + 2)
-    return text_of(f"{name:<{width}}  {text.replace(chr(10), below)}" for name, text in texts)
+    return text_of(f"{name:<{width}}  {visible(text).replace(chr(10), below)}" for name, text in texts)
 
 
 def info_facts(one: SessionInfo, now: datetime) -> list[tuple[str, object]]:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gittrix.commands import engine_context as context
 from pytest_gittrix.commands.lineage_verbs import identity_in, started
-from pytest_gittrix.commands.output import CommandResult, Diff, working
+from pytest_gittrix.commands.output import CommandResult, Diff, visible, working
 from pytest_gittrix.commands.render import archive_notes, event_data, facts_text, first_line, info_data, info_facts, notes_of, text_of
-from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.errors import InvalidInput, PathNotFound, did_you_mean
 
 if TYPE_CHECKING:
     from pytest_gittrix.engine.operations.review import Review
@@ -59,7 +59,11 @@ def read(options: Namespace) -> CommandResult:
     from base64 import b64encode
 
     with context.session(options) as session:
-        contents = session.read(options.path)
+        try:
+            contents = session.read(options.path)
+        except PathNotFound as problem:
+            meant = did_you_mean(options.path, [entry.path for entry in session.list(".")])
+            raise PathNotFound(problem.fact, why=problem.why, fix=f"{meant}`gittrix session list-files` names those there are.") from None
     return CommandResult({"path": options.path, "contentBase64": b64encode(contents).decode("ascii")}, contents)
 
 
@@ -128,7 +132,7 @@ def log(options: Namespace) -> CommandResult:
         for commit in commits
     ]
     return CommandResult(
-        data, text_of(f"{one['sha'][:12]}  {one['timestamp']}  {one['authorName']}  {first_line(one['message'])}" for one in data)
+        data, text_of(f"{one['sha'][:12]}  {one['timestamp']}  {one['authorName']}  {visible(first_line(one['message']))}" for one in data)
     )
 
 
@@ -224,7 +228,7 @@ def _only(review: Review, paths: Collection[str]) -> Review:
         raise InvalidInput(
             f"{', '.join(map(repr, untouched))} does not differ from the baseline.",
             why="An empty diff would look the same for a name that is spelled wrong.",
-            fix="`gittrix session touched` lists what differs.",
+            fix=f"{did_you_mean(untouched[0], review.changes)}`gittrix session touched` lists what differs.",
         )
     return replace(review, changes={path: review.changes[path] for path in paths if path in review.changes}) if paths else review
 

@@ -23,7 +23,7 @@ from pytest_gittrix.confine.filesystem_layout import Place, toolchain
 from pytest_gittrix.confine.landlock_guard import OLDEST_ABI, SIGNALS_ABI, landlock_abi
 from pytest_gittrix.confine.limits import check_limits, require_limits
 from pytest_gittrix.confine.network import Reachable, check_network
-from pytest_gittrix.errors import CapabilityMissing, GittrixError
+from pytest_gittrix.errors import Advice, CapabilityMissing, GittrixError
 from pytest_gittrix.os_level.confinement_levels import LEVELS, Level, check_level
 
 __all__ = [
@@ -95,10 +95,13 @@ def _confinement(asked: Level, *, gateway: bool) -> Confinement:
 
 def _missing(level: str, why: str, fix: str) -> CapabilityMissing:
     return CapabilityMissing(
-        f"confine={level!r} is not available here: {why}.",
+        f"The confinement {level!r} is not available here: {why}.",
         why="A program would reach more than was asked for.",
         fix=fix,
-        opt_out="Use confine='auto', which takes the strongest level there is and says which.",
+        opt_out=Advice(
+            "Use confine='auto', which takes the strongest level there is and says which.",
+            "Use --confine auto, which takes the strongest level there is and says which.",
+        ),
     )
 
 

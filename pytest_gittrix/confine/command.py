@@ -19,7 +19,7 @@ from pytest_gittrix.confine.filesystem_layout import Layout, Place, layout
 from pytest_gittrix.confine.limits import ResourceLimits, check_limits, require_limits
 from pytest_gittrix.confine.namespace_jail import HOST_NAME
 from pytest_gittrix.confine.network import Network, Reachable
-from pytest_gittrix.errors import CapabilityMissing, InvalidInput
+from pytest_gittrix.errors import Advice, CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.command import check_command
 from pytest_gittrix.os_level.confinement_levels import Level, check_level
 
@@ -218,10 +218,16 @@ def require_gateway(confinement: Confinement) -> None:
     """See that a confinement can keep to a network that is a list. Raises CapabilityMissing if it cannot."""
     if confinement.by not in ("namespaces", "landlock"):
         raise CapabilityMissing(
-            f"network={str(confinement.network)!r} needs a guard or a jail by namespaces, not {confinement.level} by {confinement.by}.",
+            f"The network {str(confinement.network)!r} needs a guard or a jail by namespaces, not {confinement.level} by {confinement.by}.",
             why=f"Nothing else keeps a program to what is listed. {confinement.why}".strip(),
-            fix="Use confine='auto' on a machine that has Landlock (Linux 6.2), or allows this user namespaces.",
-            opt_out="Use network='none', or network='all' for the machine's.",
+            fix=Advice(
+                "Use confine='auto' on a machine that has Landlock (Linux 6.2), or allows this user namespaces.",
+                "Use --confine auto on a machine that has Landlock (Linux 6.2), or allows this user namespaces.",
+            ),
+            opt_out=Advice(
+                "Use network='none', or network='all' for the machine's.",
+                'Write network = "none" in the team file, or network = "all" for the machine\'s.',
+            ),
         )
 
 

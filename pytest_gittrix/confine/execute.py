@@ -29,7 +29,7 @@ from pytest_gittrix.confine.meter import Meter
 from pytest_gittrix.confine.namespace_jail import jail_filter
 from pytest_gittrix.confine.network import Reachable
 from pytest_gittrix.confine.zygote_client import ZygoteProgram
-from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, InvalidInput
+from pytest_gittrix.errors import AdapterUnavailable, Advice, CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.os_level.proc import pid_namespace
 from pytest_gittrix.os_level.process_tree import KILL_WAIT
@@ -228,6 +228,9 @@ def _not_confined(said: bytes) -> AdapterUnavailable:
     return AdapterUnavailable(
         f"The program could not be confined: {said.decode('utf-8', 'replace').strip() or 'nothing was said about it'}.",
         why="It was not started, since it would have run with less confinement than was asked for.",
-        fix="See whether this machine allows namespaces or Landlock to this user; confinement('auto') takes what there is.",
+        fix=Advice(
+            "See whether this machine allows namespaces or Landlock to this user; confinement('auto') takes what there is.",
+            "See whether this machine allows namespaces or Landlock to this user; --confine auto takes what there is.",
+        ),
         opt_out="Run it at a weaker level.",
     )

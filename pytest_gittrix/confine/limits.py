@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
 
-from pytest_gittrix.errors import CapabilityMissing, InvalidInput
+from pytest_gittrix.errors import Advice, CapabilityMissing, InvalidInput
 from pytest_gittrix.os_level.proc import lists_children
 
 Limit = Literal["processes", "memory", "disk", "cpu"]
@@ -110,10 +110,12 @@ def require_limits(level: str, why: str) -> None:
     else:
         return
     raise CapabilityMissing(
-        f"limits= is not available here: {reason}",
+        f"Limits are not available here: {reason}",
         why="The program would use more than was asked for.",
-        fix="Use confine='guard' or 'jail' on a machine that has them.",
-        opt_out="Leave limits= out.",
+        fix=Advice(
+            "Use confine='guard' or 'jail' on a machine that has them.", "Use --confine guard or --confine jail on a machine that has them."
+        ),
+        opt_out=Advice("Leave limits= out.", "Leave --limit out."),
     )
 
 

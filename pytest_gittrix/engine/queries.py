@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.durations import ns_of
-from pytest_gittrix.errors import InvalidInput, SessionNotFound
+from pytest_gittrix.errors import Advice, InvalidInput, SessionNotFound
 from pytest_gittrix.record.state.fold import StateName
 from pytest_gittrix.record.state.values import OUTCOMES
 from pytest_gittrix.record.store.index import Index, Query, Row
@@ -177,7 +177,13 @@ class Records:
             InvalidInput: the depth is out of bounds.
         """
         if not 0 <= depth <= _DEEPEST:
-            raise InvalidInput(f"depth={depth} is out of bounds.", fix=f"Give 0 to {_DEEPEST}; chain() has a line of any length.")
+            raise InvalidInput(
+                f"depth={depth} is out of bounds.",
+                fix=Advice(
+                    f"Give 0 to {_DEEPEST}; chain() has a line of any length.",
+                    f"Give 0 to {_DEEPEST}; `gittrix session chain` has a line of any length.",
+                ),
+            )
         self.index.sync()
         row = self.index.row(id_)
         if row is None:

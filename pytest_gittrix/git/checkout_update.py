@@ -20,7 +20,7 @@ import pygit2
 from pygit2.enums import FileStatus, RepositoryOpenFlag
 
 from pytest_gittrix import points
-from pytest_gittrix.errors import WorktreeDirty
+from pytest_gittrix.errors import Advice, WorktreeDirty
 from pytest_gittrix.git.index import IndexEntry, IndexFile, stat_numbers
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.refs import temporary_prefix
@@ -310,5 +310,8 @@ def _dirty_error(checkout: Checkout, what: str, fix: str) -> WorktreeDirty:
         stage="staging",
         why="Promoting would have to overwrite your work there, or leave the checkout showing the promotion as undone.",
         fix=fix,
-        opt_out="Or promote with strategy='branch', which leaves the checked-out branch alone.",
+        opt_out=Advice(
+            "Or promote with strategy='branch', which leaves the checked-out branch alone.",
+            "Or promote with --strategy branch, which leaves the checked-out branch alone.",
+        ),
     )

@@ -24,7 +24,7 @@ from pytest_gittrix.engine.operations.caller import make_mark
 from pytest_gittrix.engine.operations.ids import claim_id
 from pytest_gittrix.engine.operations.recorder import convert_os_errors
 from pytest_gittrix.engine.operations.validation import check_text
-from pytest_gittrix.errors import AdapterUnavailable, CapabilityMissing, GittrixError, InvalidInput, WorkItemHeld
+from pytest_gittrix.errors import AdapterUnavailable, Advice, CapabilityMissing, GittrixError, InvalidInput, WorkItemHeld
 from pytest_gittrix.git.commit import parse_commit
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.git.objects import MissingObject, Trees, open_objects
@@ -88,7 +88,10 @@ class StartRequest:
             raise InvalidInput(
                 f"Nothing says what {self.member} runs.",
                 why=f"A session that is {self.kind} is one run of an agent's program.",
-                fix='Give command=[...], or Members(commands={member: [...]}) with "" for all others; interactive needs none.',
+                fix=Advice(
+                    'Give command=[...], or Members(commands={member: [...]}) with "" for all others; interactive needs none.',
+                    f"Write the program behind two dashes, as `gittrix member start {self.member} -- PROGRAM`, or into the team file.",
+                ),
             )
         check_command(["-"] if self.command is None else self.command, self.environment)
         for spec in self.repositories:
@@ -97,7 +100,7 @@ class StartRequest:
                 raise InvalidInput(
                     f"The address {hide_credentials(spec.url)!r} has credentials in it.",
                     why="It is written into the record, and into the agent's repository.",
-                    fix="Leave them out, and give Members(credentials=...).",
+                    fix=Advice("Leave them out, and give Members(credentials=...).", "Leave them out, and name a variable in token_env."),
                 )
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gittrix.engine.agents.launch import AgentSettings
 from pytest_gittrix.engine.operations.recorder import Recorder
-from pytest_gittrix.errors import EvictionRace, GittrixError, InvalidInput, SessionNotFound
+from pytest_gittrix.errors import Advice, EvictionRace, GittrixError, InvalidInput, SessionNotFound
 from pytest_gittrix.orchestrator.config import Project
 from pytest_gittrix.orchestrator.flat_audit import DIRECTORY as AUDITS
 from pytest_gittrix.orchestrator.flat_files import ARCHIVE, changes_of, retire, session_of, sessions, tidy, update
@@ -188,7 +188,7 @@ class Board:
             raise SessionNotFound(
                 f"There is no session {id!r} of the projects {', '.join(self.projects)}.",
                 why="Only sessions that an orchestrator spawned can be led by one.",
-                fix="List them with list().",
+                fix=Advice("List them with list().", "`gittrix session list --as orchestrator` lists them."),
             )
         return found
 

@@ -21,7 +21,7 @@ from pytest_gittrix.confine.command import Confinement
 from pytest_gittrix.confine.limits import check_limits
 from pytest_gittrix.engine.agents.agent_session import parts_of
 from pytest_gittrix.engine.user_session import UserSession
-from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, SessionNotRestorable, WorkspaceMissing
+from pytest_gittrix.errors import AdapterUnavailable, Advice, EvictionRace, GittrixError, SessionNotRestorable, WorkspaceMissing
 from pytest_gittrix.orchestrator.agents import Agents, alive_data, tolerated
 from pytest_gittrix.orchestrator.board import RUNTIME, Board, ObservedSession
 from pytest_gittrix.orchestrator.config import AgentPlugin, Project, SpawnConfig, branch_for, issue_of, prompt_as
@@ -258,7 +258,10 @@ class Spawner:
             raise SessionNotRestorable(
                 f"The orchestrator {id} of the project {observed.project.id!r} is done.",
                 why="What is done is not begun again by itself.",
-                fix=f"restore({id!r}) brings it back; kill({id!r}, purge=True) makes room for another.",
+                fix=Advice(
+                    f"restore({id!r}) brings it back; kill({id!r}, purge=True) makes room for another.",
+                    f"`gittrix session restore {id}` brings it back; `gittrix session kill {id} --purge` makes room for another.",
+                ),
             )
         with suppress(WorkspaceMissing):
             self.ends.restore(id)

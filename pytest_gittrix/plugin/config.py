@@ -433,10 +433,10 @@ def _names() -> list[str]:
 
 def _check_argument(item: pytest.Item, name: str, value: object) -> None:
     if name not in _names():
-        from difflib import get_close_matches
+        from pytest_gittrix.errors import nearest
 
-        near = get_close_matches(name, _names(), 1)
-        hint = f"Did you mean {near[0]!r}? " if near else ""
+        near = nearest(name, _names())
+        hint = f"Did you mean {near!r}? " if near else ""
         _fail(item, f"has no argument {name!r}", f"{hint}Arguments: {', '.join(_names())}.")
     if value is None:
         return

@@ -14,10 +14,10 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from pytest_gittrix.commands import engine_context as context
-from pytest_gittrix.commands.output import FAILED, error_data
+from pytest_gittrix.commands.output import FAILED, error_data, message_of
 from pytest_gittrix.commands.parser import Misuse, parser
 from pytest_gittrix.commands.wire import encode_result
-from pytest_gittrix.errors import GittrixError, InvalidInput
+from pytest_gittrix.errors import InvalidInput
 from pytest_gittrix.server.responses import AsciiResponse
 from pytest_gittrix.server.schema import Command
 from pytest_gittrix.server.state import Daemon
@@ -49,8 +49,8 @@ def _run(caller: context.RemoteCaller, options: Namespace) -> dict[str, Any]:
     except Misuse as misuse:
         raise _Usage(str(misuse)) from None
     except Exception as error:  # noqa: BLE001  (the caller gets every error as the command line shows it)
-        message = str(error) if isinstance(error, GittrixError) else f"{type(error).__name__}: {error}"
-        return {"status": getattr(options, "failure", FAILED), "answer": {"error": error_data(error), "shown": message}}
+        answer = {"error": error_data(error, of_command=True), "shown": message_of(error)}
+        return {"status": getattr(options, "failure", FAILED), "answer": answer}
     return {"status": result.status, "answer": encode_result(result)}
 
 

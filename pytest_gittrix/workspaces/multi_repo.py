@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from pytest_gittrix.errors import AdapterUnavailable, GitFailed, InvalidInput
+from pytest_gittrix.errors import AdapterUnavailable, Advice, GitFailed, InvalidInput
 from pytest_gittrix.git.environment import hermetic_env, quote_config, run_git
 from pytest_gittrix.git.objects import SHA1, SHA256, ObjectFormat
 from pytest_gittrix.git.path_rules import check_path
@@ -285,7 +285,10 @@ class _SharedClones:
             raise AdapterUnavailable(
                 f"{hide_credentials(spec.url)} has no branch {spec.branch!r}.",
                 why="A workspace starts at the head of a branch of the remote.",
-                fix="Push the branch first, or leave branch= out for the default branch.",
+                fix=Advice(
+                    "Push the branch first, or leave branch= out for the default branch.",
+                    "Push the branch first, or leave branch out of the team file for the default branch.",
+                ),
             )
         return head
 

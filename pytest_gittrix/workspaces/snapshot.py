@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Final
 
 from pytest_gittrix import points
-from pytest_gittrix.errors import AdapterUnavailable, GittrixError, WriteRejected
+from pytest_gittrix.errors import AdapterUnavailable, Advice, GittrixError, WriteRejected
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.path_rules import is_safe_component, is_safe_path, may_be_link
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, parents, write_trees
@@ -269,7 +269,9 @@ class _Walk:
                 f"The workspace holds more than {self.limits.max_total} changed bytes or {self.limits.max_files} changed files.",
                 why="A snapshot is held in memory while it is reviewed.",
                 fix="Remove what is not meant for durable, or list it in durable's .gitignore.",
-                opt_out="Raise the limits with LocalEphemeral(limits=Limits(...)).",
+                opt_out=Advice(
+                    "Raise the limits with LocalEphemeral(limits=Limits(...)).", "Only Python has more: LocalEphemeral(limits=Limits(...))."
+                ),
             )
 
     def _compare_large_file(self, parent: int, path: str, name: str, status: os.stat_result, baseline: Entry | None) -> None:

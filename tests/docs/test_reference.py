@@ -17,6 +17,7 @@ from pytest_gittrix.plugin import config
 from pytest_gittrix.plugin.evals.outcome import EvalSample
 from pytest_gittrix.plugin.evals.plan import ARGUMENTS
 from pytest_gittrix.record.eventlog.events import LIVE, VOCABULARY
+from tests.quality import compatibility
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -173,6 +174,18 @@ def test_every_command_and_flag_is_in_the_reference() -> None:
 
     assert [name for name in commands if f"| `{name}" not in told] == []
     assert [flag for flag in flags if not re.search(rf"`{flag}[ `]", told)] == []
+
+
+def test_the_table_of_compatibility_has_a_run_of_each_combination() -> None:
+    text = page("reference/compatibility.md")
+    heading, *ran = [re.findall(r"[^|]+", line) for line in text.partition("\nThe versions")[0].splitlines() if re.match(r"\| [P3]", line)]
+    columns = [cell.strip() for cell in heading][2:]
+    runs = {(cells[0].rsplit(".", 1)[0].strip(), cells[1].split(".")[0].strip()): {cell.strip() for cell in cells[2:]} for cells in ran}
+    missing = re.findall(r"\d\.\d+", text.partition("\nNot run")[2].partition("\n")[0])
+
+    assert columns == [*compatibility.COLUMNS]
+    assert runs == {(version, major): {"passes"} for version in compatibility.PYTHONS if version not in missing for major in "89"}
+    assert [cells[1].strip() for cells in ran].count("8.2.0") == len(compatibility.PYTHONS) - len(missing)
 
 
 @pytest.mark.parametrize("where", PAGES, ids=lambda path: path.relative_to(DOCS).as_posix())

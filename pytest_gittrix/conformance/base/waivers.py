@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gittrix.conformance.base.catalogue import clauses_by_code
 from pytest_gittrix.conformance.base.clause import clause_of, is_ours
-from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.errors import InvalidInput, did_you_mean
 
 
 def check_waivers(waivers: Mapping[str, str], owner: str) -> Mapping[str, str]:
@@ -32,7 +32,7 @@ def check_waivers(waivers: Mapping[str, str], owner: str) -> Mapping[str, str]:
             raise InvalidInput(
                 f"{owner} waives {code!r}, which is no clause.",
                 why="A waiver of nothing would hide that the clause it was meant for is not waived.",
-                fix=f"{_near(code, known)}`gittrix conform --list` lists all clauses.",
+                fix=f"{did_you_mean(str(code).upper(), known)}`gittrix conform --list` lists all clauses.",
             )
         if not isinstance(reason, str) or not reason.strip():
             raise InvalidInput(
@@ -88,10 +88,3 @@ def _left_out(original: Callable[..., object]) -> Callable[..., object]:
         pytest.fail("left out by the class")
 
     return absent
-
-
-def _near(code: object, known: Mapping[str, object]) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(str(code).upper(), [*known], 1)
-    return f"Did you mean {near[0]}? " if near else ""

@@ -34,7 +34,7 @@ from pytest_gittrix.engine.operations.review import (
     snapshot_of,
 )
 from pytest_gittrix.engine.operations.validation import check_contents, check_message, check_paths, check_text
-from pytest_gittrix.errors import GittrixError, SessionExpired, WriteRejected
+from pytest_gittrix.errors import Advice, GittrixError, SessionExpired, WriteRejected
 from pytest_gittrix.git.path_rules import check_path
 from pytest_gittrix.record.eventlog.events import Actor, Event, passing_event, path_fields
 from pytest_gittrix.record.state.fold import SessionState
@@ -117,7 +117,10 @@ class AgentSession:
                 f"{path!r} would have {len(contents)} bytes; the limit is {self._limits.max_file}.",
                 why="Everything promoted goes into a repository for good.",
                 fix="Keep large files out of the session.",
-                opt_out="Raise it with LocalEphemeral(limits=Limits(max_file=...)).",
+                opt_out=Advice(
+                    "Raise it with LocalEphemeral(limits=Limits(max_file=...)).",
+                    "Only Python has more: LocalEphemeral(limits=Limits(max_file=...)).",
+                ),
             )
         return contents
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from pytest_gittrix.clock.clock import Clock, FrozenClock
 from pytest_gittrix.clock.propagation import CLOCK_VARIABLE
 from pytest_gittrix.confine.choose import Finished, Place, confinement, run, toolchain
-from pytest_gittrix.errors import CapabilityMissing
+from pytest_gittrix.errors import Advice, CapabilityMissing
 from pytest_gittrix.git.environment import hermetic_env
 from pytest_gittrix.workspaces.workspace import Workspace
 
@@ -52,7 +52,9 @@ def run_in(
         raise CapabilityMissing(
             f"No program can work in a {workspace.kind} workspace.",
             why="Only what was written is on the disk.",
-            fix="Start the session with workspace='clone' or 'copy'.",
+            fix=Advice(
+                "Start the session with workspace='clone' or 'copy'.", "Start the session with --workspace clone or --workspace copy."
+            ),
         )
     confined = confinement(level, network, limits)
     with tempfile.TemporaryDirectory(prefix="gittrix-home-", ignore_cleanup_errors=True) as home:

@@ -16,7 +16,7 @@ from pytest_gittrix.engine.operations.attachments import share
 from pytest_gittrix.engine.operations.checkpoints import CHECKPOINTS, Files, Moment, files_at, moment_at, save_checkpoint, write_files
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.operations.review import snapshot_of
-from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
+from pytest_gittrix.errors import AdapterUnavailable, Advice, InvalidInput
 from pytest_gittrix.record.eventlog.events import Event, path_fields
 from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION
 from pytest_gittrix.record.state.fold import SessionState
@@ -51,7 +51,12 @@ def check_seq(value: int | None, state: SessionState) -> int:
     if value is None:
         return state.seq
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= state.seq:
-        raise InvalidInput(f"Session {state.id} has no event {value!r}.", fix=f"Its events are 0 to {state.seq}; history() shows them.")
+        raise InvalidInput(
+            f"Session {state.id} has no event {value!r}.",
+            fix=Advice(
+                f"Its events are 0 to {state.seq}; history() shows them.", f"`gittrix session history` shows its events, 0 to {state.seq}."
+            ),
+        )
     return value
 
 
@@ -167,5 +172,8 @@ class Source:
         raise AdapterUnavailable(
             f"The files of session {self.state.id} are gone: it is {self.state.outcome or ended}.",
             why="They went with its workspace.",
-            fix=f"Fork {self.state.successor or 'a session that lives'}, or begin with files='baseline'.",
+            fix=Advice(
+                f"Fork {self.state.successor or 'a session that lives'}, or begin with files='baseline'.",
+                f"Fork {self.state.successor or 'a session that lives'}, or begin with --files baseline.",
+            ),
         )

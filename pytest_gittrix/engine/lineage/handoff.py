@@ -16,7 +16,7 @@ from typing import Any, Final
 from pytest_gittrix import points
 from pytest_gittrix.engine.operations.recorder import Recorder, settled_later
 from pytest_gittrix.engine.operations.resources import local_ref
-from pytest_gittrix.errors import CapabilityMissing, SessionExpired, SessionNotFound
+from pytest_gittrix.errors import Advice, CapabilityMissing, SessionExpired, SessionNotFound
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.events import Event, path_fields, path_of
 from pytest_gittrix.record.state.fold import SessionState
@@ -47,7 +47,10 @@ def require_crashed(parent: SessionState) -> SessionState:
         f"Session {parent.id} {what}.",
         state=parent.state,
         why="A line of sessions does not fork: each has one that comes after it.",
-        fix="Start a session without a parent, or hand a live one on with handoff().",
+        fix=Advice(
+            "Start a session without a parent, or hand a live one on with handoff().",
+            "Start a session without --parent, or hand a live one on with `gittrix session handoff`.",
+        ),
     )
 
 

@@ -18,7 +18,7 @@ from pytest_gittrix.engine.operations.recorder import Recorder, convert_os_error
 from pytest_gittrix.engine.operations.resources import Resources, durable_ref, local_ref
 from pytest_gittrix.engine.operations.validation import check_text
 from pytest_gittrix.engine.promotion.strategy import check_strategy
-from pytest_gittrix.errors import GittrixError, InvalidInput
+from pytest_gittrix.errors import GittrixError, InvalidInput, did_you_mean
 from pytest_gittrix.os_level.files import sync_file_system
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.events import path_fields
@@ -35,7 +35,10 @@ def check_identity(facts: Mapping[str, str | None]) -> dict[str, str | None]:
     """
     unknown = [name for name in facts if name not in IDENTITY]
     if unknown:
-        raise InvalidInput(f"{unknown[0]!r} is nothing that a session says of itself.", fix=f"Use: {', '.join(IDENTITY)}.")
+        raise InvalidInput(
+            f"{unknown[0]!r} is nothing that a session says of itself.",
+            fix=f"{did_you_mean(unknown[0], IDENTITY)}Use: {', '.join(IDENTITY)}.",
+        )
     return {name: value if value is None else check_text(value, name) for name, value in facts.items()}
 
 

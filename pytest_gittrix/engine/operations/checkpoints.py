@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from pytest_gittrix.engine.operations.recorder import Recorder
-from pytest_gittrix.errors import AdapterUnavailable, GittrixError, InvalidInput
+from pytest_gittrix.errors import AdapterUnavailable, Advice, GittrixError, InvalidInput
 from pytest_gittrix.git.bare_repository import open_bare
 from pytest_gittrix.git.commit import parse_commit
 from pytest_gittrix.git.objects import MissingObject, Objects, Trees, open_objects
@@ -109,7 +109,10 @@ def moment_at(events: list[Event], seq: int) -> Moment:
         f"The files as they were after event {seq} were not kept.",
         why="Only some moments are: where turns begin and end, commits, checkpoints, and before what a user says.",
         fix=f"Fork after one of the events {', '.join(map(str, possible[-8:])) or '(none yet)'}; or call checkpoint() where it matters.",
-        opt_out="files='now' takes the files as they are, files='baseline' none of the changes.",
+        opt_out=Advice(
+            "files='now' takes the files as they are, files='baseline' none of the changes.",
+            "--files now takes the files as they are, --files baseline none of the changes.",
+        ),
     )
 
 

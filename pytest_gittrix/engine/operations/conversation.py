@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from pytest_gittrix.engine.operations.recorder import Recorder
-from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.errors import InvalidInput, did_you_mean
 from pytest_gittrix.record.eventlog.events import Actor, Event, check
 from pytest_gittrix.record.eventlog.vocabulary import CONVERSATION, LIVE, VOCABULARY
 from pytest_gittrix.record.state.fold import SessionState, metadata_of
@@ -54,7 +54,10 @@ def check_types(types: Iterable[str] | None) -> frozenset[str] | None:
     wanted = frozenset([types] if isinstance(types, str) else types)
     unknown = sorted(wanted - VOCABULARY.keys() - LIVE.keys())
     if unknown:
-        raise InvalidInput(f"There is no event {unknown[0]!r}.", fix=f"There are: {', '.join([*VOCABULARY, *LIVE])}.")
+        raise InvalidInput(
+            f"There is no event {unknown[0]!r}.",
+            fix=f"{did_you_mean(unknown[0], [*VOCABULARY, *LIVE])}There are: {', '.join([*VOCABULARY, *LIVE])}.",
+        )
     return wanted
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from pytest_gittrix.clock.clock import Clock
 from pytest_gittrix.engine.operations.caller import true_actor
 from pytest_gittrix.engine.operations.expiry import is_past, resolution_ns, unseen_activity
-from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, SessionExpired, SessionNotFound
+from pytest_gittrix.errors import AdapterUnavailable, Advice, EvictionRace, GittrixError, SessionExpired, SessionNotFound
 from pytest_gittrix.os_level.lease import Lease
 from pytest_gittrix.record.eventlog.events import Actor, Event, live_event
 from pytest_gittrix.record.eventlog.log import EventLog, report_ignored
@@ -346,7 +346,10 @@ def require_in_time(state: SessionState, clock: Clock) -> None:
         state="expired",
         why="The next sweep evicts it; until then it can do nothing any more.",
         fix="Start a new session; its work will be in its archive.",
-        opt_out="Give sessions a longer TTL with EvictionPolicy(ttl_idle=...), or extend() them in time.",
+        opt_out=Advice(
+            "Give sessions a longer TTL with EvictionPolicy(ttl_idle=...), or extend() them in time.",
+            "Start sessions with a longer --ttl, or give them more time with `gittrix session extend`.",
+        ),
     )
 
 

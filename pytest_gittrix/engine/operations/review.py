@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
 
-from pytest_gittrix.errors import InvalidInput, PathNotFound
+from pytest_gittrix.errors import Advice, InvalidInput, PathNotFound
 from pytest_gittrix.git.hunks import Hunk, hunks_of, is_binary
 from pytest_gittrix.git.patch import FileChange, Side, patch_text
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, parents
@@ -71,7 +71,9 @@ def read_file(workspace: Workspace, path: str, deleted: Collection[str], max_byt
     entry = baseline_entry(workspace, path, deleted)
     if entry is None or entry.mode == SUBMODULE:
         raise PathNotFound(
-            f"There is no file {path!r} in the workspace.", why="A deleted file reads as absent.", fix="list() names those there are."
+            f"There is no file {path!r} in the workspace.",
+            why="A deleted file reads as absent.",
+            fix=Advice("list() names those there are.", "`gittrix session list-files` names those there are."),
         )
     return workspace.seed.blob(entry.id)
 
@@ -154,7 +156,10 @@ def list_files(workspace: Workspace, path: str, deleted: Collection[str]) -> lis
         here = here or bool(below)
         found |= below
     if not here:
-        raise PathNotFound(f"There is no directory {path!r} in the workspace.", fix="list('.') names those there are.")
+        raise PathNotFound(
+            f"There is no directory {path!r} in the workspace.",
+            fix=Advice("list('.') names those there are.", "`gittrix session list-files` names those there are."),
+        )
     return [ListEntry(name, type_) for name in sorted(found) if (type_ := found[name]) is not None]
 
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from pytest_gittrix.durations import duration_of
-from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.errors import Advice, InvalidInput
 from pytest_gittrix.record.state.values import Policy
 
 LONGEST_TTL: Final = timedelta(days=36_525)
@@ -139,13 +139,18 @@ def check_ttl(value: object, what: str = "ttl") -> timedelta:
     value = duration_of(value)
     if value <= timedelta(0):
         raise InvalidInput(
-            f"{what}={value!r} is not positive.", why="It would expire the session at once.", fix="To end it now, use discard()."
+            f"{what}={value!r} is not positive.",
+            why="It would expire the session at once.",
+            fix=Advice("To end it now, use discard().", "To end it now, use `gittrix session discard`."),
         )
     if value > LONGEST_TTL:
         raise InvalidInput(
             f"{what}={value!r} is longer than {LONGEST_TTL.days} days.",
             why="The deadline could lie beyond the calendar.",
-            fix="For a session that nothing but a person ends, use EvictionPolicy(ttl_idle=None).",
+            fix=Advice(
+                "For a session that nothing but a person ends, use EvictionPolicy(ttl_idle=None).",
+                "For a session that nothing but a person ends, use `gittrix session start --manual`.",
+            ),
         )
     return value
 

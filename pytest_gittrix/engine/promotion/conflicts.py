@@ -11,7 +11,7 @@ from typing import Literal, get_args
 
 from pytest_gittrix.backends.protocol import Drift
 from pytest_gittrix.engine.promotion.selection import Selection
-from pytest_gittrix.errors import BaselineConflict, ConflictKind, InvalidInput, PromoteFailed
+from pytest_gittrix.errors import Advice, BaselineConflict, ConflictKind, InvalidInput, PromoteFailed
 from pytest_gittrix.git.hunks import merge_text
 from pytest_gittrix.git.tree import Entry, overlap
 from pytest_gittrix.workspaces.seed import Seed
@@ -102,5 +102,10 @@ def _conflict(kinds: Mapping[str, ConflictKind], baseline: str, head: str) -> Ba
         kinds=kinds,
         why=f"Promoting would undo what happened between baseline {baseline[:12]} and head {head[:12]}.",
         fix="Promote the other files, or start a new session from the new head and apply the change there.",
-        opt_out="Or promote with on_overlap='merge', which merges them as text." if mergeable else "",
+        opt_out=Advice(
+            "Or promote with on_overlap='merge', which merges them as text.",
+            "Or promote with --on-overlap merge, which merges them as text.",
+        )
+        if mergeable
+        else "",
     )

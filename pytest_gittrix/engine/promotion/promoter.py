@@ -19,7 +19,7 @@ from pytest_gittrix.engine.promotion.promotion import PromoteResult, Promotion
 from pytest_gittrix.engine.promotion.pull_requests import PrRequest, PullRequests
 from pytest_gittrix.engine.promotion.selection import Selection, select
 from pytest_gittrix.engine.promotion.strategy import StrategyPolicy, check_strategy
-from pytest_gittrix.errors import GittrixError, InvalidInput, SecretsFound
+from pytest_gittrix.errors import Advice, GittrixError, InvalidInput, SecretsFound
 from pytest_gittrix.git.tree import Changes
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.workspaces.snapshot import Snapshot
@@ -66,7 +66,9 @@ class PromoteRequest:
             stage="staging",
             why="\n".join([*lines[:_SHOWN], *more]),
             fix="Remove them from the workspace, or select the other files. Nothing was promoted.",
-            opt_out="Let a file through by its path, with allow_secrets=[...] or --allow-secret.",
+            opt_out=Advice(
+                "Let a file through by its path, with allow_secrets=[...].", "Let a file through by its path, with --allow-secret PATH."
+            ),
         )
 
     def commit_message(self, state: SessionState) -> str:

@@ -14,7 +14,7 @@ from pytest_gittrix import points
 from pytest_gittrix.backends.forge.protocol import Forge, ForgeUnavailable, PullRequest
 from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.engine.operations.validation import check_text, visible
-from pytest_gittrix.errors import CapabilityMissing, GittrixError, InvalidInput
+from pytest_gittrix.errors import Advice, CapabilityMissing, GittrixError, InvalidInput
 from pytest_gittrix.git.refs import short_branch
 from pytest_gittrix.os_level.monotonic import pause, real_seconds
 
@@ -50,22 +50,20 @@ class PrRequest:
             if text is not None and "\0" in check_text(text, name):
                 raise InvalidInput(f"{name} holds a NUL.", why="No forge takes it.", fix="Leave it out.")
         if self.title is not None and (not self.title.strip() or "\n" in self.title or visible(self.title) != self.title):
-            raise InvalidInput(
-                f"title={self.title[:80]!r} is no title.", fix="Give one line that says something, without control characters."
-            )
+            raise InvalidInput(f"{self.title[:80]!r} is no title.", fix="Give one line that says something, without control characters.")
         if self.base is not None:
             short_branch(check_text(self.base, "base"))
 
     def refuse_unless_pr(self, strategy: str) -> None:
         """Refuse arguments that a promotion without a pull request has no use for. Raises InvalidInput, which names them."""
         arguments = {"base": self.base, "title": self.title, "body": self.body, "draft": self.draft or None}
-        given = [f"{name}=" for name, value in arguments.items() if value is not None]
+        given = [name for name, value in arguments.items() if value is not None]
         if strategy == "pr" or not given:
             return
         raise InvalidInput(
-            f"{', '.join(given)} is of a pull request, and this promotion opens none: its strategy is {strategy!r}.",
+            f"The {' and the '.join(given)} of a pull request was given, and this promotion opens none: its strategy is {strategy!r}.",
             why="What was asked for would be lost without a word.",
-            fix="Promote with strategy='pr', or leave it out.",
+            fix=Advice("Promote with strategy='pr', or leave it out.", "Promote with --strategy pr, or leave it out."),
         )
 
     def proposal(self, message: str, branch: str, session: str, task: str) -> Proposal:
@@ -163,8 +161,11 @@ class PullRequests:
         raise CapabilityMissing(
             "This durable repository cannot open pull requests: the engine knows no forge of it.",
             why="A pull request is a forge's, not git's.",
-            fix="Give the engine one, such as GitTrix(..., forge=GitHubForge('owner/name', token=...)), or use strategy='branch' and open "
-            "the pull request by hand.",
+            fix=Advice(
+                "Give the engine one, such as GitTrix(..., forge=GitHubForge('owner/name', token=...)), or use strategy='branch' and open "
+                "the pull request by hand.",
+                "Name its repository with --forge-repo OWNER/NAME, or use --strategy branch and open the pull request by hand.",
+            ),
         )
 
     def propose(

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from pytest_gittrix.engine.operations.validation import check_paths
-from pytest_gittrix.errors import InvalidInput, PromoteFailed, WriteRejected
+from pytest_gittrix.errors import Advice, InvalidInput, PromoteFailed, WriteRejected, did_you_mean
 from pytest_gittrix.git.hunks import choose
 from pytest_gittrix.git.tree import SUBMODULE, SYMLINK, Changes, Entry
 from pytest_gittrix.workspaces.snapshot import Snapshot
@@ -54,18 +54,19 @@ def select(snapshot: Snapshot, files: Iterable[str] | None, hunks: Mapping[str, 
             fix="Rename or remove it, or select the other files by name.",
         )
     if unknown:
+        touched = f"{', '.join([*snapshot.changes][:_SHOWN]) or 'nothing'}{' ...' if len(snapshot.changes) > _SHOWN else ''}"
         raise PromoteFailed(
             f"{', '.join(map(repr, unknown[:_SHOWN]))} {'was' if len(unknown) == 1 else 'were'} not touched in this session.",
             stage="staging",
             why="A selection that quietly left something out would promote less than was meant.",
-            fix=f"Touched: {', '.join([*snapshot.changes][:_SHOWN]) or 'nothing'}{' ...' if len(snapshot.changes) > _SHOWN else ''}.",
+            fix=f"{did_you_mean(unknown[0], snapshot.changes)}Touched: {touched}.",
         )
     if not wanted and snapshot.changes:
         raise PromoteFailed(
             "No file was selected.",
             stage="staging",
             why="An empty list promotes nothing; only a list that is left out stands for everything touched.",
-            fix="Name the files to promote, or leave files= out.",
+            fix=Advice("Name the files to promote, or leave files= out.", "Name the files to promote, or leave --files out."),
         )
     if not wanted:
         raise PromoteFailed("There is nothing to promote: no file differs from the baseline.", stage="staging", fix="Discard the session.")
@@ -93,7 +94,7 @@ def _with_hunks(snapshot: Snapshot, path: str, numbers: Collection[int]) -> byte
         raise InvalidInput(
             f"{path!r} has no hunks to choose from.",
             why="Hunks are parts of a text file that both sides have.",
-            fix="Select the whole file with files=[...].",
+            fix=Advice("Select the whole file with files=[...].", "Select the whole file with --files."),
         )
     if not numbers:
         raise InvalidInput(f"No hunk of {path!r} was chosen.", fix="Leave the path out, or name hunks by number from 1.")

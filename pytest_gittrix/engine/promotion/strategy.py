@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from pytest_gittrix.backends.protocol import Durable
-from pytest_gittrix.errors import InvalidInput, PromoteFailed
+from pytest_gittrix.errors import Advice, InvalidInput, PromoteFailed
 from pytest_gittrix.git.refs import branch_ref
 from pytest_gittrix.git.tree import parents
 from pytest_gittrix.os_level.file_lock import exclusive
@@ -130,7 +130,9 @@ class StrategyPolicy:
             return configured or self._by_contributors(durable, branch)
         if requested == "commit":
             raise PromoteFailed(
-                f"{branch!r} is protected, so nothing is committed on it directly.", stage="staging", fix="Promote with strategy='branch'."
+                f"{branch!r} is protected, so nothing is committed on it directly.",
+                stage="staging",
+                fix=Advice("Promote with strategy='branch'.", "Promote with --strategy branch."),
             )
         if requested != "auto":
             return requested

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, get_args
 from pytest_gittrix.clock.clock import EPOCH
 from pytest_gittrix.durations import parse_instant
 from pytest_gittrix.engine.promotion.conflicts import OnOverlap, check_on_overlap
-from pytest_gittrix.errors import GittrixError, InvalidInput
+from pytest_gittrix.errors import GittrixError, InvalidInput, did_you_mean
 from pytest_gittrix.evals.inputs.identity import check_id, digest_of
 from pytest_gittrix.evals.inputs.strict_toml import TomlTable
 from pytest_gittrix.git.environment import hermetic_env, run_git
@@ -32,6 +32,7 @@ CheckKind = Literal["command", "tree", "diff", "function", "pytest"]
 GENERATED: Final = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache")
 """Directories that tools leave behind; their files are never part of a result."""
 
+_SUITE_FILE: Final = "suite.toml"
 _EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _CHECKS: Final = get_args(CheckKind)
 _DEFAULT_TIMEOUT_MS: Final = 120_000
@@ -170,7 +171,13 @@ class Suite:
             AdapterUnavailable: the repository or commit of a case is missing.
         """
         given = Path(_without_nul(os.fspath(path))).absolute()
-        file = given if given.name == "suite.toml" else given / "suite.toml"
+        file = given if given.name == _SUITE_FILE else given / _SUITE_FILE
+        if not file.exists():
+            raise InvalidInput(
+                f"There is no suite in {file.parent}.",
+                why=f"A suite is a directory with a {_SUITE_FILE}.",
+                fix=f"{did_you_mean(file.parent.name, _suites_in(file.parent.parent))}Give the path of one.",
+            )
         top = TomlTable.read(file, _SUITE_KEYS)
         if top.raw("schema") != SCHEMA or not isinstance(top.raw("schema"), int) or isinstance(top.raw("schema"), bool):
             top.wrong("schema", f"{SCHEMA}, the version that is known", top.raw("schema"))
@@ -188,6 +195,11 @@ class Suite:
             if case.id == id_:
                 return case
         raise InvalidInput(f"The suite has no case {id_!r}.", fix=f"Use one of {', '.join(case.id for case in self.cases)}.")
+
+
+def _suites_in(directory: Path) -> list[str]:
+    """The names of the suites in a directory, which may be missing."""
+    return [file.parent.name for file in directory.glob(f"*/{_SUITE_FILE}")]
 
 
 def _directories(cases: Path) -> list[Path]:

@@ -9,6 +9,7 @@ import hashlib
 import importlib
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from types import ModuleType
 from typing import Any, Final, Protocol
 
 from pytest_gittrix.confine.choose import toolchain
-from pytest_gittrix.errors import AdapterUnavailable, InvalidInput
+from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, did_you_mean
 from pytest_gittrix.evals.inputs.identity import Json
 from pytest_gittrix.evals.runs.launch import Finished, succeeded
 from pytest_gittrix.evals.runs.toolbox import OutOfTime, Toolbox
@@ -230,6 +231,18 @@ def agent_of(spec: str) -> Agent:
     if spec.startswith(PYTHON):
         return CallableAgent.of(spec.removeprefix(PYTHON))
     return CommandAgent.of(spec)
+
+
+def require_program(agent: Agent) -> None:
+    """See that the program of an agent that is a command is on PATH, before each sample ends as an error. Raises InvalidInput if not."""
+    program = agent.argv[0] if isinstance(agent, CommandAgent) else "/"
+    if "/" in program or shutil.which(program) is not None:
+        return
+    raise InvalidInput(
+        f"There is no program {program!r} on PATH.",
+        why="Each sample would end as an error of the agent.",
+        fix=f"{did_you_mean(program, (GOLD, NOP))}Give a command, {GOLD}, {NOP} or {PYTHON}module:function.",
+    )
 
 
 def load(name: str) -> ModuleType:

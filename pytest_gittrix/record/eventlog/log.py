@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pytest_gittrix.errors import AdapterUnavailable, InvalidInput, LogDamaged, MetadataVersionUnsupported
+from pytest_gittrix.errors import AdapterUnavailable, Advice, InvalidInput, LogDamaged, MetadataVersionUnsupported
 from pytest_gittrix.os_level.files import OWNERS, sync_directory, write_all, write_file
 from pytest_gittrix.record.eventlog.change_feed import announce_write
 from pytest_gittrix.record.eventlog.events import Actor, Event, check, decode, encode, sealed
@@ -275,7 +275,10 @@ class EventLog:
         return LogDamaged(
             f"The disk did not keep the last event of {self._file}: {problem.strerror}.",
             why="A second try could succeed without the event being there after a power cut.",
-            fix="See to the disk, then call repair() or `gittrix recover`, which writes the log anew.",
+            fix=Advice(
+                "See to the disk, then call repair() or `gittrix recover`, which writes the log anew.",
+                "See to the disk, then run `gittrix recover`, which writes the log anew.",
+            ),
         )
 
     def _announce(self, fd: int) -> None:

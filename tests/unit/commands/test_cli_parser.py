@@ -18,7 +18,7 @@ from pytest_gittrix.cli.main import main
 from pytest_gittrix.cli.verbs import command_line
 from pytest_gittrix.commands import find_verbs, lineage_verbs, session_verbs
 from pytest_gittrix.commands.output import CommandResult
-from pytest_gittrix.commands.parser import ON_OVERLAP, OUTCOMES, STATES, STRATEGIES, WORKSPACES, Misuse
+from pytest_gittrix.commands.parser import COMMANDS, ON_OVERLAP, OUTCOMES, STATES, STRATEGIES, VERBS_OF_SESSIONS, WORKSPACES, Misuse
 from pytest_gittrix.engine.lineage.fork import FILES
 from pytest_gittrix.engine.promotion.conflicts import OnOverlap
 from pytest_gittrix.engine.promotion.strategy import Strategy
@@ -62,11 +62,15 @@ def parsed(line: str) -> Namespace:
     return command_line(words).parse_args(words)
 
 
+def below(of: ArgumentParser) -> list[ArgumentParser]:
+    """The parsers below a parser that were made, aliases once."""
+    made = [verb for action in of._actions if isinstance(action.choices, dict) for verb in action.choices.values()]
+    return [*{id(verb): verb for verb in made if isinstance(verb, ArgumentParser)}.values()]
+
+
 def parsers(of: ArgumentParser) -> list[str]:
-    """The names of a parser and of those below it that were made, aliases once."""
-    below = [made for action in of._actions if isinstance(action.choices, dict) for made in action.choices.values()]
-    made = {id(verb): verb for verb in below if isinstance(verb, ArgumentParser)}.values()
-    return [of.prog, *(name for verb in made for name in parsers(verb))]
+    """The names of a parser and of those below it that were made."""
+    return [of.prog, *(name for verb in below(of) for name in parsers(verb))]
 
 
 def test_the_flags_of_verbs_that_the_line_does_not_name_are_not_made() -> None:
@@ -256,7 +260,10 @@ def test_what_follows_two_dashes_is_a_path() -> None:
     ("line", "told"),
     [
         ("session", "required: VERB"),
-        ("nonsense", "invalid choice: 'nonsense'"),
+        (
+            "nonsense",
+            "There is no command 'nonsense'.\n  There are: session, promote, sweep, recover, member, eval,",
+        ),
         ("session start", "required: --task"),
         ("session start x -t y", "TASK is given twice"),
         ("session list active -s active", "STATUS is given twice"),
@@ -294,7 +301,7 @@ def test_what_follows_two_dashes_is_a_path() -> None:
         ("promote X --hunks app.py", "'app.py' names no hunks"),
         ("promote X --hunks app.py:0", "'app.py:0' names no hunks"),
         ("promote X --hunks :1", "':1' names no hunks"),
-        ("promote X --strat commit", "unrecognized arguments: --strat commit"),
+        ("promote X --strat commit", "There is no flag --strat.\n  Did you mean --strategy?"),
         ("sweep now", "unrecognized arguments: now"),
     ],
 )
@@ -303,8 +310,45 @@ def test_what_is_no_command_line_is_misuse(line: str, told: str, capsysbinary: p
 
     out, err = capsysbinary.readouterr()
     assert (status, out) == (2, b"")
-    assert err.decode().startswith("usage: gittrix")
+    first, *_, usage, help_ = err.decode().splitlines()
     assert told in err.decode()
+    assert first.startswith("gittrix: ")
+    assert usage.startswith("  usage: gittrix ")
+    assert help_.endswith(" --help` shows all of it.")
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("sesion list", "session"),
+        ("session lst", "list"),
+        ("start", "`gittrix session start`"),
+        ("session sweep", "`gittrix sweep`"),
+        ("strt", "`gittrix session start`"),
+        ("--stor X session list", "--store"),
+        ("session start --tsk x", "--task"),
+        ("session commit X --mesage=text", "--message"),
+        ("session list --status promted", "promoted"),
+        ("session start x --workspace clon", "clone"),
+        ("eval rn", "run"),
+        ("eval run suite --agnt nop", "--agent"),
+    ],
+)
+def test_a_mistyped_word_is_answered_with_the_one_that_was_meant(line: str, meant: str) -> None:
+    words = shlex.split(line)
+
+    with pytest.raises(Misuse) as caught:
+        command_line(words).parse_args(words)
+
+    assert f"\nDid you mean {meant}?" in str(caught.value)
+
+
+def test_every_verb_of_a_session_stands_in_one_group_of_the_help() -> None:
+    of = {verb.prog: verb for verb in below(command_line())}
+    for groups, verbs in ((COMMANDS, below(command_line())), (VERBS_OF_SESSIONS, below(of["gittrix session"]))):
+        grouped = [name for names in groups.values() for name in names]
+
+        assert sorted(grouped) == sorted(verb.prog.rpartition(" ")[2] for verb in verbs)
 
 
 @pytest.mark.parametrize("line", ["--json", "promote -j", "session start --json", "session list --json gone"])
@@ -344,11 +388,21 @@ def test_it_tells_its_version(capsysbinary: pytest.CaptureFixture[bytes]) -> Non
     assert capsysbinary.readouterr().out.decode() == f"gittrix {__version__}\n"
 
 
-def test_misuse_carries_the_usage_of_the_verb() -> None:
+@pytest.mark.parametrize(
+    ("line", "usage"),
+    [
+        ("session read X", "session read [FLAGS] ID PATH"),
+        ("session commit X", "session commit [FLAGS] -m TEXT ID"),
+        ("session start --tsk x", "session start [FLAGS] [TASK] [DURABLE] [BRANCH]"),
+        ("session list --status gone", "session list [FLAGS] [STATUS]"),
+    ],
+)
+def test_misuse_carries_the_usage_of_the_verb_in_one_line(line: str, usage: str) -> None:
     with pytest.raises(Misuse) as misuse:
-        parsed("session read X")
+        parsed(line)
 
-    assert misuse.value.usage.startswith("usage: gittrix session read ")
+    verb = " ".join(usage.split()[:2])
+    assert misuse.value.usage == f"usage: gittrix {usage}\n`gittrix {verb} --help` shows all of it."
 
 
 @pytest.mark.parametrize("line", ["--help", "session --help", "promote --help", "--version", "session start"])

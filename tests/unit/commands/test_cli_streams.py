@@ -56,6 +56,18 @@ def test_a_task_cannot_draw_in_the_table(cli: Cli, monkeypatch: pytest.MonkeyPat
     assert row.startswith(id_)
 
 
+def test_a_task_or_a_message_steers_no_terminal_behind_a_pipe(cli: Cli) -> None:
+    id_ = cli.ok("session", "start", "one\x1b[31m\ntwo").lines[0]
+    (cli.workspace(id_) / "app.py").write_text("new\n", encoding="utf-8")
+    cli.git("add", "--all", cwd=cli.workspace(id_))
+    cli.git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "say\x1b[31m", cwd=cli.workspace(id_))
+
+    assert cli.ok("session", "info", id_).lines[1:3] == ["task        one\\x1b[31m", "            two"]
+    assert cli.ok("session", "log", id_).text.endswith("say\\x1b[31m\n")
+    cli.ok("promote", id_)
+    assert cli.git("log", "-1", "--format=%B").startswith("gittrix: one\\x1b[31m\n")
+
+
 @pytest.mark.parametrize(("variable", "coloured"), [(None, True), ("NO_COLOR", False), ("TERM", False)])
 def test_colour_is_for_terminals_and_for_nobody_who_said_no(
     cli: Cli, variable: str | None, coloured: bool, monkeypatch: pytest.MonkeyPatch

@@ -225,7 +225,9 @@ def test_what_is_no_command_is_misuse(cli: Cli, arguments: tuple[str, ...]) -> N
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("run", "nowhere", "--agent", "nop"), "suite.toml cannot be read"),
+        (("run", "nowhere", "--agent", "nop"), "A suite is a directory with a suite.toml."),
+        (("run", "siute", "--agent", "nop"), "Did you mean suite? Give the path of one."),
+        (("run", "suite", "--agent", "gould"), "Did you mean gold? Give a command, gold, nop or python:module:function."),
         (("run", "suite"), "There is no agent"),
         (("run", "suite", "--agent", "nop", "--executor", "cloud"), "'cloud' is no executor"),
         (("run", "suite", "--agent", "nop", "--filter", "x*"), "No sample fits x*"),

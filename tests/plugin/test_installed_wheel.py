@@ -1,6 +1,8 @@
-"""The built wheel, as a stranger has it: installed somewhere else, used by the project in ``user_project``, with nothing of this checkout.
+"""The built wheel, as a stranger has it: installed into a virtualenv, with nothing of this checkout.
 
-The project uses every fixture, every argument of the marker and every option; that it does is tested too.
+There the README runs from top to bottom, and so does the project in ``user_project``, which uses every fixture, every argument of the
+marker and every option; that it does is tested too. What the wheel needs comes from the virtualenv that runs this test, so nothing is
+downloaded.
 """
 
 from __future__ import annotations
@@ -12,7 +14,10 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
+import tarfile
 import tomllib
+import venv
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.message import Message
@@ -25,6 +30,7 @@ from packaging.requirements import Requirement
 
 from pytest_gittrix import plugin
 from pytest_gittrix.plugin import config
+from tests.docs.test_docs_examples import SESSION_ID, blocks, user_repository
 
 ROOT = Path(__file__).resolve().parents[2]
 USER_PROJECT = Path(__file__).with_name("user_project")
@@ -32,7 +38,6 @@ PROJECT_TABLE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-
 
 FIXTURES = sorted(name for name in vars(plugin) if re.fullmatch(r"gittrix(_\w+)?", name))
 ARGUMENTS = sorted(inspect.signature(config.gittrix).parameters)
-MODES = {"one process": ["-p", "no:randomly"], "workers, random order": ["-n", "2", "--randomly-seed=7"]}
 
 GIVEN = {
     "command line": {"epoch": "2041-02-03T04:05:06+00:00", "freeze": "all", "workspace": "lazy", "keep": "all", "profile": "soak"},
@@ -45,10 +50,19 @@ ANYWHERE = {"artifacts": "kept", "git": "", "system": "house_system:system", "co
 
 @dataclass(frozen=True)
 class Installed:
-    """A wheel, the directory it was installed into, and an environment that finds it there and nothing else of ours."""
+    """A wheel and an sdist, the virtualenv that the wheel was installed into, and an environment that finds it there alone.
+
+    Attributes:
+        wheel, sdist: what was built.
+        directory: the virtualenv's ``site-packages``.
+        programs: its ``bin``.
+        environment: the variables of whoever uses it.
+    """
 
     wheel: Path
+    sdist: Path
     directory: Path
+    programs: Path
     environment: Mapping[str, str]
 
     def run(self, *command: str, where: Path, **more: str) -> subprocess.CompletedProcess[str]:
@@ -56,12 +70,11 @@ class Installed:
         return subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
     def pytest(self, *arguments: str, where: Path, **more: str) -> subprocess.CompletedProcess[str]:
-        return self.run(
-            sys.executable, "-m", "pytest", "-p", "no:schemathesis", f"--basetemp={where.parent / 'base'}", *arguments, where=where, **more
-        )
+        python, temporary = str(self.programs / "python"), where.parent / "base"
+        return self.run(python, "-m", "pytest", "-p", "no:schemathesis", f"--basetemp={temporary}", *arguments, where=where, **more)
 
     def gittrix(self, *arguments: str, where: Path) -> str:
-        done = self.run(str(self.directory / "bin" / "gittrix"), *arguments, where=where)
+        done = self.run(str(self.programs / "gittrix"), *arguments, where=where)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -69,22 +82,36 @@ class Installed:
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     base = tmp_path_factory.mktemp("installed")
-    built, directory = base / "dist", base / "site"
-    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(built)], cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = built.glob("*.whl")
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index"]
-    subprocess.run([*pip, f"--target={directory}", str(wheel)], check=True, capture_output=True)
+    built, virtualenv = base / "dist", base / "venv"
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", str(built)], cwd=ROOT, check=True, capture_output=True)
+    (wheel,), (sdist,) = built.glob("*.whl"), built.glob("*.tar.gz")
+    venv.create(virtualenv, symlinks=True)
+    directory = Path(sysconfig.get_path("purelib", vars={"base": str(virtualenv)}))
+    (directory / "packages.pth").write_text(f"{sysconfig.get_path('purelib')}\n", encoding="utf-8")
+    for name in (
+        "pytest",
+        "_pytest",
+        "py.py",
+        "pluggy",
+        "iniconfig",
+        "packaging",
+        "pygments",
+    ):  # for confined checks
+        source = Path(sysconfig.get_path("purelib"), name)
+        (shutil.copytree if source.is_dir() else shutil.copy)(source, directory / name)
+    pip = [str(virtualenv / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-index"]
+    subprocess.run([*pip, "--force-reinstall", "--no-deps", str(wheel)], check=True, capture_output=True)
+    subprocess.run([*pip, f"pytest-gittrix[evals]=={PROJECT_TABLE['version']}"], check=True, capture_output=True)  # all it needs is there
     environment = {
-        "PATH": os.environ.get("PATH", os.defpath),
+        "PATH": os.pathsep.join([str(virtualenv / "bin"), os.environ.get("PATH", os.defpath)]),
         "HOME": str(base / "home"),
         "GITTRIX_HOME": str(base / "gittrix"),
-        "PYTHONPATH": str(directory),
         "INSTALLED": str(directory),
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CONFIG_GLOBAL": str(base / "no-gitconfig"),
         "LC_ALL": "C.UTF-8",
     }
-    return Installed(wheel, directory, environment)
+    return Installed(wheel, sdist, directory, virtualenv / "bin", environment)
 
 
 @pytest.fixture
@@ -136,7 +163,45 @@ def test_the_wheel_says_what_it_is(installed: Installed) -> None:
     assert (papers / "licenses" / "LICENSE").read_text(encoding="utf-8") == (ROOT / "LICENSE").read_text(encoding="utf-8")
 
 
+def test_the_sdist_makes_the_same_wheel(installed: Installed, tmp_path: Path) -> None:
+    with tarfile.open(installed.sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist")]
+    subprocess.run(build, cwd=source, check=True, capture_output=True)
+    (again,) = (tmp_path / "dist").glob("*.whl")
+
+    first, second = ({one.filename: one.CRC for one in ZipFile(wheel).infolist()} for wheel in (installed.wheel, again))
+    assert first == second
+    assert {"tests", "docs", "examples", "fixtures", "CHANGELOG.md", "SECURITY.md", "tox.ini"} <= {path.name for path in source.iterdir()}
+
+
 # What it does ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_readme_runs_from_top_to_bottom(installed: Installed, tmp_path: Path) -> None:
+    directory = user_repository(tmp_path, installed.environment)
+    for name in ("fixtures", "examples"):  # what the README has of a clone
+        (directory / name).symlink_to(ROOT / name)
+    ids: dict[str, str] = {}
+    for block in blocks((ROOT / "README.md").read_text(encoding="utf-8"), "README.md"):
+        if block.file:
+            (directory / block.file).write_text(block.body, encoding="utf-8")
+            assert set(summary(installed.pytest(block.file, where=directory))) == {"passed"}, block.where
+        shown = [line.removeprefix("$ ") for line in block.body.splitlines() if re.match(r"(\$ )?(gittrix|echo) ", line)]
+        for command in shown if block.language in ("bash", "console") else ():
+            for placeholder, id_ in ids.items():
+                command = command.replace(placeholder, id_)
+            done = installed.run("sh", "-c", command, where=directory)
+            differ = command.startswith("gittrix eval compare")
+            assert done.returncode == (3 if differ else 0), f"$ {command}\n{done.stdout}{done.stderr}"
+            assert "--agent gold" not in command or "pass rate   100.0%" in done.stdout
+            if command.startswith("gittrix session start"):
+                ids[SESSION_ID.findall(block.body)[0]] = done.stdout.splitlines()[0]
+
+    assert ids
+    assert (directory / "runs" / "a" / "report.html").stat().st_size > 1000
+    assert installed.gittrix("--version", where=directory) == f"gittrix {PROJECT_TABLE['version']}\n"
 
 
 def test_the_project_uses_everything_there_is() -> None:
@@ -149,9 +214,9 @@ def test_the_project_uses_everything_there_is() -> None:
     assert [{*given, *ANYWHERE, *EVALS} for given in GIVEN.values()] == [{option.name for option in config.OPTIONS}] * 3
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_the_project_passes(mode: str, installed: Installed, project: Path) -> None:
-    done = installed.pytest(*MODES[mode], "check_evals.py", "check_fixtures.py", "check_marker.py", "check_nothing.py", where=project)
+def test_the_project_passes_on_workers_in_random_order(installed: Installed, project: Path) -> None:
+    modules = [f"check_{name}.py" for name in ("evals", "fixtures", "marker", "nothing")]
+    done = installed.pytest("-n", "2", "--randomly-seed=7", *modules, where=project)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert set(summary(done)) == {"passed"}
@@ -199,19 +264,7 @@ def give(way: str, given: Mapping[str, str], project: Path) -> tuple[list[str], 
 
 
 def test_switched_off_it_leaves_the_project_alone(installed: Installed, project: Path) -> None:
-    without = installed.pytest("-p", "no:gittrix", "check_nothing.py", where=project)
-    missed = installed.pytest("-p", "no:gittrix", "check_fixtures.py", "-k", "rivals", where=project)
+    run = installed.pytest("-p", "no:gittrix", "check_nothing.py", "check_fixtures.py", "-k", "arithmetic or rivals", where=project)
 
-    assert summary(without) == {"passed": 1}, without.stdout + without.stderr
-    assert "fixture 'gittrix_session' not found" in missed.stdout
-
-
-def test_the_command_works_in_a_repository_of_ones_own(installed: Installed, project: Path) -> None:
-    helped = installed.gittrix("--help", where=project)
-    started = json.loads(installed.gittrix("session", "start", "--task", "look around", "--json", where=project))
-    listed = installed.gittrix("session", "list", where=project)
-
-    assert "session" in helped
-    assert installed.gittrix("--version", where=project) == f"gittrix {PROJECT_TABLE['version']}\n"
-    assert (Path(started["data"]["workspacePath"]) / "check_nothing.py").exists()
-    assert started["data"]["id"] in listed
+    assert summary(run).get("passed") == summary(run).get("error") == 1, run.stdout + run.stderr
+    assert "fixture 'gittrix_session' not found" in run.stdout

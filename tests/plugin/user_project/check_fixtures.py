@@ -112,7 +112,7 @@ def test_my_own_programs_are_hermetic(gittrix_env: Mapping[str, str], gittrix_se
     subprocess.run(commit, cwd=gittrix_durable.path, env=gittrix_env, check=True, timeout=60)
     assert gittrix_durable.log()[0].author.when == gittrix_durable.log()[0].committer.when == datetime(2030, 1, 1, tzinfo=UTC)
 
-    command = [str(INSTALLED / "bin" / "gittrix"), "session", "list"]
+    command = [str(Path(sys.executable).with_name("gittrix")), "session", "list"]
     listed = subprocess.run(command, env=gittrix_env, check=True, timeout=60, capture_output=True, text=True)
     assert gittrix_session.id in listed.stdout
 

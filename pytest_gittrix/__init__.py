@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_gittrix.testing.repos.durable import DurableRepo, Rival
     from pytest_gittrix.testing.world import World
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 __all__ = [

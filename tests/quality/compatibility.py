@@ -12,10 +12,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from pytest_gittrix import __version__
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs" / "reference" / "compatibility.md"
@@ -42,7 +45,7 @@ NEIGHBOURS: Final[Mapping[str, Neighbour]] = {
     "asyncio": Neighbour("pytest-asyncio", ("--asyncio-mode=auto", "async_case.py")),
     "cov": Neighbour("pytest-cov", ("--cov=toy_agent", "--cov-fail-under=100")),
 }
-COLUMNS: Final = ("alone", *NEIGHBOURS, "all four")
+COLUMNS: Final = ("alone", *NEIGHBOURS, "all four", "mypy --strict")
 
 PROJECT: Final[Mapping[str, str]] = {
     "toy_agent.py": '''\
@@ -94,6 +97,32 @@ def test_bytes_arrive_as_they_are(gittrix_worlds, contents):
         session.write("new.bin", b"0" + contents)
         session.promote()
         assert world.durable.read("new.bin") == b"0" + contents
+""",
+    # A module that is only checked for its types: a test with annotations, against the types that the wheel brings.
+    "typed_case.py": """\
+import pytest
+
+from pytest_gittrix import AgentSession, BaselineConflict, DurableRepo, FrozenClock, GitTrix, Rival, UserSession
+
+
+@pytest.mark.gittrix(files={"app.py": "v1\\n"})
+def test_it(
+    gittrix: GitTrix,
+    gittrix_session: UserSession,
+    gittrix_agent: AgentSession,
+    gittrix_durable: DurableRepo,
+    gittrix_rival: Rival,
+    gittrix_clock: FrozenClock,
+) -> None:
+    gittrix_agent.write("app.py", "v2\\n")
+    gittrix_rival.commit({"app.py": "theirs\\n"}, message="hot fix")
+    with pytest.raises(BaselineConflict) as caught:
+        gittrix_session.promote(strategy="commit")
+    conflicting: list[str] = caught.value.conflicting_files
+    contents: bytes = gittrix_durable.read(conflicting[0])
+    gittrix_clock.advance(hours=4)
+    evicted: list[str] = gittrix.sweep()
+    assert (contents, evicted) == (b"theirs\\n", [])
 """,
     # A module that is collected only where it is named: without its plugin, pytest cannot run an asynchronous test.
     "async_case.py": """\
@@ -150,8 +179,12 @@ class Environment:
         arguments = [argument for one in neighbours for argument in one.arguments]
         files = [*(name for name in arguments if name.endswith(".py")), "test_agent.py"]
         flags = [argument for argument in arguments if not argument.endswith(".py")]
+        return self.succeeds(["pytest", "-q", "-W", "error::pytest.PytestUnknownMarkWarning", *flags, *files], project)
+
+    def succeeds(self, module: Sequence[str], project: Path) -> bool:
+        """Whether ``python -m`` with a module and its arguments ends with 0. What it prints is printed if not."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "GITTRIX_", "PYTHON"))}
-        command = [str(self.python), "-m", "pytest", "-q", "-W", "error::pytest.PytestUnknownMarkWarning", *flags, *files]
+        command = [str(self.python), "-m", *module]
         done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=300, check=False)
         if done.returncode:
             print(done.stdout[-2000:], file=sys.stderr)
@@ -172,19 +205,24 @@ def row(python: str, pytest: str, wheel: Path, directory: Path) -> tuple[dict[st
         environment.pip("uninstall", "--yes", neighbour.package)
     environment.pip("install", pytest, *(one.package for one in NEIGHBOURS.values()))
     passed["all four"] = environment.passes([*NEIGHBOURS.values()], project)
+    environment.pip("install", "mypy")
+    passed["mypy --strict"] = environment.succeeds(["mypy", "--strict", "typed_case.py"], project)
     return passed, environment.versions()
 
 
 def page(rows: Sequence[tuple[str, Mapping[str, bool], Mapping[str, str]]], missing: Sequence[str], day: str) -> str:
     """The page of the reference, from what was run."""
     plugins = [one.package for one in NEIGHBOURS.values()]
+    intro = f"""
+        Each cell is a run of a small project with the wheel of pytest-gittrix {__version__}: a promotion, a conflict, an expiry and a
+        Hypothesis test. With `asyncio` there is an asynchronous test too, with `xdist` there are two workers, and with `cov` a coverage of
+        100 % is asked for. In the last column mypy checks an annotated test against the types that the wheel brings. The environment of a
+        row has this pytest and this plugin beside ours, in the newest versions of {day} that go together. `make compat` runs it again, and
+        writes this page."""
     lines = [
         "# Compatibility",
         "",
-        "Each cell is a run of a small project with the built wheel: a promotion, a conflict, an expiry and a Hypothesis test. With",
-        "`asyncio` there is an asynchronous test too, with `xdist` there are two workers, and with `cov` a coverage of 100 % is asked for.",
-        f"The environment of a row has this pytest and this plugin beside ours, in the newest versions of {day} that go together.",
-        "`make compat` runs it again, and writes this page.",
+        textwrap.fill(" ".join(intro.split()), 140),
         "",
         "| Python | pytest | " + " | ".join(COLUMNS) + " |",
         "|---" * (2 + len(COLUMNS)) + "|",
@@ -193,7 +231,7 @@ def page(rows: Sequence[tuple[str, Mapping[str, bool], Mapping[str, str]]], miss
         cells = ["passes" if passed[column] else "**fails**" for column in COLUMNS]
         lines.append(f"| {python} | {versions['pytest']} | " + " | ".join(cells) + " |")
     lines += ["", "The versions of the plugins, and of what pytest-gittrix itself needs:", ""]
-    named = [*plugins, "hypothesis", "GitPython", "pygit2", "pydantic", "freezegun"]
+    named = [*plugins, "mypy", "hypothesis", "GitPython", "pygit2", "pydantic", "freezegun"]
     lines += ["| Python | pytest | " + " | ".join(named) + " |", "|---" * (2 + len(named)) + "|"]
     for python, _, versions in rows:
         lines.append(f"| {python} | {versions['pytest']} | " + " | ".join(versions.get(name, "") for name in named) + " |")

@@ -17,6 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import pytest_gittrix
+from tests.quality import compatibility
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -122,6 +123,18 @@ def test_the_version_is_said_once(project: dict[str, Any]) -> None:
 
     assert project["version"] == pytest_gittrix.__version__
     assert re.search(rf"^## \[(?:Unreleased|{re.escape(project['version'])})\]", changelog, re.MULTILINE)
+
+
+def test_the_versions_of_python_agree(project: dict[str, Any]) -> None:
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    named = re.findall(r"Python :: (3\.\d+)$", "\n".join(project["classifiers"]), re.MULTILINE)
+    tox = (ROOT / "tox.ini").read_text(encoding="utf-8")
+
+    assert project["requires-python"] == f">={named[0]}"
+    assert (tools["ruff"]["target-version"], tools["mypy"]["python_version"]) == (f"py{named[0].replace('.', '')}", named[0])
+    assert re.findall(r"\bpy\d+\b", tox.partition("\n[")[0]) == [f"py{one.replace('.', '')}" for one in named]
+    assert f"base_python = python{named[0]}" in tox.partition("[testenv:lowest]")[2]
+    assert tuple(named) == compatibility.PYTHONS
 
 
 def test_the_lowest_environment_pins_what_pyproject_allows_at_least(project: dict[str, Any]) -> None:

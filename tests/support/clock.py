@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
+from itertools import count
+
+import pytest
 
 FIVE_MINUTES = timedelta(minutes=5)
 TIMEOUT = 30  # seconds; only a hang takes as long
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every wait of this process for a lock be over soon."""
+    seconds: Callable[[], int] = count(step=7).__next__
+    monkeypatch.setattr("time.monotonic", lambda: float(seconds()))

@@ -6,12 +6,13 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, Self
@@ -19,6 +20,7 @@ from typing import Any, Final, Self
 from support.git import GitRepo
 
 from pytest_gittrix.git.environment import hermetic_env
+from pytest_gittrix.os_level.lock_owner import Owner
 from pytest_gittrix.os_level.monotonic import pause, real_seconds
 from pytest_gittrix.server import daemon_file
 from pytest_gittrix.server.daemon_file import DaemonFile
@@ -236,3 +238,62 @@ def wait_until(holds: Callable[[], bool], what: str = "it") -> None:
 def descriptors() -> int:
     """How many files this process has open."""
     return len(os.listdir("/proc/self/fd"))
+
+
+def impostor(home: Path, port: int, **changes: Any) -> None:
+    """Publish a daemon's file that leads to a port."""
+    owner = Owner.current()
+    told = daemon_file.DaemonFile(
+        "team",
+        "127.0.0.1",
+        port,
+        owner.pid,
+        owner.start_time,
+        "",
+        str(home / "sessions"),
+        os.environ.get("PYTEST_GITTRIX_CLOCK"),
+        None,
+        "key",
+        owner.to_json(),
+    )
+    daemon_file.publish(home, replace(told, **changes))
+
+
+@contextmanager
+def listener(answer: bytes | None, *, greeting: bytes | None = None, heard: list[bytes] | None = None) -> Iterator[int]:
+    """Something that takes connections, and answers the first request of each with ``greeting`` and all others with ``answer``."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        held: list[socket.socket] = []
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                held.append(connection)
+                for number, text in enumerate((greeting or answer, answer)):
+                    if text is None:
+                        break
+                    if not (said := connection.recv(65536)):
+                        break
+                    if heard is not None:
+                        heard.append(said)
+                    connection.sendall(text)
+                    if number or greeting is None:
+                        connection.close()
+                        break
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        for connection in held:
+            connection.close()
+
+
+def http_answer(status: str, body: object) -> bytes:
+    """A whole answer of an HTTP server, with a body of JSON."""
+    text = json.dumps(body).encode()
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text

@@ -182,7 +182,9 @@ class DrivenEngine:
 
 def _require(capability: Capability | None, declared: frozenset[Capability]) -> None:
     if capability is not None and capability not in declared:
-        raise CapabilityMissing(f"The system does not declare {capability!s}.")
+        raise CapabilityMissing(
+            f"The system does not declare {capability!s}.", fix="Ask for `capabilities` first; a clause names what it needs."
+        )
 
 
 class Stage:

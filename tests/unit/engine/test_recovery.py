@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.clock import hurry
 from support.engine import KINDS, LINES, Site, at_point, edited, in_child, kill_at, open_site, passed
 
 from pytest_gittrix.engine.lineage.recovery import RecoveryReport
@@ -306,15 +307,19 @@ class TestLocks:
         assert site.durable.fingerprint() == before
 
     @pytest.mark.parametrize("contents", ["", "pid 1\n", "1" * 40 + "\n"])
-    def test_on_the_index_of_another_program_refuse_the_promotion(self, site: Site, session: UserSession, contents: str) -> None:
+    def test_on_the_index_of_another_program_refuse_the_promotion(
+        self, site: Site, session: UserSession, contents: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         lock = site.durable.git_dir / "index.lock"
         lock.write_text(contents)
         before = site.durable.fingerprint()
+        hurry(monkeypatch)
         with pytest.raises(WorktreeDirty, match=r"index\.lock") as caught:
             session.promote()
         assert caught.value.stage == "staging"
         assert site.durable.fingerprint() == before
         lock.unlink()
+        monkeypatch.undo()
         assert site.durable.contains(session.promote().sha)
 
     @pytest.mark.parametrize("contents", ["", "1" * 40 + "\n"])
@@ -324,7 +329,7 @@ class TestLocks:
         lock = site.durable.git_dir / "refs/heads/main.lock"
         lock.write_text(contents)
         before = site.durable.fingerprint()
-        monkeypatch.setattr("pytest_gittrix.os_level.file_lock.time.monotonic", _hurried())
+        hurry(monkeypatch)
         with pytest.raises(DurableLocked, match=r"main\.lock"):
             session.promote()
         assert site.durable.fingerprint() == before
@@ -356,12 +361,6 @@ class TestLocks:
         assert in_child(hold) == 7
         assert (site.directory(session) / ".lock").exists()
         assert session.read("app.py") == b"print('v2')\n"
-
-
-def _hurried() -> Callable[[], float]:
-    """A clock on which every wait is soon over."""
-    seconds = iter(range(0, 10_000_000, 7))
-    return lambda: float(next(seconds))
 
 
 class TestAnEvictionThatIsKilled:

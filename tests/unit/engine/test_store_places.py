@@ -14,7 +14,7 @@ from support.engine import KINDS, Site, fingerprint, open_site
 from pytest_gittrix.backends.local import LocalDurable, LocalEphemeral
 from pytest_gittrix.engine.engine import GitTrix
 from pytest_gittrix.engine.user_session import UserSession
-from pytest_gittrix.errors import AdapterUnavailable
+from pytest_gittrix.errors import AdapterUnavailable, LogDamaged
 
 COPIED = [kind for kind in KINDS if kind != "worktree"]
 
@@ -116,3 +116,16 @@ def test_a_linked_work_tree_that_was_moved_is_listed_where_it_is(site: Site) -> 
 
     assert str(site.root / "elsewhere" / session.id / "workspace") in site.durable.git("worktree", "list", "--porcelain")
     assert site.durable.git("worktree", "prune", "--dry-run", "--verbose", "--expire=now") == ""
+
+
+def test_a_directory_that_was_copied_is_a_problem_that_names_its_session(site: Site) -> None:
+    session = at_work(site, "copy")
+    shutil.copytree(site.directory(session), site.directory("sess_copy"))
+
+    (problem,) = site.engine.problems()
+    assert problem.id == "sess_copy"
+    assert f"It belongs to the session {session.id!r}." in problem.message
+    with pytest.raises(LogDamaged):
+        site.engine.get_session("sess_copy")
+    assert site.engine.sweep() == []
+    assert session.touched_files() != []

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import base64
 import io
-import json
-import os
-import socket
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.cli import Cli, Terminal
-from support.daemon import DaemonClient, serving
+from support.daemon import DaemonClient, http_answer, impostor, listener, serving
 
 from pytest_gittrix.cli.main import main
 from pytest_gittrix.os_level.lock_owner import Owner
-from pytest_gittrix.server import client, daemon_file
+from pytest_gittrix.server import client
 from pytest_gittrix.server.run import Settings
 
 READING = [
@@ -245,72 +240,14 @@ def test_help_and_misuse_are_told_without_a_daemon(cli: Cli, sent: list[list[str
 # Daemons that do not answer ----------------------------------------------------------------------------------------------------------
 
 
-def impostor(cli: Cli, port: int, **changes: Any) -> None:
-    """A daemon's file that leads to a port."""
-    owner = Owner.current()
-    told = daemon_file.DaemonFile(
-        "team",
-        "127.0.0.1",
-        port,
-        owner.pid,
-        owner.start_time,
-        "",
-        str(cli.home / "sessions"),
-        os.environ["PYTEST_GITTRIX_CLOCK"],
-        None,
-        "key",
-        owner.to_json(),
-    )
-    daemon_file.publish(cli.home, replace(told, **changes))
-
-
-@contextmanager
-def listener(answer: bytes | None, *, greeting: bytes | None = None, heard: list[bytes] | None = None) -> Iterator[int]:
-    """Something that takes connections, and answers the first request of each with ``greeting`` and all others with ``answer``."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        held: list[socket.socket] = []
-
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = server.accept()
-                except OSError:
-                    return
-                held.append(connection)
-                for number, text in enumerate((greeting or answer, answer)):
-                    if text is None:
-                        break
-                    if not (said := connection.recv(65536)):
-                        break
-                    if heard is not None:
-                        heard.append(said)
-                    connection.sendall(text)
-                    if number or greeting is None:
-                        connection.close()
-                        break
-
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        yield server.getsockname()[1]
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join()
-        for connection in held:
-            connection.close()
-
-
-def http(status: str, body: object) -> bytes:
-    text = json.dumps(body).encode()
-    return f"HTTP/1.1 {status}\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text
-
-
-@pytest.mark.parametrize("answer", [None, b"SSH-2.0-OpenSSH\r\n", http("200 OK", {"ok": True}), http("500 No", [])])
+@pytest.mark.parametrize("answer", [None, b"SSH-2.0-OpenSSH\r\n", http_answer("200 OK", {"ok": True}), http_answer("500 No", [])])
 def test_where_somebody_else_answers_or_nobody_the_store_is_worked_on(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, answer: bytes | None
 ) -> None:
     id_ = cli.start()
     monkeypatch.setattr(client.Client.__init__, "__kwdefaults__", {"patience": 0.2})
     with listener(answer) as port:
-        impostor(cli, port)
+        impostor(cli.home, port)
         ran = cli("session", "list", "--json")
 
     assert ran.status == 0
@@ -320,8 +257,8 @@ def test_where_somebody_else_answers_or_nobody_the_store_is_worked_on(
 
 def test_somebody_else_who_answers_does_not_get_the_key(cli: Cli) -> None:
     heard: list[bytes] = []
-    with listener(http("200 OK", {"ok": True}), heard=heard) as port:
-        impostor(cli, port, key="the-key-of-the-daemon")
+    with listener(http_answer("200 OK", {"ok": True}), heard=heard) as port:
+        impostor(cli.home, port, key="the-key-of-the-daemon")
         cli("session", "list")
 
     assert len(heard) == 1
@@ -332,7 +269,7 @@ def test_somebody_else_who_answers_does_not_get_the_key(cli: Cli) -> None:
 def test_a_file_that_a_dead_daemon_left_is_not_even_tried(cli: Cli) -> None:
     id_ = cli.start()
     gone = Owner.current().to_json() | {"start_time": 1}
-    impostor(cli, 1, owner=gone)
+    impostor(cli.home, 1, owner=gone)
 
     assert [one["id"] for one in cli.data("session", "list")] == [id_]
 
@@ -347,9 +284,9 @@ def test_a_file_that_is_none_is_taken_for_no_daemon(cli: Cli, text: str) -> None
 
 def test_a_daemon_that_goes_away_in_the_middle_is_done_without_if_nothing_can_be_done_twice(cli: Cli) -> None:
     id_ = cli.start()
-    greeting = http("200 OK", {"ok": True, "store": str(cli.home / "sessions")})
+    greeting = http_answer("200 OK", {"ok": True, "store": str(cli.home / "sessions")})
     with listener(b"", greeting=greeting) as port:
-        impostor(cli, port)
+        impostor(cli.home, port)
         looked = cli("session", "list", "--json")
         changed = cli("session", "record", id_, "user_message", "--json", stdin='{"text": "once"}')
 
@@ -358,12 +295,12 @@ def test_a_daemon_that_goes_away_in_the_middle_is_done_without_if_nothing_can_be
     assert (changed.status, changed.envelope["error"]["code"]) == (1, "DAEMON_LOST")
 
 
-@pytest.mark.parametrize("refusal", [http("400 Bad Request", {"ok": False, "error": {"code": "INVALID_INPUT", "message": "odd"}})])
+@pytest.mark.parametrize("refusal", [http_answer("400 Bad Request", {"ok": False, "error": {"code": "INVALID_INPUT", "message": "odd"}})])
 def test_what_standard_input_held_is_not_lost_where_the_daemon_refuses_the_command(cli: Cli, refusal: bytes) -> None:
     id_ = cli.start()
-    greeting = http("200 OK", {"ok": True, "store": str(cli.home / "sessions")})
+    greeting = http_answer("200 OK", {"ok": True, "store": str(cli.home / "sessions")})
     with listener(refusal, greeting=greeting) as port:
-        impostor(cli, port)
+        impostor(cli.home, port)
         ran = cli("session", "write", id_, "new.txt", stdin=b"precious\n")
 
     assert (ran.status, ran.err) == (0, "gittrix: The daemon refuses the command (odd).\n")

@@ -74,6 +74,8 @@ def engine(
     from pytest_gittrix.clock.file_clock import clock_from_environment
     from pytest_gittrix.commands.forge_options import ForgeSettings
     from pytest_gittrix.engine.engine import GitTrix
+    from pytest_gittrix.engine.operations.eviction import BUDGET
+    from pytest_gittrix.engine.operations.validation import budget_from_environment
 
     caller = remote_caller.get()
     if caller is not None and durable is None and ephemeral is None:
@@ -89,6 +91,7 @@ def engine(
         store=caller.engine.store.root if caller is not None else store_of(options),
         clock=caller.engine.clock if caller is not None else clock_from_environment(),
         sweep_interval=None,
+        sweep_budget=budget_from_environment(BUDGET),
         ask=_ask if has_person(options) else None,
         forge=forge.open,
         credentials=forge.credentials,

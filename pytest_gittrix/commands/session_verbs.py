@@ -203,7 +203,9 @@ def sweep(options: Namespace) -> CommandResult:
     with working("Sweeping"), context.engine(options, tidy=False) as gittrix:
         evicted = gittrix.sweep()
         archives = {id_: [*gittrix.archives(id_)] for id_ in evicted}
-    return CommandResult({"evicted": evicted, "archives": archives}, text_of(evicted))
+        postponed = gittrix.postponed()
+    notes = (f"Session {id_} is postponed: to archive its work takes longer than one session may take." for id_ in postponed)
+    return CommandResult({"evicted": evicted, "archives": archives, "postponed": postponed}, text_of(evicted), tuple(notes))
 
 
 def recover(options: Namespace) -> CommandResult:
@@ -211,10 +213,12 @@ def recover(options: Namespace) -> CommandResult:
     with working("Recovering"), context.engine(options, tidy=False) as gittrix:
         report = gittrix.recover()
     done = {"rolled forward": report.rolled_forward, "rolled back": report.rolled_back, "removed": report.removed}
+    done["postponed"] = report.postponed
     data = {
         "rolledForward": report.rolled_forward,
         "rolledBack": report.rolled_back,
         "removed": report.removed,
+        "postponed": report.postponed,
         "problems": [{"id": problem.id, "message": problem.message} for problem in report.problems],
     }
     text = text_of(f"{what:<14}  {id_}" for what, ids in done.items() for id_ in ids)

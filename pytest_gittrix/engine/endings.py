@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 
 from pytest_gittrix import points
-from pytest_gittrix.engine.operations.eviction import check_end, check_outcome, is_repeated, require_evictable
+from pytest_gittrix.engine.operations.eviction import check_end, check_outcome, is_repeated, require_evictable, was_postponed
 from pytest_gittrix.engine.operations.expiry import resolution_ns
 from pytest_gittrix.engine.services import EngineServices
-from pytest_gittrix.errors import GittrixError, SessionNotFound
+from pytest_gittrix.errors import EvictionRace, GittrixError, SessionNotFound
 
 
 def evict(services: EngineServices, id_: str, state: str, *, outcome: str | None = None) -> None:
@@ -24,11 +24,24 @@ def evict(services: EngineServices, id_: str, state: str, *, outcome: str | None
     services.tidy()
 
 
+def postponed(services: EngineServices) -> list[str]:
+    """The ended sessions whose eviction was postponed, as of the last ``sync`` of the index; ``GitTrix.postponed`` says more."""
+    found = []
+    for id_ in services.index.unsettled():
+        with suppress(GittrixError):
+            recorder = services.recorder(id_)
+            state = recorder.read()
+            if state.ended and state.workspace_present and was_postponed(recorder):
+                found.append(id_)
+    return found
+
+
 def sweep(services: EngineServices) -> list[str]:
     """Evict every session past its time to live; ``GitTrix.sweep`` says more."""
     services.index.sync()
     evicted: list[str] = []
     now = services.clock.now_ns()
+    unfinished = postponed(services)
     for id_ in services.index.ahead(now + resolution_ns(services.clock)):
         with suppress(GittrixError, OSError):
             services.evictor.rebase_one(services.recorder(id_))
@@ -39,6 +52,16 @@ def sweep(services: EngineServices) -> list[str]:
         except SessionNotFound:
             continue
         except Exception as problem:  # noqa: BLE001  (one odd record must not stop the others from being swept)
+            services.complain(id_, problem)
+            continue
+        if gone:
+            evicted.append(id_)
+    for id_ in unfinished:  # last, since each has held up a sweep before
+        try:
+            gone = services.recovery().resume(id_)
+        except (EvictionRace, SessionNotFound):
+            continue
+        except Exception as problem:  # noqa: BLE001  (as above)
             services.complain(id_, problem)
             continue
         if gone:

@@ -16,7 +16,7 @@ from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.clock.clock import Clock, SystemClock, Timer
 from pytest_gittrix.durations import duration_of
 from pytest_gittrix.engine.agents.agent_session import look_at
-from pytest_gittrix.engine.endings import evict, sweep
+from pytest_gittrix.engine.endings import evict, postponed, sweep
 from pytest_gittrix.engine.event_stream import EventStream
 from pytest_gittrix.engine.lineage.fork import FilesOf
 from pytest_gittrix.engine.lineage.member_recovery import interrupted_removals
@@ -24,12 +24,13 @@ from pytest_gittrix.engine.lineage.recovery import RecoveryReport
 from pytest_gittrix.engine.operations.archive import archives_in
 from pytest_gittrix.engine.operations.caller import require_person
 from pytest_gittrix.engine.operations.conversation import check_types, events_of, of_types
+from pytest_gittrix.engine.operations.eviction import BUDGET
 from pytest_gittrix.engine.operations.ids import random_id, sortable_id
 from pytest_gittrix.engine.operations.info import SessionInfo, info_of
 from pytest_gittrix.engine.operations.moved_refs import MovedRef
 from pytest_gittrix.engine.operations.recorder import Listener, convert_os_errors
 from pytest_gittrix.engine.operations.resources import Credentials, Resources
-from pytest_gittrix.engine.operations.validation import policy_of
+from pytest_gittrix.engine.operations.validation import check_budget, policy_of
 from pytest_gittrix.engine.promotion.pull_requests import ForgeOf, PullRequests, forges_of
 from pytest_gittrix.engine.promotion.strategy import Ask, check_strategy
 from pytest_gittrix.engine.queries import DEPTH, Node
@@ -61,6 +62,7 @@ class GitTrix:
         clock: the time; ``SystemClock`` by default.
         eviction: policy of sessions that are started without one of their own: an ``EvictionPolicy``, or an idle TTL such as ``"4h"``.
         sweep_interval: how often the sweep runs by itself, as a timedelta or a text such as ``"5m"``; None for never.
+        sweep_budget: the real time that one session may take in a sweep or a recovery; None for as long as it takes. See ``postponed``.
         durability: ``full`` (starts, handoffs, promotions and ends survive a power cut once they are reported; the last events and writes
             of a session may be lost) or ``fast`` (they survive a crash).
         strategy: what ``auto`` means before the contributor heuristic is asked.
@@ -88,6 +90,7 @@ class GitTrix:
         clock: Clock | None = None,
         eviction: Eviction | None = None,
         sweep_interval: timedelta | str | None = timedelta(minutes=5),
+        sweep_budget: timedelta | str | None = BUDGET,
         durability: Durability = "full",
         strategy: str = "auto",
         ask: Ask | None = None,
@@ -109,6 +112,7 @@ class GitTrix:
             self.ephemeral,
             resources,
             policy=policy_of(eviction, Policy()),
+            sweep_budget=check_budget(sweep_budget),
             make_id=ids or random_id,
             pull_requests=PullRequests(forges_of(forge, resources.is_own)),
             strategy=check_strategy(strategy),
@@ -323,8 +327,21 @@ class GitTrix:
         return archives_in(self.store.directory(id_))
 
     def sweep(self) -> list[str]:
-        """Evict every session past its TTL; returns their ids. Neither a bad record nor a concurrent sweep stops it."""
+        """Evict every session past its TTL; returns their ids. Neither a bad record nor a concurrent sweep stops it.
+
+        A session whose work takes longer to archive than ``sweep_budget`` is postponed.
+        """
         return sweep(self.services)
+
+    def postponed(self) -> list[str]:
+        """The sessions that have ended, and whose work took longer to archive than one session may take in a sweep.
+
+        Each is out of its agent's reach, with all its work, and ``eviction.postponed`` is in its log. The next sweep goes on with it, after
+        all others. If it takes too long then as well, its workspace is kept whole. ``evict(id)`` archives it now, and takes as long as it
+        needs.
+        """
+        self.services.index.sync()
+        return postponed(self.services)
 
     def recover(self) -> RecoveryReport:
         """Finish or undo every operation that a kill interrupted; see ``lineage.recovery``."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 from pytest_gittrix.backends.local import LocalEphemeral
@@ -38,6 +39,7 @@ class EngineServices:
         ephemeral: how workspaces are made.
         resources: repositories and workspaces.
         policy: the default eviction policy of sessions.
+        sweep_budget: the real time that one session may take in a sweep; None for as long as it takes.
         make_id: makes ids of sessions.
         pull_requests: opens pull requests.
         strategy: the default strategy; ``auto`` leaves it to the contributor heuristic.
@@ -61,6 +63,7 @@ class EngineServices:
         resources: Resources,
         *,
         policy: Policy,
+        sweep_budget: timedelta | None,
         make_id: Callable[[], str],
         pull_requests: PullRequests,
         strategy: Strategy,
@@ -78,7 +81,7 @@ class EngineServices:
         self.records = Records(self.index)
         self.emitter = Emitter()
         self.turns = Turns(self.emitter.on)
-        self.evictor = Evictor(resources.open_workspace, resources.trash, ephemeral.limits)
+        self.evictor = Evictor(resources.open_workspace, resources.trash, ephemeral.limits, sweep_budget)
         strategies = StrategyPolicy(strategy, Preferences(home / "preferences.json"), ask)
         self.promoter = Promoter(resources, self.evictor, strategies, pull_requests, self.settle_promotion)
 

@@ -19,6 +19,8 @@ from pytest_gittrix.commands.managers import members_of, orchestrator_of
 from pytest_gittrix.commands.output import put_error
 from pytest_gittrix.commands.team_file import Team
 from pytest_gittrix.engine.engine import GitTrix
+from pytest_gittrix.engine.operations.eviction import BUDGET
+from pytest_gittrix.engine.operations.validation import budget_from_environment
 from pytest_gittrix.errors import AdapterUnavailable
 from pytest_gittrix.os_level.monotonic import real_seconds
 from pytest_gittrix.server.events import Feed
@@ -67,7 +69,8 @@ class Daemon:
         complain: Callable[[str], object] = put_error,
     ) -> None:
         self.team = team
-        self.engine = GitTrix(None, store=store, clock=clock if clock is not None else clock_from_environment())
+        clock = clock if clock is not None else clock_from_environment()
+        self.engine = GitTrix(None, store=store, clock=clock, sweep_budget=budget_from_environment(BUDGET))
         self.members: Members = members_of(self.engine, team)
         self._orchestrator: Orchestrator | None = None
         self.feed = Feed(self.engine)

@@ -144,7 +144,14 @@ def find_repositories(root: str) -> list[str]:
     return sorted(found)
 
 
-def read_repository(root: str, format_: ObjectFormat, *, known_packs: Collection[str] = (), timeout: float = 60.0) -> AgentRepository:
+def read_repository(
+    root: str,
+    format_: ObjectFormat,
+    *,
+    known_packs: Collection[str] = (),
+    timeout: float = 60.0,
+    on_step: Callable[[], object] = lambda: None,
+) -> AgentRepository:
     """Read the repository whose work tree is ``root``.
 
     Args:
@@ -152,6 +159,7 @@ def read_repository(root: str, format_: ObjectFormat, *, known_packs: Collection
         format_: its object format.
         known_packs: names of packs whose objects are left out of ``objects``.
         timeout: seconds that one git program, which lists the ids in a pack, may take.
+        on_step: called for each file that is found; may raise to end the reading.
 
     Raises:
         UnsupportedRepository: ``.git`` is not a plain directory, or references are not kept as files.
@@ -163,7 +171,7 @@ def read_repository(root: str, format_: ObjectFormat, *, known_packs: Collection
     with SafeDir.open(git_dir) as git:
         if git.lstat("reftable") is not None:
             raise _unsupported(root, "it keeps references as a reftable")
-        reader = _Reader(git, format_)
+        reader = _Reader(git, format_, on_step)
         branches = reader.branches()
         branch, commit = reader.head(branches)
         index = reader.index()  # before the problems are counted, of which it can be one
@@ -185,8 +193,8 @@ def read_repository(root: str, format_: ObjectFormat, *, known_packs: Collection
 class _Reader:
     """Reads the files of one git directory, and notes the problems it meets."""
 
-    def __init__(self, git: SafeDir, format_: ObjectFormat) -> None:
-        self._git, self._format = git, format_
+    def __init__(self, git: SafeDir, format_: ObjectFormat, on_step: Callable[[], object]) -> None:
+        self._git, self._format, self._on_step = git, format_, on_step
         self._id = re.compile(rf"[0-9a-f]{{{format_.hex_size}}}")
         self.problems: list[str] = []
 
@@ -238,8 +246,13 @@ class _Reader:
                 self.problems.append(f"{path} holds {text[:80]!r}, which is no commit.")
 
     def _files(self, directory: str) -> list[str]:
+        paths: list[str] = []
         try:
-            return [found.path for found in self._git.scan(directory) if not found.is_dir]
+            for found in self._git.scan(directory):
+                self._on_step()
+                if not found.is_dir:
+                    paths.append(found.path)
+            return paths
         except FileNotFoundError:
             return []
         except GittrixError as error:

@@ -64,6 +64,7 @@ def find_side_work(
     on_branch: Callable[[], Collection[str]],
     promoted: bool,
     files: Mapping[str, Entry | None],
+    on_step: Callable[[], object] = lambda: None,
 ) -> SideWork | None:
     """Look for side work in a workspace.
 
@@ -76,6 +77,7 @@ def find_side_work(
         on_branch: gives the commits of the branch that HEAD is on, down to the baseline.
         promoted: whether the work tree was promoted, so that these are no side work: their outcome is in the promotion.
         files: what the work tree changed of the baseline, which is archived or promoted.
+        on_step: called for each file of the repository; may raise to end the search.
 
     Raises:
         UnsupportedRepository, AdapterUnavailable, WriteRejected: the repository, or a part of it, cannot be read.
@@ -83,7 +85,7 @@ def find_side_work(
     ours = {*seed.packs, *made_here}
     if not _stores_objects(root, ours):
         return None
-    found = read_repository(root, seed.format, known_packs=ours)
+    found = read_repository(root, seed.format, known_packs=ours, on_step=on_step)
     if found.problems:
         raise AdapterUnavailable(
             found.problems[0], why="The agent's repository may hold work that is in no file.", fix="Look into it by hand: it is kept."

@@ -12,7 +12,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -22,6 +22,7 @@ from pytest_gittrix.errors import AdapterUnavailable, Advice, GittrixError, Writ
 from pytest_gittrix.git.objects import ObjectFormat
 from pytest_gittrix.git.path_rules import is_safe_component, is_safe_path, may_be_link
 from pytest_gittrix.git.tree import EXECUTABLE, FILE, SUBMODULE, SYMLINK, Changes, Entry, parents, write_trees
+from pytest_gittrix.os_level.monotonic import OutOfTime
 from pytest_gittrix.os_level.safe_dir import is_temporary
 from pytest_gittrix.workspaces.seed import Seed
 
@@ -139,8 +140,16 @@ class _ChangedDuringWalk(Exception):
 class _Walk:
     """One walk over a workspace, which collects its changes."""
 
-    def __init__(self, seed: Seed, created: CreationState, limits: Limits, named: Collection[str], deleted: Collection[str]) -> None:
-        self.seed, self.created, self.limits = seed, created, limits
+    def __init__(
+        self,
+        seed: Seed,
+        created: CreationState,
+        limits: Limits,
+        named: Collection[str],
+        deleted: Collection[str],
+        on_step: Callable[[], object],
+    ) -> None:
+        self.seed, self.created, self.limits, self.on_step = seed, created, limits, on_step
         self.named, self.deleted = frozenset(named), frozenset(deleted)
         self.named_directories = {parent for path in self.named for parent in parents(path)}
         self.changes: dict[str, Entry | None] = {}
@@ -158,6 +167,7 @@ class _Walk:
         self._add_deletions()
 
     def _walk_directory(self, descriptor: int, path: str, depth: int, suspect: bool) -> None:
+        self.on_step()
         status = os.fstat(descriptor)
         self.latest = max(self.latest, status.st_ctime_ns)
         suspect = suspect or self.created.directories.get(path) != status.st_ino
@@ -237,6 +247,7 @@ class _Walk:
             os.close(descriptor)
 
     def _compare_file(self, parent: int, path: str, name: str, status: os.stat_result, baseline: Entry | None) -> None:
+        self.on_step()
         if baseline is None and path not in self.named and self.seed.ignore.ignored(path):
             return
         kind = stat.S_IFMT(status.st_mode)
@@ -276,7 +287,7 @@ class _Walk:
 
     def _compare_large_file(self, parent: int, path: str, name: str, status: os.stat_result, baseline: Entry | None) -> None:
         mode = EXECUTABLE if status.st_mode & 0o100 else FILE
-        if baseline is not None and baseline == Entry(mode, _hash_file(parent, name, status.st_size, self.seed.format)):
+        if baseline is not None and baseline == Entry(mode, _hash_file(parent, name, status.st_size, self.seed.format, self.on_step)):
             return
         self.refused[path] = f"it has {status.st_size} bytes; the limit is {self.limits.max_file}"
         if is_safe_path(path):
@@ -340,11 +351,12 @@ def _read_file(parent: int, name: str, limit: int) -> tuple[int, bytes]:
         os.close(descriptor)
 
 
-def _hash_file(parent: int, name: str, size: int, format_: ObjectFormat) -> str:
+def _hash_file(parent: int, name: str, size: int, format_: ObjectFormat, on_step: Callable[[], object]) -> str:
     """The id that a regular file of any size would have."""
     descriptor, hasher = _open(parent, name, _REGULAR), format_.hasher("blob", size)
     try:
         while piece := os.read(descriptor, 1 << 20):
+            on_step()
             hasher.update(piece)
     finally:
         os.close(descriptor)
@@ -359,6 +371,7 @@ def take_snapshot(
     limits: Limits | None = None,
     named: Collection[str] = (),
     deleted: Collection[str] = (),
+    on_step: Callable[[], object] = lambda: None,
 ) -> Snapshot:
     """Take a complete snapshot of a workspace.
 
@@ -369,6 +382,7 @@ def take_snapshot(
         limits: the size that the snapshot may have.
         named: paths written through the session, which are included even if the baseline's rules ignore them.
         deleted: paths deleted through the session, for a workspace where a missing file alone is no deletion (``lazy``).
+        on_step: called for each directory and each file that is looked into; may raise to end the snapshot.
 
     Raises:
         AdapterUnavailable: the workspace is gone, cannot be read, or keeps changing.
@@ -379,7 +393,7 @@ def take_snapshot(
             root = os.open(path, _DIRECTORY)
         except OSError as error:
             raise (workspace_gone(path, error.strerror) if error.errno in _REPLACED else _unreadable(path, error)) from error
-        walk = _Walk(seed, created, limits or Limits(), named, deleted)
+        walk = _Walk(seed, created, limits or Limits(), named, deleted, on_step)
         try:
             walk.run(root)
         except (_ChangedDuringWalk, FileNotFoundError):
@@ -418,14 +432,22 @@ def workspace_gone(path: str, reason: str | None) -> AdapterUnavailable:
     )
 
 
-def latest_change(path: str) -> int:
+def latest_change(path: str, on_step: Callable[[], object] = lambda: None) -> int:
     """The newest kernel change time of anything in a workspace, its git directory included, in nanoseconds; 0 if the workspace is gone.
 
     Links are not followed, and files that vanish during the walk are skipped. ``Clock.instant_of`` converts the result.
+
+    Args:
+        path: the workspace.
+        on_step: called for each directory; raises ``OutOfTime`` to end the walk with the newest time that was found until then.
     """
     latest = 0
     # Only times are read, so a directory that is replaced by a link during the walk can at worst make the session look busier.
     for parent, directories, names in os.walk(path):
+        try:
+            on_step()
+        except OutOfTime:
+            break
         for name in (*directories, *names, "."):
             try:
                 latest = max(latest, os.lstat(os.path.join(parent, name)).st_ctime_ns)

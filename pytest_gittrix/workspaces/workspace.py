@@ -14,7 +14,7 @@ import secrets
 import shutil
 import stat
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, get_args
@@ -137,9 +137,16 @@ class Workspace:
                 raise workspace_gone(self.path, error.fact) from error
         return files
 
-    def snapshot(self, *, limits: Limits | None = None, named: Collection[str] = (), deleted: Collection[str] = ()) -> Snapshot:
+    def snapshot(
+        self,
+        *,
+        limits: Limits | None = None,
+        named: Collection[str] = (),
+        deleted: Collection[str] = (),
+        on_step: Callable[[], object] = lambda: None,
+    ) -> Snapshot:
         """Take a snapshot of the workspace; see ``take_snapshot`` for arguments and errors."""
-        return take_snapshot(self.path, self.seed, self.created, limits=limits, named=named, deleted=deleted)
+        return take_snapshot(self.path, self.seed, self.created, limits=limits, named=named, deleted=deleted, on_step=on_step)
 
     def close(self) -> None:
         """Release its descriptor."""

@@ -17,13 +17,14 @@ from pytest_gittrix.backends.protocol import Durable
 from pytest_gittrix.engine.lineage.handoff import Handoff, Succession
 from pytest_gittrix.engine.lineage.member_recovery import mend_life
 from pytest_gittrix.engine.operations.attachments import RESOURCES
-from pytest_gittrix.engine.operations.eviction import Evictor
+from pytest_gittrix.engine.operations.eviction import Evictor, was_postponed
 from pytest_gittrix.engine.operations.recorder import Recorder
 from pytest_gittrix.engine.promotion.pull_requests import Proposal, PullRequests
 from pytest_gittrix.engine.promotion.recording import record_checkouts, record_done
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, SessionNotFound
 from pytest_gittrix.git.tree import Changes
 from pytest_gittrix.os_level.files import names_in, remove_left
+from pytest_gittrix.os_level.monotonic import TimeLimit
 from pytest_gittrix.record.state.fold import Intent, SessionState
 from pytest_gittrix.record.store.store import ID, LOCK, LOG, Problem, Store, is_temporary
 
@@ -38,12 +39,14 @@ class RecoveryReport:
         rolled_forward: sessions whose promotion had landed and is now recorded.
         rolled_back: sessions whose promotion had not landed, which are active again.
         removed: sessions whose workspace was still to be removed, or whose start never finished.
+        postponed: ended sessions whose work takes longer to archive than one session may take; the next sweep goes on with them.
         problems: records that could not be read or mended, each with the reason; they were left as they are.
     """
 
     rolled_forward: list[str] = field(default_factory=list)
     rolled_back: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
+    postponed: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
 
 
@@ -80,6 +83,19 @@ class Recovery:
         self.evictor.trash.empty_soon()
         return self.report
 
+    def resume(self, id_: str) -> bool:
+        """Go on with an eviction that was interrupted or postponed; returns whether it is done now.
+
+        Raises:
+            EvictionRace: somebody works on the session.
+            GittrixError: see ``Evictor.evict``.
+        """
+        recorder = self.recorder_of(id_)
+        with recorder.leased(wait=0) as state:
+            if state.ended and state.workspace_present:
+                self._finish(recorder, state)
+        return id_ in self.report.removed
+
     def _mend(self, id_: str) -> None:
         recorder = self.recorder_of(id_)
         self._mend_parent(recorder.read())
@@ -93,7 +109,9 @@ class Recovery:
                 state = Handoff(self.recorder_of).finish(recorder, state)
             if state.intent is not None:
                 state = self._settle(recorder, state, state.intent)
-            if state.ended and state.workspace_present:
+            if state.ended and state.workspace_present and was_postponed(recorder):
+                self.report.postponed.append(id_)  # a sweep goes on with it, after all others
+            elif state.ended and state.workspace_present:
                 self._finish(recorder, state)
             elif not state.ended and not state.workspace_present:
                 if state.lineage is not None and state.lineage.relation == "crash":
@@ -140,8 +158,9 @@ class Recovery:
         """Finish an interrupted eviction, unless the policy of a promoted session keeps its workspace."""
         if state.state == "promoted" and not state.policy.until_promote:
             return
-        self.evictor.evict(recorder, state, "promoted", promoted=self._promoted(state))
-        self.report.removed.append(state.id)
+        time = TimeLimit(self.evictor.budget)
+        done = self.evictor.evict(recorder, state, "promoted", promoted=self._promoted(state), within=time)
+        (self.report.removed if done else self.report.postponed).append(state.id)
 
     def _promoted(self, state: SessionState) -> Changes | None:
         """What a promotion put into durable, so that only the rest is archived; None where that cannot be told any more."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -156,12 +156,13 @@ class AgentCommits:
                 yield CommitEntry(commit.id, author.name, author.email, when, commit.message.rstrip("\n"))
                 next_id = commit.parents[0] if commit.parents else None
 
-    def beside(self, files: Changes, *, promoted: bool) -> SideWork | None:
+    def beside(self, files: Changes, *, promoted: bool, on_step: Callable[[], object] = lambda: None) -> SideWork | None:
         """What the agent's repository holds beside its files; see ``find_side_work``.
 
         Args:
             files: what the work tree changed of the baseline.
             promoted: whether that was promoted, or is to be, so that the commits of the agent's branch have their outcome there.
+            on_step: called at each step; may raise to end the search.
 
         Raises:
             UnsupportedRepository, AdapterUnavailable: the repository cannot be read.
@@ -175,6 +176,7 @@ class AgentCommits:
             on_branch=lambda: [commit.sha for commit in self.log()],
             promoted=promoted,
             files=files,
+            on_step=on_step,
         )
 
     @contextmanager

@@ -7,7 +7,7 @@ an eviction changes nothing there.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -80,7 +80,9 @@ def unpromoted(snapshot: Snapshot, promoted: Changes | None) -> dict[str, Entry 
     return {path: entry for path, entry in snapshot.changes.items() if path in left or (entry is None and made_way(path))}
 
 
-def store_large_files(directory: Path, snapshot: Snapshot, files: SafeDir, *, sync: bool) -> dict[str, Entry]:
+def store_large_files(
+    directory: Path, snapshot: Snapshot, files: SafeDir, *, sync: bool, on_step: Callable[[], object] = lambda: None
+) -> dict[str, Entry]:
     """Copy the files that are too large for a snapshot into the archive's repository, without holding any of them.
 
     Args:
@@ -88,6 +90,7 @@ def store_large_files(directory: Path, snapshot: Snapshot, files: SafeDir, *, sy
         snapshot: the workspace, at the moment when it was taken.
         files: the workspace's files.
         sync: write through to the disk.
+        on_step: called for each mebibyte; may raise to end the copying, which begins anew another time.
 
     Returns:
         The entry of each, by path, for ``write_archive``.
@@ -108,8 +111,14 @@ def store_large_files(directory: Path, snapshot: Snapshot, files: SafeDir, *, sy
         return {}
     format_ = snapshot.seed.format
     repository = _open_repository(directory, snapshot.seed, sync)
+
+    def pieces(path: str) -> Iterator[bytes]:
+        for piece in files.pieces(path):
+            on_step()
+            yield piece
+
     return {
-        path: Entry(large.mode, store_blob(str(repository / "objects"), large.size, partial(files.pieces, path), format_, sync=sync))
+        path: Entry(large.mode, store_blob(str(repository / "objects"), large.size, partial(pieces, path), format_, sync=sync))
         for path, large in snapshot.large.items()
     }
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -24,6 +25,7 @@ from pytest_gittrix.engine.operations.review import snapshot_of
 from pytest_gittrix.errors import AdapterUnavailable, EvictionRace, GittrixError, InvalidInput
 from pytest_gittrix.git.tree import Changes, Entry
 from pytest_gittrix.os_level.lease import Lease
+from pytest_gittrix.os_level.monotonic import OutOfTime, TimeLimit
 from pytest_gittrix.record.state.fold import SessionState
 from pytest_gittrix.record.state.values import OUTCOMES
 from pytest_gittrix.record.store.store import LOCK, TURN
@@ -36,6 +38,9 @@ _END_STATES = get_args(EndState)
 
 LEAVING = "leaving"
 """The name of a workspace in its session's directory, between the agent's reach and its removal."""
+
+BUDGET: Final = timedelta(seconds=30)
+"""The real time that one session may take in a sweep or a recovery by default."""
 
 _ENDS: Final = ("session.ended", "promote.done")
 
@@ -88,11 +93,13 @@ class Evictor:
         open_workspace: finds a session's workspace.
         trash: where removed workspaces go.
         limits: sizes that a snapshot may have.
+        budget: the real time that one session may take in a sweep or a recovery; None for as long as it takes.
     """
 
     open_workspace: OpenWorkspace
     trash: Trash
     limits: Limits = field(default_factory=Limits)
+    budget: timedelta | None = BUDGET
 
     def set_aside(self, recorder: Recorder, state: SessionState, workspace: Workspace) -> Archive | None:
         """Archive what differs from the baseline in a workspace; None if nothing does.
@@ -101,12 +108,9 @@ class Evictor:
             AdapterUnavailable: the workspace cannot be read.
             OSError: the archive cannot be written.
         """
-        snapshot = self._snapshot(state, workspace)
+        snapshot = snapshot_of(state, workspace, self.limits)
         large = store_large_files(recorder.directory, snapshot, workspace.files, sync=recorder.store.durability == "full")
         return self._archive(recorder, state, snapshot, None, large)
-
-    def _snapshot(self, state: SessionState, workspace: Workspace) -> Snapshot:
-        return snapshot_of(state, workspace, self.limits)
 
     def _archive(
         self, recorder: Recorder, state: SessionState, snapshot: Snapshot, promoted: Changes | None, large: Mapping[str, Entry]
@@ -129,11 +133,19 @@ class Evictor:
         return archive
 
     def evict(
-        self, recorder: Recorder, state: SessionState, how: EndState, *, promoted: Changes | None = None, outcome: str | None = None
-    ) -> None:
+        self,
+        recorder: Recorder,
+        state: SessionState,
+        how: EndState,
+        *,
+        promoted: Changes | None = None,
+        outcome: str | None = None,
+        within: TimeLimit | None = None,
+    ) -> bool:
         """End a session, archive what it did not promote, and remove its workspace.
 
-        A second call on a session whose eviction was interrupted goes on where that stopped.
+        A second call on a session whose eviction was interrupted or postponed goes on where that stopped. A workspace whose archive takes
+        longer than it may a second time is kept whole, which takes no time.
 
         Args:
             recorder: the session's record.
@@ -141,6 +153,10 @@ class Evictor:
             how: the state in which it ends; an ended session stays as it is.
             promoted: the changes that were promoted, if any were.
             outcome: how its agent did, if the caller says.
+            within: how long it may take; None for as long as it takes.
+
+        Returns:
+            Whether that is done; False if it took too long and was postponed, out of the agent's reach and with all its work.
 
         Raises:
             GittrixError: its end cannot be stored; or its work can be neither archived nor kept, is all still there, and a recovery tries
@@ -151,7 +167,11 @@ class Evictor:
             points.reached("evict:ended")
         with settled_later(f"The end of session {state.id}"):
             if state.workspace_present:
-                self._clear(recorder, state, promoted)
+                try:
+                    self._clear(recorder, state, promoted, within or TimeLimit(None))
+                except OutOfTime:
+                    recorder.append("eviction.postponed", {"budget_ns": _nanoseconds(self.budget)})
+                    return False
                 self.trash.discard(str(recorder.directory / "engine"))
                 recorder.append("workspace.removed", {})
         # Unlinked while it is held: a process that waits for it finds that the name is gone, and looks again.
@@ -161,8 +181,9 @@ class Evictor:
         if turn.exists():  # left by a killed turn; a running turn removes its lock itself
             with suppress(GittrixError), Lease(turn, wait=0) as lease:
                 lease.remove()
+        return True
 
-    def _clear(self, recorder: Recorder, state: SessionState, promoted: Changes | None) -> None:
+    def _clear(self, recorder: Recorder, state: SessionState, promoted: Changes | None, time: TimeLimit) -> None:
         leaving = str(recorder.directory / LEAVING)
         try:
             workspace = self.open_workspace(state)
@@ -172,31 +193,49 @@ class Evictor:
         workspace.move_aside(leaving)
         points.reached("evict:apart")
         try:
-            snapshot = self._snapshot(state, workspace)
-        except (GittrixError, OSError) as problem:
-            self._keep_whole(recorder, state, leaving, problem)
-        else:
-            large: Mapping[str, Entry] = {}
-            left_out: Exception | None = None
-            try:
-                _require_archivable(workspace, snapshot)
-                large = store_large_files(recorder.directory, snapshot, workspace.files, sync=recorder.store.durability == "full")
-            except (GittrixError, OSError) as problem:
-                left_out = problem
-            if left_out is None:  # the last step, since it takes the objects out of the agent's repository
-                left_out = self._archive_side_work(recorder, state, workspace, snapshot, promoted)
-            self._archive(recorder, state, snapshot, promoted, large)
-            if left_out is not None:
-                self._keep_whole(recorder, state, leaving, left_out)
+            left_out = self._archive_workspace(recorder, state, workspace, promoted, time)
+        except OutOfTime:
+            if not was_postponed(recorder):
+                raise
+            left_out = AdapterUnavailable("To archive it took longer than a session may take in a sweep, for the second time.")
+        if left_out is not None:
+            self._keep_whole(recorder, state, leaving, left_out)
         workspace.remove(self.trash)
         points.reached("evict:workspace-gone")
 
+    def _archive_workspace(
+        self, recorder: Recorder, state: SessionState, workspace: Workspace, promoted: Changes | None, time: TimeLimit
+    ) -> Exception | None:
+        """Archive what is in a workspace; returns why the whole of it has to be kept too, or None if everything is archived."""
+        try:
+            snapshot = snapshot_of(state, workspace, self.limits, time.check)
+        except (GittrixError, OSError) as problem:
+            return problem
+        large: Mapping[str, Entry] = {}
+        left_out: Exception | None = None
+        sync = recorder.store.durability == "full"
+        try:
+            _require_archivable(workspace, snapshot)
+            large = store_large_files(recorder.directory, snapshot, workspace.files, sync=sync, on_step=time.check)
+        except (GittrixError, OSError) as problem:
+            left_out = problem
+        if left_out is None:  # the last step, since it takes the objects out of the agent's repository
+            left_out = self._archive_side_work(recorder, state, workspace, snapshot, promoted, time)
+        self._archive(recorder, state, snapshot, promoted, large)
+        return left_out
+
     def _archive_side_work(
-        self, recorder: Recorder, state: SessionState, workspace: Workspace, snapshot: Snapshot, promoted: Changes | None
+        self,
+        recorder: Recorder,
+        state: SessionState,
+        workspace: Workspace,
+        snapshot: Snapshot,
+        promoted: Changes | None,
+        time: TimeLimit,
     ) -> Exception | None:
         """Archive what lies beside the files; returns why the whole workspace has to be kept instead, or None if that was done."""
         try:
-            kept = self._keep_side_work(recorder, state, workspace, snapshot, promoted=promoted is not None)
+            kept = self._keep_side_work(recorder, state, workspace, snapshot, promoted=promoted is not None, time=time)
         except GittrixError as problem:
             return problem
         except OSError as problem:
@@ -210,7 +249,7 @@ class Evictor:
         return None
 
     def _keep_side_work(
-        self, recorder: Recorder, state: SessionState, workspace: Workspace, snapshot: Snapshot, *, promoted: bool
+        self, recorder: Recorder, state: SessionState, workspace: Workspace, snapshot: Snapshot, *, promoted: bool, time: TimeLimit
     ) -> Path | None:
         """Keep what the agent committed, stashed or staged aside, and commits of its branch that were not promoted."""
         root, sync = workspace.path, recorder.store.durability == "full"
@@ -218,7 +257,7 @@ class Evictor:
         if kept is not None:
             return kept
         commits = AgentCommits(workspace, recorder.directory.joinpath(*CHECKPOINTS), state.commits)
-        work = commits.beside(snapshot.changes, promoted=promoted)
+        work = commits.beside(snapshot.changes, promoted=promoted, on_step=time.check)
         return None if work is None else keep_side_work(root, recorder.directory, workspace.seed, work, sync=sync)
 
     def _keep_whole(self, recorder: Recorder, state: SessionState, path: str, problem: Exception) -> None:
@@ -233,21 +272,22 @@ class Evictor:
         points.reached("evict:kept-whole")
 
     def sweep_one(self, recorder: Recorder) -> bool:
-        """Evict one session if it is past its TTL, judged under its lease; returns whether it was.
+        """Evict one session if it is past its TTL, judged under its lease; returns whether it was evicted.
 
-        A session with a running operation is left for the next sweep.
+        A session with a running operation is left for the next sweep, and so is one that takes longer than ``budget``. Files that could
+        not be looked at in that time do not count as use.
         """
+        time = TimeLimit(self.budget)
         try:
             with recorder.leased(wait=0) as state:
                 if (state.ended and not state.workspace_present) or not is_past(state, recorder.clock):
                     return False
                 points.reached("sweep:past-deadline")
                 if not state.ended:
-                    state = recorder.with_activity(state)
+                    state = recorder.with_activity(state, time.check)
                 if not is_past(state, recorder.clock):
                     return False
-                self.evict(recorder, state, "expired")
-                return True
+                return self.evict(recorder, state, "expired", within=time)
         except EvictionRace:
             return False
 
@@ -267,10 +307,24 @@ def _require_archivable(workspace: Workspace, snapshot: Snapshot) -> None:
         raise AdapterUnavailable(f"{path!r} has a repository of its own, whose history is not archived.")
 
 
-def _note(recorder: Recorder, archive: Mapping[str, Any]) -> None:
-    """Store that work was set aside, unless the log says so since the session ended: a killed eviction had come as far as that."""
+def _nanoseconds(time: timedelta | None) -> int | None:
+    return None if time is None else time // timedelta(microseconds=1) * 1000
+
+
+def _since_the_end(recorder: Recorder, type_: str) -> list[Mapping[str, Any]]:
+    """The data of the events of a type that were stored since the session ended."""
     events = recorder.log.twin().read()
     end = max((number for number, event in enumerate(events) if event.type in _ENDS), default=len(events))
-    stored = [event.data for event in events[end:] if event.type == "archive.written"]
+    return [event.data for event in events[end:] if event.type == type_]
+
+
+def was_postponed(recorder: Recorder) -> bool:
+    """Whether the eviction of an ended session was postponed, so that the next one that takes too long keeps the workspace whole."""
+    return bool(_since_the_end(recorder, "eviction.postponed"))
+
+
+def _note(recorder: Recorder, archive: Mapping[str, Any]) -> None:
+    """Store that work was set aside, unless the log says so since the session ended: a killed eviction had come as far as that."""
+    stored = _since_the_end(recorder, "archive.written")
     if all((one.get("patch"), one.get("commit")) != (archive.get("patch"), archive.get("commit")) for one in stored):
         recorder.append("archive.written", archive)

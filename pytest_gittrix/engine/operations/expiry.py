@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 from pytest_gittrix.clock.clock import Clock
@@ -25,15 +26,15 @@ def is_past(state: SessionState, clock: Clock) -> bool:
     return deadline is not None and clock.now_ns() > deadline + resolution_ns(clock)
 
 
-def unseen_activity(state: SessionState, clock: Clock) -> int | None:
+def unseen_activity(state: SessionState, clock: Clock, on_step: Callable[[], object] = lambda: None) -> int | None:
     """When files in the workspace last changed, if that is later than the last recorded use; in nanoseconds of the clock.
 
     Also None where it cannot matter, because the absolute TTL has passed, and for a change in the future of a clock that was set back
-    since: counted as now, it would count again at every call.
+    since: counted as now, it would count again at every call. ``on_step`` is that of ``latest_change``.
     """
     absolute, now = state.policy.ttl_absolute_ns, clock.now_ns()
     if state.workspace is None or (absolute is not None and now > state.created_ns + absolute):
         return None
-    latest = latest_change(state.workspace)
+    latest = latest_change(state.workspace, on_step)
     observed = clock.instant_of(latest) if latest else 0
     return observed if state.last_access_ns < observed <= now else None

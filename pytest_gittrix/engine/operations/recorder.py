@@ -182,9 +182,9 @@ class Recorder:
             stored = self.log.append(event.type, event.data, ts=event.ts, actor=cast(Actor, event.actor))
             self._state = self._fold([stored], self._state)
 
-    def with_activity(self, state: SessionState) -> SessionState:
-        """Count changes of files in the workspace as use of the session. The caller holds the lease."""
-        observed = unseen_activity(state, self.clock)
+    def with_activity(self, state: SessionState, on_step: Callable[[], object] = lambda: None) -> SessionState:
+        """Count changes of files in the workspace as use of the session; see ``unseen_activity``. The caller holds the lease."""
+        observed = unseen_activity(state, self.clock, on_step)
         return state if observed is None else self.append("session.activity", {"observed_ns": observed})
 
     def derive(self) -> None:

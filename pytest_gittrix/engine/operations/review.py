@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
@@ -49,9 +49,9 @@ def deleted_paths(state: SessionState) -> list[str]:
     return [path for path, op in state.api_touched.items() if op == "delete"]
 
 
-def snapshot_of(state: SessionState, workspace: Workspace, limits: Limits) -> Snapshot:
-    """A session's workspace as a tree; see ``snapshot.take`` for errors."""
-    return workspace.snapshot(limits=limits, named=state.api_touched, deleted=deleted_paths(state))
+def snapshot_of(state: SessionState, workspace: Workspace, limits: Limits, on_step: Callable[[], object] = lambda: None) -> Snapshot:
+    """A session's workspace as a tree; see ``snapshot.take_snapshot`` for ``on_step`` and for errors."""
+    return workspace.snapshot(limits=limits, named=state.api_touched, deleted=deleted_paths(state), on_step=on_step)
 
 
 def read_file(workspace: Workspace, path: str, deleted: Collection[str], max_bytes: int) -> bytes:

@@ -5,6 +5,7 @@ Pure functions over values. ``git.path_rules`` validates names of files.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
@@ -16,6 +17,8 @@ from pytest_gittrix.record.state.values import Policy
 
 LONGEST_TTL: Final = timedelta(days=36_525)
 """A hundred years: any deadline that starts from a date of ours is one that a calendar has."""
+SWEEP_BUDGET: Final = "GITTRIX_SWEEP_BUDGET"
+"""The environment variable that says how long one session may take in a sweep of a command or a daemon."""
 _Default = TypeVar("_Default", bound=Policy | None)
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -179,6 +182,34 @@ def policy_of(eviction: object, default: _Default) -> Policy | _Default:
         why="It decides when the session expires.",
         fix='Give an EvictionPolicy(ttl_idle=, ttl_absolute=, until_promote=, manual=), or the idle TTL by itself, such as "4h".',
     )
+
+
+def check_budget(value: object) -> timedelta | None:
+    """Validate the time that one session may take in a sweep. Raises InvalidInput if it is neither None nor a duration from 0 on."""
+    if value is None:
+        return None
+    if isinstance(value, timedelta | str) and (budget := duration_of(value)) >= timedelta(0):
+        return budget
+    raise InvalidInput(
+        f"sweep_budget={_shown(value)} is no time that a session may take.",
+        why="A session that takes longer in a sweep is postponed, so that it holds up no other.",
+        fix='Pass a text such as "30s", or a timedelta such as timedelta(seconds=30); None for as long as it takes.',
+    )
+
+
+def budget_from_environment(default: timedelta) -> timedelta | None:
+    """The time that one session may take in a sweep of a command or a daemon: ``GITTRIX_SWEEP_BUDGET``, or the default.
+
+    Raises:
+        InvalidInput: the variable is neither a duration nor ``none``.
+    """
+    text = os.environ.get(SWEEP_BUDGET)
+    if not text:
+        return default
+    try:
+        return None if text == "none" else duration_of(text)
+    except InvalidInput as problem:
+        raise InvalidInput(f"{SWEEP_BUDGET}: {problem.fact}", why=problem.why, fix=f"{problem.fix} Or none, for no limit.") from None
 
 
 def _shown(value: object) -> str:

@@ -56,6 +56,9 @@ _SESSION: Mapping[str, Kind] = {
         "state",
         optional="reason outcome successor",
     ),
+    "eviction.postponed": _kind(
+        "To archive the work of an ended session took longer than budget_ns, so it was left for the next sweep.", "budget_ns"
+    ),
     "session.identified": _kind("Who works in the session, or on what, was told anew; null takes a fact away.", "identity"),
     "step.started": _kind("The agent began a step of its workflow.", "step", optional="molecule_id"),
     "step.completed": _kind("The agent ended a step of its workflow.", "step", optional="outcome"),

@@ -323,6 +323,7 @@ RULES: Mapping[str, Rule] = {
     "worktree.updated": Rule(_ANY),
     "worktree.stale": Rule(_ANY),
     "archive.written": Rule(_ANY, apply=_archive),
+    "eviction.postponed": Rule(_ANY),
     "session.ended": Rule(_ANY, apply=_ended),
     "workspace.removed": Rule(_ANY, apply=_removed),
     "session.identified": Rule(_ACTIVE, apply=_identified),

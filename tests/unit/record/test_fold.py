@@ -55,6 +55,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "promote.conflict": {"paths_digest": "d", "count": 1, "head": "f" * 40},
     "worktree.updated": {"commit": "c" * 40},
     "worktree.stale": {"commit": "c" * 40, "reason": "dirty"},
+    "eviction.postponed": {"budget_ns": 30 * 10**9},
     "archive.written": {"touched": ["a"], "patch": "archive.patch"},
     "session.ended": {"state": "discarded"},
     "workspace.removed": {},

@@ -1,0 +1,129 @@
+"""One session that takes long to archive holds up no other in a sweep: it is put off and said, and then kept whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.engine import Site, open_site, passed
+
+from pytest_gittrix import points
+from pytest_gittrix.engine.user_session import UserSession
+from pytest_gittrix.errors import InvalidInput
+from pytest_gittrix.os_level import monotonic
+
+NOTHING = timedelta(0)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with open_site(tmp_path) as site:
+        yield site
+
+
+def expired(site: Site, text: str = "the work\n") -> UserSession:
+    """A session with work, past its time."""
+    session = site.start()
+    session.write("work.txt", text)
+    site.clock.advance(hours=5)
+    return session
+
+
+def archived_text(site: Site, session: UserSession) -> str:
+    return (site.directory(session) / "archive.patch").read_text()
+
+
+def test_a_session_that_takes_too_long_is_put_off_and_the_others_are_swept(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    hostile, other = expired(site), expired(site)
+    real, late = monotonic.real_seconds, 0.0
+
+    def stall(point: str) -> None:
+        """The archive of the first session takes an hour."""
+        nonlocal late
+        late += 3600 * (point == "evict:apart" and not late)
+
+    monkeypatch.setattr(monotonic, "real_seconds", lambda: real() + late)
+    with points.listening(stall):
+        assert site.engine.sweep() == [other.id]
+
+    assert site.engine.postponed() == [hostile.id]
+    assert site.engine.info(hostile.id).state == "expired"
+    assert [event.data for event in site.events(hostile.id) if event.type == "eviction.postponed"] == [{"budget_ns": 30 * 10**9}]
+    assert not (site.directory(hostile) / "workspace").exists()
+    assert (site.directory(hostile) / "leaving" / "work.txt").read_text() == "the work\n"
+
+    assert site.engine.sweep() == [hostile.id]
+    assert "the work" in archived_text(site, hostile)
+    assert site.engine.postponed() == []
+    assert site.engine.sweep() == []
+
+
+def test_who_takes_too_long_twice_is_kept_whole(site: Site) -> None:
+    session = expired(site)
+    impatient = site.another(sweep_budget=NOTHING)
+
+    assert impatient.sweep() == []
+    assert impatient.recover().postponed == [session.id]
+    assert impatient.sweep() == [session.id]
+    assert impatient.postponed() == []
+    assert (site.directory(session) / "archive.workspace" / "work.txt").read_text() == "the work\n"
+    (event,) = (event for event in site.events(session.id) if event.type == "archive.written")
+    assert "for the second time" in event.data["reason"]
+
+
+def test_whoever_ends_one_session_waits_for_it(site: Site) -> None:
+    session, discarded = expired(site), None
+    impatient = site.another(sweep_budget=NOTHING)
+    assert impatient.sweep() == []
+
+    impatient.evict(session.id)
+    assert "the work" in archived_text(site, session)
+    discarded = impatient.start_session("other")
+    discarded.write("work.txt", "more work\n")
+    discarded.discard()
+    assert "more work" in archived_text(site, discarded)
+
+
+def test_an_eviction_that_was_killed_is_put_off_by_a_recovery_too(site: Site) -> None:
+    session = site.start()
+    session.write("work.txt", "the work\n")
+
+    def refuse(point: str) -> None:
+        if point == "evict:apart":
+            raise OSError("broken")
+
+    with points.listening(refuse), pytest.raises(Exception, match="broken"):
+        session.discard()
+    impatient = site.another(sweep_budget=NOTHING)
+
+    assert impatient.recover().postponed == [session.id]
+    assert site.another().sweep() == [session.id]
+    assert "the work" in archived_text(site, session)
+    assert site.state(session.id).state == "discarded"
+
+
+def test_files_that_could_not_be_looked_at_in_time_are_no_use_of_the_session(site: Site) -> None:
+    session = site.start()
+    site.clock.advance(hours=5)
+    assert session.workspace_path is not None
+    (session.workspace_path / "late.txt").write_text("just now\n")
+
+    assert site.another(sweep_budget=NOTHING).sweep() == []
+    assert site.another(sweep_budget=None).sweep() == [session.id]
+    assert (site.directory(session) / "archive.patch").exists()
+
+
+@pytest.mark.parametrize("budget", [-NOTHING - timedelta(1), 30, "30s"])
+def test_what_is_no_time_is_refused(site: Site, budget: Any) -> None:
+    with pytest.raises(InvalidInput, match="sweep_budget="):
+        site.another(sweep_budget=budget)
+
+
+def test_a_sweep_without_a_limit_passes_the_same_points(site: Site) -> None:
+    first, second = expired(site), expired(site)
+    limited = passed(lambda: site.engine.evict(first.id))
+
+    assert limited == passed(lambda: site.another(sweep_budget=None).evict(second.id))
